@@ -1,0 +1,1 @@
+//! Benches: what is measured, against whom, and how.

@@ -1,0 +1,2 @@
+//! The memlift command.
+fn main() {}

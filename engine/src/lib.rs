@@ -1,0 +1,1 @@
+//! The mind: runs descriptors. Submit, place, run, complete.

@@ -1,0 +1,1 @@
+//! The hands: CPU routines that copy, fill, compare and check, one folder per instruction set.

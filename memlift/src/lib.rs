@@ -1,0 +1,1 @@
+//! The door: opens an engine with good defaults and re-exports the services.

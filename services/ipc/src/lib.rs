@@ -1,0 +1,1 @@
+//! Call another process with arrays: sync, async and pipelined.

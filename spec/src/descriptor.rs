@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The descriptor: one wish, 64 bytes, in the layout of Intel DSA (`dsa_hw_desc`).
+//!
+//! Layout  0 pasid:20 · 11 reserved · privileged:1   u32 (software writes 0)
+//!         4 flags:24 · opcode:8                     u32
+//!         8 completion address                      u64, 32-byte aligned
+//!        16 source / pattern / batch list address   u64
+//!        24 target / second source / pattern        u64
+//!        32 size in bytes / descriptors in a batch  u32
+//!        36 interrupt handle                        u16
+//!        38 reserved                                u16
+//!        40 operation specific                      24 bytes, see the accessors' docs
+//! Owner   a descriptor holds addresses of the process that wrote it and means nothing elsewhere. What
+//!         crosses a process boundary carries region offsets.
+//! Order   little endian; only x86-64 and other little-endian machines are supported.
+
+use crate::limits;
+
+/// What is to be done. 0x00–0x20 carry DSA's meaning; from 0x80 they are memlift's own and never reach
+/// hardware.
+///
+/// | range | owner |
+/// |---|---|
+/// | 0x00–0x7f | Intel DSA / IAA |
+/// | 0x80–0x8f | engine: copies that DSA lacks |
+/// | 0x90–0x9f | transform: seal, open, pack, unpack |
+/// | 0xa0–0xaf | persist: log append, log apply, page copy, log reset |
+/// | 0xb0–0xbf | traverse |
+/// | 0xc0–0xff | free |
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct Opcode(pub u8);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        impl Opcode {
+            $($(#[$doc])* pub const $name: Opcode = Opcode($code);)*
+            /// Every opcode that has a name, in numeric order.
+            pub const NAMED: &'static [Opcode] = &[$(Opcode::$name),*];
+            /// Short lower-case name, as in stats, `explain` and bench rows; `"unknown"` otherwise.
+            pub const fn name(self) -> &'static str {
+                match self.0 { $($code => $text,)* _ => "unknown" }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Does nothing, successfully.
+    NOOP = 0x00, "noop";
+    /// Runs an array of descriptors; source is the array, size the count.
+    BATCH = 0x01, "batch";
+    /// Completes when everything submitted before it to the same queue has.
+    DRAIN = 0x02, "drain";
+    /// Copies; source and target may overlap.
+    MEMMOVE = 0x03, "memmove";
+    /// Repeats an 8-byte pattern (16 with [`Flags::FILL_16`]).
+    FILL = 0x04, "fill";
+    /// Compares two sources.
+    COMPARE = 0x05, "compare";
+    /// Compares a source with a repeated 8-byte pattern.
+    COMPARE_PATTERN = 0x06, "compare_pattern";
+    /// Writes where the second source differs from the first, 8 bytes at a time.
+    DELTA_CREATE = 0x07, "delta_create";
+    /// Applies such a record to a target.
+    DELTA_APPLY = 0x08, "delta_apply";
+    /// Copies one source to two targets.
+    DUALCAST = 0x09, "dualcast";
+    /// Fetches address translations for a range.
+    TRANSLATION_FETCH = 0x0a, "translation_fetch";
+    /// CRC-32C of a source.
+    CRC = 0x10, "crc";
+    /// Copies and gives the CRC-32C of what was copied.
+    COPY_CRC = 0x11, "copy_crc";
+    /// Checks T10 data integrity fields.
+    DIF_CHECK = 0x12, "dif_check";
+    /// Copies and inserts T10 data integrity fields.
+    DIF_INSERT = 0x13, "dif_insert";
+    /// Copies and strips T10 data integrity fields.
+    DIF_STRIP = 0x14, "dif_strip";
+    /// Copies and replaces T10 data integrity fields.
+    DIF_UPDATE = 0x15, "dif_update";
+    /// Generates a separate buffer of T10 data integrity fields.
+    DIX_GENERATE = 0x17, "dix_generate";
+    /// Writes a range back from the caches and evicts it.
+    CACHE_FLUSH = 0x20, "cache_flush";
+    /// memlift: gathers equally spaced rows into a packed target; see [`StridedCopy`](crate::StridedCopy).
+    STRIDED_COPY = 0x80, "strided_copy";
+}
+
+impl Opcode {
+    /// First opcode that is memlift's own.
+    pub const PRIVATE_FIRST: Opcode = Opcode(0x80);
+
+    /// Whether the opcode is memlift's own and so must never reach hardware.
+    pub const fn is_private(self) -> bool {
+        self.0 >= Self::PRIVATE_FIRST.0
+    }
+}
+
+/// The 24 flag bits of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// Inside a batch: start only when all earlier members are done; skipped if one of them failed.
+    pub const FENCE: Flags = Flags(0x0001);
+    /// The device may block on a page fault instead of completing partially.
+    pub const BLOCK_ON_FAULT: Flags = Flags(0x0002);
+    /// The completion address is valid.
+    pub const COMPLETION_VALID: Flags = Flags(0x0004);
+    /// A completion record is wanted.
+    pub const REQUEST_COMPLETION: Flags = Flags(0x0008);
+    /// An interrupt is wanted.
+    pub const REQUEST_INTERRUPT: Flags = Flags(0x0010);
+    /// Traffic-class selector bit, unused by software.
+    pub const COMPLETION_STEERING: Flags = Flags(0x0020);
+    /// Compare the result with the expected one; status 2 if they differ.
+    pub const CHECK_RESULT: Flags = Flags(0x0080);
+    /// The target will be read soon: leave it in cache. Without it, software may stream past the cache.
+    pub const CACHE_CONTROL: Flags = Flags(0x0100);
+    /// Traffic class of address 1.
+    pub const ADDRESS1_CLASS: Flags = Flags(0x0200);
+    /// Traffic class of address 2.
+    pub const ADDRESS2_CLASS: Flags = Flags(0x0400);
+    /// Traffic class of address 3.
+    pub const ADDRESS3_CLASS: Flags = Flags(0x0800);
+    /// Traffic class of the completion record.
+    pub const COMPLETION_CLASS: Flags = Flags(0x1000);
+    /// Writes become visible in address order.
+    pub const STRICT_ORDER: Flags = Flags(0x2000);
+    /// Read the target back before completing.
+    pub const READBACK: Flags = Flags(0x4000);
+    /// Steering tag for the target.
+    pub const TARGET_STEERING: Flags = Flags(0x8000);
+    /// CRC: the seed lies at `crc_seed_address`.
+    pub const CRC_SEED_ADDRESS: Flags = Flags(1 << 16);
+    /// CRC: do not invert and reflect seed and result.
+    pub const CRC_BYPASS_INVERT: Flags = Flags(1 << 17);
+    /// CRC: do not reflect the data.
+    pub const CRC_BYPASS_REFLECT: Flags = Flags(1 << 18);
+    /// FILL: a 16-byte pattern.
+    pub const FILL_16: Flags = Flags(1 << 18);
+    /// All bits a descriptor has room for.
+    pub const MASK: Flags = Flags(0x00ff_ffff);
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    /// Whether every flag of `other` is set.
+    pub const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// One wish. Plain bytes: copying it copies nothing it points to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, align(64))]
+pub struct Descriptor {
+    /// `pasid[19:0]`, reserved, `privileged[31]`; software writes 0.
+    pub pasid: u32,
+    /// `flags[23:0]`, `opcode[31:24]`; see [`Descriptor::flags`] and [`Descriptor::opcode`].
+    pub flags_opcode: u32,
+    /// Where the [`Completion`](crate::Completion) goes, 32-byte aligned.
+    pub completion_address: u64,
+    /// Source; pattern of COMPARE_PATTERN lies at `target`; FILL's pattern lies here; BATCH's list.
+    pub source: u64,
+    /// Target; second source of COMPARE and DELTA_CREATE; pattern of COMPARE_PATTERN.
+    pub target: u64,
+    /// Bytes to work on; the count of descriptors for BATCH.
+    pub size: u32,
+    /// Interrupt handle.
+    pub interrupt_handle: u16,
+    /// Reserved, 0.
+    pub reserved: u16,
+    /// Operation-specific words at offsets 40, 48 and 56.
+    pub operation: [u64; 3],
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<Descriptor>() == limits::DESCRIPTOR_BYTES);
+    assert!(align_of::<Descriptor>() == limits::DESCRIPTOR_BYTES);
+    assert!(offset_of!(Descriptor, pasid) == 0);
+    assert!(offset_of!(Descriptor, flags_opcode) == 4);
+    assert!(offset_of!(Descriptor, completion_address) == 8);
+    assert!(offset_of!(Descriptor, source) == 16);
+    assert!(offset_of!(Descriptor, target) == 24);
+    assert!(offset_of!(Descriptor, size) == 32);
+    assert!(offset_of!(Descriptor, interrupt_handle) == 36);
+    assert!(offset_of!(Descriptor, reserved) == 38);
+    assert!(offset_of!(Descriptor, operation) == 40);
+    assert!(cfg!(target_endian = "little"));
+};
+
+impl Descriptor {
+    /// A descriptor of `opcode` with everything else zero.
+    pub const fn new(opcode: Opcode, flags: Flags) -> Descriptor {
+        Descriptor {
+            pasid: 0,
+            flags_opcode: (opcode.0 as u32) << 24 | (flags.0 & Flags::MASK.0),
+            completion_address: 0,
+            source: 0,
+            target: 0,
+            size: 0,
+            interrupt_handle: 0,
+            reserved: 0,
+            operation: [0; 3],
+        }
+    }
+
+    /// What is to be done.
+    pub const fn opcode(&self) -> Opcode {
+        Opcode((self.flags_opcode >> 24) as u8)
+    }
+
+    /// The 24 flag bits.
+    pub const fn flags(&self) -> Flags {
+        Flags(self.flags_opcode & Flags::MASK.0)
+    }
+
+    /// Adds flags.
+    pub const fn add_flags(&mut self, flags: Flags) {
+        self.flags_opcode |= flags.0 & Flags::MASK.0;
+    }
+
+    /// COMPARE, COMPARE_PATTERN: expected result, u8 at offset 40.
+    pub const fn expected_result(&self) -> u8 {
+        self.operation[0] as u8
+    }
+
+    /// DUALCAST: second target, u64 at offset 40.
+    pub const fn target2(&self) -> u64 {
+        self.operation[0]
+    }
+
+    /// DELTA_CREATE: where the record goes, u64 at offset 40.
+    pub const fn delta_address(&self) -> u64 {
+        self.operation[0]
+    }
+
+    /// DELTA_CREATE: room for the record in bytes, u32 at offset 48.
+    pub const fn delta_bytes_max(&self) -> u32 {
+        self.operation[1] as u32
+    }
+
+    /// DELTA_CREATE: mask of acceptable results, u8 at offset 56.
+    pub const fn expected_result_mask(&self) -> u8 {
+        self.operation[2] as u8
+    }
+
+    /// DELTA_APPLY: bytes of the record at `source`, u32 at offset 40.
+    pub const fn delta_record_bytes(&self) -> u32 {
+        self.operation[0] as u32
+    }
+
+    /// CRC, COPY_CRC: seed, u32 at offset 40. 0 gives the standard CRC-32C; the previous value chains.
+    pub const fn crc_seed(&self) -> u32 {
+        self.operation[0] as u32
+    }
+
+    /// CRC, COPY_CRC with [`Flags::CRC_SEED_ADDRESS`]: address of the seed, u64 at offset 48.
+    pub const fn crc_seed_address(&self) -> u64 {
+        self.operation[1]
+    }
+
+    /// FILL with [`Flags::FILL_16`]: upper 8 bytes of the pattern, u64 at offset 40.
+    pub const fn pattern_upper(&self) -> u64 {
+        self.operation[0]
+    }
+
+    /// Private opcodes: address of the operand block, u64 at offset 40.
+    pub const fn operand_address(&self) -> u64 {
+        self.operation[0]
+    }
+}

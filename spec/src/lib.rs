@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The words: what a request for memory work looks like in bytes, and what its answer looks like.
+//!
+//! Everything above and below the engine speaks in these words: services write a [`Descriptor`], a
+//! [`Backend`] runs it, a [`Completion`] settles it. The layout is that of Intel DSA, so that the same 64
+//! bytes drive hardware, a CPU core and a model of hardware.
+//!
+//! Flow     service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter
+//! Layout   see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time
+//! Not here anything that runs: no kernels, no queues, no waiting. Only bytes, constants and one trait.
+//!
+//! Sources: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h` (uapi).
+#![no_std]
+#![forbid(unsafe_op_in_unsafe_fn)]
+#![deny(unsafe_code)]
+
+mod backend;
+pub mod completion;
+pub mod descriptor;
+pub mod limits;
+pub mod operand;
+
+pub use backend::{Backend, Busy, Capabilities};
+pub use completion::{Completion, Status};
+pub use descriptor::{Descriptor, Flags, Opcode};
+pub use operand::StridedCopy;

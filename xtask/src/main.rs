@@ -1,0 +1,2 @@
+//! Checks of the project that cargo does not have.
+fn main() {}
