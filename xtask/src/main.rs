@@ -1,2 +1,55 @@
-//! Checks of the project that cargo does not have.
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Checks of the project that cargo does not have: `cargo xtask layers`, `cargo xtask fresh`.
+//!
+//! Exit   0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
+#![forbid(unsafe_code)]
+
+mod fresh;
+mod layers;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask CHECK
+
+  layers   Fails on a dependency between folders that the architecture forbids,
+           and on unsafe code outside an island that is opened in plain sight
+  fresh [--suite NAME] [--mirror URL] [--keep] [TARGET...]
+           Runs `make demo` and `make test` (or the named targets) for an unprivileged
+           user in a new minimal Debian root, from a clone of what is committed.
+           Needs root, debootstrap and a network; this machine is left as it was";
+
+/// Why a check did not pass.
+pub enum Failure {
+    /// The check ran and does not hold.
+    Broken(String),
+    /// The check cannot be run on this machine.
+    Unavailable(String),
+    /// The arguments make no sense.
+    Usage(String),
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.first().map(String::as_str) {
+        Some("layers") if arguments.len() == 1 => layers::check(),
+        Some("fresh") => fresh::Options::parse(&arguments[1..]).and_then(|options| fresh::prove(&options)),
+        Some("help" | "--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => Err(Failure::Usage(format!("no such check: {:?}", arguments.join(" ")))),
+    };
+    let (code, message) = match outcome {
+        Ok(message) => {
+            println!("xtask: {message}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Failure::Broken(message)) => (1, message),
+        Err(Failure::Usage(message)) => (2, format!("{message}\n\n{USAGE}")),
+        Err(Failure::Unavailable(message)) => (3, format!("not run: {message}")),
+    };
+    eprintln!("xtask: {message}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Every command of the project by name. `make` alone lists them.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help demo test soak build wheel lint clean rust venv binary package \
+	test-rust test-fallbacks test-python test-quick
+
+# A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
+override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
+export CARGO_TARGET_DIR
+CARGO ?= cargo
+PYTHON ?=
+export PYTHON
+VENV := .venv
+VENV_PYTHON := $(CURDIR)/$(VENV)/bin/python
+MEMLIFT := $(CARGO_TARGET_DIR)/release/memlift
+PYTHON_CRATE := bindings/python
+WHEEL_SCRIPTS := $(PYTHON_CRATE)/memlift.data/scripts
+
+# The Python crate is an extension module: only maturin can link it, so cargo builds and tests everything else.
+WITHOUT_PYTHON := --workspace --exclude memlift-python
+# Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
+FALLBACK_CRATES := -p memlift-engine -p memlift-ipc
+FALLBACK_DISABLE ?= populate_write memfd_seal,hugepages all
+FALLBACK_ISA ?= scalar sse2 avx2
+
+## demo    Installs what is missing into .venv, builds in release and runs the tour: the main job, side by side with its rivals
+demo: build
+	@$(MEMLIFT) tour --python $(VENV_PYTHON)
+
+## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
+test: test-rust test-fallbacks test-python test-quick
+	@echo "make test: all passed"
+
+test-rust: rust
+	$(CARGO) test $(WITHOUT_PYTHON)
+
+test-fallbacks: rust
+	@for disable in $(FALLBACK_DISABLE); do \
+		echo "== MEMLIFT_DISABLE=$$disable"; \
+		MEMLIFT_DISABLE=$$disable $(CARGO) test --quiet $(FALLBACK_CRATES); \
+	done
+	@for isa in $(FALLBACK_ISA); do \
+		echo "== MEMLIFT_ISA=$$isa"; \
+		MEMLIFT_ISA=$$isa $(CARGO) test --quiet $(FALLBACK_CRATES); \
+	done
+
+test-python: package
+	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests
+
+test-quick: build
+	$(MEMLIFT) bench copy --quick
+	$(MEMLIFT) bench ipc --quick
+
+## soak    The long tests: the ignored ones, in release, for as long as they take
+soak: build
+	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored
+	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak
+
+## build   Leaves target/release/memlift, and the Python package in .venv
+build: binary package
+
+rust:
+	@tools/setup rust
+
+venv:
+	@tools/setup venv
+
+binary: rust
+	$(CARGO) build --release -p memlift-cli
+
+package: venv
+	@cd $(PYTHON_CRATE) && env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) \
+		$(VENV_PYTHON) -m maturin develop --release --quiet --skip-install-deps
+
+## wheel   Leaves one wheel in dist/ for every Python from 3.11, which also carries the `memlift` command
+wheel: venv binary
+	@mkdir -p $(WHEEL_SCRIPTS) dist
+	@install -m 755 $(MEMLIFT) $(WHEEL_SCRIPTS)/memlift
+	@strip $(WHEEL_SCRIPTS)/memlift 2>/dev/null || true
+	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin build --release --strip --out $(CURDIR)/dist; \
+		status=$$?; rm -rf memlift.data; exit $$status
+	@ls -l dist/*.whl
+
+## lint    Format, clippy, documentation, layers, licences and advisories
+lint: venv
+	$(CARGO) fmt --all --check
+	PYO3_PYTHON=$(VENV_PYTHON) $(CARGO) clippy --workspace --all-targets -- -D warnings
+	PYO3_PYTHON=$(VENV_PYTHON) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(CARGO) xtask layers
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	else echo "cargo deny: not run (install it with: cargo install cargo-deny)"; fi
+
+## clean   Removes everything that was built inside this folder, .venv too
+clean:
+	rm -rf target $(VENV) dist $(PYTHON_CRATE)/memlift.data
+	find $(PYTHON_CRATE) -name '*.so' -delete
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+## help    This list
+help:
+	@echo "memlift: memory work, lifted off the core"
+	@sed -n 's/^## \([a-z]*\) */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16

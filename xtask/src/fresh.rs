@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Proves the README's two commands in a new minimal Debian root.
+//!
+//! Flow   what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
+//!        ─▶ /proc, /sys, /dev and this machine's Rust toolchain, read-only ─▶ git clone of HEAD
+//!        ─▶ `make demo`, `make test` as an unprivileged user ─▶ unmount, remove
+//! Rust   Debian's own cargo is older than the project needs, so the toolchain of this machine is mounted at /opt/rust; the
+//!        crates themselves are fetched anew. Everything else in the root comes from Debian's packages.
+//! Owner  mounts and processes live in namespaces of this command: they are gone when it ends, however it ends.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::Failure;
+
+const USER: &str = "builder";
+/// Says that this process already runs in namespaces of its own.
+const INSIDE: &str = "MEMLIFT_XTASK_INSIDE";
+const TOOLCHAIN: &str = "/opt/rust";
+/// Where this machine keeps the certificates that its network needs.
+const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// What to run, and in which root.
+pub struct Options {
+    suite: String,
+    mirror: String,
+    keep: bool,
+    targets: Vec<String>,
+}
+
+impl Options {
+    /// Reads the arguments after `fresh`.
+    pub fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut options = Self {
+            suite: "bookworm".into(),
+            mirror: "http://deb.debian.org/debian".into(),
+            keep: false,
+            targets: Vec::new(),
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value =
+                || rest.next().cloned().ok_or_else(|| Failure::Usage(format!("{argument} needs a value")));
+            match argument.as_str() {
+                "--suite" => options.suite = value()?,
+                "--mirror" => options.mirror = value()?,
+                "--keep" => options.keep = true,
+                target if !target.starts_with('-') => options.targets.push(target.to_owned()),
+                unknown => return Err(Failure::Usage(format!("no such option: {unknown}"))),
+            }
+        }
+        if options.targets.is_empty() {
+            options.targets = vec!["demo".into(), "test".into()];
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the targets in a new root; the message says how long each took.
+pub fn prove(options: &Options) -> Result<String, Failure> {
+    let source = repository()?;
+    let toolchain = what_is_missing()?;
+    let packages =
+        readme_packages(&fs::read_to_string(source.join("README.md")).map_err(broken("README.md"))?)?;
+    if std::env::var_os(INSIDE).is_none() {
+        return Err(enter_namespaces());
+    }
+    let root = Root::make(options.keep)?;
+    step("a minimal Debian root", || root.bootstrap(&options.suite, &options.mirror))?;
+    root.take_network_settings()?;
+    root.mount(&toolchain)?;
+    step(&format!("the packages that the README names: {}", packages.join(" ")), || root.install(&packages))?;
+    root.clone_repository(&source)?;
+    let mut report = Vec::new();
+    for target in &options.targets {
+        let started = Instant::now();
+        step(&format!("make {target}"), || root.make_target(target))?;
+        report.push(format!("make {target} {} s", started.elapsed().as_secs()));
+    }
+    Ok(format!("{} hold in a new {} root", report.join(", "), options.suite))
+}
+
+/// The packages of the README's `apt install` line.
+fn readme_packages(readme: &str) -> Result<Vec<String>, Failure> {
+    let line = readme
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("sudo apt install "))
+        .ok_or_else(|| Failure::Broken("README.md has no line that starts with `sudo apt install`".into()))?;
+    let words = line.split('#').next().unwrap_or_default().split_whitespace();
+    Ok(words.filter(|word| !word.starts_with('-')).map(str::to_owned).collect())
+}
+
+/// The toolchain's folder, or every tool that this machine lacks.
+fn what_is_missing() -> Result<PathBuf, Failure> {
+    let mut missing = Vec::new();
+    if !is_root() {
+        missing.push("root (it mounts and changes the root folder)".to_owned());
+    }
+    for (tool, package) in [
+        ("debootstrap", "debootstrap"),
+        ("git", "git"),
+        ("chroot", "coreutils"),
+        ("unshare", "util-linux"),
+        ("mount", "mount"),
+    ] {
+        if !on_path(tool) {
+            missing.push(format!("{tool} (sudo apt install {package})"));
+        }
+    }
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .output()
+        .ok()
+        .map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+        .filter(|sysroot| sysroot.join("bin/cargo").is_file() && sysroot.join("bin/rustc").is_file());
+    match sysroot {
+        Some(sysroot) if missing.is_empty() => Ok(sysroot),
+        Some(_) => Err(Failure::Unavailable(format!("missing: {}", missing.join(", ")))),
+        None => {
+            missing.push("a Rust toolchain in a folder of its own (https://rustup.rs)".into());
+            Err(Failure::Unavailable(format!("missing: {}", missing.join(", "))))
+        }
+    }
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("Uid:")).and_then(|ids| ids.split_whitespace().nth(1))
+        == Some("0")
+}
+
+fn on_path(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|folder| folder.join(tool).is_file())
+}
+
+fn repository() -> Result<PathBuf, Failure> {
+    let output = Command::new("git")
+        .args(["rev-parse", "--show-toplevel"])
+        .output()
+        .map_err(|error| Failure::Unavailable(format!("git does not start: {error}")))?;
+    if !output.status.success() {
+        return Err(Failure::Unavailable("this is not a git checkout".into()));
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+/// Starts this command again in namespaces of its own: no mount and no process of it outlives it or is seen by another.
+/// As the first process of its namespace it also outlives an interrupt, and so removes the root.
+fn enter_namespaces() -> Failure {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Failure::Unavailable(format!("this command does not find itself: {error}")),
+    };
+    let error = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .exec();
+    Failure::Unavailable(format!("unshare does not start: {error}"))
+}
+
+/// The new root; it is unmounted and removed when dropped.
+struct Root {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Root {
+    fn make(keep: bool) -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("memlift-fresh-{}", nanoseconds()));
+        fs::create_dir(&path).map_err(broken("the folder of the new root"))?;
+        Ok(Self { path, keep })
+    }
+
+    fn bootstrap(&self, suite: &str, mirror: &str) -> Result<(), Failure> {
+        run(Command::new("debootstrap").arg("--variant=minbase").arg(suite).arg(&self.path).arg(mirror))
+    }
+
+    fn take_network_settings(&self) -> Result<(), Failure> {
+        fs::copy("/etc/resolv.conf", self.path.join("etc/resolv.conf"))
+            .map_err(broken("/etc/resolv.conf"))?;
+        Ok(())
+    }
+
+    fn mount(&self, toolchain: &Path) -> Result<(), Failure> {
+        let at = |place: &str| self.path.join(place.trim_start_matches('/'));
+        for folder in [TOOLCHAIN, "/dev/shm"] {
+            fs::create_dir_all(at(folder)).map_err(broken(folder))?;
+        }
+        run(Command::new("mount").args(["-t", "proc", "proc"]).arg(at("/proc")))?;
+        run(Command::new("mount").args(["--rbind", "-o", "ro", "/sys"]).arg(at("/sys")))?;
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "mode=1777", "tmpfs"]).arg(at("/dev/shm")))?;
+        run(Command::new("mount").args(["--bind"]).arg(toolchain).arg(at(TOOLCHAIN)))?;
+        run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(at(TOOLCHAIN)))
+    }
+
+    fn install(&self, packages: &[String]) -> Result<(), Failure> {
+        run(self.inside("root").args(["apt-get", "update", "-q"]))?;
+        run(self.inside("root").args(["apt-get", "install", "-q", "-y"]).args(packages))?;
+        run(self.inside("root").args(["useradd", "--create-home", USER]))?;
+        // A network that inspects TLS has its authority in the bundle of this machine.
+        let bundle = Path::new("/").join(CERTIFICATES);
+        if bundle.is_file() && self.path.join(CERTIFICATES).is_file() {
+            fs::copy(&bundle, self.path.join(CERTIFICATES)).map_err(broken("the certificates"))?;
+        }
+        Ok(())
+    }
+
+    fn clone_repository(&self, source: &Path) -> Result<(), Failure> {
+        let target = self.path.join("home").join(USER).join("memlift");
+        run(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(source).arg(target))?;
+        run(self.inside("root").args(["chown", "-R", &format!("{USER}:{USER}"), &format!("/home/{USER}")]))
+    }
+
+    fn make_target(&self, target: &str) -> Result<(), Failure> {
+        run(self.inside(USER).args(["make", "-C", &format!("/home/{USER}/memlift"), target]))
+    }
+
+    /// A command that will run in the root as `user`, with an environment of its own.
+    fn inside(&self, user: &str) -> Command {
+        let home = if user == "root" { "/root".to_owned() } else { format!("/home/{user}") };
+        let mut command = Command::new("chroot");
+        if user != "root" {
+            command.arg(format!("--userspec={user}:{user}"));
+        }
+        command.arg(&self.path).args([
+            "/usr/bin/env",
+            "-i",
+            "LANG=C.UTF-8",
+            "DEBIAN_FRONTEND=noninteractive",
+        ]);
+        command.arg(format!("HOME={home}")).arg(format!("USER={user}"));
+        command.arg(format!(
+            "PATH={TOOLCHAIN}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        ));
+        for variable in ["SSL_CERT_FILE", "PIP_CERT", "CARGO_HTTP_CAINFO"] {
+            if user != "root" {
+                command.arg(format!("{variable}=/{CERTIFICATES}"));
+            }
+        }
+        for variable in ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"] {
+            if let Ok(value) = std::env::var(variable) {
+                command.arg(format!("{variable}={value}"));
+            }
+        }
+        command
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        for place in ["proc", "sys", "dev/shm", TOOLCHAIN.trim_start_matches('/')] {
+            let _ = Command::new("umount")
+                .args(["--recursive", "--lazy", "--quiet"])
+                .arg(self.path.join(place))
+                .stderr(Stdio::null())
+                .status();
+        }
+        if self.keep {
+            eprintln!("xtask: the root is kept: {}", self.path.display());
+            return;
+        }
+        // Never follows into a file system that is still mounted there.
+        let removed = Command::new("rm").args(["-rf", "--one-file-system"]).arg(&self.path).status();
+        if !removed.is_ok_and(|status| status.success()) {
+            eprintln!("xtask: could not remove {}: remove it by hand", self.path.display());
+        }
+    }
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    eprintln!("== {name}");
+    let started = Instant::now();
+    let outcome = work();
+    eprintln!("== {name}: {} s", started.elapsed().as_secs());
+    outcome
+}
+
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let shown = format!("{command:?}");
+    match command.stdin(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::Broken(format!("{status}: {shown}"))),
+        Err(error) => Err(Failure::Unavailable(format!("{error}: {shown}"))),
+    }
+}
+
+fn broken(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
+    let what = what.to_owned();
+    move |error| Failure::Broken(format!("{what}: {error}"))
+}
+
+fn nanoseconds() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_come_from_the_readme() {
+        let readme = "Text.\n\n    sudo apt install -y git make gcc   # tools\n";
+        assert_eq!(readme_packages(readme).ok(), Some(vec!["git".into(), "make".into(), "gcc".into()]));
+        assert!(readme_packages("nothing").is_err());
+    }
+
+    #[test]
+    fn options_are_read() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let options = Options::parse(&words("--suite trixie demo")).ok().expect("valid");
+        assert_eq!((options.suite.as_str(), options.targets), ("trixie", vec!["demo".to_owned()]));
+        assert!(Options::parse(&words("--suite")).is_err());
+        assert!(Options::parse(&words("--colour")).is_err());
+    }
+}
