@@ -1,1 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The mind: runs descriptors. Submit, place, run, complete.
+#![deny(unsafe_code)]
+
+pub mod facility;
+#[expect(unsafe_code, reason = "maps memory that other processes write")]
+pub mod region;

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What this CPU and this kernel offer, minus what the user has masked.
+//!
+//! Flow    `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility
+//!         `usable` answers "may I take this path?" and every caller has a fallback for "no";
+//!         [`detect`] gives the reason and the advice, for `memlift doctor`.
+//! Order   an answer is stored before its "known" bit (Release); a reader loads the bit with Acquire. Two
+//!         threads that race to the first question probe twice and store the same answer.
+//! Owner   process-wide. Masking only ever adds; it takes effect for the next question.
+//! Not here instruction sets of the copy kernels: those are `memlift_kernels`' own (`MEMLIFT_ISA`).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[expect(unsafe_code, reason = "asks the kernel by raw system calls that have no wrapper")]
+mod probe;
+
+macro_rules! facilities {
+    ($($variant:ident = $name:literal, $text:literal;)*) => {
+        /// Something that a CPU or kernel may or may not offer.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Facility {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl Facility {
+            /// Every facility, in the order of `memlift doctor`.
+            pub const ALL: &'static [Facility] = &[$(Facility::$variant),*];
+
+            /// The name in `MEMLIFT_DISABLE`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Facility::$variant => $name,)* }
+            }
+
+            /// What it is for, one line.
+            pub const fn purpose(self) -> &'static str {
+                match self { $(Facility::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+facilities! {
+    PopulateWrite = "populate_write", "Maps a range with one call instead of one fault per page (MADV_POPULATE_WRITE, Linux 5.14).";
+    MemfdSeal = "memfd_seal", "Shared memory whose size nobody can change any more (memfd with seals).";
+    HugePages = "huge_pages", "Pages of 2 MiB reserved by the administrator (hugetlb).";
+    Thp = "thp", "Pages of 2 MiB given on request (transparent huge pages).";
+    Numa = "numa", "More than one memory node, and the right to choose between them (mbind).";
+    Eventfd = "eventfd", "A wake-up that an event loop can wait for.";
+    FutexShared = "futex_shared", "A wake-up through a word of memory that two processes share.";
+    PidFd = "pidfd", "A descriptor that tells when another process ends (Linux 5.3).";
+    IoUring = "io_uring", "Submission of many system calls through shared rings.";
+    UffdMove = "uffd_move", "Moving pages in user space without a copy (userfaultfd MOVE, Linux 6.8).";
+    Waitpkg = "waitpkg", "Waiting for a store without a system call on Intel (UMONITOR, UMWAIT, TPAUSE).";
+    Mwaitx = "mwaitx", "Waiting for a store without a system call on AMD (MONITORX, MWAITX).";
+    Movdir64b = "movdir64b", "A 64-byte store that reaches a device in one piece (MOVDIR64B).";
+    Enqcmd = "enqcmd", "A 64-byte store that a shared device queue can refuse (ENQCMD).";
+}
+
+/// Whether a facility can be used, and if not, why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Availability {
+    /// It is there and may be used.
+    Usable,
+    /// `MEMLIFT_DISABLE` or `engine.disable` names it. Whether it is there was not asked.
+    Masked,
+    /// It is not there.
+    Missing {
+        /// What was seen.
+        why: String,
+        /// What the user can do about it.
+        advice: String,
+    },
+}
+
+impl Facility {
+    const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+
+    /// The facility called `name`.
+    pub fn from_name(name: &str) -> Option<Facility> {
+        Facility::ALL.iter().copied().find(|facility| facility.name() == name)
+    }
+}
+
+impl std::fmt::Display for Facility {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const _: () = assert!(Facility::ALL.len() <= 32, "the sets below are 32 bits");
+
+/// Facilities that were probed.
+static KNOWN: AtomicU32 = AtomicU32::new(0);
+/// Those of `KNOWN` that are there.
+static PRESENT: AtomicU32 = AtomicU32::new(0);
+/// Masked by [`mask`], beside those of the environment.
+static MASKED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether `facility` may be used: it is there and nobody masked it. Cached; costs two loads.
+pub fn usable(facility: Facility) -> bool {
+    if masked(facility) {
+        return false;
+    }
+    if KNOWN.load(Ordering::Acquire) & facility.bit() == 0 {
+        let present = probe::probe(facility).is_ok();
+        if present {
+            PRESENT.fetch_or(facility.bit(), Ordering::Relaxed);
+        }
+        KNOWN.fetch_or(facility.bit(), Ordering::Release);
+    }
+    PRESENT.load(Ordering::Relaxed) & facility.bit() != 0
+}
+
+/// Looks now, and says why not and what to do about it. Slow; for reports.
+pub fn detect(facility: Facility) -> Availability {
+    if masked(facility) {
+        return Availability::Masked;
+    }
+    match probe::probe(facility) {
+        Ok(()) => Availability::Usable,
+        Err(probe::Absent { why, advice }) => Availability::Missing { why, advice },
+    }
+}
+
+/// Masks facilities by name, as `MEMLIFT_DISABLE` does: names parted by commas. Gives back the names that no
+/// facility has.
+#[must_use = "unknown names were not masked: tell the user, with the known ones"]
+pub fn mask(names: &str) -> Vec<String> {
+    let (bits, unknown) = parse(names);
+    MASKED.fetch_or(bits, Ordering::Relaxed);
+    unknown
+}
+
+/// All facility names, parted by commas, for messages.
+pub fn known_names() -> String {
+    Facility::ALL.iter().map(|facility| facility.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn masked(facility: Facility) -> bool {
+    (environment_mask() | MASKED.load(Ordering::Relaxed)) & facility.bit() != 0
+}
+
+fn environment_mask() -> u32 {
+    static MASK: OnceLock<u32> = OnceLock::new();
+    *MASK.get_or_init(|| {
+        let Some(names) = std::env::var_os("MEMLIFT_DISABLE") else { return 0 };
+        let (bits, unknown) = parse(&names.to_string_lossy());
+        if !unknown.is_empty() {
+            eprintln!(
+                "memlift: MEMLIFT_DISABLE names no facility called {}; known are {}",
+                unknown.join(", "),
+                known_names()
+            );
+        }
+        bits
+    })
+}
+
+fn parse(names: &str) -> (u32, Vec<String>) {
+    let mut bits = 0;
+    let mut unknown = Vec::new();
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        match Facility::from_name(name) {
+            Some(facility) => bits |= facility.bit(),
+            None => unknown.push(name.to_owned()),
+        }
+    }
+    (bits, unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found_again() {
+        for &facility in Facility::ALL {
+            assert_eq!(Facility::from_name(facility.name()), Some(facility));
+        }
+        assert_eq!(Facility::from_name("nonsense"), None);
+    }
+
+    #[test]
+    fn a_list_with_blanks_and_strangers_is_parsed() {
+        let (bits, unknown) = parse(" memfd_seal, ,bogus,thp,");
+        assert_eq!(bits, Facility::MemfdSeal.bit() | Facility::Thp.bit());
+        assert_eq!(unknown, ["bogus"]);
+    }
+
+    #[test]
+    fn usable_agrees_with_detect() {
+        for &facility in Facility::ALL {
+            let detected = detect(facility);
+            assert_eq!(usable(facility), detected == Availability::Usable, "{facility}: {detected:?}");
+            if let Availability::Missing { why, advice } = detected {
+                assert!(!why.is_empty() && !advice.is_empty(), "{facility} must say why and what to do");
+            }
+        }
+    }
+}

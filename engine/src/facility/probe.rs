@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Asks CPU and kernel for each facility, by trying it where asking is not enough.
+//!
+//! Flow    [`probe`] ──▶ cpuid, a file under /sys or /proc, or the system call itself on a page of its own
+//! Order   no state is kept; every call asks again.
+//! Not here masks and caching: see the parent module.
+
+use std::fs;
+use std::io;
+use std::sync::atomic::AtomicU32;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::futex;
+
+use super::Facility;
+
+/// Why a facility cannot be used and what would change that.
+pub(super) struct Absent {
+    pub(super) why: String,
+    pub(super) advice: String,
+}
+
+fn absent<T>(why: impl Into<String>, advice: impl Into<String>) -> Result<T, Absent> {
+    Err(Absent { why: why.into(), advice: advice.into() })
+}
+
+pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
+    match facility {
+        Facility::PopulateWrite => populate_write(),
+        Facility::MemfdSeal => memfd_seal(),
+        Facility::HugePages => huge_pages(),
+        Facility::Thp => thp(),
+        Facility::Numa => numa(),
+        Facility::Eventfd => refused("eventfd", eventfd(0, EventfdFlags::CLOEXEC)),
+        Facility::FutexShared => {
+            refused("futex", futex::wake(&AtomicU32::new(0), futex::Flags::empty(), 1))
+        }
+        Facility::PidFd => refused("pidfd_open", pidfd_open(getpid(), PidfdFlags::empty())),
+        Facility::IoUring => io_uring(),
+        Facility::UffdMove => uffd_move(),
+        Facility::Waitpkg => cpu("WAITPKG", cpuid_7().2 >> 5),
+        Facility::Mwaitx => cpu("MWAITX", cpuid_extended_1_ecx() >> 29),
+        Facility::Movdir64b => cpu("MOVDIR64B", cpuid_7().2 >> 28),
+        Facility::Enqcmd => cpu("ENQCMD", cpuid_7().2 >> 29),
+    }
+}
+
+fn refused<T>(call: &str, result: rustix::io::Result<T>) -> Result<(), Absent> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) => absent(
+            format!("{call} failed: {error}"),
+            format!("allow {call} in the container's seccomp profile, or use a newer kernel"),
+        ),
+    }
+}
+
+fn populate_write() -> Result<(), Absent> {
+    match crate::region::probe_populate_write() {
+        Ok(()) => Ok(()),
+        Err(error) => absent(
+            format!("madvise(MADV_POPULATE_WRITE) failed: {error}"),
+            "nothing to do: memlift touches pages one by one; Linux 5.14 or later is faster",
+        ),
+    }
+}
+
+fn memfd_seal() -> Result<(), Absent> {
+    let sealed = memfd_create("memlift-probe", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|fd| fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
+    refused("memfd_create with seals", sealed)
+}
+
+fn huge_pages() -> Result<(), Absent> {
+    let free = |page_bytes: u64| crate::region::free_huge_pages(page_bytes);
+    match crate::region::huge_page_bytes() {
+        None => absent("the kernel has no hugetlb pages", "use a kernel with CONFIG_HUGETLBFS"),
+        Some(page_bytes) if free(page_bytes) == 0 => absent(
+            format!("no free huge pages of {} KiB", page_bytes / 1024),
+            "reserve some: sysctl vm.nr_hugepages=512",
+        ),
+        Some(_) => Ok(()),
+    }
+}
+
+fn thp() -> Result<(), Absent> {
+    const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    match fs::read_to_string(FILE) {
+        Ok(modes) if modes.contains("[never]") => {
+            absent(format!("{FILE} says never"), format!("echo madvise > {FILE}"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => absent(
+            format!("{FILE}: {error}"),
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE, and make /sys visible",
+        ),
+    }
+}
+
+fn numa() -> Result<(), Absent> {
+    let nodes = fs::read_dir("/sys/devices/system/node").map(|entries| {
+        let is_node = |name: &str| {
+            name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count()
+    });
+    match nodes {
+        Err(_) | Ok(0 | 1) => absent("there is one memory node", "nothing to do"),
+        Ok(_) => {
+            let mut mode = 0i32;
+            // SAFETY: get_mempolicy writes one int to `mode`, which is valid; the null pointers and zeros
+            // ask for nothing else.
+            let rc = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0usize, 0usize, 0usize, 0usize) };
+            if rc == 0 {
+                Ok(())
+            } else {
+                absent(
+                    format!("get_mempolicy failed: {}", io::Error::last_os_error()),
+                    "give the container CAP_SYS_NICE, or allow mbind in its seccomp profile",
+                )
+            }
+        }
+    }
+}
+
+fn io_uring() -> Result<(), Absent> {
+    let mut parameters = [0u64; 15];
+    const { assert!(size_of::<[u64; 15]>() == 120, "struct io_uring_params") };
+    // SAFETY: io_uring_setup reads and writes 120 bytes at the pointer, which are there.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1u32, parameters.as_mut_ptr()) };
+    if fd < 0 {
+        return absent(
+            format!("io_uring_setup failed: {}", io::Error::last_os_error()),
+            "sysctl kernel.io_uring_disabled=0, and allow io_uring in the container's seccomp profile",
+        );
+    }
+    close(fd);
+    Ok(())
+}
+
+fn uffd_move() -> Result<(), Absent> {
+    const UFFD_USER_MODE_ONLY: i32 = 1;
+    const UFFDIO_API: u64 = 0xc018_aa3f;
+    const UFFD_API: u64 = 0xaa;
+    const UFFD_FEATURE_MOVE: u64 = 1 << 16;
+    // SAFETY: userfaultfd takes an integer and touches no memory.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) };
+    if fd < 0 {
+        return absent(
+            format!("userfaultfd failed: {}", io::Error::last_os_error()),
+            "use a kernel with CONFIG_USERFAULTFD (5.11 for unprivileged use), and allow it in seccomp",
+        );
+    }
+    let mut api = [UFFD_API, UFFD_FEATURE_MOVE, 0];
+    // SAFETY: UFFDIO_API reads and writes a struct of three u64, which `api` is; `fd` is the userfaultfd.
+    let rc = unsafe { libc::ioctl(fd as i32, UFFDIO_API as _, api.as_mut_ptr()) };
+    let error = io::Error::last_os_error();
+    close(fd);
+    if rc != 0 {
+        return absent(format!("userfaultfd has no MOVE: {error}"), "use Linux 6.8 or later");
+    }
+    Ok(())
+}
+
+fn close(fd: libc::c_long) {
+    // SAFETY: the caller got `fd` from the kernel just now and hands it over; nobody else knows it.
+    unsafe { libc::close(fd as i32) };
+}
+
+fn cpu(name: &str, bit: u32) -> Result<(), Absent> {
+    if bit & 1 == 1 {
+        return Ok(());
+    }
+    absent(
+        format!("cpuid does not report {name}"),
+        "nothing to do: the CPU lacks it, or the hypervisor hides it",
+    )
+}
+
+/// (eax, ebx, ecx, edx) of leaf 7, subleaf 0; zeros where there is none.
+#[cfg(target_arch = "x86_64")]
+fn cpuid_7() -> (u32, u32, u32, u32) {
+    if raw_cpuid::cpuid!(0).eax < 7 {
+        return (0, 0, 0, 0);
+    }
+    let leaf = raw_cpuid::cpuid!(7, 0);
+    (leaf.eax, leaf.ebx, leaf.ecx, leaf.edx)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn cpuid_extended_1_ecx() -> u32 {
+    const LEAF: u32 = 0x8000_0001;
+    if raw_cpuid::cpuid!(0x8000_0000u32).eax < LEAF { 0 } else { raw_cpuid::cpuid!(LEAF).ecx }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpuid_7() -> (u32, u32, u32, u32) {
+    (0, 0, 0, 0)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpuid_extended_1_ecx() -> u32 {
+    0
+}

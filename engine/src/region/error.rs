@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong with a region, and what to do about it.
+
+use super::RegionOffset;
+
+/// Why a region could not be made or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// Zero bytes were asked for.
+    #[error("a region of 0 bytes was asked for; ask for at least one")]
+    Empty,
+    /// More bytes than an address space has.
+    #[error("a region of {bytes} bytes does not fit into the address space; ask for less")]
+    TooLarge {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// Touching that much memory would meet the OOM killer.
+    #[error(
+        "{needed} bytes are needed but {available} are left by {origin}; free memory, ask for a smaller \
+         region, or raise that limit"
+    )]
+    Headroom {
+        /// Bytes asked for, with the margin that is kept free.
+        needed: u64,
+        /// Bytes left.
+        available: u64,
+        /// Which limit is the tightest: a file of the memory cgroup or /proc/meminfo.
+        origin: String,
+    },
+    /// A peer's memory is smaller than it said.
+    #[error("the peer's memory holds {actual} bytes where {expected} were announced; drop the session")]
+    TooShort {
+        /// Announced.
+        expected: u64,
+        /// Found.
+        actual: u64,
+    },
+    /// A peer's memory could be shrunk under us.
+    #[error(
+        "the peer's memory is not sealed against resizing; drop the session (the peer must be a memlift \
+         process with the facility memfd_seal)"
+    )]
+    NotSealed,
+    /// A place that does not lie inside.
+    #[error("{bytes} bytes at {offset} do not lie inside a region of {region_bytes} bytes")]
+    Bounds {
+        /// Where.
+        offset: RegionOffset,
+        /// How many.
+        bytes: u64,
+        /// Of how many.
+        region_bytes: u64,
+    },
+    /// A control word that is not aligned to its size.
+    #[error("offset {offset} is not aligned to {align} bytes")]
+    Misaligned {
+        /// Where.
+        offset: RegionOffset,
+        /// What it must be a multiple of.
+        align: usize,
+    },
+    /// A store into a region that was mapped for loads only.
+    #[error("the region is mapped read-only; map it with Access::ReadWrite to store into it")]
+    ReadOnly,
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// Which.
+        call: &'static str,
+        /// How.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl RegionError {
+    pub(crate) fn os(call: &'static str, source: rustix::io::Errno) -> RegionError {
+        RegionError::Os { call, source: source.into() }
+    }
+
+    /// Whether the peer is to blame, not this machine.
+    pub fn is_peer_fault(&self) -> bool {
+        matches!(self, RegionError::TooShort { .. } | RegionError::NotSealed | RegionError::Bounds { .. })
+    }
+}

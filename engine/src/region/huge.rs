@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether huge pages would do a region good, and whether there are any.
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+
+use super::{HugePages, map};
+use crate::facility::{Facility, usable};
+
+/// Bytes of a transparent huge page on x86-64 and on aarch64 with 4 KiB pages.
+pub(super) const THP_BYTES: u64 = 2 << 20;
+
+/// `f_type` of hugetlbfs, to which a memfd with MFD_HUGETLB belongs too.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// Whether an anonymous region of `bytes` asks for transparent huge pages.
+pub(super) fn wants_thp(bytes: u64, wish: HugePages) -> bool {
+    wish == HugePages::Auto && bytes >= THP_BYTES && usable(Facility::Thp)
+}
+
+/// The same for shared memory, which has its own switch; most systems have it off.
+pub(super) fn wants_shared_thp(bytes: u64, wish: HugePages) -> bool {
+    wants_thp(bytes, wish)
+        && fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+            .is_ok_and(|modes| !modes.contains("[never]") && !modes.contains("[deny]"))
+}
+
+/// The default size of reserved huge pages, if the kernel knows any.
+pub(crate) fn huge_page_bytes() -> Option<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    (kib > 0).then_some(kib * 1024)
+}
+
+/// Reserved huge pages of that size that nobody uses or has been promised.
+pub(crate) fn free_huge_pages(page_bytes: u64) -> u64 {
+    let read = |name: &str| -> u64 {
+        fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", page_bytes / 1024))
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    read("free_hugepages").saturating_sub(read("resv_hugepages"))
+}
+
+/// The page size to ask hugetlb for, when enough pages are free for `bytes`.
+pub(super) fn reserved_page_for(bytes: u64, wish: HugePages) -> Option<u64> {
+    if wish == HugePages::Never || bytes < THP_BYTES || !usable(Facility::HugePages) {
+        return None;
+    }
+    let page_bytes = huge_page_bytes()?;
+    (free_huge_pages(page_bytes) >= bytes.div_ceil(page_bytes)).then_some(page_bytes)
+}
+
+/// Bytes of the pages behind an fd.
+pub(super) fn page_bytes_of(fd: BorrowedFd<'_>) -> u64 {
+    match rustix::fs::fstatfs(fd) {
+        Ok(stat) if stat.f_type as u64 == HUGETLBFS_MAGIC => {
+            u64::try_from(stat.f_bsize).unwrap_or(map::page_bytes()).max(map::page_bytes())
+        }
+        _ => map::page_bytes(),
+    }
+}
