@@ -3,5 +3,9 @@
 #![deny(unsafe_code)]
 
 pub mod facility;
+pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]
 pub mod region;
+pub mod complete;
+#[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
+pub mod run;

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One configuration for everything: built-in defaults, then `memlift.toml`, then `MEMLIFT_*`.
+//!
+//! Flow    [`keys::KEYS`] (name, kind, default, doc) ──▶ defaults
+//!         first file found of $MEMLIFT_CONFIG, ./memlift.toml, $XDG_CONFIG_HOME/memlift/memlift.toml
+//!         (or ~/.config/memlift/memlift.toml) ──▶ over them
+//!         environment ──▶ over that; an empty variable counts as not set
+//!         Each value is parsed and bounded once, by its [`Kind`], and remembers where it came from.
+//! Layout  key `engine.workers` ↔ variable `MEMLIFT_WORKERS`; key `ipc.timeout_s` ↔ `MEMLIFT_IPC_TIMEOUT_S`.
+//! Owner   a [`Config`] is plain data. Loading changes nothing in the process.
+//! Not here acting on a value: whoever owns the key does that.
+
+use std::path::{Path, PathBuf};
+
+mod keys;
+mod source;
+mod value;
+
+pub use keys::{KEYS, Key};
+pub use source::{Candidate, ConfigError};
+pub use value::{Kind, Value};
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Built in.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Environment(name) => f.write_str(name),
+        }
+    }
+}
+
+impl serde::Serialize for Origin {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One line of `memlift config show`.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Entry {
+    /// The key, as `engine.workers`.
+    pub key: &'static str,
+    /// The variable that overrides it.
+    pub variable: String,
+    /// Its value, written so that it can be pasted back; empty for none.
+    pub value: String,
+    /// Where that came from.
+    pub origin: Origin,
+    /// What it means, with its unit.
+    pub doc: &'static str,
+}
+
+/// Who waits how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Spin as long as it pays, then sleep.
+    Auto,
+    /// Spin only.
+    Spin,
+    /// Sleep at once.
+    Block,
+}
+
+/// Keys under `engine.`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct EngineConfig {
+    /// Instruction set of the kernels; none: the best there is.
+    pub isa: Option<String>,
+    /// Masked facilities, as `a,b,c`; empty for none.
+    pub disable: String,
+    /// Engine threads.
+    pub workers: usize,
+    /// How to wait.
+    pub wait: Wait,
+    /// Most microseconds of spinning in one wait.
+    pub spin_us_max: u64,
+    /// Calibration file to use instead of the one in the cache folder.
+    pub calibration: Option<PathBuf>,
+    /// Whether one large copy may be shared between the caller and a worker.
+    pub split: bool,
+}
+
+/// Keys under `ipc.`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct IpcConfig {
+    /// First size of a session's request pool, bytes.
+    pub request_pool_bytes: u64,
+    /// First size of a session's response pool, bytes.
+    pub response_pool_bytes: u64,
+    /// Most bytes of one session's pools together.
+    pub pool_bytes_max: u64,
+    /// Most bytes of one message.
+    pub message_bytes_max: u64,
+    /// Most calls of one session that are under way.
+    pub outstanding_max: u32,
+    /// Seconds until a call without its own timeout gives up; none: never.
+    pub timeout_s: Option<f64>,
+    /// Folder for servers with a bare name; none: abstract sockets, nothing on disk.
+    pub socket_dir: Option<PathBuf>,
+}
+
+/// The configuration of this process.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Keys under `engine.`.
+    pub engine: EngineConfig,
+    /// Keys under `ipc.`.
+    pub ipc: IpcConfig,
+    values: Vec<(Value, Origin)>,
+    unknown_variables: Vec<String>,
+}
+
+impl Config {
+    /// What this process is configured to.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the file or variable, the key and what is allowed.
+    pub fn load() -> Result<Config, ConfigError> {
+        Config::load_from(&source::search_path(|name| std::env::var_os(name)), std::env::vars_os())
+    }
+
+    /// The same from the first of `files` that exists and from `variables` instead of the environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Config::load).
+    pub fn load_from(
+        files: &[Candidate],
+        variables: impl IntoIterator<Item = (std::ffi::OsString, std::ffi::OsString)>,
+    ) -> Result<Config, ConfigError> {
+        let mut values: Vec<(Value, Origin)> =
+            KEYS.iter().map(|key| ((key.default)(), Origin::Default)).collect();
+        if let Some((path, text)) = source::first_file(files)? {
+            source::apply_file(&mut values, &path, &text)?;
+        }
+        let unknown_variables = source::apply_variables(&mut values, variables)?;
+        Ok(Config::from_values(values, unknown_variables))
+    }
+
+    /// Defaults only.
+    pub fn defaults() -> Config {
+        let values = KEYS.iter().map(|key| ((key.default)(), Origin::Default)).collect();
+        Config::from_values(values, Vec::new())
+    }
+
+    fn from_values(values: Vec<(Value, Origin)>, unknown_variables: Vec<String>) -> Config {
+        let get = |name: &str| {
+            let index = KEYS.iter().position(|key| key.name == name).expect("every key here is in the table");
+            &values[index].0
+        };
+        let path = |name: &str| get(name).text().map(PathBuf::from);
+        let engine = EngineConfig {
+            isa: get("engine.isa").text().filter(|isa| *isa != "auto").map(str::to_owned),
+            disable: get("engine.disable").text().unwrap_or_default().to_owned(),
+            workers: get("engine.workers").number() as usize,
+            wait: match get("engine.wait").text() {
+                Some("spin") => Wait::Spin,
+                Some("block") => Wait::Block,
+                _ => Wait::Auto,
+            },
+            spin_us_max: get("engine.spin_us_max").number(),
+            calibration: path("engine.calibration"),
+            split: get("engine.split").flag(),
+        };
+        let ipc = IpcConfig {
+            request_pool_bytes: get("ipc.request_pool_bytes").number(),
+            response_pool_bytes: get("ipc.response_pool_bytes").number(),
+            pool_bytes_max: get("ipc.pool_bytes_max").number(),
+            message_bytes_max: get("ipc.message_bytes_max").number(),
+            outstanding_max: get("ipc.outstanding_max").number() as u32,
+            timeout_s: Some(get("ipc.timeout_s").seconds()).filter(|seconds| *seconds > 0.0),
+            socket_dir: path("ipc.socket_dir"),
+        };
+        Config { engine, ipc, values, unknown_variables }
+    }
+
+    /// Every key with its value and where that came from.
+    pub fn entries(&self) -> Vec<Entry> {
+        KEYS.iter()
+            .zip(&self.values)
+            .map(|(key, (value, origin))| Entry {
+                key: key.name,
+                variable: key.variable(),
+                value: value.to_string(),
+                origin: origin.clone(),
+                doc: key.doc,
+            })
+            .collect()
+    }
+
+    /// `MEMLIFT_*` variables that are set but belong to no key: probably misspelt, so worth a warning.
+    pub fn unknown_variables(&self) -> &[String] {
+        &self.unknown_variables
+    }
+
+    /// Where the file is looked for, best first.
+    pub fn search_path() -> Vec<PathBuf> {
+        source::search_path(|name| std::env::var_os(name))
+            .into_iter()
+            .map(|candidate| Path::to_owned(candidate.path()))
+            .collect()
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of keys: each with its name, kind, default and meaning. Documentation, parsing, `memlift config
+//! show` and the list in error texts all come from here.
+
+use super::value::{Kind, Value};
+
+/// One key.
+#[derive(Debug)]
+pub struct Key {
+    /// `section.name`; the unit is the last word.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// The value without file or variable.
+    pub default: fn() -> Value,
+    /// One sentence, with the unit.
+    pub doc: &'static str,
+}
+
+impl Key {
+    /// The environment variable over it: `engine.` is left out, so `engine.isa` is `MEMLIFT_ISA`.
+    pub fn variable(&self) -> String {
+        let name = self.name.strip_prefix("engine.").unwrap_or(self.name);
+        format!("MEMLIFT_{}", name.replace('.', "_").to_uppercase())
+    }
+}
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// Every key, by section.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "engine.isa",
+        kind: Kind::Choice(&["auto", "scalar", "sse2", "avx2", "avx512", "neon"]),
+        default: || Value::Text("auto".to_owned()),
+        doc: "instruction set of the copy kernels; auto takes the best that the CPU has",
+    },
+    Key {
+        name: "engine.disable",
+        kind: Kind::Facilities,
+        default: || Value::Text(String::new()),
+        doc: "facilities of CPU and kernel to do without, parted by commas; memlift doctor lists them",
+    },
+    Key {
+        name: "engine.workers",
+        kind: Kind::Count { min: 0, max: 1024 },
+        default: || Value::Number(u64::from(std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))),
+        doc: "engine threads that take work off the caller; 0 runs everything on the caller",
+    },
+    Key {
+        name: "engine.wait",
+        kind: Kind::Choice(&["auto", "spin", "block"]),
+        default: || Value::Text("auto".to_owned()),
+        doc: "how to wait: spin as long as it pays and then sleep (auto), only spin, or sleep at once (block)",
+    },
+    Key {
+        name: "engine.spin_us_max",
+        kind: Kind::Count { min: 0, max: 1_000_000 },
+        default: || Value::Number(100),
+        doc: "most microseconds that one wait spins before it sleeps",
+    },
+    Key {
+        name: "engine.calibration",
+        kind: Kind::Path,
+        default: || Value::Absent,
+        doc: "calibration file to use instead of the one that memlift calibrate keeps in the cache folder",
+    },
+    Key {
+        name: "engine.split",
+        kind: Kind::Flag,
+        default: || Value::Flag(true),
+        doc: "whether a large copy may be shared between the caller and an idle worker",
+    },
+    Key {
+        name: "ipc.request_pool_bytes",
+        kind: Kind::Bytes { min: 4096, max: TIB },
+        default: || Value::Bytes(32 * MIB),
+        doc: "size at which a session's request pool starts; it grows on demand",
+    },
+    Key {
+        name: "ipc.response_pool_bytes",
+        kind: Kind::Bytes { min: 4096, max: TIB },
+        default: || Value::Bytes(8 * MIB),
+        doc: "size at which a session's response pool starts; it grows on demand",
+    },
+    Key {
+        name: "ipc.pool_bytes_max",
+        kind: Kind::Bytes { min: 4096, max: 16 * TIB },
+        default: || Value::Bytes(16 * GIB),
+        doc: "most bytes of all pools of one session together; beyond it a call gives PoolFull",
+    },
+    Key {
+        name: "ipc.message_bytes_max",
+        kind: Kind::Bytes { min: 4096, max: TIB },
+        default: || Value::Bytes(4 * GIB),
+        doc: "most bytes of one request or reply; more gives MessageTooLarge",
+    },
+    Key {
+        name: "ipc.outstanding_max",
+        kind: Kind::Count { min: 1, max: 65_536 },
+        default: || Value::Number(64),
+        doc: "most calls of one session that are under way at once",
+    },
+    Key {
+        name: "ipc.timeout_s",
+        kind: Kind::Seconds,
+        default: || Value::Seconds(0.0),
+        doc: "seconds until a call without a timeout of its own gives up; 0 waits for ever",
+    },
+    Key {
+        name: "ipc.socket_dir",
+        kind: Kind::Path,
+        default: || Value::Absent,
+        doc: "folder for the sockets of servers with a bare name; without it they are abstract, nothing on disk",
+    },
+];
