@@ -88,24 +88,35 @@ class Transport:
         """The configuration, as it stands in a row."""
         raise NotImplementedError
 
-    def start_server(self, factory, arguments=()):
-        """Starts the server process; returns when it listens."""
-        ready, theirs = _spawn.Pipe(duplex=False)
+    def launch(self, factory, arguments=()):
+        """Starts the server process without waiting for it."""
+        self._ready, theirs = _spawn.Pipe(duplex=False)
         self.process = _spawn.Process(
             target=_server_main, args=(type(self), self.shared(), factory, arguments, theirs), daemon=True
         )
         self.process.start()
         theirs.close()
+        self.launched()
+
+    def launched(self):
+        """Lets go of what only the server process needs."""
+
+    def wait_ready(self):
+        """Returns when the server listens."""
         try:
-            if not ready.poll(60):
+            if not self._ready.poll(60):
                 raise RuntimeError(f"the {self.name} server did not come up within 60 s")
-            ready.recv()
+            self._ready.recv()
         except EOFError:
             self.process.join(5)
             raise RuntimeError(f"the {self.name} server ended before it listened; its error is above") from None
         finally:
-            ready.close()
-        return self.process.pid
+            self._ready.close()
+
+    def start_server(self, factory, arguments=()):
+        """Starts the server process; returns when it listens."""
+        self.launch(factory, arguments)
+        self.wait_ready()
 
     def shared(self):
         """What the server process is given to find its client."""
@@ -190,10 +201,8 @@ class Memlift(Transport):
                 pass
             server.stop()
 
-    def start_server(self, factory, arguments=()):
-        pid = super().start_server(factory, arguments)
+    def launched(self):
         self._theirs.close()
-        return pid
 
     def connect(self):
         import memlift
@@ -314,10 +323,8 @@ class Pipe(Transport):
             cls._send(endpoint, "", operations[operation](payload))
             del payload
 
-    def start_server(self, factory, arguments=()):
-        pid = super().start_server(factory, arguments)
+    def launched(self):
         self._theirs.close()
-        return pid
 
     def connect(self):
         self._kept = [bytearray()]
@@ -484,10 +491,8 @@ class Grpc(Transport):
     def shared(self):
         return (self.endpoint, self._theirs)
 
-    def start_server(self, factory, arguments=()):
-        pid = super().start_server(factory, arguments)
+    def launched(self):
         self._theirs.close()
-        return pid
 
     def connect(self):
         import grpc
