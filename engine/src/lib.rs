@@ -6,6 +6,9 @@ pub mod facility;
 pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]
 pub mod region;
+pub mod observe;
 pub mod complete;
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;
+#[expect(unsafe_code, reason = "lends buffers to executors until they are done")]
+pub mod submit;

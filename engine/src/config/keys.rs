@@ -33,7 +33,7 @@ const TIB: u64 = 1 << 40;
 pub const KEYS: &[Key] = &[
     Key {
         name: "engine.isa",
-        kind: Kind::Choice(&["auto", "scalar", "sse2", "avx2", "avx512", "neon"]),
+        kind: Kind::Choice(&["auto", "scalar", "sse2", "avx2", "avx512"]),
         default: || Value::Text("auto".to_owned()),
         doc: "instruction set of the copy kernels; auto takes the best that the CPU has",
     },
@@ -46,7 +46,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.workers",
         kind: Kind::Count { min: 0, max: 1024 },
-        default: || Value::Number(u64::from(std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1))),
+        default: || {
+            Value::Number(u64::from(std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)))
+        },
         doc: "engine threads that take work off the caller; 0 runs everything on the caller",
     },
     Key {

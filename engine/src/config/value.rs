@@ -187,7 +187,9 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_written_back() {
-        for (text, bytes) in [("4096", 4096), ("32MiB", 32 << 20), ("1G", 1 << 30), ("2 kib", 2048), ("7b", 7)] {
+        for (text, bytes) in
+            [("4096", 4096), ("32MiB", 32 << 20), ("1G", 1 << 30), ("2 kib", 2048), ("7b", 7)]
+        {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
             assert_eq!(parse_size(&size_text(bytes)), Some(bytes));
         }

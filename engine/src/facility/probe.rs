@@ -34,9 +34,7 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
         Facility::Thp => thp(),
         Facility::Numa => numa(),
         Facility::Eventfd => refused("eventfd", eventfd(0, EventfdFlags::CLOEXEC)),
-        Facility::FutexShared => {
-            refused("futex", futex::wake(&AtomicU32::new(0), futex::Flags::empty(), 1))
-        }
+        Facility::FutexShared => refused("futex", futex::wake(&AtomicU32::new(0), futex::Flags::empty(), 1)),
         Facility::PidFd => refused("pidfd_open", pidfd_open(getpid(), PidfdFlags::empty())),
         Facility::IoUring => io_uring(),
         Facility::UffdMove => uffd_move(),
@@ -101,9 +99,8 @@ fn thp() -> Result<(), Absent> {
 
 fn numa() -> Result<(), Absent> {
     let nodes = fs::read_dir("/sys/devices/system/node").map(|entries| {
-        let is_node = |name: &str| {
-            name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok())
-        };
+        let is_node =
+            |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
         entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count()
     });
     match nodes {
@@ -112,7 +109,9 @@ fn numa() -> Result<(), Absent> {
             let mut mode = 0i32;
             // SAFETY: get_mempolicy writes one int to `mode`, which is valid; the null pointers and zeros
             // ask for nothing else.
-            let rc = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0usize, 0usize, 0usize, 0usize) };
+            let rc = unsafe {
+                libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, 0usize, 0usize, 0usize, 0usize)
+            };
             if rc == 0 {
                 Ok(())
             } else {

@@ -66,8 +66,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(super) fn anonymous(bytes: u64, align_huge: bool) -> Result<Mapping, RegionError> {
-        let length = usize::try_from(round_up(bytes, page_bytes())?)
-            .map_err(|_| RegionError::TooLarge { bytes })?;
+        let length =
+            usize::try_from(round_up(bytes, page_bytes())?).map_err(|_| RegionError::TooLarge { bytes })?;
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         Mapping::placed(length, align_huge, |address, fixed| {
             // SAFETY: `address` is null, or inside a range that `placed` reserved for this and owns.
@@ -102,13 +102,18 @@ impl Mapping {
         let align = huge::THP_BYTES as usize;
         let reserved = if align_huge { length.checked_add(align) } else { None };
         let Some(reserved) = reserved else {
-            let base = map(ptr::null_mut(), MapFlags::empty())
-                .map_err(|source| RegionError::os("mmap", source))?;
+            let base =
+                map(ptr::null_mut(), MapFlags::empty()).map_err(|source| RegionError::os("mmap", source))?;
             return Ok(Mapping { base: non_null(base.cast()), length, private_to: None });
         };
         // SAFETY: a null hint; the kernel picks a free range, which is ours from here on.
         let start = unsafe {
-            mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+            mmap_anonymous(
+                ptr::null_mut(),
+                reserved,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
         }
         .map_err(|source| RegionError::os("mmap", source))?;
         let head = start.align_offset(align);

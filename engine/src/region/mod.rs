@@ -29,7 +29,7 @@ mod map;
 mod window;
 
 pub use error::RegionError;
-pub(crate) use fork::ForkMark;
+pub(crate) use fork::{ForkMark, own_pid};
 pub use headroom::Headroom;
 pub(crate) use huge::{free_huge_pages, huge_page_bytes};
 use map::Mapping;
@@ -192,8 +192,8 @@ impl Region {
         if hugetlb.is_some() {
             flags |= MemfdFlags::HUGETLB;
         }
-        let fd =
-            rustix::fs::memfd_create(name, flags).map_err(|source| RegionError::os("memfd_create", source))?;
+        let fd = rustix::fs::memfd_create(name, flags)
+            .map_err(|source| RegionError::os("memfd_create", source))?;
         let page_bytes = hugetlb.unwrap_or_else(map::page_bytes);
         let length = map::round_up(bytes, page_bytes)?;
         rustix::fs::ftruncate(&fd, length).map_err(|source| RegionError::os("ftruncate", source))?;

@@ -41,7 +41,11 @@ unsafe impl Send for Window<'_> {}
 unsafe impl Sync for Window<'_> {}
 
 impl<'a> Window<'a> {
-    pub(super) fn new(region: &'a Region, offset: RegionOffset, bytes: u64) -> Result<Window<'a>, RegionError> {
+    pub(super) fn new(
+        region: &'a Region,
+        offset: RegionOffset,
+        bytes: u64,
+    ) -> Result<Window<'a>, RegionError> {
         check(offset, bytes, region.bytes())?;
         Ok(Window {
             base: region.base().cast_mut().wrapping_add(offset.0 as usize),

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The bytes of the stats page. `docs/formats/stats.md` says the same for other languages.
+//!
+//! Layout      0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64
+//!         20800 [`SessionCells`] 64 × 256 · 37184 [`Counters`] 8 × 64 × 384 · 233792 end
+//!         Everything is a little-endian u64, also where fields are text: so every word can be an atomic.
+//! Order   `magic` is stored last, with Release: a page without it is still being made.
+//! Owner   the process named in `pid` writes; whoever may open its /proc/PID/fd reads.
+//! Not here what makes, finds or reads a page.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memlift_spec::Opcode;
+
+use crate::region::AtomicLayout;
+
+/// Name of the memfd.
+pub(super) const NAME: &str = "memlift-stats";
+/// `MLSTATS1`, little endian.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MLSTATS1");
+/// Version of this layout.
+pub(super) const VERSION: u64 = 1;
+/// Rows of [`Counters`] by executor; those beyond [`Executor::ALL`] are reserved.
+pub(super) const EXECUTOR_ROWS: usize = 8;
+/// Slots by opcode; which opcode is where stands in the header.
+pub(super) const OPCODE_SLOTS: usize = 64;
+/// The slot of opcodes that have none of their own.
+pub(super) const OTHER_SLOT: usize = OPCODE_SLOTS - 1;
+/// In the header's opcode table: nothing here, or (last slot) everything else.
+pub(super) const NO_OPCODE: u8 = 0xff;
+/// Buckets of a latency histogram.
+pub const BUCKETS: usize = 40;
+/// Decisions that are kept.
+pub const DECISIONS: usize = 256;
+/// Sessions that are shown.
+pub const SESSIONS: usize = 64;
+/// Bytes of a session's name.
+pub const SESSION_NAME_BYTES: usize = 48;
+
+/// Who runs an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Executor {
+    /// The caller, with ordinary stores.
+    InlineTemporal = 0,
+    /// The caller, with stores past the cache.
+    InlineNt = 1,
+    /// An engine thread.
+    Worker = 2,
+    /// The caller and an engine thread, each a part.
+    Split = 3,
+    /// Intel DSA.
+    Idxd = 4,
+    /// A device in software.
+    Model = 5,
+}
+
+impl Executor {
+    /// All of them, in the order of the page.
+    pub const ALL: [Executor; 6] = [
+        Executor::InlineTemporal,
+        Executor::InlineNt,
+        Executor::Worker,
+        Executor::Split,
+        Executor::Idxd,
+        Executor::Model,
+    ];
+
+    /// The name in every report.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Executor::InlineTemporal => "inline_temporal",
+            Executor::InlineNt => "inline_nt",
+            Executor::Worker => "worker",
+            Executor::Split => "split",
+            Executor::Idxd => "idxd",
+            Executor::Model => "model",
+        }
+    }
+
+    /// The executor with that code.
+    pub fn from_code(code: u8) -> Option<Executor> {
+        Executor::ALL.get(usize::from(code)).copied()
+    }
+}
+
+const _: () = {
+    assert!(Executor::ALL.len() <= EXECUTOR_ROWS);
+    assert!(Opcode::NAMED.len() <= OTHER_SLOT);
+    let mut code = 0;
+    while code < Executor::ALL.len() {
+        assert!(Executor::ALL[code] as usize == code);
+        code += 1;
+    }
+};
+
+/// Opcode → slot.
+const SLOT_OF: [u8; 256] = {
+    let mut slots = [OTHER_SLOT as u8; 256];
+    let mut slot = 0;
+    while slot < Opcode::NAMED.len() {
+        slots[Opcode::NAMED[slot].0 as usize] = slot as u8;
+        slot += 1;
+    }
+    slots
+};
+
+/// The slot that counts `opcode`.
+pub(super) const fn slot_of(opcode: Opcode) -> usize {
+    SLOT_OF[opcode.0 as usize] as usize
+}
+
+/// The header's opcode table.
+pub(super) const OPCODE_TABLE: [u8; OPCODE_SLOTS] = {
+    let mut table = [NO_OPCODE; OPCODE_SLOTS];
+    let mut slot = 0;
+    while slot < Opcode::NAMED.len() {
+        table[slot] = Opcode::NAMED[slot].0;
+        slot += 1;
+    }
+    table
+};
+
+/// The histogram bucket of a latency: floor(log2(ns)), at most the last.
+pub const fn bucket_of(latency_ns: u64) -> usize {
+    let log2 = (latency_ns | 1).ilog2() as usize;
+    if log2 < BUCKETS { log2 } else { BUCKETS - 1 }
+}
+
+/// Who this is and what the page holds.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU64,
+    pub(super) page_bytes: AtomicU64,
+    pub(super) pid: AtomicU64,
+    pub(super) start_unix_ns: AtomicU64,
+    pub(super) start_monotonic_ns: AtomicU64,
+    pub(super) executor_rows: AtomicU64,
+    pub(super) opcode_slots: AtomicU64,
+    pub(super) buckets: AtomicU64,
+    pub(super) decision_slots: AtomicU64,
+    pub(super) session_rows: AtomicU64,
+    pub(super) sessions_refused: AtomicU64,
+    pub(super) decisions_dropped: AtomicU64,
+    pub(super) reserved: [AtomicU64; 3],
+    pub(super) isa: [AtomicU64; 2],
+    pub(super) opcodes: [AtomicU64; OPCODE_SLOTS / 8],
+    pub(super) reserved2: [AtomicU64; 6],
+    pub(super) command: [AtomicU64; 32],
+    pub(super) reserved3: [AtomicU64; 448],
+}
+
+/// What waiting cost and whether it paid. All counters only grow, but for `spin_budget_ns`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct WaitingCounters {
+    /// Waits that found their work not yet done.
+    pub waits: AtomicU64,
+    /// Waits that ended while spinning.
+    pub spin_hits: AtomicU64,
+    /// Turns of the spin loop.
+    pub spins: AtomicU64,
+    /// Hardware waits (UMWAIT, MWAITX) inside spins.
+    pub hardware_waits: AtomicU64,
+    /// Sleeps for a predicted time.
+    pub sleeps: AtomicU64,
+    /// Waits that went to sleep in the kernel until woken.
+    pub parks: AtomicU64,
+    /// Wake-ups sent to others.
+    pub wakes: AtomicU64,
+    /// Nanoseconds spent spinning.
+    pub spin_ns: AtomicU64,
+    /// Nanoseconds spent parked.
+    pub park_ns: AtomicU64,
+    /// The spin budget in force, nanoseconds. A gauge.
+    pub spin_budget_ns: AtomicU64,
+    pub(super) reserved: [AtomicU64; 22],
+}
+
+impl WaitingCounters {
+    /// All zero.
+    pub(super) const fn new() -> WaitingCounters {
+        WaitingCounters {
+            waits: AtomicU64::new(0),
+            spin_hits: AtomicU64::new(0),
+            spins: AtomicU64::new(0),
+            hardware_waits: AtomicU64::new(0),
+            sleeps: AtomicU64::new(0),
+            parks: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            spin_ns: AtomicU64::new(0),
+            park_ns: AtomicU64::new(0),
+            spin_budget_ns: AtomicU64::new(0),
+            reserved: [const { AtomicU64::new(0) }; 22],
+        }
+    }
+}
+
+/// One decision. `sequence` is odd while the rest is written and 2 × (number + 1) afterwards.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct DecisionCell {
+    pub(super) sequence: AtomicU64,
+    /// time_ns · codes (opcode u8, executor u8 << 8, cache u8 << 16, reason u16 << 32) · size · predicted_ns ·
+    /// measured_ns · 0 · 0
+    pub(super) words: [AtomicU64; 7],
+}
+
+/// The last decisions.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// Decisions made so far; the next one goes to this number modulo [`DECISIONS`].
+    pub(super) head: AtomicU64,
+    pub(super) reserved: [AtomicU64; 7],
+    pub(super) cells: [DecisionCell; DECISIONS],
+}
+
+/// One session. `state` is generation << 2 | state (0 free, 1 being written, 2 open).
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct SessionCells {
+    pub(super) state: AtomicU64,
+    /// Role u32 (0 server, 1 client), peer pid u32 << 32.
+    pub(super) role_peer: AtomicU64,
+    pub(super) name: [AtomicU64; SESSION_NAME_BYTES / 8],
+    pub(super) calls: AtomicU64,
+    pub(super) replies: AtomicU64,
+    pub(super) errors: AtomicU64,
+    pub(super) bytes_in: AtomicU64,
+    pub(super) bytes_out: AtomicU64,
+    pub(super) outstanding: AtomicU64,
+    pub(super) pool_bytes: AtomicU64,
+    pub(super) opened_unix_ns: AtomicU64,
+    pub(super) reserved: [AtomicU64; 16],
+}
+
+/// What one executor did of one opcode.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) operations: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) total_ns: AtomicU64,
+    pub(super) histogram: [AtomicU64; BUCKETS],
+    pub(super) reserved: [AtomicU64; 4],
+}
+
+/// The whole page.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct StatsPage {
+    pub(super) header: Header,
+    pub(super) waiting: WaitingCounters,
+    pub(super) decisions: Ring,
+    pub(super) sessions: [SessionCells; SESSIONS],
+    pub(super) counters: [[Counters; OPCODE_SLOTS]; EXECUTOR_ROWS],
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Header>() == 4096);
+    assert!(offset_of!(Header, pid) == 24);
+    assert!(offset_of!(Header, start_unix_ns) == 32);
+    assert!(offset_of!(Header, executor_rows) == 48);
+    assert!(offset_of!(Header, sessions_refused) == 88);
+    assert!(offset_of!(Header, decisions_dropped) == 96);
+    assert!(offset_of!(Header, isa) == 128);
+    assert!(offset_of!(Header, opcodes) == 144);
+    assert!(offset_of!(Header, command) == 256);
+    assert!(size_of::<WaitingCounters>() == 256);
+    assert!(offset_of!(WaitingCounters, spin_budget_ns) == 72);
+    assert!(size_of::<DecisionCell>() == 64);
+    assert!(size_of::<Ring>() == 64 + DECISIONS * 64);
+    assert!(size_of::<SessionCells>() == 256);
+    assert!(offset_of!(SessionCells, name) == 16);
+    assert!(offset_of!(SessionCells, calls) == 64);
+    assert!(offset_of!(SessionCells, opened_unix_ns) == 120);
+    assert!(size_of::<Counters>() == 384);
+    assert!(offset_of!(Counters, histogram) == 32);
+    assert!(offset_of!(StatsPage, waiting) == 4096);
+    assert!(offset_of!(StatsPage, decisions) == 4352);
+    assert!(offset_of!(StatsPage, sessions) == 20800);
+    assert!(offset_of!(StatsPage, counters) == 37184);
+    assert!(size_of::<StatsPage>() == 233_792);
+};
+
+// SAFETY: `repr(C)`, and every field down to the reserved ones is an AtomicU64.
+#[expect(unsafe_code, reason = "promises that the page consists of atomics")]
+unsafe impl AtomicLayout for StatsPage {}
+
+/// Stores text into words, cut at the end, filled with zeros.
+pub(super) fn store_text(words: &[AtomicU64], text: &[u8]) {
+    for (index, word) in words.iter().enumerate() {
+        let mut bytes = [0; 8];
+        let rest = text.get(index * 8..).unwrap_or_default();
+        let count = rest.len().min(8);
+        bytes[..count].copy_from_slice(&rest[..count]);
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}

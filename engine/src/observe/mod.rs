@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What this process does, for others to see: one stats page per process, and the tap.
+//!
+//! Flow    engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
+//!         `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
+//! Layout  see [`layout`] and `docs/formats/stats.md`
+//! Order   counters are relaxed: each is right, two may disagree for a moment. Decisions and session rows are
+//!         never torn.
+//! Owner   the page appears at the first record, never at load, and goes with the process. A forked child
+//!         makes its own at its first record.
+//! Not here small operations: whoever runs below the placement's gate does not come by. No socket, no thread,
+//!         no file.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memlift_spec::Opcode;
+
+mod layout;
+#[expect(unsafe_code, reason = "keeps pages for ever and replaces them after a fork")]
+mod page;
+mod decisions;
+mod sessions;
+mod tap;
+mod find;
+mod read;
+mod stats;
+
+pub use decisions::{CacheState, DecisionRecord};
+pub use find::{ObserveError, attach, list};
+pub use layout::{BUCKETS, DECISIONS, Executor, SESSION_NAME_BYTES, SESSIONS, WaitingCounters, bucket_of};
+pub use page::now_ns;
+pub use read::StatsView;
+pub use sessions::{Role, SessionRow};
+pub use stats::{Decision, OperationStats, ProcessStats, SessionStats, Snapshot, WaitingStats};
+pub use tap::{Tap, set_tap, tap, tapped};
+
+/// Makes the stats page now, if there is none yet. False: this process has no page, and records go nowhere.
+pub fn page() -> bool {
+    page::installed().is_some()
+}
+
+/// Counts one operation of `bytes` that took `latency_ns`.
+pub fn record(executor: Executor, opcode: Opcode, bytes: u64, latency_ns: u64, ok: bool) {
+    let Some(installed) = page::installed() else { return };
+    let counters = &installed.page().counters[executor as usize][layout::slot_of(opcode)];
+    let add = |counter: &AtomicU64, amount: u64| {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    };
+    add(&counters.operations, 1);
+    add(&counters.bytes, bytes);
+    add(&counters.total_ns, latency_ns);
+    add(&counters.histogram[bucket_of(latency_ns)], 1);
+    if !ok {
+        add(&counters.failures, 1);
+    }
+}
+
+/// Keeps a decision among the last [`DECISIONS`].
+pub fn decide(record: DecisionRecord) {
+    if let Some(installed) = page::installed() {
+        let page = installed.page();
+        decisions::push(&page.decisions, &page.header.decisions_dropped, record);
+    }
+}
+
+/// The counters of waiting. Do not keep the reference over a fork.
+pub fn waiting() -> &'static WaitingCounters {
+    static NOWHERE: WaitingCounters = WaitingCounters::new();
+    page::installed().map_or(&NOWHERE, |installed| &installed.page().waiting)
+}
+
+/// Opens a line for a session. It is freed when the row is dropped.
+pub fn session(name: &str, role: Role, peer_pid: u32) -> SessionRow {
+    SessionRow::open(name, role, peer_pid)
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads the stats page of another process, which may be hostile.
+//!
+//! Flow    fd of the page ──sealed?──▶ mapped read-only, read live
+//!                        └─no──▶ copied with pread at each [`StatsView::refresh`]: a page whose size can
+//!                                change must not be mapped, or its owner could make us fault
+//! Order   decisions: two looks at the sequence around the words (see [`decisions`](super::decisions)). In
+//!         a copy the two looks are two copies, and the words of both must agree.
+//! Owner   a view keeps the page alive after its process has gone.
+//! Not here trust: counts are just numbers, text loses its control characters, indices and sizes come from
+//!         our own layout, and only magic, version, size and pid are taken from the page to accept it at all.
+
+use std::mem::offset_of;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use memlift_spec::Opcode;
+
+use super::decisions::{self, DecisionRecord, Words};
+use super::layout::{
+    BUCKETS, Counters, DECISIONS, DecisionCell, Executor, Header, MAGIC, NO_OPCODE, OPCODE_SLOTS, OTHER_SLOT,
+    Ring, SESSION_NAME_BYTES, SESSIONS, SessionCells, StatsPage, VERSION, WaitingCounters,
+};
+use super::sessions::{OPEN, STATE_MASK};
+use super::stats::{Decision, OperationStats, ProcessStats, SessionStats, Snapshot, WaitingStats};
+use crate::region::{Access, Region};
+
+const PAGE_BYTES: usize = size_of::<StatsPage>();
+
+/// The stats of another process, or of this one.
+#[derive(Debug)]
+pub struct StatsView {
+    pid: u32,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Live(Region),
+    Copied { fd: OwnedFd, first: Vec<u8>, second: Vec<u8> },
+}
+
+/// Why a page was not accepted.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It is not, or not yet, a stats page of that process.
+    Foreign,
+    /// It is one of another version.
+    Version(u64),
+    /// It could not be read.
+    Os(std::io::Error),
+}
+
+impl Words for Region {
+    fn word(&self, offset: usize, order: Ordering) -> u64 {
+        self.whole().load_u64(offset as u64, order).unwrap_or(0)
+    }
+}
+
+impl Words for Vec<u8> {
+    fn word(&self, offset: usize, _: Ordering) -> u64 {
+        let bytes = self.get(offset..offset + 8).and_then(|bytes| bytes.try_into().ok());
+        u64::from_le_bytes(bytes.unwrap_or_default())
+    }
+}
+
+impl Words for StatsView {
+    fn word(&self, offset: usize, order: Ordering) -> u64 {
+        match &self.source {
+            Source::Live(region) => region.word(offset, order),
+            Source::Copied { second, .. } => second.word(offset, order),
+        }
+    }
+}
+
+/// Copies the start of a file; what is missing stays zero.
+fn copy_page(fd: &OwnedFd) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; PAGE_BYTES];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::pread(fd, &mut bytes[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+impl StatsView {
+    /// Accepts `fd` as the page of process `pid`, which calls itself `inner_pid`.
+    pub(super) fn open(fd: OwnedFd, pid: u32, inner_pid: u32) -> Result<StatsView, Refusal> {
+        let stat = rustix::fs::fstat(&fd).map_err(|error| Refusal::Os(error.into()))?;
+        if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() {
+            return Err(Refusal::Foreign);
+        }
+        let first = copy_page(&fd).map_err(Refusal::Os)?;
+        let header = |offset: usize| first.word(offset, Ordering::Relaxed);
+        if header(offset_of!(Header, magic)) != MAGIC
+            || header(offset_of!(Header, pid)) != u64::from(inner_pid)
+        {
+            return Err(Refusal::Foreign);
+        }
+        let version = header(offset_of!(Header, version));
+        if version != VERSION {
+            return Err(Refusal::Version(version));
+        }
+        if header(offset_of!(Header, page_bytes)) != PAGE_BYTES as u64 {
+            return Err(Refusal::Foreign);
+        }
+        let duplicate = fd.as_fd().try_clone_to_owned().map_err(Refusal::Os)?;
+        let source = match Region::from_fd(duplicate, Access::ReadOnly, PAGE_BYTES as u64) {
+            Ok(region) => Source::Live(region),
+            Err(_) => Source::Copied { fd, second: first.clone(), first },
+        };
+        Ok(StatsView { pid, source })
+    }
+
+    /// Looks again. A live view always shows now; a copied one shows the last refresh.
+    ///
+    /// # Errors
+    ///
+    /// When the page cannot be read any more.
+    pub fn refresh(&mut self) -> std::io::Result<()> {
+        if let Source::Copied { fd, first, second } = &mut self.source {
+            *first = copy_page(fd)?;
+            *second = copy_page(fd)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the page is mapped, and so always shows now.
+    pub fn live(&self) -> bool {
+        matches!(self.source, Source::Live(_))
+    }
+
+    /// The process, as the reader sees it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn load(&self, offset: usize) -> u64 {
+        self.word(offset, Ordering::Relaxed)
+    }
+
+    fn text(&self, offset: usize, bytes_max: usize) -> String {
+        let bytes: Vec<u8> =
+            (0..bytes_max / 8).flat_map(|index| self.load(offset + index * 8).to_le_bytes()).collect();
+        clean_text(&bytes)
+    }
+
+    /// Which process this is, with its totals.
+    pub fn process(&self) -> ProcessStats {
+        let operations = self.operations();
+        let sum =
+            |field: fn(&OperationStats) -> u64| operations.iter().map(field).fold(0u64, u64::saturating_add);
+        ProcessStats {
+            pid: self.pid,
+            command: self.text(offset_of!(Header, command), 256),
+            isa: self.text(offset_of!(Header, isa), 16),
+            start_unix_ns: self.load(offset_of!(Header, start_unix_ns)),
+            start_monotonic_ns: self.load(offset_of!(Header, start_monotonic_ns)),
+            operations: sum(|row| row.operations),
+            bytes: sum(|row| row.bytes),
+            sessions: self.sessions().len() as u32,
+            sessions_refused: self.load(offset_of!(Header, sessions_refused)),
+            decisions: self.load(offset_of!(StatsPage, decisions) + offset_of!(Ring, head)),
+            decisions_dropped: self.load(offset_of!(Header, decisions_dropped)),
+        }
+    }
+
+    /// What was counted; rows without operations are left out.
+    pub fn operations(&self) -> Vec<OperationStats> {
+        let opcodes: Vec<u8> = (0..OPCODE_SLOTS / 8)
+            .flat_map(|index| self.load(offset_of!(Header, opcodes) + index * 8).to_le_bytes())
+            .collect();
+        let mut rows = Vec::new();
+        for executor in Executor::ALL {
+            for (slot, &opcode) in opcodes.iter().enumerate() {
+                let cell = offset_of!(StatsPage, counters)
+                    + (executor as usize * OPCODE_SLOTS + slot) * size_of::<Counters>();
+                let operations = self.load(cell + offset_of!(Counters, operations));
+                if operations == 0 || (opcode == NO_OPCODE && slot != OTHER_SLOT) {
+                    continue;
+                }
+                let histogram = (0..BUCKETS)
+                    .map(|bucket| self.load(cell + offset_of!(Counters, histogram) + bucket * 8))
+                    .collect();
+                rows.push(OperationStats {
+                    executor: executor.name().to_owned(),
+                    opcode: if slot == OTHER_SLOT { "other".to_owned() } else { opcode_name(Opcode(opcode)) },
+                    operations,
+                    bytes: self.load(cell + offset_of!(Counters, bytes)),
+                    failures: self.load(cell + offset_of!(Counters, failures)),
+                    total_ns: self.load(cell + offset_of!(Counters, total_ns)),
+                    histogram,
+                });
+            }
+        }
+        rows
+    }
+
+    /// What waiting cost.
+    pub fn waiting(&self) -> WaitingStats {
+        let load = |offset: usize| self.load(offset_of!(StatsPage, waiting) + offset);
+        WaitingStats {
+            waits: load(offset_of!(WaitingCounters, waits)),
+            spin_hits: load(offset_of!(WaitingCounters, spin_hits)),
+            spins: load(offset_of!(WaitingCounters, spins)),
+            hardware_waits: load(offset_of!(WaitingCounters, hardware_waits)),
+            sleeps: load(offset_of!(WaitingCounters, sleeps)),
+            parks: load(offset_of!(WaitingCounters, parks)),
+            wakes: load(offset_of!(WaitingCounters, wakes)),
+            spin_ns: load(offset_of!(WaitingCounters, spin_ns)),
+            park_ns: load(offset_of!(WaitingCounters, park_ns)),
+            spin_budget_ns: load(offset_of!(WaitingCounters, spin_budget_ns)),
+        }
+    }
+
+    /// Open sessions.
+    pub fn sessions(&self) -> Vec<SessionStats> {
+        (0..SESSIONS).filter_map(|index| self.session(index)).collect()
+    }
+
+    fn session(&self, index: usize) -> Option<SessionStats> {
+        let row = offset_of!(StatsPage, sessions) + index * size_of::<SessionCells>();
+        let load = |offset: usize| self.load(row + offset);
+        let state = self.word(row + offset_of!(SessionCells, state), Ordering::Acquire);
+        if state & STATE_MASK != OPEN {
+            return None;
+        }
+        let role_peer = load(offset_of!(SessionCells, role_peer));
+        let stats = SessionStats {
+            name: self.text(row + offset_of!(SessionCells, name), SESSION_NAME_BYTES),
+            role: if role_peer as u32 == 0 { "server" } else { "client" }.to_owned(),
+            peer_pid: (role_peer >> 32) as u32,
+            opened_unix_ns: load(offset_of!(SessionCells, opened_unix_ns)),
+            calls: load(offset_of!(SessionCells, calls)),
+            replies: load(offset_of!(SessionCells, replies)),
+            errors: load(offset_of!(SessionCells, errors)),
+            bytes_in: load(offset_of!(SessionCells, bytes_in)),
+            bytes_out: load(offset_of!(SessionCells, bytes_out)),
+            outstanding: load(offset_of!(SessionCells, outstanding)),
+            pool_bytes: load(offset_of!(SessionCells, pool_bytes)),
+        };
+        std::sync::atomic::fence(Ordering::Acquire);
+        (load(offset_of!(SessionCells, state)) == state).then_some(stats)
+    }
+
+    /// The last decisions, oldest first. Those being written at this moment are left out.
+    pub fn decisions(&self) -> Vec<Decision> {
+        let mut found: Vec<Decision> =
+            (0..DECISIONS).filter_map(|index| self.decision(index)).map(plain_decision).collect();
+        found.sort_by_key(|decision| decision.number);
+        found
+    }
+
+    fn decision(&self, index: usize) -> Option<(u64, DecisionRecord)> {
+        let cell =
+            offset_of!(StatsPage, decisions) + offset_of!(Ring, cells) + index * size_of::<DecisionCell>();
+        match &self.source {
+            Source::Live(region) => decisions::read(region, cell),
+            Source::Copied { first, second, .. } => {
+                // Each copy took its time: only a cell that was the same in both was not being written.
+                let whole = cell..cell + size_of::<DecisionCell>();
+                if first.get(whole.clone()) == second.get(whole) {
+                    decisions::read(second, cell)
+                } else {
+                    None
+                }
+            }
+        }
+    }
+
+    /// Everything.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            process: self.process(),
+            operations: self.operations(),
+            waiting: self.waiting(),
+            sessions: self.sessions(),
+            decisions: self.decisions(),
+        }
+    }
+}
+
+fn plain_decision((number, record): (u64, DecisionRecord)) -> Decision {
+    Decision {
+        number,
+        time_ns: record.time_ns,
+        opcode: opcode_name(record.opcode),
+        executor: record.executor.name().to_owned(),
+        cache_state: record.cache_state.name().to_owned(),
+        size: record.size,
+        predicted_ns: record.predicted_ns,
+        measured_ns: record.measured_ns,
+        reason: record.reason,
+    }
+}
+
+fn opcode_name(opcode: Opcode) -> String {
+    match opcode.name() {
+        "unknown" => format!("0x{:02x}", opcode.0),
+        name => name.to_owned(),
+    }
+}
+
+/// Text up to the first NUL, without anything that could steer a terminal.
+fn clean_text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end])
+        .chars()
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_strangers_cannot_steer_a_terminal() {
+        assert_eq!(clean_text(b"ok\x1b[2J\0rest"), "ok\u{fffd}[2J");
+        assert_eq!(clean_text(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn opcodes_without_a_name_show_their_number() {
+        assert_eq!(opcode_name(Opcode::MEMMOVE), "memmove");
+        assert_eq!(opcode_name(Opcode(0xc1)), "0xc1");
+    }
+}

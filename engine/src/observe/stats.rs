@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a reader gets from a stats page: plain data, for tables, JSON and Prometheus.
+
+use serde::Serialize;
+
+use super::layout::BUCKETS;
+
+/// Which process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ProcessStats {
+    /// Its pid, as the reader sees it.
+    pub pid: u32,
+    /// Its command line, cut to 256 bytes.
+    pub command: String,
+    /// Instruction set of its kernels.
+    pub isa: String,
+    /// When its page was made, nanoseconds since 1970.
+    pub start_unix_ns: u64,
+    /// The same on CLOCK_MONOTONIC, to which decisions refer.
+    pub start_monotonic_ns: u64,
+    /// Operations of all executors.
+    pub operations: u64,
+    /// Bytes of all executors.
+    pub bytes: u64,
+    /// Open sessions.
+    pub sessions: u32,
+    /// Sessions that found no row.
+    pub sessions_refused: u64,
+    /// Decisions that were made.
+    pub decisions: u64,
+    /// Decisions that could not be written, because their cell was taken.
+    pub decisions_dropped: u64,
+}
+
+/// What one executor did of one opcode.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OperationStats {
+    /// Who.
+    pub executor: String,
+    /// What.
+    pub opcode: String,
+    /// How many, failures included.
+    pub operations: u64,
+    /// Bytes worked on.
+    pub bytes: u64,
+    /// Those that ended in an error.
+    pub failures: u64,
+    /// Nanoseconds of all together.
+    pub total_ns: u64,
+    /// How many took 2^i to 2^(i+1) − 1 nanoseconds; the last bucket is open-ended.
+    pub histogram: Vec<u64>,
+}
+
+impl OperationStats {
+    /// An upper bound of the latency that a share of `quantile` (0 to 1) stayed under, nanoseconds; within a
+    /// factor of two. None when nothing was counted.
+    pub fn quantile_ns(&self, quantile: f64) -> Option<u64> {
+        let total = self.histogram.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
+        if total == 0 {
+            return None;
+        }
+        let rank = (quantile.clamp(0.0, 1.0) * total as f64).ceil().max(1.0) as u64;
+        let mut below = 0u64;
+        for (bucket, count) in self.histogram.iter().enumerate() {
+            below = below.saturating_add(*count);
+            if below >= rank {
+                return Some(bucket_end_ns(bucket));
+            }
+        }
+        Some(bucket_end_ns(BUCKETS - 1))
+    }
+
+    /// The mean latency, nanoseconds; 0 when nothing was counted.
+    pub fn mean_ns(&self) -> u64 {
+        self.total_ns.checked_div(self.operations).unwrap_or(0)
+    }
+}
+
+/// The longest latency of a bucket, nanoseconds.
+fn bucket_end_ns(bucket: usize) -> u64 {
+    (2u64 << bucket.min(62)) - 1
+}
+
+/// What waiting cost. See [`WaitingCounters`](super::WaitingCounters).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[expect(missing_docs, reason = "each field is that of WaitingCounters")]
+pub struct WaitingStats {
+    pub waits: u64,
+    pub spin_hits: u64,
+    pub spins: u64,
+    pub hardware_waits: u64,
+    pub sleeps: u64,
+    pub parks: u64,
+    pub wakes: u64,
+    pub spin_ns: u64,
+    pub park_ns: u64,
+    pub spin_budget_ns: u64,
+}
+
+/// One decision.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Decision {
+    /// The how-many-th of its process, from 0.
+    pub number: u64,
+    /// When, CLOCK_MONOTONIC nanoseconds.
+    pub time_ns: u64,
+    /// What.
+    pub opcode: String,
+    /// Who.
+    pub executor: String,
+    /// Where the bytes were.
+    pub cache_state: String,
+    /// Bytes.
+    pub size: u64,
+    /// What the cost model said, nanoseconds.
+    pub predicted_ns: u64,
+    /// What it took, nanoseconds.
+    pub measured_ns: u64,
+    /// Why, as a code of the placement.
+    pub reason: u16,
+}
+
+/// One ipc session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SessionStats {
+    /// Name of the server, cut to 48 bytes.
+    pub name: String,
+    /// `server` or `client`.
+    pub role: String,
+    /// The process at the other end, as that process sees itself.
+    pub peer_pid: u32,
+    /// When it was opened, nanoseconds since 1970.
+    pub opened_unix_ns: u64,
+    /// Calls made or received.
+    pub calls: u64,
+    /// Calls answered.
+    pub replies: u64,
+    /// Calls that ended in an error.
+    pub errors: u64,
+    /// Payload that came in, bytes.
+    pub bytes_in: u64,
+    /// Payload that went out, bytes.
+    pub bytes_out: u64,
+    /// Calls under way.
+    pub outstanding: u64,
+    /// Bytes of its pools.
+    pub pool_bytes: u64,
+}
+
+/// Everything in a page.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Snapshot {
+    /// Which process.
+    pub process: ProcessStats,
+    /// What was counted, without empty rows.
+    pub operations: Vec<OperationStats>,
+    /// What waiting cost.
+    pub waiting: WaitingStats,
+    /// Open sessions.
+    pub sessions: Vec<SessionStats>,
+    /// The last decisions, oldest first.
+    pub decisions: Vec<Decision>,
+}
