@@ -1,1 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The hands: CPU routines that copy, fill, compare and check, one folder per instruction set.
+//!
+//! One table of raw routines per instruction set, [`Kernels`], is chosen once per process: [`active`] gives the
+//! best one this CPU can run, or what the environment variable `MEMLIFT_ISA` asks for.
+//!
+//! ```
+//! let source = [7u8; 1000];
+//! let mut target = [0u8; 1000];
+//! let kernels = memlift_kernels::active();
+//! // SAFETY: both buffers are 1000 bytes long, and they are not the same.
+//! unsafe { (kernels.copy)(target.as_mut_ptr(), source.as_ptr(), 1000) };
+//! assert_eq!(source, target);
+//! ```
+//!
+//! Flow    `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target
+//!         features) ──inlined──▶ `arch/generic` (the algorithm, once, over [`vector::Vector`]) or `arch/all`
+//!         (portable code, also the oracle of the tests)
+//! Order   a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as
+//!         visible to other cores as those of ordinary stores.
+//! Owner   raw pointers throughout, because the memory may be shared with another process: no slice is ever
+//!         made of it, and every routine stays inside the bounds it was given whatever the bytes turn into.
+//! Not here threads, allocation, file input or output, panics: these routines run inside foreign programs.
+//!         Which routine to take for which size is the engine's decision, too.
+#![deny(unsafe_code)]
+
+mod isa;
+mod table;
+mod delta;
+#[expect(unsafe_code, reason = "reads the environment without allocating")]
+mod choice;
+mod repeat;
+#[expect(unsafe_code, reason = "flushes cache lines by address")]
+mod flush;
+#[allow(unsafe_code, reason = "an interface to vector instructions; unused where there are none")]
+mod vector;
+#[expect(unsafe_code, reason = "reads and writes raw memory, with instructions that not every CPU has")]
+mod arch;
+
+pub use choice::{ISA_VARIABLE, active, for_isa};
+pub use delta::{DELTA_ENTRY_BYTES, Delta, DeltaError};
+pub use flush::{CACHE_LINE_BYTES, cache_flush};
+pub use isa::Isa;
+pub use repeat::{rep_movsb_from, set_rep_movsb_from};
+pub use table::{
+    CompareFn, ComparePatternFn, CopyCrcFn, CopyFn, CopyStridedFn, CrcFn, DeltaApplyFn, DeltaCreateFn,
+    DualcastFn, FillFn, Kernels, repeat_8,
+};

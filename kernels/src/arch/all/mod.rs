@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Portable routines: plain Rust on every CPU, simple enough to be the oracle for all other levels.
+//!
+//! Layout  `plain` copy, fill, compare, strided copy · `crc` CRC-32C by tables · `polynomial` its arithmetic ·
+//!         `delta` delta records
+//! Not here non-temporal stores: the `_nt` entries are the ordinary routines.
+
+pub(crate) mod crc;
+pub(crate) mod delta;
+pub(crate) mod plain;
+pub(crate) mod polynomial;
+
+use crate::{Isa, Kernels};
+
+/// The table of this level.
+pub(crate) static KERNELS: Kernels = Kernels {
+    isa: Isa::Scalar,
+    copy: plain::copy,
+    copy_nt: plain::copy,
+    move_overlapping: plain::move_overlapping,
+    fill: plain::fill,
+    fill_nt: plain::fill,
+    compare: plain::compare,
+    compare_pattern: plain::compare_pattern,
+    crc32c: crc::crc32c,
+    copy_crc32c: crc::copy_crc32c,
+    copy_crc32c_nt: crc::copy_crc32c,
+    dualcast: plain::dualcast,
+    dualcast_nt: plain::dualcast,
+    delta_create: delta::create,
+    delta_apply: delta::apply,
+    copy_strided: plain::copy_strided,
+    copy_strided_nt: plain::copy_strided,
+};

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copy and memmove with ordinary stores.
+//!
+//! Flow    ≤ 16 bytes: integers from both ends · ≤ 2, 4, 8 vectors: all loads, then all stores, from both ends ·
+//!         longer: `rep movsb` from the calibrated size on, else four aligned vectors per turn, with the ragged head
+//!         and tail loaded before and stored after
+//! Order   loads go before the stores that could overwrite them, which is what makes `move_overlapping` right: up to
+//!         8 vectors nothing is stored before everything is loaded; the forward loop is used when the target lies
+//!         below the source, the backward loop when it lies above.
+
+use super::small::{copy_16, ends};
+use crate::vector::{Sixteen, Vector};
+
+/// See [`Kernels::copy`](crate::Kernels::copy).
+#[inline(always)]
+pub(crate) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller promises both buffers; the lower bound of each routine is checked before it.
+    unsafe {
+        if bytes <= 8 * V::BYTES {
+            short::<V>(target, source, bytes);
+        } else if bytes >= V::repeat_from() {
+            V::repeat(target, source, bytes);
+        } else {
+            forward::<V>(target, source, bytes);
+        }
+    }
+}
+
+/// See [`Kernels::move_overlapping`](crate::Kernels::move_overlapping).
+#[inline(always)]
+pub(crate) unsafe fn move_overlapping<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: as in `copy`. Only buffers that do not overlap go to `repeat`.
+    unsafe {
+        if bytes <= 8 * V::BYTES {
+            short::<V>(target, source, bytes);
+        } else if target.addr().wrapping_sub(source.addr()) < bytes {
+            backward::<V>(target, source, bytes);
+        } else if bytes >= V::repeat_from() && source.addr().wrapping_sub(target.addr()) >= bytes {
+            V::repeat(target, source, bytes);
+        } else {
+            forward::<V>(target, source, bytes);
+        }
+    }
+}
+
+/// Up to 8 vectors.
+#[inline(always)]
+pub(crate) unsafe fn short<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: each branch has checked that its pieces fit into `bytes`.
+    unsafe {
+        if bytes <= 32 {
+            if bytes >= 16 {
+                ends::<Sixteen<V>>(target, source, bytes);
+            } else {
+                copy_16(target, source, bytes);
+            }
+        } else if V::BYTES > 32 && bytes <= 64 {
+            ends::<V::Half>(target, source, bytes);
+        } else if V::BYTES > 16 && bytes <= 2 * V::BYTES {
+            ends::<V>(target, source, bytes);
+        } else if bytes <= 4 * V::BYTES {
+            both_ends::<V, 2>(target, source, bytes);
+        } else {
+            both_ends::<V, 4>(target, source, bytes);
+        }
+    }
+}
+
+/// `COUNT` to twice `COUNT` vectors: all loaded before any is stored.
+#[inline(always)]
+unsafe fn both_ends<V: Vector, const COUNT: usize>(target: *mut u8, source: *const u8, bytes: usize) {
+    let last = bytes - COUNT * V::BYTES;
+    // SAFETY: `COUNT` vectors fit into `bytes`, so they fit at its start and at its end.
+    unsafe {
+        let head: [V; COUNT] = load_row(source);
+        let tail: [V; COUNT] = load_row(source.add(last));
+        store_row(head, target);
+        store_row(tail, target.add(last));
+    }
+}
+
+/// Reads `COUNT` vectors in a row.
+#[inline(always)]
+unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) -> [V; COUNT] {
+    // SAFETY: the caller promises `COUNT * V::BYTES` readable bytes.
+    unsafe {
+        let mut row = [V::load(source); COUNT];
+        let mut i = 1;
+        while i < COUNT {
+            row[i] = V::load(source.add(i * V::BYTES));
+            i += 1;
+        }
+        row
+    }
+}
+
+/// Writes `COUNT` vectors in a row.
+#[inline(always)]
+unsafe fn store_row<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
+    let mut i = 0;
+    while i < COUNT {
+        // SAFETY: the caller promises `COUNT * V::BYTES` writable bytes.
+        unsafe { row[i].store(target.add(i * V::BYTES)) };
+        i += 1;
+    }
+}
+
+/// Writes `COUNT` vectors in a row to an aligned target.
+#[inline(always)]
+unsafe fn store_row_aligned<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
+    let mut i = 0;
+    while i < COUNT {
+        // SAFETY: the caller promises `COUNT * V::BYTES` writable bytes, aligned to a vector.
+        unsafe { row[i].store_aligned(target.add(i * V::BYTES)) };
+        i += 1;
+    }
+}
+
+/// More than 4 vectors, from the start. Right for overlapping buffers if the target lies below the source.
+#[inline(always)]
+unsafe fn forward<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+    let end = bytes - 4 * V::BYTES;
+    // SAFETY: `bytes` is more than 4 vectors. The loop starts at the first aligned address after the target's
+    // start, at most one vector on, and a turn starts below `end`, so that it stays within `bytes`.
+    unsafe {
+        let head = V::load(source);
+        let tail: [V; 4] = load_row(source.add(end));
+        let mut offset = V::BYTES - target.addr() % V::BYTES;
+        while offset < end {
+            let row: [V; 4] = load_row(source.add(offset));
+            store_row_aligned(row, target.add(offset));
+            offset += 4 * V::BYTES;
+        }
+        store_row(tail, target.add(end));
+        head.store(target);
+    }
+}
+
+/// More than 4 vectors, from the end. Right for overlapping buffers if the target lies above the source.
+#[inline(always)]
+unsafe fn backward<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+    let last = bytes - V::BYTES;
+    // SAFETY: `bytes` is more than 4 vectors. The loop starts at the last aligned address of the target, less than
+    // one vector before its end, and a turn needs more than 4 vectors below it.
+    unsafe {
+        let head: [V; 4] = load_row(source);
+        let tail = V::load(source.add(last));
+        let mut offset = bytes - (target.addr() + bytes) % V::BYTES;
+        while offset > 4 * V::BYTES {
+            offset -= 4 * V::BYTES;
+            let row: [V; 4] = load_row(source.add(offset));
+            store_row_aligned(row, target.add(offset));
+        }
+        store_row(head, target);
+        tail.store(target.add(last));
+    }
+}

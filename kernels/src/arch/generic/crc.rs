@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copy and CRC-32C in one pass over memory, for levels that compute the two with different registers: a block is
+//! copied, then checked while it is in the first-level cache.
+//!
+//! Flow    head up to an aligned target ──▶ blocks ──▶ tail; each `copy` or streamed, then `Crc::update`
+//! Order   what is checked is the source again, from cache. Only ordinary memory is promised the same bytes twice: a
+//!         peer that changes the source meanwhile gets a value that fits neither version, as with any checksum.
+
+use super::copy::copy;
+use super::stream::{STREAM_FROM, head_bytes, lines};
+use crate::vector::Vector;
+
+/// Bytes that are copied, then checked. Four pages: what the non-temporal walk takes at a time.
+const BLOCK_BYTES: usize = 16384;
+
+/// Moves a CRC state over bytes.
+pub(crate) trait Crc {
+    /// The state (inverted CRC) after `bytes` bytes.
+    unsafe fn update(state: u32, source: *const u8, bytes: usize) -> u32;
+}
+
+/// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c).
+#[inline(always)]
+pub(crate) unsafe fn copy_crc32c<V: Vector, C: Crc>(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    seed: u32,
+) -> u32 {
+    let mut state = !seed;
+    let mut offset = 0;
+    while offset < bytes {
+        let block_bytes = (bytes - offset).min(BLOCK_BYTES / 4);
+        // SAFETY: the block lies within `bytes`, for which the caller promises both buffers.
+        unsafe {
+            copy::<V>(target.add(offset), source.add(offset), block_bytes);
+            state = C::update(state, source.add(offset), block_bytes);
+        }
+        offset += block_bytes;
+    }
+    !state
+}
+
+/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+#[inline(always)]
+pub(crate) unsafe fn copy_crc32c_nt<V: Vector, C: Crc>(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    seed: u32,
+) -> u32 {
+    // SAFETY: the caller promises both buffers. The head is shorter than a line and `bytes` is longer; blocks lie
+    // within `bytes` and start at aligned targets, because a block is a number of lines.
+    unsafe {
+        if bytes < STREAM_FROM {
+            let value = copy_crc32c::<V, C>(target, source, bytes, seed);
+            V::fence();
+            return value;
+        }
+        let mut offset = head_bytes(target);
+        let mut state = !copy_crc32c::<V, C>(target, source, offset, seed);
+        while offset < bytes {
+            let block_bytes = (bytes - offset).min(BLOCK_BYTES);
+            let done = lines::<V>(target.add(offset), source.add(offset), block_bytes);
+            copy::<V>(target.add(offset + done), source.add(offset + done), block_bytes - done);
+            state = C::update(state, source.add(offset), block_bytes);
+            offset += block_bytes;
+        }
+        V::fence();
+        !state
+    }
+}

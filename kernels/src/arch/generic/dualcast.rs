@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two copies, one read: every vector is loaded once and stored twice.
+//!
+//! Order   what both targets get is the same, even if another process changes the source meanwhile.
+
+use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
+use crate::vector::{Sixteen, Vector};
+
+/// See [`Kernels::dualcast`](crate::Kernels::dualcast).
+#[inline(always)]
+pub(crate) unsafe fn dualcast<V: Vector>(
+    target1: *mut u8,
+    target2: *mut u8,
+    source: *const u8,
+    bytes: usize,
+) {
+    // SAFETY: the caller promises all three buffers; each branch has checked that its pieces fit.
+    unsafe {
+        if bytes > 2 * V::BYTES {
+            let last = bytes - V::BYTES;
+            let tail = V::load(source.add(last));
+            let mut offset = 0;
+            while offset < last {
+                let vector = V::load(source.add(offset));
+                vector.store(target1.add(offset));
+                vector.store(target2.add(offset));
+                offset += V::BYTES;
+            }
+            tail.store(target1.add(last));
+            tail.store(target2.add(last));
+        } else if bytes >= V::BYTES {
+            ends::<V>(target1, target2, source, bytes);
+        } else if V::BYTES > 32 && bytes >= 32 {
+            ends::<V::Half>(target1, target2, source, bytes);
+        } else if bytes >= 16 {
+            ends::<Sixteen<V>>(target1, target2, source, bytes);
+        } else if bytes >= 8 {
+            ends_integer::<u64>(target1, target2, source, bytes);
+        } else if bytes >= 4 {
+            ends_integer::<u32>(target1, target2, source, bytes);
+        } else if bytes >= 2 {
+            ends_integer::<u16>(target1, target2, source, bytes);
+        } else if bytes == 1 {
+            ends_integer::<u8>(target1, target2, source, bytes);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn ends<V: Vector>(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize) {
+    let last = bytes - V::BYTES;
+    // SAFETY: both pieces lie within `bytes`, for which the caller promises all three buffers.
+    unsafe {
+        let head = V::load(source);
+        let tail = V::load(source.add(last));
+        head.store(target1);
+        tail.store(target1.add(last));
+        head.store(target2);
+        tail.store(target2.add(last));
+    }
+}
+
+#[inline(always)]
+unsafe fn ends_integer<T: Copy>(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize) {
+    let last = bytes - size_of::<T>();
+    // SAFETY: both pieces lie within `bytes`, for which the caller promises all three buffers.
+    unsafe {
+        let head = source.cast::<T>().read_unaligned();
+        let tail = source.add(last).cast::<T>().read_unaligned();
+        target1.cast::<T>().write_unaligned(head);
+        target1.add(last).cast::<T>().write_unaligned(tail);
+        target2.cast::<T>().write_unaligned(head);
+        target2.add(last).cast::<T>().write_unaligned(tail);
+    }
+}
+
+struct Dual<V> {
+    target1: *mut u8,
+    target2: *mut u8,
+    source: *const u8,
+    vector: core::marker::PhantomData<V>,
+}
+
+impl<V: Vector> Lines for Dual<V> {
+    #[inline(always)]
+    unsafe fn line(&mut self, _lane: usize, offset: usize) {
+        let mut i = offset;
+        while i < offset + LINE_BYTES {
+            // SAFETY: `walk` stays within the buffers; both targets are aligned to a line.
+            unsafe {
+                let vector = V::load(self.source.add(i));
+                vector.stream(self.target1.add(i));
+                vector.stream(self.target2.add(i));
+            }
+            i += V::BYTES;
+        }
+    }
+}
+
+/// See [`Kernels::dualcast_nt`](crate::Kernels::dualcast_nt).
+#[inline(always)]
+pub(crate) unsafe fn dualcast_nt<V: Vector>(
+    target1: *mut u8,
+    target2: *mut u8,
+    source: *const u8,
+    bytes: usize,
+) {
+    let head = head_bytes(target1);
+    // SAFETY: the caller promises all three buffers. The head is shorter than a line and `bytes` is longer; after it
+    // both targets are aligned, because they agree modulo a line.
+    unsafe {
+        if bytes < STREAM_FROM || head != head_bytes(target2) {
+            dualcast::<V>(target1, target2, source, bytes);
+        } else {
+            dualcast::<V>(target1, target2, source, head);
+            let mut dual = Dual::<V> {
+                target1: target1.add(head),
+                target2: target2.add(head),
+                source: source.add(head),
+                vector: core::marker::PhantomData,
+            };
+            let done = head + walk::<V, 2, _>(&mut dual, source.add(head), bytes - head);
+            dualcast::<V>(target1.add(done), target2.add(done), source.add(done), bytes - done);
+        }
+        V::fence();
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Fill with a 16-byte pattern.
+//!
+//! The pattern starts at the target. A store at offset k needs the pattern turned by k modulo 16; vectors of 16, 32
+//! and 64 bytes in a row all need the same turn, so it is made once for the aligned middle and once for the tail.
+
+use super::stream::{LINE_BYTES, STREAM_FROM, head_bytes};
+use crate::vector::{Sixteen, Vector};
+
+/// The pattern as it reads from `offset` on.
+#[inline(always)]
+fn turned(pattern: u128, offset: usize) -> u128 {
+    pattern.rotate_right((offset % 16 * 8) as u32)
+}
+
+/// See [`Kernels::fill`](crate::Kernels::fill).
+#[inline(always)]
+pub(crate) unsafe fn fill<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
+    // SAFETY: the caller promises the target; each branch has checked that its pieces fit. The loop starts at most a
+    // vector after the start, aligned, and a turn needs 4 vectors before the last one.
+    unsafe {
+        if bytes > 2 * V::BYTES {
+            let last = bytes - V::BYTES;
+            V::splat(pattern).store(target);
+            let mut offset = V::BYTES - target.addr() % V::BYTES;
+            let middle = V::splat(turned(pattern, offset));
+            while offset + 4 * V::BYTES <= last {
+                middle.store_aligned(target.add(offset));
+                middle.store_aligned(target.add(offset + V::BYTES));
+                middle.store_aligned(target.add(offset + 2 * V::BYTES));
+                middle.store_aligned(target.add(offset + 3 * V::BYTES));
+                offset += 4 * V::BYTES;
+            }
+            while offset < last {
+                middle.store_aligned(target.add(offset));
+                offset += V::BYTES;
+            }
+            V::splat(turned(pattern, last)).store(target.add(last));
+        } else if bytes >= V::BYTES {
+            ends::<V>(target, pattern, bytes);
+        } else if V::BYTES > 32 && bytes >= 32 {
+            ends::<V::Half>(target, pattern, bytes);
+        } else if bytes >= 16 {
+            ends::<Sixteen<V>>(target, pattern, bytes);
+        } else if bytes >= 8 {
+            target.cast::<u64>().write_unaligned(pattern as u64);
+            target.add(bytes - 8).cast::<u64>().write_unaligned(turned(pattern, bytes - 8) as u64);
+        } else if bytes >= 4 {
+            target.cast::<u32>().write_unaligned(pattern as u32);
+            target.add(bytes - 4).cast::<u32>().write_unaligned(turned(pattern, bytes - 4) as u32);
+        } else if bytes >= 1 {
+            target.write(pattern as u8);
+            target.add(bytes / 2).write(turned(pattern, bytes / 2) as u8);
+            target.add(bytes - 1).write(turned(pattern, bytes - 1) as u8);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn ends<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
+    let last = bytes - V::BYTES;
+    // SAFETY: both pieces lie within `bytes`, which the caller promises are writable.
+    unsafe {
+        V::splat(pattern).store(target);
+        V::splat(turned(pattern, last)).store(target.add(last));
+    }
+}
+
+/// See [`Kernels::fill_nt`](crate::Kernels::fill_nt).
+#[inline(always)]
+pub(crate) unsafe fn fill_nt<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
+    // SAFETY: the caller promises the target. The head is shorter than a line, and `bytes` is longer.
+    unsafe {
+        if bytes < STREAM_FROM {
+            fill::<V>(target, pattern, bytes);
+        } else {
+            let mut offset = head_bytes(target);
+            fill::<V>(target, pattern, offset);
+            let middle = V::splat(turned(pattern, offset));
+            while bytes - offset >= LINE_BYTES {
+                let mut i = offset;
+                while i < offset + LINE_BYTES {
+                    middle.stream(target.add(i));
+                    i += V::BYTES;
+                }
+                offset += LINE_BYTES;
+            }
+            fill::<V>(target.add(offset), turned(pattern, offset), bytes - offset);
+        }
+        V::fence();
+    }
+}

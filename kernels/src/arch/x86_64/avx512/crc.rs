@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CRC-32C by folding 64-byte vectors, alone and while copying.
+//!
+//! A remainder is a vector that stands for everything read so far: the CRC of those bytes is the CRC of its 64 bytes,
+//! from state 0. Folding moves a remainder n bytes on: each 16-byte lane is multiplied by x^(8n), carry-less, modulo
+//! the polynomial; then the data there is added. Four remainders run at once, and are joined by moving each to where
+//! the last one stands.
+//!
+//! Flow    short: the CRC instruction. Else the first line (with the state added to its first 4 bytes) ──▶ remainder
+//!         ──fold, line by line──▶ remainder ──CRC instruction over its 64 bytes──▶ state ──▶ ragged tail
+//! Order   what is checked is what was stored: each vector is loaded once.
+//!
+//! Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+
+use super::super::crc_instruction::{rest, update};
+use crate::arch::all::polynomial;
+use crate::arch::generic::copy::short;
+use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
+use crate::vector::Vector;
+use core::arch::x86_64::{
+    __m512i, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4,
+    _mm512_clmulepi64_epi128, _mm512_setzero_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+/// From this size on folding is faster than the CRC instruction, in bytes.
+const FOLD_FROM: usize = 512;
+
+/// The multipliers for a distance in bytes.
+#[inline(always)]
+unsafe fn multipliers<const BYTES: u32>() -> __m512i {
+    let [low, high] = const { polynomial::fold(BYTES) };
+    // SAFETY: the caller's function enables AVX-512.
+    unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64)) }
+}
+
+/// Moves a remainder by the distance of the multipliers and adds what stands there.
+#[inline(always)]
+unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512i) -> __m512i {
+    // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ. 0x96 is the three-way exclusive or.
+    unsafe {
+        let low = _mm512_clmulepi64_epi128::<0x00>(remainder, multipliers);
+        let high = _mm512_clmulepi64_epi128::<0x11>(remainder, multipliers);
+        _mm512_ternarylogic_epi64::<0x96>(low, high, data)
+    }
+}
+
+/// The first remainder: the state, added to the first line.
+#[inline(always)]
+unsafe fn start(state: u32, line: __m512i) -> __m512i {
+    // SAFETY: the caller's function enables AVX-512.
+    unsafe { _mm512_xor_si512(line, _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32))) }
+}
+
+/// The state that a remainder stands for.
+#[inline(always)]
+unsafe fn finish(remainder: __m512i) -> u32 {
+    let mut state = 0;
+    // SAFETY: the caller's function enables SSE4.2; a vector and eight words have the same size and no padding.
+    unsafe {
+        for word in core::mem::transmute::<__m512i, [u64; 8]>(remainder) {
+            state = _mm_crc32_u64(state, word);
+        }
+    }
+    state as u32
+}
+
+/// See [`Kernels::crc32c`](crate::Kernels::crc32c).
+#[inline(always)]
+pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
+    // SAFETY: the caller promises the source.
+    unsafe {
+        if bytes < FOLD_FROM {
+            !update(!seed, source, bytes)
+        } else {
+            !folded::<false>(core::ptr::null_mut(), source, bytes, !seed)
+        }
+    }
+}
+
+/// See [`Kernels::copy_crc32c`](crate::Kernels::copy_crc32c).
+#[inline(always)]
+pub(super) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+    // SAFETY: the caller promises both buffers; `FOLD_FROM` bytes are eight vectors.
+    unsafe {
+        if bytes < FOLD_FROM {
+            short::<__m512i>(target, source, bytes);
+            !update(!seed, source, bytes)
+        } else {
+            !folded::<true>(target, source, bytes, !seed)
+        }
+    }
+}
+
+/// Reads the line at `offset`, and with `COPY` stores it.
+#[inline(always)]
+unsafe fn take<const COPY: bool>(target: *mut u8, source: *const u8, offset: usize) -> __m512i {
+    // SAFETY: the caller promises the line on both sides, without `COPY` in the source.
+    unsafe {
+        let data = __m512i::load(source.add(offset));
+        if COPY {
+            data.store(target.add(offset));
+        }
+        data
+    }
+}
+
+/// Folds at least four lines, and with `COPY` stores them as it goes: 256 bytes per turn.
+#[inline(always)]
+unsafe fn folded<const COPY: bool>(target: *mut u8, source: *const u8, bytes: usize, state: u32) -> u32 {
+    // SAFETY: the caller promises the source, at least four lines of it, and with `COPY` the target; every piece is
+    // checked to lie within `bytes`.
+    unsafe {
+        let by_256 = multipliers::<256>();
+        let by_64 = multipliers::<64>();
+        let mut a = start(state, take::<COPY>(target, source, 0));
+        let mut b = take::<COPY>(target, source, LINE_BYTES);
+        let mut c = take::<COPY>(target, source, 2 * LINE_BYTES);
+        let mut d = take::<COPY>(target, source, 3 * LINE_BYTES);
+        let mut offset = 4 * LINE_BYTES;
+        while bytes - offset >= 4 * LINE_BYTES {
+            a = fold(a, by_256, take::<COPY>(target, source, offset));
+            b = fold(b, by_256, take::<COPY>(target, source, offset + LINE_BYTES));
+            c = fold(c, by_256, take::<COPY>(target, source, offset + 2 * LINE_BYTES));
+            d = fold(d, by_256, take::<COPY>(target, source, offset + 3 * LINE_BYTES));
+            offset += 4 * LINE_BYTES;
+        }
+        let mut remainder = fold(fold(fold(a, by_64, b), by_64, c), by_64, d);
+        while bytes - offset >= LINE_BYTES {
+            remainder = fold(remainder, by_64, take::<COPY>(target, source, offset));
+            offset += LINE_BYTES;
+        }
+        if COPY {
+            short::<__m512i>(target.add(offset), source.add(offset), bytes - offset);
+        }
+        rest(finish(remainder), source.add(offset), bytes - offset)
+    }
+}
+
+/// Streams lines and folds them: one remainder per lane of a block.
+struct StreamAndFold {
+    target: *mut u8,
+    source: *const u8,
+    by_64: __m512i,
+    remainders: [__m512i; 4],
+}
+
+impl Lines for StreamAndFold {
+    #[inline(always)]
+    unsafe fn line(&mut self, lane: usize, offset: usize) {
+        // SAFETY: `walk` stays within the buffers; the target is aligned to a line.
+        unsafe {
+            let data = __m512i::load(self.source.add(offset));
+            data.stream(self.target.add(offset));
+            self.remainders[lane] = fold(self.remainders[lane], self.by_64, data);
+        }
+    }
+
+    /// Joins the lanes: each stands at the end of its page.
+    #[inline(always)]
+    unsafe fn block(&mut self) {
+        const PAGE: u32 = LANE_BYTES as u32;
+        let [a, b, c, d] = self.remainders;
+        // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ.
+        unsafe {
+            let ab = fold(a, multipliers::<{ 3 * PAGE }>(), fold(b, multipliers::<{ 2 * PAGE }>(), d));
+            let zero = _mm512_setzero_si512();
+            self.remainders = [fold(c, multipliers::<PAGE>(), ab), zero, zero, zero];
+        }
+    }
+}
+
+/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+#[inline(always)]
+pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+    // SAFETY: the caller promises both buffers. The head is shorter than a line, and `bytes` is longer than two;
+    // after the head the target is aligned.
+    unsafe {
+        if bytes < STREAM_FROM {
+            let value = copy_crc32c(target, source, bytes, seed);
+            __m512i::fence();
+            return value;
+        }
+        let head = head_bytes(target);
+        short::<__m512i>(target, source, head);
+        let state = rest(!seed, source, head);
+        let first = __m512i::load(source.add(head));
+        first.stream(target.add(head));
+        let zero = _mm512_setzero_si512();
+        let done = head + LINE_BYTES;
+        let mut lines = StreamAndFold {
+            target: target.add(done),
+            source: source.add(done),
+            by_64: multipliers::<64>(),
+            remainders: [start(state, first), zero, zero, zero],
+        };
+        let done = done + walk::<__m512i, 4, _>(&mut lines, source.add(done), bytes - done);
+        short::<__m512i>(target.add(done), source.add(done), bytes - done);
+        let state = rest(finish(lines.remainders[0]), source.add(done), bytes - done);
+        __m512i::fence();
+        !state
+    }
+}

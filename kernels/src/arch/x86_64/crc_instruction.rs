@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CRC-32C with the instruction of SSE4.2: three streams at once, because one result takes three cycles but one can
+//! be started every cycle.
+//!
+//! Flow    3 × 4096, 3 × 512, 3 × 64 bytes while they fit, each three states joined by carry-less multiplication;
+//!         then words, then bytes
+//!
+//! Source: Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
+
+use crate::arch::all::polynomial::shift;
+use core::arch::x86_64::{
+    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
+};
+
+/// The CRC instruction, for [`generic::crc`](crate::arch::generic::crc).
+pub(super) struct Instruction;
+
+impl crate::arch::generic::crc::Crc for Instruction {
+    #[inline(always)]
+    unsafe fn update(state: u32, source: *const u8, bytes: usize) -> u32 {
+        // SAFETY: the caller's promise is the same.
+        unsafe { update(state, source, bytes) }
+    }
+}
+
+/// Moves the state over `bytes` bytes. Needs SSE4.2 and PCLMULQDQ.
+#[inline(always)]
+pub(super) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
+    let mut offset = 0;
+    // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
+    unsafe {
+        while bytes - offset >= 3 * 4096 {
+            state =
+                three::<4096>(state, source.add(offset), const { shift(2 * 4096) }, const { shift(4096) });
+            offset += 3 * 4096;
+        }
+        while bytes - offset >= 3 * 512 {
+            state = three::<512>(state, source.add(offset), const { shift(2 * 512) }, const { shift(512) });
+            offset += 3 * 512;
+        }
+        while bytes - offset >= 3 * 64 {
+            state = three::<64>(state, source.add(offset), const { shift(2 * 64) }, const { shift(64) });
+            offset += 3 * 64;
+        }
+        rest(state, source.add(offset), bytes - offset)
+    }
+}
+
+/// Moves the state over a few bytes, one stream only.
+#[inline(always)]
+pub(super) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
+    let mut offset = 0;
+    let mut state = u64::from(state);
+    // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
+    unsafe {
+        while bytes - offset >= 8 {
+            state = _mm_crc32_u64(state, source.add(offset).cast::<u64>().read_unaligned());
+            offset += 8;
+        }
+        let mut state = state as u32;
+        while offset < bytes {
+            state = _mm_crc32_u8(state, source.add(offset).read());
+            offset += 1;
+        }
+        state
+    }
+}
+
+/// Three streams of `STREAM` bytes each.
+#[inline(always)]
+unsafe fn three<const STREAM: usize>(state: u32, source: *const u8, shift_2: u32, shift_1: u32) -> u32 {
+    let (mut a, mut b, mut c) = (u64::from(state), 0, 0);
+    let mut offset = 0;
+    // SAFETY: the caller promises `3 * STREAM` readable bytes.
+    unsafe {
+        while offset < STREAM {
+            let word = source.add(offset).cast::<u64>();
+            a = _mm_crc32_u64(a, word.read_unaligned());
+            b = _mm_crc32_u64(b, word.byte_add(STREAM).read_unaligned());
+            c = _mm_crc32_u64(c, word.byte_add(2 * STREAM).read_unaligned());
+            offset += 8;
+        }
+        moved(a as u32, shift_2) ^ moved(b as u32, shift_1) ^ c as u32
+    }
+}
+
+/// The state after the zero bytes that the multiplier stands for.
+#[inline(always)]
+unsafe fn moved(state: u32, shift: u32) -> u32 {
+    // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+    unsafe {
+        let product =
+            _mm_clmulepi64_si128(_mm_cvtsi32_si128(state as i32), _mm_cvtsi32_si128(shift as i32), 0);
+        _mm_crc32_u64(0, _mm_cvtsi128_si64(product) as u64) as u32
+    }
+}

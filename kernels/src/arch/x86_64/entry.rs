@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The entry points of a level: one function per field of the table, with the level's target features, into which
+//! the generic algorithm is inlined.
+//!
+//! Not here anything that computes.
+
+macro_rules! entry_points {
+    (
+        isa: $isa:expr,
+        features: $features:literal,
+        vector: $vector:ty,
+        crc: $crc:path, $copy_crc:path, $copy_crc_nt:path $(,)?
+    ) => {
+        entry_points!(@functions $features;
+            copy => generic::copy::copy::<$vector>, (target: *mut u8, source: *const u8, bytes: usize);
+            copy_nt => generic::stream::copy_nt::<$vector>, (target: *mut u8, source: *const u8, bytes: usize);
+            move_overlapping => generic::copy::move_overlapping::<$vector>,
+                (target: *mut u8, source: *const u8, bytes: usize);
+            fill => generic::fill::fill::<$vector>, (target: *mut u8, pattern: u128, bytes: usize);
+            fill_nt => generic::fill::fill_nt::<$vector>, (target: *mut u8, pattern: u128, bytes: usize);
+            compare => generic::compare::compare::<$vector>,
+                (first: *const u8, second: *const u8, bytes: usize) -> Option<usize>;
+            compare_pattern => generic::compare::compare_pattern::<$vector>,
+                (source: *const u8, pattern: u64, bytes: usize) -> Option<usize>;
+            crc32c => $crc, (source: *const u8, bytes: usize, seed: u32) -> u32;
+            copy_crc32c => $copy_crc, (target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32;
+            copy_crc32c_nt => $copy_crc_nt, (target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32;
+            dualcast => generic::dualcast::dualcast::<$vector>,
+                (target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize);
+            dualcast_nt => generic::dualcast::dualcast_nt::<$vector>,
+                (target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize);
+            delta_create => generic::delta::create::<$vector>, (
+                record: *mut u8, record_bytes_max: usize, first: *const u8, second: *const u8, bytes: usize
+            ) -> $crate::Delta;
+            copy_strided => generic::strided::copy_strided::<$vector>,
+                (target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
+            copy_strided_nt => generic::strided::copy_strided_nt::<$vector>,
+                (target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
+        );
+
+        /// The table of this level.
+        pub(crate) static KERNELS: $crate::Kernels = $crate::Kernels {
+            isa: $isa,
+            copy,
+            copy_nt,
+            move_overlapping,
+            fill,
+            fill_nt,
+            compare,
+            compare_pattern,
+            crc32c,
+            copy_crc32c,
+            copy_crc32c_nt,
+            dualcast,
+            dualcast_nt,
+            delta_create,
+            delta_apply: $crate::arch::all::delta::apply,
+            copy_strided,
+            copy_strided_nt,
+        };
+    };
+    (@functions $features:literal;
+        $($name:ident => $routine:path, ($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
+    ) => {
+        $(
+            #[target_feature(enable = $features)]
+            unsafe fn $name($($argument: $type),*) $(-> $result)? {
+                // SAFETY: the routine's promises are those of the table, which the caller makes; the target
+                // features are enabled here, and the table is only given out where the CPU has them.
+                unsafe { $routine($($argument),*) }
+            }
+        )*
+    };
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The table of routines: one function pointer per operation, one table per instruction set.
+//!
+//! Owner   every routine is `unsafe`: the caller promises that sources are readable and targets writable for the
+//!         bytes named, and that they do not overlap unless the routine says that they may. Nothing needs to be
+//!         aligned. Zero bytes are allowed everywhere, with any pointer.
+//! Order   names ending in `_nt` store past the cache, for targets that will not be read soon, and end with a
+//!         store fence. Below a few hundred bytes they store normally.
+//! Not here when `_nt` pays: the engine measures that.
+
+use crate::{Delta, DeltaError, Isa};
+
+/// `(target, source, bytes)`.
+pub type CopyFn = unsafe fn(target: *mut u8, source: *const u8, bytes: usize);
+
+/// `(target, pattern, bytes)`: the 16 bytes of `pattern`, least significant first, over and over, the last time
+/// in part.
+pub type FillFn = unsafe fn(target: *mut u8, pattern: u128, bytes: usize);
+
+/// `(first, second, bytes)` to the offset of the first byte that differs, `None` if all are equal.
+pub type CompareFn = unsafe fn(first: *const u8, second: *const u8, bytes: usize) -> Option<usize>;
+
+/// `(source, pattern, bytes)` to the offset of the first byte that differs from the repeated 8-byte pattern.
+pub type ComparePatternFn = unsafe fn(source: *const u8, pattern: u64, bytes: usize) -> Option<usize>;
+
+/// `(source, bytes, seed)` to the CRC-32C. Seed 0 gives the standard value; the value of the bytes before, given
+/// as seed, continues it.
+pub type CrcFn = unsafe fn(source: *const u8, bytes: usize, seed: u32) -> u32;
+
+/// `(target, source, bytes, seed)`: a copy that gives the CRC-32C of what it copied.
+pub type CopyCrcFn = unsafe fn(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32;
+
+/// `(target1, target2, source, bytes)`: two copies, one read.
+pub type DualcastFn = unsafe fn(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize);
+
+/// `(record, record_bytes_max, first, second, bytes)`; see [`Kernels::delta_create`].
+pub type DeltaCreateFn = unsafe fn(
+    record: *mut u8,
+    record_bytes_max: usize,
+    first: *const u8,
+    second: *const u8,
+    bytes: usize,
+) -> Delta;
+
+/// `(target, target_bytes, record, record_bytes)`; see [`Kernels::delta_apply`].
+pub type DeltaApplyFn = unsafe fn(
+    target: *mut u8,
+    target_bytes: usize,
+    record: *const u8,
+    record_bytes: usize,
+) -> Result<(), DeltaError>;
+
+/// `(target, source, rows, row_bytes, source_stride)`; see [`Kernels::copy_strided`].
+pub type CopyStridedFn =
+    unsafe fn(target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
+
+/// The routines of one instruction set.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    /// The level these routines are compiled for.
+    pub isa: Isa,
+    /// Copies; leaves the target in cache.
+    pub copy: CopyFn,
+    /// Copies past the cache.
+    pub copy_nt: CopyFn,
+    /// Copies; source and target may overlap.
+    pub move_overlapping: CopyFn,
+    /// Fills with a 16-byte pattern; [`repeat_8`] makes one of 8 bytes.
+    pub fill: FillFn,
+    /// Fills past the cache.
+    pub fill_nt: FillFn,
+    /// Finds the first difference of two buffers (which may overlap).
+    pub compare: CompareFn,
+    /// Finds the first difference from an 8-byte pattern.
+    pub compare_pattern: ComparePatternFn,
+    /// CRC-32C (Castagnoli).
+    pub crc32c: CrcFn,
+    /// Copies and computes the CRC-32C in one pass over memory.
+    pub copy_crc32c: CopyCrcFn,
+    /// The same past the cache.
+    pub copy_crc32c_nt: CopyCrcFn,
+    /// Copies to two targets with one read. The targets do not overlap each other.
+    pub dualcast: DualcastFn,
+    /// The same past the cache, if both targets have the same address modulo 64 (else as `dualcast`).
+    pub dualcast_nt: DualcastFn,
+    /// Writes down what must change in `first` to make it `second`: entries of [`DELTA_ENTRY_BYTES`]
+    /// (`u16` offset in 8-byte words, then the 8 bytes of `second`), offsets increasing. `bytes` is a multiple of
+    /// 8 (a rest is not looked at). A difference beyond 512 KiB, which no offset reaches, is an overflow.
+    ///
+    /// [`DELTA_ENTRY_BYTES`]: crate::DELTA_ENTRY_BYTES
+    pub delta_create: DeltaCreateFn,
+    /// Applies such a record. Each entry is read once, checked, then applied: after an error the entries before
+    /// the bad one are applied, and nothing outside the target was touched.
+    pub delta_apply: DeltaApplyFn,
+    /// Gathers `rows` rows of `row_bytes`, each `source_stride` bytes after the one before (may be negative or
+    /// zero), into a packed target.
+    pub copy_strided: CopyStridedFn,
+    /// The same past the cache.
+    pub copy_strided_nt: CopyStridedFn,
+}
+
+/// The pattern of [`FillFn`] that repeats 8 bytes, least significant first.
+pub const fn repeat_8(pattern: u64) -> u128 {
+    (pattern as u128) << 64 | pattern as u128
+}

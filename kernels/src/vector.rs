@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the algorithms of `arch/generic` need from a vector register of 16, 32 or 64 bytes.
+//!
+//! Flow    `arch/generic` ──calls──▶ `Vector` ◀──implements── `arch/x86_64/{sse2,avx2,avx512}`
+//! Owner   all methods are `unsafe` for one reason more than their pointers: the caller runs inside a function
+//!         that enables the instruction set. Everything is `#[inline(always)]`, so that it ends up there.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
+/// A vector register.
+///
+/// # Safety
+///
+/// Methods that take a pointer need `BYTES` readable or writable bytes there (aligned to `BYTES` where the method
+/// says so), and all need a CPU that has the instruction set.
+pub(crate) trait Vector: Copy {
+    /// Its size.
+    const BYTES: usize;
+    /// A vector of half the size; itself where there is none. Two halvings always lead to 16 bytes.
+    type Half: Vector;
+
+    /// Reads `BYTES` bytes, aligned or not.
+    unsafe fn load(source: *const u8) -> Self;
+    /// Writes `BYTES` bytes, aligned or not.
+    unsafe fn store(self, target: *mut u8);
+    /// Writes `BYTES` bytes to an aligned target.
+    unsafe fn store_aligned(self, target: *mut u8);
+    /// Writes `BYTES` bytes to an aligned target, past the cache.
+    unsafe fn stream(self, target: *mut u8);
+    /// Repeats a 16-byte pattern.
+    unsafe fn splat(pattern: u128) -> Self;
+    /// One bit per byte that differs, lowest address first.
+    unsafe fn differing_bytes(self, other: Self) -> u64;
+    /// One bit per 8-byte word that differs, lowest address first.
+    unsafe fn differing_words(self, other: Self) -> u32;
+    /// Bits in which the two differ, as a vector.
+    unsafe fn xor(self, other: Self) -> Self;
+    /// Bits set in either.
+    unsafe fn or(self, other: Self) -> Self;
+    /// Whether no bit is set.
+    unsafe fn is_zero(self) -> bool;
+    /// Asks for a line to be brought into all caches. Never faults.
+    unsafe fn prefetch(source: *const u8);
+    /// Orders streamed stores before all later stores.
+    unsafe fn fence();
+    /// The size from which `repeat` is faster than vectors.
+    fn repeat_from() -> usize;
+    /// Copies with the CPU's string instruction.
+    unsafe fn repeat(target: *mut u8, source: *const u8, bytes: usize);
+}
+
+/// The vector of 16 bytes that belongs to `V`.
+pub(crate) type Sixteen<V> = <<V as Vector>::Half as Vector>::Half;
