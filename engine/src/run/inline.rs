@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Inline: descriptors run on the caller's own core, when it polls or waits, never when it submits.
+//!
+//! Flow     submit ──▶ bounded queue ──▶ `poll` takes one and runs it on the calling thread
+//! Order    first in, first out, one at a time even with several pollers; DRAIN is therefore immediate
+//! Owner    the queue holds descriptors and what keeps their memory alive; dropping it runs what is left
+
+use super::execute::{Context, execute};
+use super::{Notify, Streaming, Work, capabilities};
+use crossbeam_queue::ArrayQueue;
+use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The backend that runs on whoever polls it.
+pub struct Inline {
+    queue: ArrayQueue<Work>,
+    turn: Mutex<()>,
+    streaming: Arc<Streaming>,
+}
+
+impl std::fmt::Debug for Inline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inline")
+            .field("queued", &self.queue.len())
+            .field("depth", &self.queue.capacity())
+            .finish()
+    }
+}
+
+impl Inline {
+    /// A queue of `depth` descriptors (at least one).
+    pub fn new(depth: usize, streaming: Arc<Streaming>) -> Inline {
+        Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), streaming }
+    }
+
+    /// Queues one descriptor together with whom to tell.
+    ///
+    /// # Errors
+    ///
+    /// Gives the work back when the queue is full.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::submit`]; what `notify` keeps alive counts.
+    pub(crate) unsafe fn submit_work(&self, work: Work) -> Result<(), Work> {
+        self.queue.push(work)
+    }
+
+    fn run(&self, descriptor: &Descriptor, notify: Option<&Arc<dyn Notify>>) {
+        let context = Context {
+            kernels: memlift_kernels::active(),
+            capabilities: self.capabilities(),
+            streaming: &self.streaming,
+        };
+        // SAFETY: whoever submitted the descriptor vouched for its memory until its record is written.
+        unsafe { execute(descriptor, &context) };
+        if let Some(notify) = notify {
+            notify.completed();
+        }
+    }
+}
+
+// SAFETY: a descriptor's memory is touched by `execute` alone, which stores the status last with Release and
+// nothing after it; submit only queues.
+unsafe impl Backend for Inline {
+    fn name(&self) -> &'static str {
+        "inline"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.queue.capacity() as u32)
+    }
+
+    unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
+        for (accepted, &descriptor) in descriptors.iter().enumerate() {
+            if self.queue.push(Work { descriptor, notify: None }).is_err() {
+                return Err(Busy { accepted });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the oldest descriptor (a batch counts as one). A second poller waits for the first.
+    fn poll(&self) -> usize {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Work { descriptor, notify }) = self.queue.pop() else { return 0 };
+        self.run(&descriptor, notify.as_ref());
+        1
+    }
+}
+
+impl Drop for Inline {
+    fn drop(&mut self) {
+        while self.poll() > 0 {}
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Run: who executes a descriptor, and what executing it means in software.
+//!
+//! Flow     `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring)
+//!          ──▶ `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
+//! Order    nothing completes inside submit; inside one batch a fence waits for the members before it
+//! Owner    a descriptor's memory is lent until its record's status is non-zero; what `Work::notify` keeps alive
+//!          stays alive until the executor has told it
+//! Not here buffers and tickets (`submit`), which executor to take (`place`)
+//!
+//! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software can
+//! differ from hardware it does so by being narrower: no page-fault continuation is needed, interrupts are
+//! refused, and the data integrity operations are absent from the capabilities.
+
+mod batch;
+mod crew;
+mod execute;
+mod fork;
+mod inline;
+pub(crate) mod record;
+mod share;
+mod validate;
+mod worker;
+
+pub use fork::generation;
+pub use inline::Inline;
+pub(crate) use share::Share;
+pub use worker::{Worker, WorkerSettings, WorkerStats};
+
+use memlift_spec::{Capabilities, Descriptor, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Told when a descriptor has completed. Runs on the thread that executed it: be brief, do not block.
+pub trait Notify: Send + Sync {
+    /// The record's status is non-zero now.
+    fn completed(&self);
+}
+
+/// One descriptor on its way to an executor of this engine.
+pub(crate) struct Work {
+    pub descriptor: Descriptor,
+    /// Kept alive, with the memory it owns, until the descriptor has completed.
+    pub notify: Option<Arc<dyn Notify>>,
+}
+
+/// From how many bytes on a descriptor without CACHE_CONTROL is written past the cache. Shared by the executors
+/// of one engine and set by calibration.
+#[derive(Debug)]
+pub struct Streaming {
+    from_bytes: AtomicUsize,
+}
+
+impl Streaming {
+    /// Streams from `from_bytes` on.
+    pub const fn new(from_bytes: usize) -> Streaming {
+        Streaming { from_bytes: AtomicUsize::new(from_bytes) }
+    }
+
+    /// The smallest size that is written past the cache.
+    pub fn from_bytes(&self) -> usize {
+        self.from_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes it for descriptors that have not started.
+    pub fn set_from_bytes(&self, bytes: usize) {
+        self.from_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What the software executors can do.
+pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
+    Capabilities::none(queue_depth)
+        .with(Opcode::NOOP)
+        .with(Opcode::BATCH)
+        .with(Opcode::DRAIN)
+        .with(Opcode::MEMMOVE)
+        .with(Opcode::FILL)
+        .with(Opcode::COMPARE)
+        .with(Opcode::COMPARE_PATTERN)
+        .with(Opcode::DELTA_CREATE)
+        .with(Opcode::DELTA_APPLY)
+        .with(Opcode::DUALCAST)
+        .with(Opcode::TRANSLATION_FETCH)
+        .with(Opcode::CRC)
+        .with(Opcode::COPY_CRC)
+        .with(Opcode::CACHE_FLUSH)
+        .with(Opcode::STRIDED_COPY)
+}
