@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long a waiter may spin before it sleeps: learned from how long its waits have been.
+//!
+//! Flow    each wait ends ──duration──▶ moving average and deviation ──▶ budget of the next wait
+//! Why     spinning pays only while the thing awaited is about as near as the cost of a sleep and wake-up
+//!         (10–50 µs). Fixed grace periods burn whole cores in serving stacks; see vLLM's RFC 52916.
+//!
+//! | average wait | what the next wait does |
+//! |---|---|
+//! | ≤ spin limit | spins up to twice the average, at most the limit |
+//! | above, steady, prediction on | sleeps until shortly before the average, then spins, then sleeps |
+//! | above | sleeps at once; every 64th wait spins, to notice that times have changed |
+//! | one core only | always sleeps at once |
+
+use std::time::Duration;
+
+/// What a waiter is allowed to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitPolicy {
+    /// Longest spin of one wait. Zero: always sleep at once.
+    pub spin_max: Duration,
+    /// Spin the whole `spin_max` every time instead of learning.
+    pub fixed: bool,
+    /// Sleep until shortly before the predicted completion, then spin (Rocket §IV-C's deferral).
+    pub predict: bool,
+}
+
+impl WaitPolicy {
+    /// Learns; spins at most 50 µs.
+    pub const AUTO: WaitPolicy =
+        WaitPolicy { spin_max: Duration::from_micros(50), fixed: false, predict: false };
+    /// Never spins.
+    pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
+    /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt.
+    pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
+
+    /// The same with predicted sleep.
+    #[must_use]
+    pub const fn predicting(mut self) -> WaitPolicy {
+        self.predict = true;
+        self
+    }
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self::AUTO
+    }
+}
+
+/// What one wait may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Plan {
+    /// Sleep this long first (interruptible).
+    pub sleep_ns: u64,
+    /// Then spin up to this long.
+    pub spin_ns: u64,
+}
+
+/// Moving average of wait times and the budget that follows from it. Times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    policy: WaitPolicy,
+    cores: usize,
+    average_ns: u64,
+    deviation_ns: u64,
+    waits: u64,
+}
+
+/// Sleeping shorter than this is not worth a system call and the timer's slack.
+const SLEEP_MIN_NS: u64 = 150_000;
+/// Wake this much before the predicted time: timer slack (50 µs) and the way back to the core.
+const SLEEP_MARGIN_NS: u64 = 70_000;
+
+impl Budget {
+    /// A budget that starts by spinning (the first waits of a session are usually short).
+    pub fn new(policy: WaitPolicy, cores: usize) -> Budget {
+        Budget { policy, cores, average_ns: 0, deviation_ns: 0, waits: 0 }
+    }
+
+    /// Average wait so far, nanoseconds.
+    pub fn average_ns(&self) -> u64 {
+        self.average_ns
+    }
+
+    pub(super) fn plan(&self, predicted_ns: Option<u64>) -> Plan {
+        let limit = u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(u64::MAX);
+        if self.cores <= 1 || limit == 0 {
+            return Plan { sleep_ns: 0, spin_ns: 0 };
+        }
+        if self.policy.fixed {
+            return Plan { sleep_ns: 0, spin_ns: limit };
+        }
+        let expected = predicted_ns.unwrap_or(self.average_ns);
+        if expected <= limit {
+            return Plan { sleep_ns: 0, spin_ns: (expected * 2 + 2_000).min(limit) };
+        }
+        if self.policy.predict && self.waits >= 4 && self.deviation_ns < limit && expected >= SLEEP_MIN_NS {
+            let early = SLEEP_MARGIN_NS + self.deviation_ns;
+            return Plan { sleep_ns: expected.saturating_sub(early), spin_ns: limit + early };
+        }
+        let explore = self.waits % 64 == 63;
+        Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
+    }
+
+    pub(super) fn learn(&mut self, waited_ns: u64) {
+        // One very long idle period must not outweigh the burst that follows it.
+        let waited = waited_ns.min(50_000_000);
+        self.waits += 1;
+        if self.waits == 1 {
+            self.average_ns = waited;
+            self.deviation_ns = waited / 2;
+            return;
+        }
+        let error = waited.abs_diff(self.average_ns);
+        self.deviation_ns = self.deviation_ns - self.deviation_ns / 4 + error / 4;
+        self.average_ns = self.average_ns - self.average_ns / 4 + waited / 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taught(policy: WaitPolicy, cores: usize, waits: &[u64]) -> Budget {
+        let mut budget = Budget::new(policy, cores);
+        waits.iter().for_each(|&ns| budget.learn(ns));
+        budget
+    }
+
+    #[test]
+    fn short_waits_spin_about_twice_as_long() {
+        let plan = taught(WaitPolicy::AUTO, 2, &[5_000; 16]).plan(None);
+        assert_eq!(plan.sleep_ns, 0);
+        assert!((8_000..=20_000).contains(&plan.spin_ns), "{plan:?}");
+    }
+
+    #[test]
+    fn long_waits_sleep_at_once() {
+        assert_eq!(
+            taught(WaitPolicy::AUTO, 2, &[1_000_000; 16]).plan(None),
+            Plan { sleep_ns: 0, spin_ns: 0 }
+        );
+    }
+
+    #[test]
+    fn long_steady_waits_are_predicted() {
+        let plan = taught(WaitPolicy::AUTO.predicting(), 2, &[2_000_000; 16]).plan(None);
+        assert!(plan.sleep_ns > 1_800_000 && plan.sleep_ns < 2_000_000, "{plan:?}");
+        assert!(plan.spin_ns >= 50_000);
+    }
+
+    #[test]
+    fn one_core_never_spins() {
+        assert_eq!(taught(WaitPolicy::SPIN, 1, &[100; 16]).plan(None), Plan { sleep_ns: 0, spin_ns: 0 });
+    }
+
+    #[test]
+    fn a_burst_after_idle_is_noticed_soon() {
+        let mut budget = taught(WaitPolicy::AUTO, 2, &[3_000_000_000]);
+        let mut waits = 0;
+        while budget.plan(None).spin_ns == 0 {
+            budget.learn(10_000);
+            waits += 1;
+        }
+        assert!(waits <= 32, "{waits} waits until it spun again");
+    }
+}

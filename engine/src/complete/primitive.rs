@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The atomics of this module, swapped for loom's when the handshake is being model-checked.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU32, Ordering, fence};

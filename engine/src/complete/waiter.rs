@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The waiter: predicted sleep, spin within a budget, then park. One per place that waits.
+//!
+//! Flow    `wait(parker, ready, …)` ─▶ `Plan` from the budget ─▶ sleep? spin? park ─▶ what was learned
+//! Order   `ready` must load what it looks at with Acquire; the handshake with the producer is `ParkWord`'s
+//! Owner   a waiter is used by one thread at a time; its word too
+
+use super::budget::{Budget, WaitPolicy};
+use super::park::Parker;
+use super::pause::HardwareWait;
+use std::time::{Duration, Instant};
+
+/// How a wait ended.
+#[derive(Debug)]
+#[must_use]
+pub enum Waited {
+    /// `ready` said yes.
+    Ready,
+    /// The deadline passed first.
+    TimedOut,
+    /// Parking failed: the peer hung up, or the kernel refused.
+    Broken(std::io::Error),
+}
+
+/// What waiting has cost so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WaiterStats {
+    /// Waits that were ready at once.
+    pub ready: u64,
+    /// Waits that ended while spinning.
+    pub spun: u64,
+    /// Times the thread slept.
+    pub parks: u64,
+    /// Nanoseconds spent spinning.
+    pub spin_ns: u64,
+}
+
+/// Waits, and learns how to.
+#[derive(Debug)]
+pub struct Waiter {
+    budget: Budget,
+    hardware: HardwareWait,
+    stats: WaiterStats,
+}
+
+/// Turns of the spin loop between two looks at the clock.
+const TURNS: u32 = 16;
+
+impl Waiter {
+    /// A waiter that has learned nothing yet.
+    pub fn new(policy: WaitPolicy) -> Waiter {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Waiter {
+            budget: Budget::new(policy, cores),
+            hardware: HardwareWait::detect(),
+            stats: WaiterStats::default(),
+        }
+    }
+
+    /// What waiting has cost so far.
+    pub fn stats(&self) -> WaiterStats {
+        self.stats
+    }
+
+    /// What it has learned.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Waits until `ready` or `deadline`, asleep by `parker` in the end. `predicted_ns` is the cost model's word for how long it will take, if
+    /// it has one; `line` is the cache line whose change makes `ready` true, for CPUs that can watch one (null:
+    /// none).
+    pub fn wait(
+        &mut self,
+        parker: &dyn Parker,
+        line: *const u8,
+        mut ready: impl FnMut() -> bool,
+        predicted_ns: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> Waited {
+        if ready() {
+            self.stats.ready += 1;
+            return Waited::Ready;
+        }
+        let plan = self.budget.plan(predicted_ns);
+        let start = Instant::now();
+        if plan.sleep_ns > 0 {
+            let until = start + Duration::from_nanos(plan.sleep_ns);
+            let until = deadline.map_or(until, |deadline| until.min(deadline));
+            if let Some(waited) = self.park(parker, &mut ready, Some(until)) {
+                return self.learned(start, waited);
+            }
+        }
+        if plan.spin_ns > 0 && self.spin(line, &mut ready, plan.spin_ns, deadline) {
+            self.stats.spun += 1;
+            return self.learned(start, Waited::Ready);
+        }
+        loop {
+            if let Some(waited) = self.park(parker, &mut ready, deadline) {
+                return self.learned(start, waited);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Waited::TimedOut;
+            }
+        }
+    }
+
+    fn learned(&mut self, start: Instant, waited: Waited) -> Waited {
+        if matches!(waited, Waited::Ready) {
+            self.budget.learn(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        }
+        waited
+    }
+
+    fn spin(
+        &mut self,
+        line: *const u8,
+        ready: &mut impl FnMut() -> bool,
+        spin_ns: u64,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let start = Instant::now();
+        let mut until = start + Duration::from_nanos(spin_ns);
+        if let Some(deadline) = deadline {
+            until = until.min(deadline);
+        }
+        let found = loop {
+            let mut found = false;
+            for _ in 0..TURNS {
+                if ready() {
+                    found = true;
+                    break;
+                }
+                self.hardware.breathe(line, &mut *ready);
+            }
+            if found || Instant::now() >= until {
+                break found;
+            }
+        };
+        self.stats.spin_ns += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        found
+    }
+
+    /// One sleep. `None`: woken, or `until` passed, without `ready`.
+    fn park(
+        &mut self,
+        parker: &dyn Parker,
+        ready: &mut impl FnMut() -> bool,
+        until: Option<Instant>,
+    ) -> Option<Waited> {
+        parker.prepare();
+        if ready() {
+            parker.finish();
+            return Some(Waited::Ready);
+        }
+        self.stats.parks += 1;
+        let parked = parker.park(until);
+        parker.finish();
+        // Look before judging: an answer that came together with the hang-up still counts.
+        if ready() {
+            return Some(Waited::Ready);
+        }
+        parked.err().map(Waited::Broken)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::{FutexParker, ParkWord};
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn ping(policy: WaitPolicy, gap: Duration, rounds: u64) -> WaiterStats {
+        let shared = Arc::new((ParkWord::new(), AtomicU64::new(0)));
+        let producer = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                for _ in 0..rounds {
+                    std::thread::sleep(gap);
+                    shared.1.fetch_add(1, Ordering::Release);
+                    FutexParker::new(&shared.0, false).wake();
+                }
+            })
+        };
+        let parker = FutexParker::new(&shared.0, false);
+        let mut waiter = Waiter::new(policy);
+        for round in 1..=rounds {
+            let ready = || shared.1.load(Ordering::Acquire) >= round;
+            let waited = waiter.wait(&parker, std::ptr::null(), ready, None, None);
+            assert!(matches!(waited, Waited::Ready));
+        }
+        producer.join().unwrap();
+        waiter.stats()
+    }
+
+    #[test]
+    fn every_wake_up_arrives_whatever_the_policy() {
+        for policy in [WaitPolicy::AUTO, WaitPolicy::AUTO.predicting(), WaitPolicy::BLOCK, WaitPolicy::SPIN] {
+            ping(policy, Duration::ZERO, 500);
+            ping(policy, Duration::from_micros(300), 50);
+        }
+    }
+
+    #[test]
+    fn blocking_never_spins() {
+        assert_eq!(ping(WaitPolicy::BLOCK, Duration::from_micros(100), 50).spin_ns, 0);
+    }
+
+    #[test]
+    fn a_deadline_ends_the_wait() {
+        let mut waiter = Waiter::new(WaitPolicy::AUTO);
+        let word = ParkWord::new();
+        let start = Instant::now();
+        let until = Some(start + Duration::from_millis(20));
+        let waited = waiter.wait(&FutexParker::new(&word, false), std::ptr::null(), || false, None, until);
+        assert!(matches!(waited, Waited::TimedOut));
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+}
