@@ -36,19 +36,32 @@ const HOT_SIZES: [usize; 19] = [
 const COLD_SIZES: [usize; 4] = [1 << 25, 1 << 26, 1 << 27, 1 << 28];
 const MISALIGNMENTS: [(usize, usize); 6] = [(0, 0), (3, 0), (15, 0), (0, 7), (0, 15), (3, 15)];
 
-unsafe fn libc_copy(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller's promise is that of memcpy.
-    unsafe { libc::memcpy(target.cast(), source.cast(), bytes) };
+/// What is called: a routine of ours, or the C library's.
+#[derive(Clone, Copy)]
+enum Routine {
+    Kernel(CopyFn),
+    Libc(unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void),
 }
 
 struct Contender {
     name: String,
-    copy: CopyFn,
+    routine: Routine,
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Nanoseconds per call, after one call that is not counted.
+#[inline(always)]
+fn time(repeat: usize, mut call: impl FnMut()) -> f64 {
+    call();
+    let start = Instant::now();
+    for _ in 0..repeat {
+        call();
+    }
+    start.elapsed().as_nanos() as f64 / repeat as f64
 }
 
 /// Nanoseconds per copy, by contender and round.
@@ -58,16 +71,18 @@ fn measure(contenders: &[Contender], bytes: usize, source: *const u8, target: *m
     for round in 0..ROUNDS {
         for turn in 0..contenders.len() {
             let index = (turn + round) % contenders.len();
-            let copy = black_box(contenders[index].copy);
             // SAFETY: the buffers are longer than `bytes` plus any misalignment.
-            unsafe {
-                copy(target, source, bytes);
-                let start = Instant::now();
-                for _ in 0..repeat {
-                    copy(black_box(target), black_box(source), black_box(bytes));
+            let elapsed_ns = unsafe {
+                match black_box(contenders[index].routine) {
+                    Routine::Kernel(copy) => time(repeat, || {
+                        copy(black_box(target), black_box(source), black_box(bytes));
+                    }),
+                    Routine::Libc(copy) => time(repeat, || {
+                        copy(black_box(target).cast(), black_box(source).cast(), black_box(bytes));
+                    }),
                 }
-                times[index].push(start.elapsed().as_nanos() as f64 / repeat as f64);
-            }
+            };
+            times[index].push(elapsed_ns);
         }
     }
     times
@@ -82,12 +97,16 @@ fn main() {
         let _ = for_isa(Isa::Scalar);
         set_rep_movsb_from(from.parse().expect("rep=BYTES"));
     }
-    let mut contenders = vec![Contender { name: "memcpy".to_owned(), copy: libc_copy }];
+    let mut contenders = vec![Contender { name: "memcpy".to_owned(), routine: Routine::Libc(libc::memcpy) }];
     for kernels in levels.into_iter().filter_map(for_isa) {
         if cold {
-            contenders.push(Contender { name: format!("{}_nt", kernels.isa), copy: kernels.copy_nt });
+            contenders.push(Contender {
+                name: format!("{}_nt", kernels.isa),
+                routine: Routine::Kernel(kernels.copy_nt),
+            });
         } else {
-            contenders.push(Contender { name: kernels.isa.to_string(), copy: kernels.copy });
+            contenders
+                .push(Contender { name: kernels.isa.to_string(), routine: Routine::Kernel(kernels.copy) });
         }
     }
     let sizes: &[usize] = if cold { &COLD_SIZES } else { &HOT_SIZES };

@@ -32,7 +32,8 @@ mod choice;
 mod repeat;
 #[expect(unsafe_code, reason = "flushes cache lines by address")]
 mod flush;
-#[allow(unsafe_code, reason = "an interface to vector instructions; unused where there are none")]
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "an interface to vector instructions")]
 mod vector;
 #[expect(unsafe_code, reason = "reads and writes raw memory, with instructions that not every CPU has")]
 mod arch;

@@ -16,7 +16,7 @@ const UNKNOWN: usize = usize::MAX - 1;
 
 /// Where Intel CPUs with FSRM start, in bytes; measured on Sapphire Rapids (`examples/copy_speed.rs`).
 #[cfg(target_arch = "x86_64")]
-const FROM_INTEL: usize = 4096;
+const FROM_INTEL: usize = 32 * 1024;
 
 static FROM: AtomicUsize = AtomicUsize::new(UNKNOWN);
 

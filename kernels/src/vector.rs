@@ -4,7 +4,6 @@
 //! Flow    `arch/generic` ──calls──▶ `Vector` ◀──implements── `arch/x86_64/{sse2,avx2,avx512}`
 //! Owner   all methods are `unsafe` for one reason more than their pointers: the caller runs inside a function
 //!         that enables the instruction set. Everything is `#[inline(always)]`, so that it ends up there.
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 /// A vector register.
 ///
@@ -42,6 +41,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn prefetch(source: *const u8);
     /// Orders streamed stores before all later stores.
     unsafe fn fence();
+    /// Copies at most 8 vectors, everything loaded before anything is stored. `false`, and nothing done, for more.
+    unsafe fn short(target: *mut u8, source: *const u8, bytes: usize) -> bool;
     /// The size from which `repeat` is faster than vectors.
     fn repeat_from() -> usize;
     /// Copies with the CPU's string instruction.

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn tables_equal_the_definition() {
-        let bytes: Vec<u8> = (0..300u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..300u32).map(|i| ((i * i) >> 3) as u8).collect();
         for count in 0..bytes.len() {
             for seed in [0, 1, 0xdead_beef] {
                 // SAFETY: `count` bytes of the vector are readable.

@@ -16,8 +16,7 @@ use crate::vector::{Sixteen, Vector};
 pub(crate) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: the caller promises both buffers; the lower bound of each routine is checked before it.
     unsafe {
-        if bytes <= 8 * V::BYTES {
-            short::<V>(target, source, bytes);
+        if V::short(target, source, bytes) {
         } else if bytes >= V::repeat_from() {
             V::repeat(target, source, bytes);
         } else {
@@ -31,8 +30,7 @@ pub(crate) unsafe fn copy<V: Vector>(target: *mut u8, source: *const u8, bytes: 
 pub(crate) unsafe fn move_overlapping<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
     // SAFETY: as in `copy`. Only buffers that do not overlap go to `repeat`.
     unsafe {
-        if bytes <= 8 * V::BYTES {
-            short::<V>(target, source, bytes);
+        if V::short(target, source, bytes) {
         } else if target.addr().wrapping_sub(source.addr()) < bytes {
             backward::<V>(target, source, bytes);
         } else if bytes >= V::repeat_from() && source.addr().wrapping_sub(target.addr()) >= bytes {
@@ -43,9 +41,9 @@ pub(crate) unsafe fn move_overlapping<V: Vector>(target: *mut u8, source: *const
     }
 }
 
-/// Up to 8 vectors.
+/// See [`Vector::short`].
 #[inline(always)]
-pub(crate) unsafe fn short<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+pub(crate) unsafe fn short<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: each branch has checked that its pieces fit into `bytes`.
     unsafe {
         if bytes <= 32 {
@@ -60,9 +58,12 @@ pub(crate) unsafe fn short<V: Vector>(target: *mut u8, source: *const u8, bytes:
             ends::<V>(target, source, bytes);
         } else if bytes <= 4 * V::BYTES {
             both_ends::<V, 2>(target, source, bytes);
-        } else {
+        } else if bytes <= 8 * V::BYTES {
             both_ends::<V, 4>(target, source, bytes);
+        } else {
+            return false;
         }
+        true
     }
 }
 

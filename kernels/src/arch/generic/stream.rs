@@ -129,9 +129,9 @@ pub(crate) unsafe fn copy_nt<V: Vector>(target: *mut u8, source: *const u8, byte
             copy::<V>(target, source, bytes);
         } else {
             let head = head_bytes(target);
-            super::copy::short::<V>(target, source, head);
+            V::short(target, source, head);
             let done = head + lines::<V>(target.add(head), source.add(head), bytes - head);
-            super::copy::short::<V>(target.add(done), source.add(done), bytes - done);
+            V::short(target.add(done), source.add(done), bytes - done);
         }
         V::fence();
     }

@@ -89,6 +89,12 @@ impl Vector for __m256i {
     }
 
     #[inline(always)]
+    unsafe fn short(target: *mut u8, source: *const u8, bytes: usize) -> bool {
+        // SAFETY: the caller's promise is the same.
+        unsafe { crate::arch::generic::copy::short::<Self>(target, source, bytes) }
+    }
+
+    #[inline(always)]
     fn repeat_from() -> usize {
         crate::repeat::from_bytes()
     }

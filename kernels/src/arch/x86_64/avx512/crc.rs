@@ -14,7 +14,6 @@
 
 use super::super::crc_instruction::{rest, update};
 use crate::arch::all::polynomial;
-use crate::arch::generic::copy::short;
 use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
 use crate::vector::Vector;
 use core::arch::x86_64::{
@@ -84,7 +83,7 @@ pub(super) unsafe fn copy_crc32c(target: *mut u8, source: *const u8, bytes: usiz
     // SAFETY: the caller promises both buffers; `FOLD_FROM` bytes are eight vectors.
     unsafe {
         if bytes < FOLD_FROM {
-            short::<__m512i>(target, source, bytes);
+            __m512i::short(target, source, bytes);
             !update(!seed, source, bytes)
         } else {
             !folded::<true>(target, source, bytes, !seed)
@@ -131,7 +130,7 @@ unsafe fn folded<const COPY: bool>(target: *mut u8, source: *const u8, bytes: us
             offset += LINE_BYTES;
         }
         if COPY {
-            short::<__m512i>(target.add(offset), source.add(offset), bytes - offset);
+            __m512i::short(target.add(offset), source.add(offset), bytes - offset);
         }
         rest(finish(remainder), source.add(offset), bytes - offset)
     }
@@ -182,7 +181,7 @@ pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: u
             return value;
         }
         let head = head_bytes(target);
-        short::<__m512i>(target, source, head);
+        __m512i::short(target, source, head);
         let state = rest(!seed, source, head);
         let first = __m512i::load(source.add(head));
         first.stream(target.add(head));
@@ -195,7 +194,7 @@ pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: u
             remainders: [start(state, first), zero, zero, zero],
         };
         let done = done + walk::<__m512i, 4, _>(&mut lines, source.add(done), bytes - done);
-        short::<__m512i>(target.add(done), source.add(done), bytes - done);
+        __m512i::short(target.add(done), source.add(done), bytes - done);
         let state = rest(finish(lines.remainders[0]), source.add(done), bytes - done);
         __m512i::fence();
         !state

@@ -2,6 +2,7 @@
 //! AVX-512: 64-byte vectors; CRC by folding with VPCLMULQDQ, in the registers that the copy has loaded anyway.
 
 mod crc;
+mod short;
 mod vector;
 
 use crate::Isa;

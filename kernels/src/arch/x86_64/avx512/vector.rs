@@ -85,6 +85,12 @@ impl Vector for __m512i {
     }
 
     #[inline(always)]
+    unsafe fn short(target: *mut u8, source: *const u8, bytes: usize) -> bool {
+        // SAFETY: the caller's promise is the same.
+        unsafe { super::short::copy(target, source, bytes) }
+    }
+
+    #[inline(always)]
     fn repeat_from() -> usize {
         crate::repeat::from_bytes()
     }
