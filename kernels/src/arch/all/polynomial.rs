@@ -12,6 +12,7 @@
 pub(crate) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// x^`exponent` modulo the polynomial.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn power(exponent: u32) -> u32 {
     let mut value = 1 << 31;
     let mut i = 0;
@@ -23,12 +24,14 @@ pub(crate) const fn power(exponent: u32) -> u32 {
 }
 
 /// The two multipliers (low and high 8 bytes) that move a 16-byte remainder `bytes` bytes further, 16 at least.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn fold(bytes: u32) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
 /// The multiplier that moves a CRC state over `bytes` zero bytes, 8 at least: `state` times this, carry-less, then
 /// the CRC of the 8-byte product.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn shift(bytes: u32) -> u32 {
     power(8 * bytes - 33)
 }

@@ -82,7 +82,7 @@ unsafe fn both_ends<V: Vector, const COUNT: usize>(target: *mut u8, source: *con
 
 /// Reads `COUNT` vectors in a row.
 #[inline(always)]
-unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) -> [V; COUNT] {
+pub(crate) unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) -> [V; COUNT] {
     // SAFETY: the caller promises `COUNT * V::BYTES` readable bytes.
     unsafe {
         let mut row = [V::load(source); COUNT];
@@ -97,7 +97,7 @@ unsafe fn load_row<V: Vector, const COUNT: usize>(source: *const u8) -> [V; COUN
 
 /// Writes `COUNT` vectors in a row.
 #[inline(always)]
-unsafe fn store_row<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
+pub(crate) unsafe fn store_row<V: Vector, const COUNT: usize>(row: [V; COUNT], target: *mut u8) {
     let mut i = 0;
     while i < COUNT {
         // SAFETY: the caller promises `COUNT * V::BYTES` writable bytes.

@@ -3,6 +3,7 @@
 //!
 //! Order   what both targets get is the same, even if another process changes the source meanwhile.
 
+use super::copy::{load_row, store_row};
 use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
 use crate::vector::{Sixteen, Vector};
 
@@ -20,6 +21,12 @@ pub(crate) unsafe fn dualcast<V: Vector>(
             let last = bytes - V::BYTES;
             let tail = V::load(source.add(last));
             let mut offset = 0;
+            while last - offset >= 4 * V::BYTES {
+                let row: [V; 4] = load_row(source.add(offset));
+                store_row(row, target1.add(offset));
+                store_row(row, target2.add(offset));
+                offset += 4 * V::BYTES;
+            }
             while offset < last {
                 let vector = V::load(source.add(offset));
                 vector.store(target1.add(offset));

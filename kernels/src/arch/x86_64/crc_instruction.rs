@@ -30,16 +30,15 @@ pub(super) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
     // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
     unsafe {
         while bytes - offset >= 3 * 4096 {
-            state =
-                three::<4096>(state, source.add(offset), const { shift(2 * 4096) }, const { shift(4096) });
+            state = three::<4096>(state, source.add(offset));
             offset += 3 * 4096;
         }
         while bytes - offset >= 3 * 512 {
-            state = three::<512>(state, source.add(offset), const { shift(2 * 512) }, const { shift(512) });
+            state = three::<512>(state, source.add(offset));
             offset += 3 * 512;
         }
         while bytes - offset >= 3 * 64 {
-            state = three::<64>(state, source.add(offset), const { shift(2 * 64) }, const { shift(64) });
+            state = three::<64>(state, source.add(offset));
             offset += 3 * 64;
         }
         rest(state, source.add(offset), bytes - offset)
@@ -68,7 +67,7 @@ pub(super) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
 
 /// Three streams of `STREAM` bytes each.
 #[inline(always)]
-unsafe fn three<const STREAM: usize>(state: u32, source: *const u8, shift_2: u32, shift_1: u32) -> u32 {
+unsafe fn three<const STREAM: usize>(state: u32, source: *const u8) -> u32 {
     let (mut a, mut b, mut c) = (u64::from(state), 0, 0);
     let mut offset = 0;
     // SAFETY: the caller promises `3 * STREAM` readable bytes.
@@ -80,8 +79,27 @@ unsafe fn three<const STREAM: usize>(state: u32, source: *const u8, shift_2: u32
             c = _mm_crc32_u64(c, word.byte_add(2 * STREAM).read_unaligned());
             offset += 8;
         }
-        moved(a as u32, shift_2) ^ moved(b as u32, shift_1) ^ c as u32
+        join::<STREAM>(a as u32, b as u32, c as u32)
     }
+}
+
+/// The state of three streams of `STREAM` bytes in a row, the later two of which started from 0.
+#[inline(always)]
+pub(super) unsafe fn join<const STREAM: usize>(a: u32, b: u32, c: u32) -> u32 {
+    // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+    unsafe { moved(a, const { shift(2 * STREAM as u32) }) ^ moved(b, const { shift(STREAM as u32) }) ^ c }
+}
+
+/// Moves the state over `BYTES` bytes, a multiple of 8.
+#[inline(always)]
+pub(super) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8) -> u64 {
+    let mut offset = 0;
+    while offset < BYTES {
+        // SAFETY: the caller promises `BYTES` readable bytes, and its function enables SSE4.2.
+        state = unsafe { _mm_crc32_u64(state, source.add(offset).cast::<u64>().read_unaligned()) };
+        offset += 8;
+    }
+    state
 }
 
 /// The state after the zero bytes that the multiplier stands for.

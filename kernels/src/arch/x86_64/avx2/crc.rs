@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CRC-32C with the instruction of SSE4.2, alone and while streaming.
+//!
+//! Flow    streaming: three pages side by side, one CRC stream each (the instruction wants three), every line checked and
+//!         stored before the next; per block the three states are joined
+//! Order   what is checked is read right before what is stored, from the same line.
+
+use super::super::crc_instruction::{join, rest, update, words};
+use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, head_bytes, stream_line, walk};
+use crate::vector::Vector;
+use core::arch::x86_64::__m256i;
+
+/// From this size on pages side by side are faster than checking block by block, in bytes: one block and its head.
+const SIDE_BY_SIDE_FROM: usize = 3 * LANE_BYTES + LINE_BYTES;
+
+/// See [`Kernels::crc32c`](crate::Kernels::crc32c).
+#[inline(always)]
+pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
+    // SAFETY: the caller's promise is the same.
+    unsafe { !update(!seed, source, bytes) }
+}
+
+/// Streams lines and checks them: one state per lane of a block.
+struct StreamAndCheck {
+    target: *mut u8,
+    source: *const u8,
+    states: [u64; 3],
+}
+
+impl Lines for StreamAndCheck {
+    #[inline(always)]
+    unsafe fn line(&mut self, lane: usize, offset: usize) {
+        // SAFETY: `walk` stays within the buffers; the target is aligned to a line.
+        unsafe {
+            self.states[lane] = words::<LINE_BYTES>(self.states[lane], self.source.add(offset));
+            stream_line::<__m256i>(self.target.add(offset), self.source.add(offset));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn block(&mut self) {
+        let [a, b, c] = self.states.map(|state| state as u32);
+        // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
+        self.states = [u64::from(unsafe { join::<LANE_BYTES>(a, b, c) }), 0, 0];
+    }
+}
+
+/// Whole blocks side by side, what is left (less than a block) by `generic`.
+///
+/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+#[inline(always)]
+pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+    use super::super::crc_instruction::Instruction;
+    use crate::arch::generic::crc::copy_crc32c_nt as by_block;
+    // SAFETY: the caller promises both buffers. The head is shorter than a line and `bytes` is longer; after it the
+    // target is aligned. `by_block` fences.
+    unsafe {
+        if bytes < SIDE_BY_SIDE_FROM {
+            return by_block::<__m256i, Instruction>(target, source, bytes, seed);
+        }
+        let head = head_bytes(target);
+        __m256i::short(target, source, head);
+        let state = rest(!seed, source, head);
+        let (target, source, bytes) = (target.add(head), source.add(head), bytes - head);
+        let blocks_bytes = bytes - bytes % (3 * LANE_BYTES);
+        let mut lines = StreamAndCheck { target, source, states: [u64::from(state), 0, 0] };
+        walk::<__m256i, 3, _>(&mut lines, source, blocks_bytes);
+        let value = !(lines.states[0] as u32);
+        by_block::<__m256i, Instruction>(
+            target.add(blocks_bytes),
+            source.add(blocks_bytes),
+            bytes - blocks_bytes,
+            value,
+        )
+    }
+}
