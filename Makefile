@@ -73,6 +73,7 @@ binary: rust
 	$(CARGO) build --release -p memlift-cli
 
 package: venv
+	@mkdir -p $(WHEEL_SCRIPTS)
 	@cd $(PYTHON_CRATE) && env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) \
 		$(VENV_PYTHON) -m maturin develop --release --quiet --skip-install-deps
 
@@ -80,9 +81,9 @@ package: venv
 wheel: venv binary
 	@mkdir -p $(WHEEL_SCRIPTS) dist
 	@install -m 755 $(MEMLIFT) $(WHEEL_SCRIPTS)/memlift
-	@strip $(WHEEL_SCRIPTS)/memlift 2>/dev/null || true
+	@strip $(WHEEL_SCRIPTS)/memlift
 	@cd $(PYTHON_CRATE) && $(VENV_PYTHON) -m maturin build --release --strip --out $(CURDIR)/dist; \
-		status=$$?; rm -rf memlift.data; exit $$status
+		status=$$?; rm -f memlift.data/scripts/memlift; exit $$status
 	@ls -l dist/*.whl
 
 ## lint    Format, clippy, documentation, layers, licences and advisories

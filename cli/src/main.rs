@@ -1,2 +1,71 @@
-//! The memlift command.
-fn main() {}
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The `memlift` command: reads the arguments, runs one verb, turns its outcome into an exit code.
+//!
+//! Flow    [`grammar`] ─▶ one module per verb ─▶ text or JSON on standard output, progress on standard error
+//! Exit    0 ok · 1 failed · 2 usage · 3 unavailable, see [`failure`]
+//! Errors  `memlift: error: …` on standard error, which says what to do
+#![forbid(unsafe_code)]
+
+mod config;
+mod doctor;
+mod exposition;
+mod failure;
+mod grammar;
+mod http;
+mod metrics;
+mod print;
+mod python;
+mod sample;
+mod sessions;
+mod top;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser};
+
+use failure::Failure;
+use grammar::{Arguments, Command, ConfigVerb, IpcVerb};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version are errors to clap, with exit code 0.
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let _ = write!(std::io::stderr(), "memlift: {}", error.render());
+            return ExitCode::from(Failure::Usage(String::new()).exit_code());
+        }
+    };
+    let json = arguments.json;
+    match run(arguments.command, json) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !matches!(failure, Failure::NobodyReads) {
+                let _ = writeln!(std::io::stderr(), "memlift: error: {failure}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(command: Command, json: bool) -> Result<(), Failure> {
+    match command {
+        Command::Doctor => doctor::run(json),
+        Command::Config { verb: ConfigVerb::Show } => config::show(json),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "memlift", &mut text);
+            print::line(String::from_utf8_lossy(&text).trim_end())
+        }
+        Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
+        Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
+        Command::Metrics { listen: Some(address), allow_remote, .. } => metrics::listen(address, allow_remote),
+        Command::Metrics { listen: None, .. } => metrics::once(json),
+        _ => Err(Failure::Unavailable(String::new())),
+    }
+}

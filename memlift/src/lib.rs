@@ -1,1 +1,14 @@
-//! The door: opens an engine with good defaults and re-exports the services.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The door: one crate for programs that lift memory work off the core. It re-exports and holds no logic.
+//!
+//! ```text
+//! memlift::engine    regions, the life of a descriptor, calibration, waiting, stats
+//! memlift::ipc       call another process with arrays                                   (feature `ipc`, on)
+//! ```
+//!
+//! One feature per service, so that nobody compiles one that they do not use.
+#![forbid(unsafe_code)]
+
+pub use memlift_engine as engine;
+#[cfg(feature = "ipc")]
+pub use memlift_ipc as ipc;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift config show`: each setting, its value, and where that came from.
+
+use memlift::engine::config::Config;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::print;
+
+/// Variables that only this command reads.
+const OF_THE_COMMAND: [&str; 1] = [crate::python::VARIABLE];
+
+/// Loads the configuration; a mistake in it is the user's to mend.
+pub fn load() -> Result<Config, Failure> {
+    Config::load().map_err(|error| Failure::Failed(error.to_string()))
+}
+
+/// Prints it.
+pub fn show(as_json: bool) -> Result<(), Failure> {
+    let config = load()?;
+    let unknown: Vec<&String> =
+        config.unknown_variables().iter().filter(|name| !OF_THE_COMMAND.contains(&name.as_str())).collect();
+    let files: Vec<String> = Config::search_path().iter().map(|path| path.display().to_string()).collect();
+    if as_json {
+        let settings: Vec<Value> = config
+            .entries()
+            .iter()
+            .map(|entry| {
+                json!({
+                    "key": entry.key,
+                    "value": entry.value,
+                    "origin": entry.origin.to_string(),
+                    "variable": entry.variable,
+                    "meaning": entry.doc,
+                })
+            })
+            .collect();
+        return print::json(&json!({ "settings": settings, "files": files, "unknown_variables": unknown }));
+    }
+    let rows: Vec<Vec<String>> = config
+        .entries()
+        .into_iter()
+        .map(|entry| {
+            let value = if entry.value.is_empty() { "–".to_owned() } else { entry.value };
+            vec![entry.key.to_owned(), value, entry.origin.to_string(), entry.variable]
+        })
+        .collect();
+    print::line(&print::table(&["key", "value", "origin", "variable"], &rows))?;
+    print::line(&format!("\nfiles, the first that exists: {}", files.join(", ")))?;
+    for name in unknown {
+        print::warn(&format!("{name} is set, but no setting has that variable; the table names them all"));
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift doctor`: what this machine offers, what memlift makes of it, and what to do about the rest.
+//!
+//! Flow   one file per section, each gives [`Check`]s ─▶ text or JSON
+//! Exit   0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
+//!        absent (–) has a fallback.
+
+mod calibration;
+mod cpu;
+mod dsa;
+mod facilities;
+mod ipc;
+mod memory;
+mod python;
+
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::print;
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is there and memlift uses it.
+    Usable,
+    /// It is not there, or it is masked; a fallback is used.
+    Absent,
+    /// memlift needs it, and it is not there.
+    Broken,
+}
+
+/// One line of the report.
+#[derive(Debug)]
+pub struct Check {
+    state: State,
+    what: String,
+    found: String,
+    advice: Option<String>,
+}
+
+impl Check {
+    /// It is there.
+    pub fn usable(what: &str, found: impl Into<String>) -> Self {
+        Self { state: State::Usable, what: what.to_owned(), found: found.into(), advice: None }
+    }
+
+    /// It is not there, and that is no fault.
+    pub fn absent(what: &str, found: impl Into<String>) -> Self {
+        Self { state: State::Absent, ..Self::usable(what, found) }
+    }
+
+    /// It is not there, and memlift needs it.
+    pub fn broken(what: &str, found: impl Into<String>) -> Self {
+        Self { state: State::Broken, ..Self::usable(what, found) }
+    }
+
+    /// What the user can do.
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into()).filter(|text| !text.is_empty());
+        self
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.state {
+            State::Usable => "usable",
+            State::Absent => "absent",
+            State::Broken => "broken",
+        };
+        json!({ "what": self.what, "state": state, "found": self.found, "advice": self.advice })
+    }
+}
+
+/// Prints the report.
+pub fn run(as_json: bool) -> Result<(), Failure> {
+    let sections: Vec<(&str, Vec<Check>)> = vec![
+        ("cpu", cpu::checks()),
+        ("memory", memory::checks()),
+        ("memory cgroup", memory::cgroup_checks()),
+        ("kernel facilities", facilities::checks()),
+        ("ipc", ipc::checks()),
+        ("Intel DSA", dsa::checks()),
+        ("calibration", calibration::checks()),
+        ("Python", python::checks()),
+    ];
+    let broken: Vec<&str> = sections
+        .iter()
+        .flat_map(|(_, checks)| checks)
+        .filter(|check| check.state == State::Broken)
+        .map(|check| check.what.as_str())
+        .collect();
+    if as_json {
+        let sections: Vec<Value> = sections
+            .iter()
+            .map(|(name, checks)| {
+                json!({ "section": name, "checks": checks.iter().map(Check::json).collect::<Vec<_>>() })
+            })
+            .collect();
+        print::json(&json!({ "memlift": env!("CARGO_PKG_VERSION"), "sections": sections }))?;
+    } else {
+        print::line(&text(&sections))?;
+    }
+    if broken.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!("memlift cannot do without: {}; the report says what to do", broken.join(", "))))
+}
+
+fn text(sections: &[(&str, Vec<Check>)]) -> String {
+    let width = sections.iter().flat_map(|(_, checks)| checks).map(|check| check.what.chars().count()).max();
+    let width = width.unwrap_or(0);
+    let mut lines = Vec::new();
+    for (name, checks) in sections {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push((*name).to_owned());
+        for check in checks {
+            let mark = match check.state {
+                State::Usable => '✓',
+                State::Absent => '–',
+                State::Broken => '✗',
+            };
+            let padding = " ".repeat(width - check.what.chars().count());
+            lines.push(format!("  {mark} {}{padding}  {}", check.what, check.found).trim_end().to_owned());
+            if let Some(advice) = &check.advice {
+                lines.push(format!("    {}  → {advice}", " ".repeat(width)));
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_state_and_advice() {
+        let checks = vec![
+            Check::usable("memory", "4 GiB"),
+            Check::absent("huge pages", "none").advise("sysctl vm.nr_hugepages=512"),
+        ];
+        assert_eq!(
+            text(&[("memory", checks)]),
+            "memory\n  ✓ memory      4 GiB\n  – huge pages  none\n                → sysctl vm.nr_hugepages=512"
+        );
+    }
+}

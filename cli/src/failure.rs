@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a command ends when it does not succeed: one line that says what to do, and an exit code.
+//!
+//! Exit   0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
+
+use std::fmt;
+use std::io;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// It ran and failed.
+    Failed(String),
+    /// The arguments make no sense together.
+    Usage(String),
+    /// What it needs is not there.
+    Unavailable(String),
+    /// Whoever read the output has stopped reading: not an error, and nothing is said.
+    NobodyReads,
+}
+
+impl Failure {
+    /// The exit code of the command.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NobodyReads => 0,
+            Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unavailable(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NobodyReads => Ok(()),
+            Self::Failed(text) | Self::Usage(text) | Self::Unavailable(text) => formatter.write_str(text),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::NobodyReads;
+        }
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The grammar of the command line: services are nouns (`ipc`), verbs are global.
+//!
+//! Not here what a command does: one file each.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Memory work, lifted off the core.
+#[derive(Debug, Parser)]
+#[command(name = "memlift", version, about, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not available here.")]
+pub struct Arguments {
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The verbs and nouns.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The main job of each service on real input, beside its rivals
+    Tour {
+        /// Python interpreter of an environment with the package and the rivals
+        #[arg(long, value_name = "PATH")]
+        python: Option<PathBuf>,
+        /// Chapters to run; all without
+        #[arg(value_name = "CHAPTER")]
+        chapters: Vec<String>,
+    },
+    /// What this machine offers, what memlift makes of it, and what to do about the rest
+    Doctor,
+    /// Measure this machine (about a second) and keep the result on disk
+    Calibrate,
+    /// Measure a service beside its rivals
+    Bench {
+        /// Which one
+        service: BenchService,
+        /// Only rows whose name starts with this
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// Prove that every row runs and verifies; no verdict on time
+        #[arg(long)]
+        quick: bool,
+        /// Python interpreter of an environment with the package and the rivals
+        #[arg(long, value_name = "PATH")]
+        python: Option<PathBuf>,
+    },
+    /// Calls between processes
+    Ipc {
+        /// What about them
+        #[command(subcommand)]
+        verb: IpcVerb,
+    },
+    /// What memlift does in every process, live
+    Top {
+        /// Print one snapshot and end; also what happens when the output is not a terminal
+        #[arg(long)]
+        once: bool,
+        /// Milliseconds between two looks
+        #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+        interval_ms: u64,
+    },
+    /// The same for Prometheus
+    #[command(group = clap::ArgGroup::new("where").required(true).args(["listen", "once"]))]
+    Metrics {
+        /// Address to listen on, for example 127.0.0.1:9464
+        #[arg(long, value_name = "ADDRESS")]
+        listen: Option<SocketAddr>,
+        /// Print the page to standard output and end
+        #[arg(long)]
+        once: bool,
+        /// Listen on an address that other machines reach; there is no authentication
+        #[arg(long, requires = "listen")]
+        allow_remote: bool,
+    },
+    /// Why work ran where it ran: the last decisions of a process, or of one copy beforehand
+    Explain {
+        /// A process id, or the word `copy`
+        #[arg(value_name = "PID|copy")]
+        subject: String,
+        /// Size of the copy: bytes, or with K, M, G
+        #[arg(value_name = "SIZE")]
+        size: Option<String>,
+        /// Cache state to assume for a copy
+        #[arg(long, value_enum, default_value_t = CacheState::Cold)]
+        cache: CacheState,
+    },
+    /// The configuration
+    Config {
+        /// What about it
+        #[command(subcommand)]
+        verb: ConfigVerb,
+    },
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Services with a bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchService {
+    /// Copies inside one process
+    Copy,
+    /// Calls between processes
+    Ipc,
+}
+
+/// Verbs of `ipc`.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum IpcVerb {
+    /// Servers and sessions of this machine
+    Ls,
+}
+
+/// Verbs of `config`.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Each setting, and where its value comes from
+    Show,
+}
+
+/// Where the bytes of a copy lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheState {
+    /// In the cache
+    Hot,
+    /// In memory
+    Cold,
+}

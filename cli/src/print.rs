@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a command prints: text or JSON to standard output, progress to standard error.
+//!
+//! Rule   a reader that goes away (`memlift doctor | head -1`) ends the command quietly, see [`Failure::NobodyReads`].
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Writes `text` and a line end to standard output.
+pub fn line(text: &str) -> Result<(), Failure> {
+    let mut output = io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    output.write_all(b"\n")?;
+    output.flush()?;
+    Ok(())
+}
+
+/// Writes one JSON document to standard output.
+pub fn json(value: &Value) -> Result<(), Failure> {
+    line(&format!("{value:#}"))
+}
+
+/// Says on standard error what takes long; silent when nobody looks at it.
+pub fn progress(text: &str) {
+    if io::stderr().is_terminal() {
+        let _ = writeln!(io::stderr(), "memlift: {text}");
+    }
+}
+
+/// Says on standard error what is probably a mistake.
+pub fn warn(text: &str) {
+    let _ = writeln!(io::stderr(), "memlift: warning: {text}");
+}
+
+/// Rows under a heading, columns as wide as their widest cell; numbers to the right.
+///
+/// A column whose heading starts with `>` is set to the right.
+pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let right: Vec<bool> = headings.iter().map(|heading| heading.starts_with('>')).collect();
+    let headings: Vec<String> =
+        headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .chain(headings.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&headings).chain(rows) {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate().take(widths.len()) {
+            if column > 0 {
+                line.push_str("  ");
+            }
+            let padding = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+            if right[column] {
+                line.push_str(&padding);
+                line.push_str(cell);
+            } else {
+                line.push_str(cell);
+                line.push_str(&padding);
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+/// Bytes with a binary unit: `24.0 MiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![vec!["copy".into(), "7".into()], vec!["fill".into(), "1234".into()]];
+        assert_eq!(table(&["opcode", ">count"], &rows), "opcode  count\ncopy        7\nfill     1234");
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(24_000_000), "22.9 MiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The command as its users meet it: run for real, its output, its exit code, what bad input gets.
+//!
+//! Method   the test process itself uses memlift, so that there is something to observe
+//! Not here the numbers of `bench` and `tour`: `make test` runs both quickly
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+
+use memlift::engine::observe::{self, Executor};
+use serde_json::Value;
+
+/// memmove, in the descriptor's table of operations.
+const MEMMOVE: u8 = 0x03;
+
+fn memlift(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+    command.args(arguments).env_remove("MEMLIFT_CONFIG").stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    memlift(arguments).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(arguments)).expect("JSON")
+}
+
+/// Makes this process one that can be observed.
+fn work() -> u32 {
+    let opcode = memlift::engine::Opcode(MEMMOVE);
+    observe::record(Executor::InlineNt, opcode, 1 << 20, 50_000, true);
+    std::process::id()
+}
+
+/// Ends the process when the test does, whichever way.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn usage_errors_have_their_code_and_style() {
+    for arguments in [
+        &["bogus"][..],
+        &[],
+        &["bench", "bogus"],
+        &["top", "--interval-ms", "0"],
+        &["metrics"],
+        &["metrics", "--listen", "nowhere"],
+        &["metrics", "--listen", "0.0.0.0:0"],
+        &["explain"],
+        &["explain", "copy"],
+        &["explain", "copy", "many"],
+        &["explain", "nobody"],
+        &["explain", "1", "4096"],
+    ] {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.starts_with("memlift: error: ") || arguments.is_empty(), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    assert!(succeeds(&["--help"]).contains("Exit codes"));
+    assert_eq!(succeeds(&["--version"]).trim(), format!("memlift {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_name_every_verb() {
+    let script = succeeds(&["completions", "bash"]);
+    for verb in ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config"] {
+        assert!(script.contains(verb), "{verb}");
+    }
+}
+
+#[test]
+fn doctor_reports_every_section() {
+    let report = succeeds(&["doctor"]);
+    for wanted in ["cpu", "memory cgroup", "populate_write", "bare names", "Intel DSA", "calibration", "Python"] {
+        assert!(report.contains(wanted), "{wanted}: {report}");
+    }
+    let document = json(&["doctor", "--json"]);
+    let sections = document["sections"].as_array().expect("sections");
+    assert_eq!(sections.len(), 8);
+    for section in sections {
+        let checks = section["checks"].as_array().expect("checks");
+        assert!(!checks.is_empty(), "{section}");
+        for check in checks {
+            assert!(matches!(check["state"].as_str(), Some("usable" | "absent" | "broken")), "{check}");
+        }
+    }
+}
+
+#[test]
+fn doctor_shows_a_mask() {
+    let output = memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "eventfd").output().expect("starts");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = document["sections"].as_array().expect("sections").iter().flat_map(|section| {
+        section["checks"].as_array().expect("checks").iter().filter(|check| check["what"] == "eventfd")
+    });
+    let found: Vec<_> = checks.map(|check| (check["state"].clone(), check["found"].clone())).collect();
+    assert_eq!(found, [("absent".into(), "masked".into())]);
+}
+
+#[test]
+fn config_names_origins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("memlift.toml");
+    std::fs::write(&file, "[engine]\nwait = \"block\"\n").expect("written");
+    let show = |json: bool| {
+        let mut command = memlift(if json { &["config", "show", "--json"] } else { &["config", "show"] });
+        command.env("MEMLIFT_CONFIG", &file).env("MEMLIFT_SPIN_US_MAX", "7").output().expect("starts")
+    };
+    let document: Value = serde_json::from_slice(&show(true).stdout).expect("JSON");
+    let origin = |key: &str| {
+        let settings = document["settings"].as_array().expect("settings");
+        let setting = settings.iter().find(|setting| setting["key"] == key).expect("the key");
+        (setting["value"].as_str().expect("text").to_owned(), setting["origin"].as_str().expect("text").to_owned())
+    };
+    assert_eq!(origin("engine.wait"), ("block".to_owned(), file.display().to_string()));
+    assert_eq!(origin("engine.spin_us_max"), ("7".to_owned(), "MEMLIFT_SPIN_US_MAX".to_owned()));
+    assert_eq!(origin("engine.split").1, "default");
+    assert!(text(&show(false).stdout).contains("engine.spin_us_max"));
+}
+
+#[test]
+fn a_bad_configuration_says_what_is_allowed() {
+    let output = memlift(&["config", "show"]).env("MEMLIFT_WAIT", "maybe").output().expect("starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("MEMLIFT_WAIT") && said.contains("block"), "{said}");
+}
+
+#[test]
+fn top_and_metrics_see_this_process() {
+    let pid = work();
+    let top = succeeds(&["top", "--once"]);
+    let line = top.lines().find(|line| line.contains("memmove") && line.contains(&pid.to_string()));
+    assert!(line.is_some_and(|line| line.contains("inline_nt")), "{top}");
+    let document = json(&["top", "--once", "--json"]);
+    let pids: Vec<_> = document["processes"]
+        .as_array()
+        .expect("processes")
+        .iter()
+        .filter_map(|process| process["process"]["pid"].as_u64())
+        .collect();
+    assert!(pids.contains(&u64::from(pid)), "{pids:?}");
+    let page = succeeds(&["metrics", "--once"]);
+    let wanted = format!("memlift_operations_total{{pid=\"{pid}\",executor=\"inline_nt\",opcode=\"memmove\"}} ");
+    assert!(page.contains(&wanted), "{page}");
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let pid = work();
+    let mut server = Ended(
+        memlift(&["metrics", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("starts"),
+    );
+    let mut said = String::new();
+    BufReader::new(server.0.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
+    let address = said.trim().strip_prefix("listening on http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    let mut stream = TcpStream::connect(address.expect(&said)).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    assert!(body.contains(&format!("pid=\"{pid}\"")), "{body}");
+}
+
+#[test]
+fn an_address_in_use_says_so() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = taken.local_addr().expect("bound").to_string();
+    let output = run(&["metrics", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("name another port"));
+}
+
+#[test]
+fn ipc_ls_gives_both_lists() {
+    work();
+    let document = json(&["ipc", "ls", "--json"]);
+    assert!(document["servers"].is_array() && document["sessions"].is_array(), "{document}");
+    assert!(succeeds(&["ipc", "ls"]).contains("session"));
+}
+
+#[test]
+fn explain_tells_who_cannot_be_observed() {
+    // Process ids end at 4194304 on Linux.
+    let output = run(&["explain", "4194305"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let mut other = Ended(Command::new("sleep").arg("60").spawn().expect("sleep starts"));
+    let output = run(&["explain", &other.0.id().to_string()]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("no memlift stats page"), "{}", text(&output.stderr));
+    let _ = other.0.try_wait();
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let mut child = memlift(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
