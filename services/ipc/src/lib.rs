@@ -1,1 +1,53 @@
-//! Call another process with arrays: sync, async and pipelined.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Call another process with arrays: sync, async and pipelined, over memory that both map.
+//!
+//! Flow    client: array ──one copy, or a loan──▶ request pool ──message──▶ request ring ─▶ server: handler sees
+//!         the bytes in place ─▶ reply copied into the response pool ──message──▶ response ring ─▶ client: view
+//! Layout  one control segment (rings, park words: [`layout`]) and payload segments, all sealed memfds that the
+//!         client makes and is charged for; they travel over a Unix socket that stays open (`docs/formats/ipc.md`)
+//! Order   a message's bytes are complete before its ring's tail is published (Release); payload before message
+//! Owner   a request slot belongs to the client until its reply, and beyond it while the server still views it;
+//!         a response slot belongs to the client's view until the last one is dropped
+//! Not here placing the copies and waiting: that is the engine's.
+//!
+//! After Rocket (arXiv 2601.06331): request dispatcher, handlers, and a query side that collects results, with
+//! the mode chosen per call instead of at compile time.
+//!
+//! ```no_run
+//! use memlift_ipc::{Client, ClientOptions, Reply, Server, ServerOptions};
+//!
+//! let server = Server::bind("doubler", ServerOptions::default())?;
+//! server.register("double", |request| {
+//!     let bytes: Vec<u8> = request.to_vec().iter().map(|b| b * 2).collect();
+//!     Ok(Reply::bytes(bytes))
+//! })?;
+//! server.start()?;
+//!
+//! let client = Client::connect("doubler", ClientOptions::default())?;
+//! let answer = client.call("double", b"\x01\x02".as_slice(), None)?;
+//! assert_eq!(answer.to_vec(), [2, 4]);
+//! # Ok::<(), memlift_ipc::Error>(())
+//! ```
+#![deny(unsafe_code)]
+
+pub mod address;
+pub mod client;
+pub mod error;
+pub mod layout;
+pub mod message;
+pub mod payload;
+pub mod server;
+
+mod shim;
+mod fork;
+mod handshake;
+mod pool;
+#[expect(unsafe_code, reason = "messages are read from and written to memory that the peer can change")]
+mod ring;
+
+pub use address::Address;
+pub use client::{Client, ClientOptions, ClientStats, Job, Loan, Pipeline};
+pub use error::{Error, RemoteFailure};
+pub use message::{ElementType, Tensor};
+pub use payload::{Outgoing, Payload};
+pub use server::{Reply, Request, Responder, Server, ServerOptions, ServerStats};

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The client: opens a session, sends calls, collects answers.
+//!
+//! Flow    `call` / `call_async` / `Pipeline::submit` ─▶ [`send`] ─▶ rings ─▶ [`collect`] ─▶ `Payload`
+//! Owner   a `Client` is a handle; clones share the session, which ends with the last of them. Payloads outlive it.
+//! Not here what the server does. Any number of threads may use one client: one of them collects, the others wait
+//!         for it.
+
+mod collect;
+mod pipeline;
+#[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
+mod send;
+
+pub use pipeline::Pipeline;
+pub use send::Loan;
+
+use crate::address::Address;
+use crate::error::Error;
+use crate::fork::SessionSocket;
+use crate::handshake::{self, Hello, Received, Welcome};
+use crate::layout::{CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RING_ENTRIES, VERSION, VERSION_AT};
+use crate::payload::{Outgoing, Payload};
+use crate::pool::Pool;
+use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use collect::{Broken, Collector, Jobs};
+use memlift_engine::complete::{WaitPolicy, Waiter};
+use memlift_engine::observe;
+use memlift_engine::region::{Region, RegionOffset, RegionOptions};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How a session is opened.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Memory for requests, mapped and prefaulted when the session opens.
+    pub request_pool_bytes: u64,
+    /// Memory for replies, likewise.
+    pub response_pool_bytes: u64,
+    /// How far either pool may grow.
+    pub pool_bytes_max: u64,
+    /// Unanswered calls at most; the server may grant fewer.
+    pub outstanding_max: usize,
+    /// Longest message.
+    pub message_bytes_max: u64,
+    /// Time limit of calls that name none.
+    pub timeout: Option<Duration>,
+    /// How to wait for answers.
+    pub wait: WaitPolicy,
+    /// Folder for bare names; `None`: the abstract namespace.
+    pub socket_dir: Option<std::path::PathBuf>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            request_pool_bytes: 32 << 20,
+            response_pool_bytes: 8 << 20,
+            pool_bytes_max: 16 << 30,
+            outstanding_max: 64,
+            message_bytes_max: 4 << 30,
+            timeout: None,
+            wait: WaitPolicy::AUTO.predicting(),
+            socket_dir: None,
+        }
+    }
+}
+
+/// A session with a server.
+#[derive(Clone)]
+pub struct Client(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    /// This session, for leases that must not keep it open.
+    own: Weak<Inner>,
+    address: Address,
+    options: ClientOptions,
+    message_bytes_max: u64,
+    outstanding_max: usize,
+    socket: SessionSocket,
+    server_event: OwnedFd,
+    own_event: OwnedFd,
+    control: Arc<Region>,
+    producer: Mutex<Producer>,
+    requests: Arc<Mutex<Pool>>,
+    loans: Mutex<send::Loans>,
+    responses: RwLock<Vec<Arc<Region>>>,
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+    collector: Mutex<Collector>,
+    releases: Mutex<Vec<crate::message::Message>>,
+    broken: OnceLock<Broken>,
+    next_job: AtomicU64,
+    row: observe::SessionRow,
+}
+
+/// What a session has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Calls sent.
+    pub calls: u64,
+    /// Calls that have no answer yet.
+    pub outstanding: usize,
+    /// Bytes mapped for requests.
+    pub request_pool_bytes: u64,
+    /// Of those, in use by loans and unanswered calls.
+    pub request_used_bytes: u64,
+    /// Bytes mapped for replies.
+    pub response_pool_bytes: u64,
+    /// Waits that found the answer there.
+    pub waits_ready: u64,
+    /// Waits that ended while spinning.
+    pub waits_spun: u64,
+    /// Times a thread slept.
+    pub parks: u64,
+    /// Nanoseconds spent spinning.
+    pub spin_ns: u64,
+    /// Handlers at work in the server, as it says.
+    pub server_busy_handlers: u32,
+    /// Sessions of the server, as it says.
+    pub server_sessions: u32,
+}
+
+/// Recovers the guard: every critical section of this crate leaves its data whole at each step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    /// Opens a session with the server at `address` (a name, or a path with a `/`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ServerUnavailable`], [`Error::Refused`], [`Error::BadAddress`], or [`Error::Memory`] when the pools
+    /// would not fit into what the memory cgroup leaves.
+    pub fn connect(address: &str, options: ClientOptions) -> Result<Client, Error> {
+        let address = Address::parse(address, options.socket_dir.as_deref())?;
+        let socket = connect_socket(&address)?;
+        let shared = RegionOptions::default();
+        let control = Arc::new(Region::memfd("memlift-control", CONTROL_BYTES, &shared)?);
+        let whole = control.whole();
+        whole.window(MAGIC_AT, 8)?.write_from(&MAGIC.to_le_bytes())?;
+        whole.window(VERSION_AT, 4)?.write_from(&VERSION.to_le_bytes())?;
+        whole.window(ENTRIES_AT, 4)?.write_from(&RING_ENTRIES.to_le_bytes())?;
+        let request = Region::memfd("memlift-request", options.request_pool_bytes.max(4096), &shared)?;
+        let response = Region::memfd("memlift-response", options.response_pool_bytes.max(4096), &shared)?;
+        let event =
+            || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"));
+        let (server_event, own_event) = (event()?, event()?);
+        let hello = Hello {
+            magic: MAGIC,
+            version: VERSION,
+            reserved: 0,
+            control_bytes: CONTROL_BYTES,
+            request_bytes: request.bytes(),
+            response_bytes: response.bytes(),
+        };
+        let descriptors =
+            [memfd(&control), server_event.as_fd(), own_event.as_fd(), memfd(&request), memfd(&response)];
+        let gone = |_| Error::PeerDied { peer: "server", doing: Some("opening the session") };
+        handshake::send(&socket, &hello, &descriptors).map_err(gone)?;
+        let welcome: Welcome = match handshake::receive::<256>(&socket, RecvFlags::empty())? {
+            Received::Packet(packet, length, _) => handshake::parse(&packet[..length])?,
+            Received::Nothing | Received::HangUp => return Err(gone(rustix::io::Errno::PIPE)),
+        };
+        if welcome.refused != 0 {
+            return Err(Error::Refused { address: address.to_string(), reason: welcome.reason() });
+        }
+        let mut pool = Pool::new(options.pool_bytes_max.max(request.bytes()));
+        pool.add(Arc::new(request));
+        let row = observe::session(&address.to_string(), observe::Role::Client, welcome.pid);
+        row.set_pool_bytes(pool.total() + response.bytes());
+        let producer = Producer::new(Arc::clone(&control), REQUESTS)?;
+        let consumer = Consumer::new(Arc::clone(&control), RESPONSES)?;
+        Ok(Client(Arc::new_cyclic(|own| Inner {
+            own: own.clone(),
+            message_bytes_max: options.message_bytes_max.min(welcome.message_bytes_max),
+            outstanding_max: options.outstanding_max.min(welcome.outstanding_max as usize).max(1),
+            socket,
+            server_event,
+            own_event,
+            producer: Mutex::new(producer),
+            requests: Arc::new(Mutex::new(pool)),
+            loans: Mutex::default(),
+            responses: RwLock::new(vec![Arc::new(response)]),
+            jobs: Mutex::default(),
+            changed: Condvar::new(),
+            collector: Mutex::new(Collector { consumer, waiter: Waiter::new(options.wait) }),
+            releases: Mutex::default(),
+            broken: OnceLock::new(),
+            next_job: AtomicU64::new(1),
+            control,
+            address,
+            options,
+            row,
+        })))
+    }
+
+    /// Calls `operation` and waits for its answer. `timeout` overrides the client's.
+    ///
+    /// # Errors
+    ///
+    /// Everything of [`call_async`](Client::call_async), plus [`Error::DeadlineExceeded`] and [`Error::Remote`].
+    pub fn call<'a>(
+        &self,
+        operation: &str,
+        data: impl Into<Outgoing<'a>>,
+        timeout: Option<Duration>,
+    ) -> Result<Payload, Error> {
+        let limit = timeout.or(self.0.options.timeout);
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let id = self.0.send(operation, &data.into(), deadline)?;
+        self.0.wait(id, deadline, limit)
+    }
+
+    /// Sends a call and gives a handle to its answer. Returns once the data has been copied, so it may be reused at
+    /// once; blocks while as many calls are unanswered as may be.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PoolFull`], [`Error::MessageTooLarge`], [`Error::Memory`], [`Error::PeerDied`],
+    /// [`Error::PeerFault`], [`Error::Forked`], [`Error::DeadlineExceeded`] while waiting for room.
+    pub fn call_async<'a>(
+        &self,
+        operation: &str,
+        data: impl Into<Outgoing<'a>>,
+        timeout: Option<Duration>,
+    ) -> Result<Job, Error> {
+        let limit = timeout.or(self.0.options.timeout);
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let id = self.0.send(operation, &data.into(), deadline)?;
+        Ok(Job { inner: Arc::clone(&self.0), id, deadline, limit, taken: false })
+    }
+
+    /// Starts a pipeline of at most `depth` unanswered calls.
+    pub fn pipeline(&self, depth: usize) -> Pipeline {
+        Pipeline::new(self.clone(), depth)
+    }
+
+    /// Lends `bytes` of the request pool, to be filled in place and sent without a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PoolFull`], [`Error::MessageTooLarge`], [`Error::Memory`].
+    pub fn loan(&self, bytes: u64) -> Result<Loan, Error> {
+        self.0.loan(bytes)
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> &Address {
+        &self.0.address
+    }
+
+    /// Process that opened the session.
+    pub fn pid(&self) -> u32 {
+        self.0.socket.pid()
+    }
+
+    /// Whether the session still works.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn check(&self) -> Result<(), Error> {
+        self.0.check()
+    }
+
+    /// Ends the session now, for all clones: unanswered calls fail. Payloads and loans stay valid.
+    pub fn close(&self) {
+        self.0.break_off(Broken::Closed);
+    }
+
+    /// What the session has done so far.
+    pub fn stats(&self) -> ClientStats {
+        self.0.stats()
+    }
+}
+
+impl Inner {
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        self.control.layout(RegionOffset(offset)).expect("the control segment has its full length")
+    }
+
+    fn stats(&self) -> ClientStats {
+        let (request_pool_bytes, request_used_bytes) = {
+            let pool = lock(&self.requests);
+            (pool.total(), pool.used())
+        };
+        let response_pool_bytes =
+            self.responses.read().unwrap_or_else(PoisonError::into_inner).iter().map(|r| r.bytes()).sum();
+        let waits = lock(&self.collector).waiter.stats();
+        ClientStats {
+            calls: self.next_job.load(Ordering::Relaxed) - 1,
+            outstanding: lock(&self.jobs).outstanding(),
+            request_pool_bytes,
+            request_used_bytes,
+            response_pool_bytes,
+            waits_ready: waits.ready,
+            waits_spun: waits.spun,
+            parks: waits.parks,
+            spin_ns: waits.spin_ns,
+            server_busy_handlers: self.word(crate::layout::BUSY_HANDLERS_AT).load(Ordering::Relaxed),
+            server_sessions: self.word(crate::layout::SESSIONS_AT).load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A call whose answer is still to come. Dropping it abandons the answer; the server is not interrupted.
+pub struct Job {
+    inner: Arc<Inner>,
+    id: u64,
+    deadline: Option<Instant>,
+    limit: Option<Duration>,
+    taken: bool,
+}
+
+impl Job {
+    /// Number of the call in its session.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether the answer is there. Collects what has arrived, without waiting.
+    pub fn is_done(&self) -> bool {
+        self.inner.poll(self.id)
+    }
+
+    /// Waits for the answer, within the call's own time limit and `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::call`]. After `timeout` alone has passed, the job can be waited for again.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Payload, Error> {
+        if self.taken {
+            return Err(Error::Closed { what: "job, whose answer was taken," });
+        }
+        let patience = timeout.map(|timeout| Instant::now() + timeout);
+        let own_first = match (self.deadline, patience) {
+            (Some(own), Some(patience)) => own <= patience,
+            (own, _) => own.is_some(),
+        };
+        if own_first || patience.is_none() {
+            self.taken = true;
+            return self.inner.wait(self.id, self.deadline, self.limit);
+        }
+        if !self.inner.wait_done(self.id, patience)? {
+            return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
+        }
+        self.taken = true;
+        self.inner.wait(self.id, self.deadline, self.limit)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.inner.abandon(self.id);
+        }
+    }
+}
+
+pub(crate) fn memfd(region: &Region) -> BorrowedFd<'_> {
+    region.as_fd().expect("a memfd has a descriptor")
+}
+
+fn connect_socket(address: &Address) -> Result<SessionSocket, Error> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(Error::system("socket"))?;
+    let target = address.socket()?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target))
+        .map_err(|errno| Error::ServerUnavailable { address: address.to_string(), source: errno.into() })?;
+    Ok(SessionSocket::new(socket))
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Sending: find room for the data, copy it once (or not at all, if it lies in a loan), publish the call.
+//!
+//! Flow    credit ─▶ slot (free room, or a new segment, or wait for one) ─▶ copy ─▶ message ─▶ wake the server
+//! Order   a segment is announced on the socket before any message names it
+//! Owner   a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
+
+use super::collect::{Broken, Waiting};
+use super::{Inner, lock, memfd};
+use crate::error::Error;
+use crate::handshake::{self, AddSegment, REQUEST};
+use crate::layout::{MAGIC, SERVER_PARK_AT};
+use crate::message::{Kind, Message, operation_hash};
+use crate::payload::Outgoing;
+use crate::pool::{Pool, Slot};
+use memlift_engine::complete::{ParkWord, ring};
+use memlift_engine::region::{Region, RegionOptions};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// A slot of the request pool, freed when the last holder lets go.
+pub(crate) struct RequestSlot {
+    pool: Arc<Mutex<Pool>>,
+    slot: Option<Slot>,
+    pointer: *mut u8,
+    _region: Arc<Region>,
+}
+
+// SAFETY: the pointer lies in `_region`, which is Send + Sync; who may write is settled by the protocol, not by it.
+unsafe impl Send for RequestSlot {}
+// SAFETY: as above.
+unsafe impl Sync for RequestSlot {}
+
+impl RequestSlot {
+    fn slot(&self) -> &Slot {
+        self.slot.as_ref().expect("only Drop takes the slot")
+    }
+}
+
+impl Drop for RequestSlot {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            lock(&self.pool).free(slot);
+        }
+    }
+}
+
+/// Loans by (segment, offset of their start).
+pub(crate) type Loans = BTreeMap<(u32, u64), Weak<RequestSlot>>;
+
+/// A part of the request pool, lent to be filled in place. Send it (or a part of it) like any array: it is found by
+/// its address and not copied. It may be reused after its call's answer has come.
+pub struct Loan {
+    slot: Arc<RequestSlot>,
+    bytes: u64,
+}
+
+impl Loan {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Address of the first byte, valid as long as the loan or an unanswered call that sent it. The server can read
+    /// the bytes at any time, but not change them.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.slot.pointer
+    }
+
+    /// Copies `source` to `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If it does not fit.
+    pub fn write_at(&mut self, offset: u64, source: &[u8]) {
+        let end = offset.checked_add(source.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes), "write beyond the end of the loan");
+        // SAFETY: the slot is `bytes` long, the range was checked, and a borrowed slice cannot lie in the pool.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                source.as_ptr(),
+                self.slot.pointer.add(offset as usize),
+                source.len(),
+            );
+        }
+    }
+}
+
+impl<'a> From<&'a Loan> for Outgoing<'a> {
+    fn from(loan: &'a Loan) -> Outgoing<'a> {
+        // SAFETY: the slot is `bytes` long and lives as long as the loan.
+        unsafe { Outgoing::from_raw(crate::message::Shape::Bytes, loan.slot.pointer, loan.bytes, None) }
+    }
+}
+
+impl Inner {
+    /// Sends a call; gives its number.
+    pub(super) fn send(
+        &self,
+        operation: &str,
+        data: &Outgoing<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<u64, Error> {
+        self.check()?;
+        let bytes = data.bytes();
+        if bytes > self.message_bytes_max {
+            return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
+        }
+        self.credit(deadline)?;
+        let id = self.next_job.fetch_add(1, Ordering::Relaxed);
+        let mut message = Message::new(Kind::Call, id);
+        message.operation = operation_hash(operation);
+        message.deadline_ns = deadline.map_or(0, monotonic_ns);
+        let slot = match bytes {
+            0 => {
+                message.describe(&data.shape, 0, 0, 0);
+                None
+            }
+            _ => {
+                let (slot, offset) = match self.lent(data) {
+                    Some(found) => found,
+                    None => {
+                        let slot = self.take_slot(bytes, deadline)?;
+                        // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
+                        // itself belongs to another slot.
+                        unsafe { data.copy_to(slot.pointer) };
+                        (slot, 0)
+                    }
+                };
+                message.describe(&data.shape, slot.slot().segment, slot.slot().offset + offset, bytes);
+                Some(slot)
+            }
+        };
+        lock(&self.jobs).start(id, Waiting::new(operation, slot));
+        if let Err(error) = self.publish(&message, deadline) {
+            lock(&self.jobs).forget(id);
+            return Err(error);
+        }
+        self.row.call(bytes, true);
+        Ok(id)
+    }
+
+    /// The loan that the data lies in, and where, if all of it does.
+    fn lent(&self, data: &Outgoing<'_>) -> Option<(Arc<RequestSlot>, u64)> {
+        let loans = lock(&self.loans);
+        if loans.is_empty() || !data.is_contiguous() {
+            return None;
+        }
+        let (segment, offset) = lock(&self.requests).locate(data.source())?;
+        let (_, slot) = loans.range(..=(segment, offset)).next_back()?;
+        let slot = slot.upgrade()?;
+        let start = slot.slot();
+        let inside = offset - start.offset;
+        (start.segment == segment && inside + data.bytes() <= start.bytes).then_some((slot, inside))
+    }
+
+    pub(super) fn loan(&self, bytes: u64) -> Result<Loan, Error> {
+        self.check()?;
+        if bytes > self.message_bytes_max {
+            return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
+        }
+        let slot = self.take_slot(bytes.max(1), None)?;
+        let mut loans = lock(&self.loans);
+        loans.retain(|_, slot| slot.strong_count() > 0);
+        loans.insert((slot.slot().segment, slot.slot().offset), Arc::downgrade(&slot));
+        Ok(Loan { slot, bytes })
+    }
+
+    /// A free slot: from what is mapped, else from a new segment, else from what unanswered calls give back.
+    fn take_slot(&self, bytes: u64, deadline: Option<Instant>) -> Result<Arc<RequestSlot>, Error> {
+        loop {
+            let full = {
+                let mut pool = lock(&self.requests);
+                if let Some(slot) = pool.allocate(bytes) {
+                    let region = Arc::clone(pool.region(slot.segment));
+                    let pointer = region.base().cast_mut().wrapping_add(slot.offset as usize);
+                    return Ok(Arc::new(RequestSlot {
+                        pool: Arc::clone(&self.requests),
+                        slot: Some(slot),
+                        pointer,
+                        _region: region,
+                    }));
+                }
+                match pool.growth(bytes) {
+                    Some(growth) => {
+                        self.grow_requests(&mut pool, growth)?;
+                        continue;
+                    }
+                    None => Error::PoolFull { wanted: bytes, used: pool.used(), limit: pool.limit() },
+                }
+            };
+            if lock(&self.jobs).outstanding() == 0 || !self.wait_any(deadline)? {
+                return Err(full);
+            }
+        }
+    }
+
+    fn grow_requests(&self, pool: &mut Pool, bytes: u64) -> Result<(), Error> {
+        let region = Arc::new(Region::memfd("memlift-request", bytes, &RegionOptions::default())?);
+        let index = pool.add(Arc::clone(&region));
+        self.row.set_pool_bytes(pool.total());
+        self.announce(REQUEST, index, &region)
+    }
+
+    /// Sends a segment to the server.
+    pub(super) fn announce(&self, direction: u32, index: u32, region: &Region) -> Result<(), Error> {
+        let packet = AddSegment { magic: MAGIC, direction, index, bytes: region.bytes() };
+        handshake::send(&self.socket, &packet, &[memfd(region)]).map_err(|_| {
+            self.break_off(Broken::Died);
+            Error::PeerDied { peer: "server", doing: Some("growing the pool") }
+        })
+    }
+
+    /// Waits until fewer calls are unanswered than may be.
+    fn credit(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        loop {
+            let outstanding = lock(&self.jobs).outstanding();
+            if outstanding < self.outstanding_max {
+                return Ok(());
+            }
+            if !self.wait_any(deadline)? {
+                return Err(Error::Busy { outstanding });
+            }
+        }
+    }
+
+    /// Puts a message into the request ring, with the releases that are due, and wakes the server if it sleeps.
+    pub(super) fn publish(&self, message: &Message, deadline: Option<Instant>) -> Result<(), Error> {
+        let mut nap = Duration::from_micros(20);
+        loop {
+            {
+                let mut producer = lock(&self.producer);
+                let pushed = self.flush(&mut producer).and_then(|flushed| match flushed {
+                    true => producer.push(message),
+                    false => Ok(false),
+                });
+                match pushed {
+                    Ok(true) => break,
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.break_off(Broken::fault(&error));
+                        return Err(error);
+                    }
+                }
+            }
+            // The server is behind by a whole ring. It is not worth a handshake of its own: sleep a little.
+            self.wake_server();
+            self.check()?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Error::Busy { outstanding: lock(&self.jobs).outstanding() });
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(Duration::from_millis(5));
+        }
+        self.wake_server();
+        Ok(())
+    }
+
+    fn flush(&self, producer: &mut crate::ring::Producer) -> Result<bool, Error> {
+        let mut releases = lock(&self.releases);
+        while let Some(release) = releases.last() {
+            if !producer.push(release)? {
+                return Ok(false);
+            }
+            releases.pop();
+        }
+        Ok(true)
+    }
+
+    /// Tells the server that a response slot is free: now if that is easy, else with the next message. The server is
+    /// not woken for it; it looks when it needs room.
+    pub(super) fn release(&self, release: Message) {
+        if !self.socket.is_ours() || self.broken.get().is_some() {
+            return;
+        }
+        lock(&self.releases).push(release);
+        if let Ok(mut producer) = self.producer.try_lock() {
+            if let Err(error) = self.flush(&mut producer) {
+                drop(producer);
+                self.break_off(Broken::fault(&error));
+            }
+        }
+    }
+
+    fn wake_server(&self) {
+        ParkWord::from_atomic(self.word(SERVER_PARK_AT)).wake(|| ring(&self.server_event));
+    }
+}
+
+/// A time of this process as CLOCK_MONOTONIC nanoseconds, which all processes of the machine share.
+fn monotonic_ns(at: Instant) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let left = at.saturating_duration_since(Instant::now());
+    now_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)).max(1)
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong between two processes, each with what to do about it.
+
+use memlift_engine::region::RegionError;
+use std::time::Duration;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nobody listens at the address.
+    #[error("no server at {address}: start it first, or check the name with `memlift ipc ls` ({source})")]
+    ServerUnavailable {
+        /// The address tried.
+        address: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The server turned the client away.
+    #[error("the server at {address} refused this client: {reason}")]
+    Refused {
+        /// The address tried.
+        address: String,
+        /// What the server said.
+        reason: String,
+    },
+    /// The address is taken by a live server.
+    #[error("{address} is in use by a running server: stop it, or choose another name")]
+    AddressInUse {
+        /// The address.
+        address: String,
+    },
+    /// The address cannot be one.
+    #[error("{address:?} is not a server address: {reason}")]
+    BadAddress {
+        /// What was given.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The peer is gone.
+    #[error("the {peer} died or closed the connection{}: connect again when it is back", .doing.map(|d| format!(" while {d}")).unwrap_or_default())]
+    PeerDied {
+        /// `server` or `client`.
+        peer: &'static str,
+        /// What was going on.
+        doing: Option<&'static str>,
+    },
+    /// The peer wrote something that cannot be; the session is closed.
+    #[error("the peer broke the protocol ({what}); the session is closed: connect again")]
+    PeerFault {
+        /// What it wrote.
+        what: String,
+    },
+    /// Time is up.
+    #[error(
+        "no answer within {limit:?}: the server may still be working on it; raise the timeout or look with `memlift top`"
+    )]
+    DeadlineExceeded {
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// The server failed the call.
+    #[error("{0}")]
+    Remote(RemoteFailure),
+    /// The payload is larger than the limit.
+    #[error(
+        "a message of {bytes} bytes is over the limit of {limit}: send it in parts, or raise ipc.message_bytes_max on both sides"
+    )]
+    MessageTooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The pool is full of loans and unanswered calls.
+    #[error(
+        "the request pool is full ({used} of at most {limit} bytes in use by loans and unanswered calls, {wanted} more wanted): drop loans, collect results, or raise the pool's limit"
+    )]
+    PoolFull {
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes the pool may have.
+        limit: u64,
+    },
+    /// There is too little memory.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+    /// This client has as many unanswered calls as it may.
+    #[error("{outstanding} calls are unanswered, which is the limit: collect results first")]
+    Busy {
+        /// How many.
+        outstanding: usize,
+    },
+    /// The data cannot be sent.
+    #[error("cannot send {0}: convert it to an array of bool, integer, float or complex, or to bytes")]
+    UnsupportedType(String),
+    /// An operation of that name, or with the same hash, is registered.
+    #[error("operation {name:?} clashes with {other:?}: choose another name")]
+    OperationExists {
+        /// The new one.
+        name: String,
+        /// The old one.
+        other: String,
+    },
+    /// The process forked; the client stays with its parent.
+    #[error(
+        "this client was opened before a fork and belongs to process {pid}: open a new one in this process"
+    )]
+    Forked {
+        /// The parent.
+        pid: u32,
+    },
+    /// It was closed.
+    #[error("this {what} is closed: open a new one")]
+    Closed {
+        /// `client` or `server`.
+        what: &'static str,
+    },
+    /// A system call failed.
+    #[error("{doing} failed: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn peer_fault(what: impl Into<String>) -> Error {
+        Error::PeerFault { what: what.into() }
+    }
+
+    pub(crate) fn system(doing: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
+        move |errno| Error::System { doing, source: errno.into() }
+    }
+}
+
+/// How a call failed at the server.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteFailure {
+    /// The handler failed; the text is what it said, with its traceback where it has one.
+    #[error("the handler of {operation:?} failed: {message}")]
+    Handler {
+        /// The operation.
+        operation: String,
+        /// What the handler said.
+        message: String,
+    },
+    /// The server has no such operation.
+    #[error("the server has no operation {operation:?}; it has: {known}")]
+    UnknownOperation {
+        /// The operation.
+        operation: String,
+        /// What it has.
+        known: String,
+    },
+    /// The deadline had passed before a handler was free.
+    #[error(
+        "the server had no handler free for {operation:?} before the deadline: give it more handlers, or raise the timeout"
+    )]
+    Deadline {
+        /// The operation.
+        operation: String,
+    },
+    /// The reply did not fit.
+    #[error("there is no memory for the reply of {operation:?}: {message}")]
+    OutOfMemory {
+        /// The operation.
+        operation: String,
+        /// What was missing.
+        message: String,
+    },
+    /// The server did not understand the request.
+    #[error("the server could not take the request for {operation:?}: {message}")]
+    BadRequest {
+        /// The operation.
+        operation: String,
+        /// Why.
+        message: String,
+    },
+}

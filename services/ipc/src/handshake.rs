@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What crosses the socket: a greeting each way, later new segments. Everything else goes through the rings.
+//!
+//! Flow    client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
+//! Layout  packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
+//! Owner   a received packet is hostile: its length, kind and number of descriptors are checked before it is used
+
+use crate::error::Error;
+use crate::layout::{MAGIC, VERSION};
+use bytemuck::{Pod, Zeroable};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+/// Descriptors that come with a [`Hello`]: control, server's event, client's event, request and response segment.
+pub const HELLO_DESCRIPTORS: usize = 5;
+
+/// Direction of a payload segment: client to server.
+pub const REQUEST: u32 = 0;
+/// Direction of a payload segment: server to client.
+pub const RESPONSE: u32 = 1;
+
+/// The client's greeting.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Hello {
+    pub magic: u64,
+    pub version: u32,
+    pub reserved: u32,
+    pub control_bytes: u64,
+    pub request_bytes: u64,
+    pub response_bytes: u64,
+}
+
+/// The server's answer.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Welcome {
+    pub magic: u64,
+    pub version: u32,
+    /// 0: welcome. Otherwise the reason says why not.
+    pub refused: u32,
+    pub message_bytes_max: u64,
+    pub outstanding_max: u32,
+    pub pid: u32,
+    pub reason: [u8; 160],
+}
+
+/// A further segment of the client.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct AddSegment {
+    pub magic: u64,
+    /// [`REQUEST`] or [`RESPONSE`].
+    pub direction: u32,
+    /// Its number in that direction; they come in order.
+    pub index: u32,
+    pub bytes: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Hello>() == 40);
+    assert!(size_of::<Welcome>() == 192);
+    assert!(size_of::<AddSegment>() == 24);
+};
+
+impl Welcome {
+    /// A welcome.
+    pub fn granted(message_bytes_max: u64, outstanding_max: u32) -> Welcome {
+        Welcome {
+            magic: MAGIC,
+            version: VERSION,
+            refused: 0,
+            message_bytes_max,
+            outstanding_max,
+            pid: std::process::id(),
+            reason: [0; 160],
+        }
+    }
+
+    /// A refusal.
+    pub fn refused(reason: &str) -> Welcome {
+        let mut welcome = Welcome { refused: 1, ..Welcome::granted(0, 0) };
+        let mut end = reason.len().min(welcome.reason.len());
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        welcome.reason[..end].copy_from_slice(&reason.as_bytes()[..end]);
+        welcome
+    }
+
+    /// Why it was refused.
+    pub fn reason(&self) -> String {
+        let end = self.reason.iter().position(|&b| b == 0).unwrap_or(self.reason.len());
+        String::from_utf8_lossy(&self.reason[..end]).into_owned()
+    }
+}
+
+/// Sends one packet with descriptors.
+pub fn send<T: Pod>(
+    socket: impl AsFd,
+    packet: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), rustix::io::Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "at most 5 descriptors");
+    }
+    let bytes = [IoSlice::new(bytemuck::bytes_of(packet))];
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)).map(drop)
+}
+
+/// What a socket had to say.
+pub enum Received<const N: usize> {
+    /// A packet and the descriptors that came with it.
+    Packet([u8; N], usize, Vec<OwnedFd>),
+    /// Nothing at the moment.
+    Nothing,
+    /// The peer hung up.
+    HangUp,
+}
+
+/// Receives one packet of at most `N` bytes. Descriptors beyond the ones expected are closed.
+pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Received<N>, Error> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut packet = [0; N];
+    let got = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut [IoSliceMut::new(&mut packet)], &mut control, flags | RecvFlags::CMSG_CLOEXEC)
+    });
+    let got = match got {
+        Ok(got) => got,
+        Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => return Ok(Received::HangUp),
+        Err(errno) => return Err(Error::system("receiving from the session's socket")(errno)),
+    };
+    let descriptors: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if got.bytes == 0 && descriptors.is_empty() {
+        return Ok(Received::HangUp);
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Error::peer_fault("a packet that is too long"));
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Error::peer_fault(
+            "descriptors that did not arrive (too many, or this process has too few left: RLIMIT_NOFILE)",
+        ));
+    }
+    Ok(Received::Packet(packet, got.bytes, descriptors))
+}
+
+/// Reads a packet as `T` if its length and magic are right.
+pub fn parse<T: Pod>(packet: &[u8]) -> Result<T, Error> {
+    if packet.len() != size_of::<T>() {
+        return Err(Error::peer_fault(format!("a packet of {} bytes", packet.len())));
+    }
+    if packet[..8] != MAGIC.to_le_bytes() {
+        return Err(Error::peer_fault("not a memlift peer, or one of another major version"));
+    }
+    Ok(bytemuck::pod_read_unaligned(packet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_refusal_is_cut_between_characters() {
+        let welcome = Welcome::refused(&"ü".repeat(200));
+        assert_eq!(welcome.reason(), "ü".repeat(80));
+    }
+
+    #[test]
+    fn foreign_packets_are_faults() {
+        assert!(parse::<Hello>(&[0; 40]).is_err());
+        assert!(parse::<Hello>(&[0; 39]).is_err());
+        let hello = Hello { magic: MAGIC, ..Hello::zeroed() };
+        assert_eq!(parse::<Hello>(bytemuck::bytes_of(&hello)).unwrap().magic, MAGIC);
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control segment: what both sides of a session share besides payload.
+//!
+//! Layout  0     header, written by the client before it sends the segment: magic u64 · version u32 ·
+//!               ring entries u32
+//!         128   request ring tail u32 (client writes)      192  request ring head u32 (server writes)
+//!         256   response ring tail u32 (server writes)     320  response ring head u32 (client writes)
+//!         384   server's park word u32                     448  client's park word u32
+//!         512   response ring is blocked u32 (server sets, client clears and rings)
+//!         576   concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32
+//!         4096  request ring: 256 messages of 128 bytes
+//!         36864 response ring: 256 messages of 128 bytes
+//!         69632 end
+//! Order   each counter has a cache line of its own; tails are published with Release, read with Acquire.
+//! Owner   each field has exactly one writer. Heads and tails run freely and are taken modulo the entries.
+
+use crate::message::MESSAGE_BYTES;
+
+/// "memlift" and the major version of the format.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"memlift\x01");
+/// Format version; both sides must agree.
+pub const VERSION: u32 = 1;
+/// Messages per ring; a power of two.
+pub const RING_ENTRIES: u32 = 256;
+
+/// Offset of the magic.
+pub const MAGIC_AT: u64 = 0;
+/// Offset of the version.
+pub const VERSION_AT: u64 = 8;
+/// Offset of the number of ring entries.
+pub const ENTRIES_AT: u64 = 12;
+/// Offset of the request ring's tail.
+pub const REQUEST_TAIL_AT: u64 = 128;
+/// Offset of the request ring's head.
+pub const REQUEST_HEAD_AT: u64 = 192;
+/// Offset of the response ring's tail.
+pub const RESPONSE_TAIL_AT: u64 = 256;
+/// Offset of the response ring's head.
+pub const RESPONSE_HEAD_AT: u64 = 320;
+/// Offset of the word by which clients learn that the server sleeps.
+pub const SERVER_PARK_AT: u64 = 384;
+/// Offset of the word by which the server learns that the client sleeps.
+pub const CLIENT_PARK_AT: u64 = 448;
+/// Offset of the word that says that the server has replies for which the ring had no room.
+pub const RESPONSE_BLOCKED_AT: u64 = 512;
+/// Offset of the number of sessions of this server.
+pub const SESSIONS_AT: u64 = 576;
+/// Offset of the number of handlers at work.
+pub const BUSY_HANDLERS_AT: u64 = 580;
+/// Offset of the request ring.
+pub const REQUEST_RING_AT: u64 = 4096;
+/// Offset of the response ring.
+pub const RESPONSE_RING_AT: u64 = REQUEST_RING_AT + RING_ENTRIES as u64 * MESSAGE_BYTES as u64;
+/// Bytes of the control segment.
+pub const CONTROL_BYTES: u64 = RESPONSE_RING_AT + RING_ENTRIES as u64 * MESSAGE_BYTES as u64;
+
+const _: () = {
+    assert!(RING_ENTRIES.is_power_of_two());
+    assert!(RESPONSE_RING_AT == 36864);
+    assert!(CONTROL_BYTES == 69632);
+    assert!(CONTROL_BYTES % 4096 == 0);
+};
+
+/// Most segments per direction.
+pub const SEGMENTS_MAX: usize = 64;
+/// Payloads start at multiples of this inside a segment, bytes.
+pub const GRANULE_BYTES: u64 = 256;

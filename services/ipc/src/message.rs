@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The message: one entry of a ring, 128 bytes, and what it may say about a payload.
+//!
+//! Layout  0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor) · 3 element kind u8 (a letter) ·
+//!         4 element bytes u8 · 5 dimensions u8 · 6 status u16
+//!         8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 reserved u32
+//!        32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 reserved u64
+//!        64 shape: 8 × u64
+//! Owner   the producer's until its ring's tail passes it; the consumer copies it once and judges the copy.
+
+use crate::error::Error;
+use bytemuck::{Pod, Zeroable};
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 128;
+/// Most dimensions of a tensor.
+pub const DIMENSIONS_MAX: usize = 8;
+
+/// What a message is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Client: run an operation.
+    Call = 1,
+    /// Server: its result.
+    Reply = 2,
+    /// Server: its failure; the payload is text.
+    Failure = 3,
+    /// Either: a slot of yours that I was viewing is free. `job` names the request; `segment` and `offset` the
+    /// response.
+    Release = 4,
+    /// Server: the reply of `job` needs `bytes` of room in the response pool.
+    NeedRoom = 5,
+    /// Client: there is none; drop that reply.
+    NoRoom = 6,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Kind> {
+        [Kind::Call, Kind::Reply, Kind::Failure, Kind::Release, Kind::NeedRoom, Kind::NoRoom]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Reply flag: the server still views the request's slot and will send a [`Kind::Release`] for it.
+pub const FLAG_RETAINED: u8 = 1;
+
+/// Why a call failed, as it crosses the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum FailureCode {
+    /// The handler raised.
+    Handler = 1,
+    /// No such operation.
+    UnknownOperation = 2,
+    /// The deadline had passed before the handler started.
+    Deadline = 3,
+    /// The server is short of memory.
+    OutOfMemory = 4,
+    /// The request was malformed.
+    BadRequest = 5,
+}
+
+/// One message, as bytes.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Message {
+    /// See [`Kind`].
+    pub kind: u8,
+    /// See [`FLAG_RETAINED`].
+    pub flags: u8,
+    /// 0 none, 1 bytes, 2 tensor.
+    pub payload: u8,
+    /// Letter of the element type.
+    pub element_kind: u8,
+    /// Bytes of one element.
+    pub element_bytes: u8,
+    /// Dimensions of the tensor.
+    pub dimensions: u8,
+    /// See [`FailureCode`].
+    pub status: u16,
+    /// The call this is about.
+    pub job: u64,
+    /// Hash of the operation's name, see [`operation_hash`].
+    pub operation: u64,
+    /// Payload segment.
+    pub segment: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Payload offset in its segment, bytes.
+    pub offset: u64,
+    /// Payload length, bytes.
+    pub bytes: u64,
+    /// CLOCK_MONOTONIC nanoseconds; 0: none.
+    pub deadline_ns: u64,
+    /// 0.
+    pub reserved2: u64,
+    /// Shape of the tensor, outermost first.
+    pub shape: [u64; DIMENSIONS_MAX],
+}
+
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<Message>() == MESSAGE_BYTES);
+    assert!(offset_of!(Message, flags) == 1);
+    assert!(offset_of!(Message, payload) == 2);
+    assert!(offset_of!(Message, element_kind) == 3);
+    assert!(offset_of!(Message, element_bytes) == 4);
+    assert!(offset_of!(Message, dimensions) == 5);
+    assert!(offset_of!(Message, status) == 6);
+    assert!(offset_of!(Message, job) == 8);
+    assert!(offset_of!(Message, operation) == 16);
+    assert!(offset_of!(Message, segment) == 24);
+    assert!(offset_of!(Message, offset) == 32);
+    assert!(offset_of!(Message, bytes) == 40);
+    assert!(offset_of!(Message, deadline_ns) == 48);
+    assert!(offset_of!(Message, shape) == 64);
+};
+
+impl Message {
+    /// A message of `kind` about `job`, everything else zero.
+    pub fn new(kind: Kind, job: u64) -> Message {
+        Message { kind: kind as u8, job, ..Message::zeroed() }
+    }
+
+    /// What it is for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] for a kind that does not exist.
+    pub fn kind(&self) -> Result<Kind, Error> {
+        Kind::from_byte(self.kind).ok_or_else(|| Error::peer_fault(format!("message kind {}", self.kind)))
+    }
+
+    /// Says where and what the payload is.
+    pub fn describe(&mut self, shape: &Shape, segment: u32, offset: u64, bytes: u64) {
+        self.segment = segment;
+        self.offset = offset;
+        self.bytes = bytes;
+        match shape {
+            Shape::None => self.payload = 0,
+            Shape::Bytes => self.payload = 1,
+            Shape::Tensor(tensor) => {
+                self.payload = 2;
+                self.element_kind = tensor.element.kind;
+                self.element_bytes = tensor.element.bytes;
+                self.dimensions = tensor.shape().len() as u8;
+                self.shape[..tensor.shape().len()].copy_from_slice(tensor.shape());
+            }
+        }
+    }
+
+    /// What the payload is, checked: known element type, and a shape whose bytes are exactly the payload's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] naming what is wrong.
+    pub fn shape(&self) -> Result<Shape, Error> {
+        match self.payload {
+            0 if self.bytes == 0 => Ok(Shape::None),
+            0 => Err(Error::peer_fault("bytes without a payload")),
+            1 => Ok(Shape::Bytes),
+            2 => {
+                let element = ElementType { kind: self.element_kind, bytes: self.element_bytes };
+                if !element.is_known() {
+                    return Err(Error::peer_fault(format!("element type {element:?}")));
+                }
+                let dimensions = usize::from(self.dimensions);
+                if dimensions > DIMENSIONS_MAX {
+                    return Err(Error::peer_fault(format!("{dimensions} dimensions")));
+                }
+                let tensor = Tensor::new(element, &self.shape[..dimensions])
+                    .map_err(|error| Error::peer_fault(error.to_string()))?;
+                if tensor.bytes() != self.bytes {
+                    return Err(Error::peer_fault("a shape that does not fit the payload's length"));
+                }
+                Ok(Shape::Tensor(tensor))
+            }
+            other => Err(Error::peer_fault(format!("payload kind {other}"))),
+        }
+    }
+}
+
+/// What a payload is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// Nothing.
+    None,
+    /// Plain bytes.
+    Bytes,
+    /// An array.
+    Tensor(Tensor),
+}
+
+/// Element type of an array, in the letters of numpy's array interface: `b` bool, `i` signed, `u` unsigned, `f`
+/// float, `c` complex; and the bytes of one element.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ElementType {
+    /// `b`, `i`, `u`, `f` or `c`.
+    pub kind: u8,
+    /// Bytes of one element.
+    pub bytes: u8,
+}
+
+impl ElementType {
+    /// 32-bit float.
+    pub const F32: ElementType = ElementType { kind: b'f', bytes: 4 };
+    /// 64-bit float.
+    pub const F64: ElementType = ElementType { kind: b'f', bytes: 8 };
+    /// Unsigned byte.
+    pub const U8: ElementType = ElementType { kind: b'u', bytes: 1 };
+    /// 64-bit unsigned.
+    pub const U64: ElementType = ElementType { kind: b'u', bytes: 8 };
+    /// 64-bit signed.
+    pub const I64: ElementType = ElementType { kind: b'i', bytes: 8 };
+
+    /// Whether both sides of a session know it.
+    pub fn is_known(self) -> bool {
+        matches!(
+            (self.kind, self.bytes),
+            (b'b', 1) | (b'i' | b'u', 1 | 2 | 4 | 8) | (b'f', 2 | 4 | 8) | (b'c', 8 | 16)
+        )
+    }
+}
+
+/// Element type and shape of a C-contiguous array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    element: ElementType,
+    dimensions: u8,
+    shape: [u64; DIMENSIONS_MAX],
+    bytes: u64,
+}
+
+impl Tensor {
+    /// Describes an array; `shape` outermost first, empty for a scalar.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedType`] for an unknown element type, more than 8 dimensions, or a size beyond u64.
+    pub fn new(element: ElementType, shape: &[u64]) -> Result<Tensor, Error> {
+        if !element.is_known() {
+            return Err(Error::UnsupportedType(format!(
+                "element type '{}{}'",
+                char::from(element.kind),
+                element.bytes
+            )));
+        }
+        if shape.len() > DIMENSIONS_MAX {
+            return Err(Error::UnsupportedType(format!(
+                "an array of {} dimensions (at most {DIMENSIONS_MAX})",
+                shape.len()
+            )));
+        }
+        let bytes = shape
+            .iter()
+            .try_fold(u64::from(element.bytes), |bytes, &n| bytes.checked_mul(n))
+            .ok_or_else(|| Error::UnsupportedType("an array of more than 2^64 bytes".into()))?;
+        let mut own = [0; DIMENSIONS_MAX];
+        own[..shape.len()].copy_from_slice(shape);
+        Ok(Tensor { element, dimensions: shape.len() as u8, shape: own, bytes })
+    }
+
+    /// Element type.
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// Shape, outermost first.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape[..usize::from(self.dimensions)]
+    }
+
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// What stands for an operation's name in a message: FNV-1a, 64 bits. A server refuses two names that collide.
+pub const fn operation_hash(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_described_tensor_reads_back() {
+        let tensor = Tensor::new(ElementType::F32, &[200_000, 30]).unwrap();
+        let mut message = Message::new(Kind::Call, 7);
+        message.describe(&Shape::Tensor(tensor), 1, 256, tensor.bytes());
+        assert_eq!(message.shape().unwrap(), Shape::Tensor(tensor));
+        assert_eq!(message.bytes, 24_000_000);
+    }
+
+    #[test]
+    fn lies_about_the_shape_are_faults() {
+        let tensor = Tensor::new(ElementType::F64, &[4, 4]).unwrap();
+        let mut message = Message::new(Kind::Call, 7);
+        message.describe(&Shape::Tensor(tensor), 0, 0, tensor.bytes());
+        let mut liar = message;
+        liar.shape[0] = u64::MAX;
+        assert!(matches!(liar.shape(), Err(Error::PeerFault { .. })));
+        liar = message;
+        liar.dimensions = 9;
+        assert!(matches!(liar.shape(), Err(Error::PeerFault { .. })));
+        liar = message;
+        liar.element_kind = b'O';
+        assert!(matches!(liar.shape(), Err(Error::PeerFault { .. })));
+        liar = message;
+        liar.bytes += 1;
+        assert!(matches!(liar.shape(), Err(Error::PeerFault { .. })));
+        liar = message;
+        liar.payload = 9;
+        assert!(matches!(liar.shape(), Err(Error::PeerFault { .. })));
+    }
+}

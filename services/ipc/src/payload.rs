@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Payloads: what goes out (borrowed, copied once into a pool) and what came in (viewed where it lies).
+//!
+//! Flow    `Outgoing` ──gathered by the engine──▶ slot in a pool ──message──▶ `Payload` in the other process
+//! Owner   an `Outgoing` borrows its bytes until the call has copied them; a `Payload` keeps its segment mapped and
+//!         its slot leased until the last clone of it is dropped
+//! Not here `&[u8]` to a payload: the peer can change it at any time. Copy it out, or go through the raw pointer.
+#![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
+
+use crate::error::Error;
+use crate::message::{Shape, Tensor};
+use crate::shim::{Cache, Engine};
+use memlift_engine::region::Region;
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Data to send: bytes or an array, borrowed for as long as the copy takes.
+#[derive(Clone, Debug)]
+pub struct Outgoing<'a> {
+    pub(crate) shape: Shape,
+    source: *const u8,
+    bytes: u64,
+    strides: Option<Vec<i64>>,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: it is a shared borrow of bytes, which other threads may read too.
+unsafe impl Send for Outgoing<'_> {}
+
+impl<'a> Outgoing<'a> {
+    /// Nothing.
+    pub fn none() -> Outgoing<'static> {
+        Outgoing {
+            shape: Shape::None,
+            source: std::ptr::null(),
+            bytes: 0,
+            strides: None,
+            borrowed: PhantomData,
+        }
+    }
+
+    /// An array, C-contiguous in `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedType`] if the shape and the bytes do not agree.
+    pub fn tensor(tensor: Tensor, bytes: &'a [u8]) -> Result<Outgoing<'a>, Error> {
+        if tensor.bytes() != bytes.len() as u64 {
+            return Err(Error::UnsupportedType(format!(
+                "an array of {} bytes in {} bytes of memory",
+                tensor.bytes(),
+                bytes.len()
+            )));
+        }
+        let mut outgoing = Outgoing::from(bytes);
+        outgoing.shape = Shape::Tensor(tensor);
+        Ok(outgoing)
+    }
+
+    /// Bytes or an array anywhere in memory.
+    ///
+    /// `strides`: bytes from one element to the next along each dimension, `None` for C order.
+    ///
+    /// # Safety
+    ///
+    /// Until the value is dropped, every byte that shape and strides reach from `source` is readable, and nobody
+    /// writes it.
+    pub unsafe fn from_raw(
+        shape: Shape,
+        source: *const u8,
+        bytes: u64,
+        strides: Option<Vec<i64>>,
+    ) -> Outgoing<'a> {
+        let bytes = match &shape {
+            Shape::None => 0,
+            Shape::Bytes => bytes,
+            Shape::Tensor(tensor) => tensor.bytes(),
+        };
+        let contiguous = match (&shape, &strides) {
+            (Shape::Tensor(tensor), Some(strides)) => is_contiguous(tensor, strides),
+            _ => true,
+        };
+        let strides = if contiguous { None } else { strides };
+        Outgoing { shape, source, bytes, strides, borrowed: PhantomData }
+    }
+
+    /// What it is.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Bytes it takes in a pool.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Address of its first byte.
+    pub(crate) fn source(&self) -> *const u8 {
+        self.source
+    }
+
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.strides.is_none()
+    }
+
+    /// Copies it, packed, to `target`.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for `bytes` bytes and does not overlap the source.
+    pub(crate) unsafe fn copy_to(&self, target: *mut u8) {
+        if self.bytes == 0 {
+            return;
+        }
+        let engine = Engine::global();
+        match (&self.strides, &self.shape) {
+            (Some(strides), Shape::Tensor(tensor)) => {
+                // SAFETY: the constructor's caller vouches for the source, ours for the target.
+                unsafe { gather(engine, target, self.source, tensor, strides) };
+            }
+            // SAFETY: as above; without strides the source is `bytes` long.
+            _ => unsafe {
+                engine.copy_raw(target, self.source, self.bytes as usize, Cache::Auto);
+            },
+        }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Outgoing<'a> {
+    fn from(bytes: &'a [u8]) -> Outgoing<'a> {
+        Outgoing {
+            shape: Shape::Bytes,
+            source: bytes.as_ptr(),
+            bytes: bytes.len() as u64,
+            strides: None,
+            borrowed: PhantomData,
+        }
+    }
+}
+
+fn is_contiguous(tensor: &Tensor, strides: &[i64]) -> bool {
+    let mut expected = i64::from(tensor.element().bytes);
+    for (&extent, &stride) in tensor.shape().iter().zip(strides).rev() {
+        if extent == 0 {
+            return true;
+        }
+        if extent != 1 && stride != expected {
+            return false;
+        }
+        expected *= extent as i64;
+    }
+    true
+}
+
+/// Packs a strided array: the inner dimensions that are contiguous form a row, the next one outside them is one
+/// strided copy of the engine, and the rest is counted through.
+///
+/// # Safety
+///
+/// As for [`Outgoing::copy_to`].
+unsafe fn gather(engine: &Engine, target: *mut u8, source: *const u8, tensor: &Tensor, strides: &[i64]) {
+    let shape = tensor.shape();
+    let mut row_bytes = i64::from(tensor.element().bytes);
+    let mut inner = shape.len();
+    while inner > 0 && (shape[inner - 1] == 1 || strides[inner - 1] == row_bytes) {
+        inner -= 1;
+        row_bytes *= shape[inner] as i64;
+    }
+    // Not contiguous, so at least one dimension is left: it gives the rows of one strided copy.
+    let Some(rows_at) = inner.checked_sub(1) else { return };
+    let (rows, stride) = (shape[rows_at], strides[rows_at]);
+    let block = rows as i64 * row_bytes;
+    let mut index = vec![0u64; rows_at];
+    let mut target = target;
+    loop {
+        let offset: i64 = index.iter().zip(strides).map(|(&i, &stride)| i as i64 * stride).sum();
+        // SAFETY: every index is below its extent, so the rows are part of the array, and the blocks written so far
+        // plus this one are at most the tensor's bytes.
+        unsafe {
+            engine.copy_strided_raw(
+                target,
+                source.offset(offset as isize),
+                rows as usize,
+                row_bytes as usize,
+                stride as isize,
+                Cache::Auto,
+            );
+            target = target.add(block as usize);
+        }
+        let Some(axis) = (0..rows_at).rev().find(|&axis| index[axis] + 1 < shape[axis]) else { return };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
+
+/// What keeps a payload's slot leased; gives it back when dropped.
+pub(crate) type Lease = Arc<dyn Any + Send + Sync>;
+
+/// Data received, viewed in the pool where it lies. Clones share the lease.
+#[derive(Clone)]
+pub struct Payload {
+    shape: Shape,
+    bytes: u64,
+    pointer: *const u8,
+    _region: Option<Arc<Region>>,
+    _lease: Option<Lease>,
+}
+
+// SAFETY: the pointer lies in `_region`, which is Send + Sync; it is only read, and never through a reference.
+unsafe impl Send for Payload {}
+// SAFETY: as above.
+unsafe impl Sync for Payload {}
+
+impl std::fmt::Debug for Payload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Payload").field("shape", &self.shape).field("bytes", &self.bytes).finish()
+    }
+}
+
+impl Payload {
+    /// A payload of no bytes: nothing, empty bytes, or an array with an extent of zero.
+    pub(crate) fn empty(shape: Shape) -> Payload {
+        Payload { shape, bytes: 0, pointer: std::ptr::null(), _region: None, _lease: None }
+    }
+
+    pub(crate) fn view(
+        shape: Shape,
+        bytes: u64,
+        pointer: *const u8,
+        region: Arc<Region>,
+        lease: Lease,
+    ) -> Payload {
+        Payload { shape, bytes, pointer, _region: Some(region), _lease: Some(lease) }
+    }
+
+    /// What it is.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Element type and shape, if it is an array.
+    pub fn as_tensor(&self) -> Option<&Tensor> {
+        match &self.shape {
+            Shape::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Address of the first byte, valid while this payload or a clone of it lives. The peer may change the bytes:
+    /// read them through raw pointers only.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.pointer
+    }
+
+    /// Copies it into `target`.
+    ///
+    /// # Panics
+    ///
+    /// If the lengths differ.
+    pub fn read_into(&self, target: &mut [u8]) {
+        assert_eq!(target.len() as u64, self.bytes, "target has another length than the payload");
+        if !target.is_empty() {
+            // SAFETY: the view was bounds-checked against its region when it was made, and both are as long.
+            unsafe {
+                Engine::global().copy_raw(target.as_mut_ptr(), self.pointer, target.len(), Cache::Auto)
+            };
+        }
+    }
+
+    /// A copy of it.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = vec![0; self.bytes as usize];
+        self.read_into(&mut copy);
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::ElementType;
+    use proptest::prelude::*;
+
+    fn naive(source: &[u8], base: usize, shape: &[u64], strides: &[i64], element: usize) -> Vec<u8> {
+        let mut packed = Vec::new();
+        let total: u64 = shape.iter().product();
+        for mut flat in 0..total {
+            let mut at = base as i64;
+            for (&extent, &stride) in shape.iter().zip(strides).rev() {
+                at += (flat % extent) as i64 * stride;
+                flat /= extent;
+            }
+            packed.extend_from_slice(&source[at as usize..at as usize + element]);
+        }
+        packed
+    }
+
+    proptest! {
+        #[test]
+        fn strided_arrays_arrive_packed(
+            shape in proptest::collection::vec(1u64..6, 1..5),
+            order in Just(()).prop_perturb(|(), mut rng| rng.next_u64()),
+            steps in proptest::collection::vec(1i64..4, 4),
+            flips in proptest::collection::vec(any::<bool>(), 4),
+        ) {
+            // A memory order by permuting the axes, each with a gap factor, some of them reversed.
+            let mut axes: Vec<usize> = (0..shape.len()).collect();
+            let mut seed = order;
+            for i in (1..axes.len()).rev() {
+                axes.swap(i, (seed % (i as u64 + 1)) as usize);
+                seed /= 7;
+            }
+            let mut strides = vec![0i64; shape.len()];
+            let mut span = 4i64;
+            for &axis in &axes {
+                strides[axis] = span * steps[axis % 4];
+                span = strides[axis] * shape[axis] as i64;
+            }
+            let source: Vec<u8> = (0..span as usize + 4).map(|i| (i * 31 % 251) as u8).collect();
+            let mut base = 0i64;
+            for axis in 0..shape.len() {
+                if flips[axis % 4] {
+                    base += strides[axis] * (shape[axis] as i64 - 1);
+                    strides[axis] = -strides[axis];
+                }
+            }
+            let tensor = Tensor::new(ElementType::F32, &shape).unwrap();
+            let expected = naive(&source, base as usize, &shape, &strides, 4);
+            // SAFETY: strides and base were built to stay inside `source`.
+            let outgoing = unsafe {
+                Outgoing::from_raw(Shape::Tensor(tensor), source.as_ptr().add(base as usize), 0, Some(strides))
+            };
+            let mut target = vec![0u8; expected.len()];
+            // SAFETY: the target is as long as the tensor.
+            unsafe { outgoing.copy_to(target.as_mut_ptr()) };
+            prop_assert_eq!(target, expected);
+        }
+    }
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The dispatcher: one thread that owns all request rings, takes what arrives, and sleeps when nothing does.
+//!
+//! Flow    busy sessions are polled; the others have announced that they are not looked at, so their clients ring
+//!         epoll ─▶ new connections, greetings, new segments, hang-ups, rings of quiet sessions
+//! Order   a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
+//! Owner   consumers of the request rings live here and nowhere else
+
+use super::listen::{Listener, Peer};
+use super::reply::{Request, RequestLease, Responder};
+use super::session::{Session, Views};
+use super::{Shared, Task};
+use crate::error::Error;
+use crate::fork::SessionSocket;
+use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
+use crate::message::{FailureCode, Kind, Message};
+use crate::payload::Payload;
+use crate::ring::Consumer;
+use memlift_engine::complete::{Parker, Waited, Waiter};
+use memlift_engine::region::RegionOffset;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::RecvFlags;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const FIRST: u64 = 2;
+
+/// Messages taken from one session before the next one has its turn.
+const TURN: usize = 16;
+/// Rounds over the busy sessions between two looks at epoll.
+const ROUNDS: u32 = 32;
+/// Sleeps without a message after which a session counts as quiet.
+const PATIENCE: u32 = 16;
+
+struct Entry {
+    session: Arc<Session>,
+    consumer: Consumer,
+    idle: u32,
+}
+
+/// A connection that has not greeted yet.
+struct Caller {
+    socket: SessionSocket,
+    peer: Peer,
+}
+
+pub(super) struct Dispatcher {
+    shared: Arc<Shared>,
+    listener: Listener,
+    epoll: OwnedFd,
+    callers: HashMap<u64, Caller>,
+    sessions: HashMap<u64, Entry>,
+    busy: Vec<u64>,
+    next: u64,
+}
+
+/// Sleeps in epoll, with the park words of all busy sessions up.
+struct EpollParker<'a> {
+    epoll: &'a OwnedFd,
+    sessions: Vec<&'a Session>,
+    events: RefCell<Vec<epoll::Event>>,
+}
+
+impl Parker for EpollParker<'_> {
+    fn prepare(&self) {
+        self.sessions.iter().for_each(|session| session.park_word().prepare());
+    }
+
+    fn park(&self, until: Option<Instant>) -> io::Result<()> {
+        let timeout = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            rustix::time::Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }
+        });
+        poll_events(self.epoll, &mut self.events.borrow_mut(), timeout.as_ref())
+    }
+
+    fn finish(&self) {
+        self.sessions.iter().for_each(|session| session.park_word().finish());
+    }
+}
+
+fn poll_events(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<&rustix::time::Timespec>,
+) -> io::Result<()> {
+    events.clear();
+    events.reserve(64);
+    match epoll::wait(epoll, spare_capacity(events), timeout) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Dispatcher, Error> {
+        let listener = crate::client::lock(&shared.listener).take();
+        let listener =
+            listener.ok_or(Error::Closed { what: "server (or its dispatcher runs already), so it" })?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
+        let dispatcher = Dispatcher {
+            listener,
+            epoll,
+            callers: HashMap::new(),
+            sessions: HashMap::new(),
+            busy: Vec::new(),
+            next: FIRST,
+            shared,
+        };
+        dispatcher.watch(&dispatcher.listener, LISTENER)?;
+        dispatcher.watch(&dispatcher.shared.stop_event, STOP)?;
+        Ok(dispatcher)
+    }
+
+    fn watch(&self, fd: &impl AsFd, data: u64) -> Result<(), Error> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(data), EventFlags::IN)
+            .map_err(Error::system("epoll_ctl"))
+    }
+
+    pub(super) fn run(mut self) -> Result<(), Error> {
+        let mut waiter = Waiter::new(self.shared.options.wait);
+        let mut events = Vec::new();
+        let mut rounds = 0;
+        while !self.shared.is_stopped() {
+            let progressed = self.serve_busy();
+            rounds += 1;
+            if progressed && rounds < ROUNDS {
+                continue;
+            }
+            rounds = 0;
+            if progressed {
+                let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+                poll_events(&self.epoll, &mut events, Some(&now))
+                    .map_err(|source| Error::System { doing: "epoll_wait", source })?;
+            } else {
+                events = self.sleep(&mut waiter)?;
+            }
+            for event in &events {
+                self.handle(event.data.u64());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a message of a busy session, or for an event.
+    fn sleep(&mut self, waiter: &mut Waiter) -> Result<Vec<epoll::Event>, Error> {
+        self.quieten();
+        let busy: Vec<&Entry> = self.busy.iter().filter_map(|key| self.sessions.get(key)).collect();
+        let line = match busy.as_slice() {
+            [only] => only.consumer.line(),
+            _ => std::ptr::null(),
+        };
+        let parker = EpollParker {
+            epoll: &self.epoll,
+            sessions: busy.iter().map(|entry| &*entry.session).collect(),
+            events: RefCell::default(),
+        };
+        let shared = &self.shared;
+        let waited = waiter.wait(
+            &parker,
+            line,
+            || {
+                busy.iter().any(|entry| entry.consumer.is_ready())
+                    || !parker.events.borrow().is_empty()
+                    || shared.is_stopped()
+            },
+            None,
+            None,
+        );
+        match waited {
+            Waited::Ready | Waited::TimedOut => Ok(parker.events.into_inner()),
+            Waited::Broken(source) => Err(Error::System { doing: "epoll_wait", source }),
+        }
+    }
+
+    /// Stops polling sessions that have been idle for a while.
+    fn quieten(&mut self) {
+        let sessions = &mut self.sessions;
+        self.busy.retain(|key| {
+            let Some(entry) = sessions.get_mut(key) else { return false };
+            entry.idle += 1;
+            if entry.idle <= PATIENCE {
+                return true;
+            }
+            entry.session.park_word().prepare();
+            if entry.consumer.is_ready() {
+                entry.session.park_word().finish();
+                return true;
+            }
+            false
+        });
+    }
+
+    /// Takes messages of all busy sessions; gives whether there were any.
+    fn serve_busy(&mut self) -> bool {
+        let mut progressed = false;
+        let mut at = 0;
+        while let Some(&key) = self.busy.get(at) {
+            at += 1;
+            match self.serve(key) {
+                Ok(taken) => progressed |= taken > 0,
+                Err(error) => {
+                    self.fault(key, &error);
+                    at -= 1;
+                }
+            }
+        }
+        progressed
+    }
+
+    fn serve(&mut self, key: u64) -> Result<usize, Error> {
+        let mut taken = 0;
+        while taken < TURN {
+            let Some(entry) = self.sessions.get_mut(&key) else { break };
+            let Some(message) = entry.consumer.pop()? else { break };
+            entry.idle = 0;
+            taken += 1;
+            let session = Arc::clone(&entry.session);
+            self.accept(&session, &message)?;
+        }
+        Ok(taken)
+    }
+
+    fn accept(&mut self, session: &Arc<Session>, message: &Message) -> Result<(), Error> {
+        match message.kind()? {
+            Kind::Call => self.call(session, message),
+            Kind::Release => session.released(message.segment, message.offset),
+            Kind::NoRoom => session.no_room(message.job),
+            Kind::Reply | Kind::Failure | Kind::NeedRoom => {
+                Err(Error::peer_fault("a server's message from a client"))
+            }
+        }
+    }
+
+    fn call(&mut self, session: &Arc<Session>, message: &Message) -> Result<(), Error> {
+        let options = &self.shared.options;
+        if session.unanswered.load(Ordering::Relaxed) >= options.outstanding_max {
+            return Err(Error::peer_fault("more unanswered calls than were granted"));
+        }
+        let views = Arc::new(Views::default());
+        let lease = Arc::new(RequestLease {
+            session: Arc::clone(session),
+            job: message.job,
+            views: Arc::clone(&views),
+        });
+        let payload = view(session, message, lease)?;
+        session.row.call(message.bytes, false);
+        let responder = Responder::new(Arc::clone(session), message.job, views, options.message_bytes_max);
+        if message.bytes > options.message_bytes_max {
+            drop(payload);
+            responder.fail_as(
+                FailureCode::BadRequest,
+                &format!("{} bytes are over the limit of {}", message.bytes, options.message_bytes_max),
+            );
+            return Ok(());
+        }
+        match self.shared.operation(message.operation) {
+            Ok(operation) => {
+                let request = Request::new(payload, operation.shared_name(), message.deadline_ns);
+                self.shared.take(Task { operation, request, responder });
+            }
+            Err(known) => {
+                drop(payload);
+                responder.fail_as(FailureCode::UnknownOperation, &known);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, data: u64) {
+        match data {
+            LISTENER => self.accept_connections(),
+            STOP => {}
+            _ => {
+                let key = data & !1;
+                let result = match (data & 1, self.callers.contains_key(&key)) {
+                    (0, true) => self.greet(key),
+                    (0, false) => self.hear(key),
+                    _ => self.rung(key),
+                };
+                if let Err(error) = result {
+                    self.fault(key, &error);
+                }
+            }
+        }
+    }
+
+    fn accept_connections(&mut self) {
+        // A descriptor shortage must not make this loop spin: the listener stays readable and is looked at again.
+        while let Ok(Some(socket)) = self.listener.accept() {
+            let Ok(peer) = Peer::of(&socket) else { continue };
+            let socket = SessionSocket::new(socket);
+            if let Some(reason) = peer.refusal(&self.shared.options, self.sessions.len() + self.callers.len())
+            {
+                self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+                let _ = handshake::send(&socket, &Welcome::refused(&reason), &[]);
+                continue;
+            }
+            self.next += 2;
+            let key = self.next;
+            if self.watch(&socket, key).is_ok() {
+                self.callers.insert(key, Caller { socket, peer });
+            }
+        }
+    }
+
+    /// The first packet of a connection.
+    fn greet(&mut self, key: u64) -> Result<(), Error> {
+        let Some(caller) = self.callers.get(&key) else { return Ok(()) };
+        let (packet, length, descriptors) =
+            match handshake::receive::<256>(&caller.socket, RecvFlags::DONTWAIT)? {
+                Received::Packet(packet, length, descriptors) => (packet, length, descriptors),
+                Received::Nothing => return Ok(()),
+                Received::HangUp => {
+                    self.callers.remove(&key);
+                    return Ok(());
+                }
+            };
+        let hello: Hello = handshake::parse(&packet[..length])?;
+        let Some(Caller { socket, peer }) = self.callers.remove(&key) else { return Ok(()) };
+        let refuse = socket.as_fd().try_clone_to_owned();
+        let address = self.shared.address.to_string();
+        let limit = self.shared.options.pool_bytes_max;
+        let (session, consumer) = match Session::open(socket, peer, &address, &hello, descriptors, limit) {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+                if let Ok(socket) = refuse {
+                    let _ = handshake::send(&socket, &Welcome::refused(&error.to_string()), &[]);
+                }
+                return Ok(());
+            }
+        };
+        drop(refuse);
+        let options = &self.shared.options;
+        let welcome = Welcome::granted(options.message_bytes_max, options.outstanding_max);
+        self.watch(&session.event, key | 1)?;
+        session.park_word().prepare();
+        if handshake::send(&session.socket, &welcome, &[]).is_ok() {
+            let session = Arc::new(session);
+            self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
+            session.publish_concurrency(&self.shared.counters);
+            self.sessions.insert(key, Entry { session, consumer, idle: 0 });
+        }
+        Ok(())
+    }
+
+    /// A packet, or the hang-up, of an open session.
+    fn hear(&mut self, key: u64) -> Result<(), Error> {
+        let Some(entry) = self.sessions.get(&key) else { return Ok(()) };
+        let session = Arc::clone(&entry.session);
+        if hear_all(&session)? {
+            return Ok(());
+        }
+        self.remove(key);
+        Ok(())
+    }
+
+    /// The client of a quiet session rang.
+    fn rung(&mut self, key: u64) -> Result<(), Error> {
+        let Some(entry) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let _ = rustix::io::read(&entry.session.event, &mut [0u8; 8]);
+        entry.idle = 0;
+        entry.session.flush();
+        if !self.busy.contains(&key) {
+            entry.session.park_word().finish();
+            self.busy.push(key);
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, key: u64, error: &Error) {
+        if matches!(error, Error::PeerFault { .. } | Error::Memory(_)) {
+            self.shared.counters.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        self.callers.remove(&key);
+        self.remove(key);
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.busy.retain(|&busy| busy != key);
+        if let Some(entry) = self.sessions.remove(&key) {
+            self.shared.counters.sessions.fetch_sub(1, Ordering::Relaxed);
+            // Requests in flight keep the session's memory; its descriptors must leave epoll now.
+            let _ = epoll::delete(&self.epoll, &entry.session.socket);
+            let _ = epoll::delete(&self.epoll, &entry.session.event);
+            entry.session.close();
+        }
+    }
+}
+
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        self.sessions.values().for_each(|entry| entry.session.close());
+    }
+}
+
+/// Takes all packets of a session's socket; `false`: the client hung up.
+fn hear_all(session: &Session) -> Result<bool, Error> {
+    loop {
+        match handshake::receive::<256>(&session.socket, RecvFlags::DONTWAIT)? {
+            Received::Packet(packet, length, descriptors) => {
+                let segment: AddSegment = handshake::parse(&packet[..length])?;
+                session.add_segment(&segment, descriptors)?;
+            }
+            Received::Nothing => return Ok(true),
+            Received::HangUp => return Ok(false),
+        }
+    }
+}
+
+/// A request's bytes where they lie, judged: shape, segment, bounds.
+fn view(session: &Arc<Session>, message: &Message, lease: Arc<RequestLease>) -> Result<Payload, Error> {
+    let shape = message.shape()?;
+    if message.bytes == 0 {
+        drop(lease);
+        return Ok(Payload::empty(shape));
+    }
+    let region = match session.request_segment(message.segment) {
+        Some(region) => region,
+        None => {
+            // The client announced it on the socket before it sent this message.
+            hear_all(session)?;
+            session
+                .request_segment(message.segment)
+                .ok_or_else(|| Error::peer_fault(format!("request segment {}", message.segment)))?
+        }
+    };
+    let window = region
+        .window(RegionOffset(message.offset), message.bytes)
+        .map_err(|error| Error::peer_fault(error.to_string()))?;
+    let pointer = window.as_ptr();
+    Ok(Payload::view(shape, message.bytes, pointer, region, lease))
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One client's session, as the server holds it.
+//!
+//! Flow    handler ─▶ `stage` (slot in the response pool, copy) ─▶ `commit` (message, wake the client)
+//! Order   reply and release of one request are pushed under one lock, so the client never sees a release before the
+//!         reply that told it of the view
+//! Owner   the response pool's allocation state is ours; a slot is the client's from its reply to its release
+#![expect(unsafe_code, reason = "copies replies into memory shared with the client")]
+
+use super::Counters;
+use super::listen::Peer;
+use crate::client::lock;
+use crate::error::Error;
+use crate::fork::SessionSocket;
+use crate::handshake::{AddSegment, Hello, REQUEST, RESPONSE};
+use crate::layout::{
+    BUSY_HANDLERS_AT, CLIENT_PARK_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RESPONSE_BLOCKED_AT,
+    RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT, SESSIONS_AT, VERSION, VERSION_AT,
+};
+use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
+use crate::payload::Outgoing;
+use crate::pool::{Pool, Slot};
+use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use memlift_engine::complete::{ParkWord, ring};
+use memlift_engine::observe;
+use memlift_engine::region::{Access, Region, RegionOffset, RegionOptions};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(crate) struct Session {
+    pub(super) socket: SessionSocket,
+    pub(super) event: OwnedFd,
+    client_event: OwnedFd,
+    control: Arc<Region>,
+    requests: Mutex<Vec<Arc<Region>>>,
+    reply: Mutex<ReplySide>,
+    dead: AtomicBool,
+    pub(super) unanswered: AtomicU32,
+    pool_bytes_max: u64,
+    pub(super) row: observe::SessionRow,
+}
+
+struct ReplySide {
+    producer: Producer,
+    pool: Pool,
+    /// Slots that the client views, by place.
+    lent: HashMap<(u32, u64), Slot>,
+    /// Messages for which the ring had no room.
+    overflow: VecDeque<Message>,
+    /// Replies for which the pool has no room yet.
+    roomless: VecDeque<Roomless>,
+}
+
+/// A reply that waits for a larger pool.
+struct Roomless {
+    message: Message,
+    shape: Shape,
+    bytes: Vec<u8>,
+    views: Arc<Views>,
+}
+
+/// Whether a request's bytes are still viewed, and whether its reply is out. Both are changed under the reply lock.
+#[derive(Default)]
+pub(super) struct Views {
+    dropped: AtomicBool,
+    answered: AtomicBool,
+}
+
+/// A reply whose bytes are in place, or set aside until there is room for them.
+pub(super) enum Stage {
+    /// In the pool (or empty).
+    Placed(Shape, Option<Slot>),
+    /// On the heap.
+    Aside(Shape, Vec<u8>),
+    /// Nowhere: too large.
+    Refused(String),
+}
+
+impl Stage {
+    /// Bytes of the reply.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Stage::Placed(_, slot) => slot.as_ref().map_or(0, |slot| slot.bytes),
+            Stage::Aside(_, bytes) => bytes.len() as u64,
+            Stage::Refused(_) => 0,
+        }
+    }
+}
+
+impl Session {
+    /// Judges a greeting and its descriptors, and maps what they bring.
+    pub(super) fn open(
+        socket: SessionSocket,
+        peer: Peer,
+        address: &str,
+        hello: &Hello,
+        descriptors: Vec<OwnedFd>,
+        pool_bytes_max: u64,
+    ) -> Result<(Session, Consumer), Error> {
+        if hello.version != VERSION {
+            return Err(Error::peer_fault(format!(
+                "the client speaks version {} of the protocol, this server {VERSION}: use the same release on both sides",
+                hello.version
+            )));
+        }
+        let [control, event, client_event, request, response] = <[OwnedFd; 5]>::try_from(descriptors)
+            .map_err(|got| Error::peer_fault(format!("{} descriptors in place of 5", got.len())))?;
+        if hello.control_bytes != CONTROL_BYTES {
+            return Err(Error::peer_fault(format!("a control segment of {} bytes", hello.control_bytes)));
+        }
+        let control =
+            Region::from_fd_with(control, Access::ReadWrite, CONTROL_BYTES, &RegionOptions::default())?;
+        let mut header = [0; 16];
+        control.window(RegionOffset(0), 16)?.read_into(&mut header)?;
+        let says = |at: u64, bytes: &[u8]| header[at as usize..at as usize + bytes.len()] == *bytes;
+        if !says(MAGIC_AT, &MAGIC.to_le_bytes())
+            || !says(VERSION_AT, &VERSION.to_le_bytes())
+            || !says(ENTRIES_AT, &RING_ENTRIES.to_le_bytes())
+        {
+            return Err(Error::peer_fault("a control segment with a wrong header"));
+        }
+        let control = Arc::new(control);
+        let event = non_blocking(event)?;
+        let client_event = non_blocking(client_event)?;
+        let mut pool = Pool::new(pool_bytes_max);
+        let requests = map_segment(request, hello.request_bytes, Access::ReadOnly, pool_bytes_max)?;
+        pool.add(map_segment(response, hello.response_bytes, Access::ReadWrite, pool_bytes_max)?);
+        let row = observe::session(address, observe::Role::Server, peer.pid);
+        row.set_pool_bytes(requests.bytes() + pool.total());
+        let consumer = Consumer::new(Arc::clone(&control), REQUESTS)?;
+        let session = Session {
+            socket,
+            event,
+            client_event,
+            reply: Mutex::new(ReplySide {
+                producer: Producer::new(Arc::clone(&control), RESPONSES)?,
+                pool,
+                lent: HashMap::new(),
+                overflow: VecDeque::new(),
+                roomless: VecDeque::new(),
+            }),
+            control,
+            requests: Mutex::new(vec![requests]),
+            dead: AtomicBool::new(false),
+            unanswered: AtomicU32::new(0),
+            pool_bytes_max,
+            row,
+        };
+        Ok((session, consumer))
+    }
+
+    /// A further segment of the client.
+    pub(super) fn add_segment(&self, packet: &AddSegment, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+        let [fd] = <[OwnedFd; 1]>::try_from(descriptors)
+            .map_err(|got| Error::peer_fault(format!("{} descriptors in place of 1", got.len())))?;
+        let judge = |index: usize, total: u64| {
+            if index >= SEGMENTS_MAX || packet.index as usize != index {
+                return Err(Error::peer_fault(format!("segment number {} after {index}", packet.index)));
+            }
+            Ok(self.pool_bytes_max.saturating_sub(total))
+        };
+        match packet.direction {
+            REQUEST => {
+                let mut requests = lock(&self.requests);
+                let room = judge(requests.len(), requests.iter().map(|region| region.bytes()).sum())?;
+                requests.push(map_segment(fd, packet.bytes, Access::ReadOnly, room)?);
+            }
+            RESPONSE => {
+                let room = {
+                    let side = lock(&self.reply);
+                    judge(side.pool.segments(), side.pool.total())?
+                };
+                let region = map_segment(fd, packet.bytes, Access::ReadWrite, room)?;
+                lock(&self.reply).pool.add(region);
+                self.place_roomless()?;
+            }
+            other => return Err(Error::peer_fault(format!("a segment for direction {other}"))),
+        }
+        Ok(())
+    }
+
+    /// The request segment of that number, if it is there.
+    pub(super) fn request_segment(&self, index: u32) -> Option<Arc<Region>> {
+        lock(&self.requests).get(index as usize).cloned()
+    }
+
+    pub(super) fn park_word(&self) -> &ParkWord {
+        ParkWord::from_atomic(self.word(SERVER_PARK_AT))
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        self.control.layout(RegionOffset(offset)).expect("the control segment has its full length")
+    }
+
+    /// Whether the client is gone.
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Ends the session: the client sees a hang-up, replies go nowhere.
+    pub(super) fn close(&self) {
+        if !self.dead.swap(true, Ordering::Relaxed) && self.socket.is_ours() {
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+        let roomless = std::mem::take(&mut lock(&self.reply).roomless);
+        drop(roomless);
+    }
+
+    /// Tells the client how busy the server is.
+    pub(super) fn publish_concurrency(&self, counters: &Counters) {
+        let busy = counters.busy.load(Ordering::Relaxed) as u32;
+        let sessions = counters.sessions.load(Ordering::Relaxed) as u32;
+        self.word(BUSY_HANDLERS_AT).store(busy, Ordering::Relaxed);
+        self.word(SESSIONS_AT).store(sessions, Ordering::Relaxed);
+    }
+
+    /// Puts a reply's bytes where the client can see them.
+    pub(super) fn stage(&self, outgoing: &Outgoing<'_>, message_bytes_max: u64) -> Stage {
+        let bytes = outgoing.bytes();
+        if bytes > message_bytes_max {
+            return Stage::Refused(format!(
+                "the reply has {bytes} bytes, over the server's limit of {message_bytes_max}: raise ipc.message_bytes_max"
+            ));
+        }
+        if bytes == 0 {
+            return Stage::Placed(outgoing.shape.clone(), None);
+        }
+        let placed = {
+            let mut side = lock(&self.reply);
+            side.pool.allocate(bytes).map(|slot| {
+                let region = Arc::clone(side.pool.region(slot.segment));
+                (slot, region)
+            })
+        };
+        match placed {
+            Some((slot, region)) => {
+                let target = region.base().cast_mut().wrapping_add(slot.offset as usize);
+                // SAFETY: the slot lies in a writable segment of ours, is `bytes` long, and is not lent to anybody yet.
+                unsafe { outgoing.copy_to(target) };
+                Stage::Placed(outgoing.shape.clone(), Some(slot))
+            }
+            None => {
+                let mut aside = vec![0; bytes as usize];
+                // SAFETY: the vector is `bytes` long and new.
+                unsafe { outgoing.copy_to(aside.as_mut_ptr()) };
+                Stage::Aside(outgoing.shape.clone(), aside)
+            }
+        }
+    }
+
+    /// Sends a staged reply or failure.
+    pub(super) fn commit(&self, mut message: Message, stage: Stage, views: &Arc<Views>) {
+        let mut side = lock(&self.reply);
+        if self.is_dead() {
+            return;
+        }
+        match stage {
+            Stage::Placed(shape, slot) => side.answer(message, &shape, slot, views),
+            Stage::Aside(shape, bytes) => {
+                let mut wanted = Message::new(Kind::NeedRoom, message.job);
+                wanted.bytes = bytes.len() as u64;
+                side.roomless.push_back(Roomless { message, shape, bytes, views: Arc::clone(views) });
+                side.push(wanted);
+            }
+            Stage::Refused(text) => {
+                message.kind = Kind::Failure as u8;
+                message.status = FailureCode::OutOfMemory as u16;
+                let stage = side.text(&text);
+                side.answer(message, &Shape::Bytes, stage, views);
+            }
+        }
+        self.settle(side);
+    }
+
+    /// The last view of a request is gone.
+    pub(super) fn request_dropped(&self, job: u64, views: &Views) {
+        let mut side = lock(&self.reply);
+        views.dropped.store(true, Ordering::Relaxed);
+        if views.answered.load(Ordering::Relaxed) && !self.is_dead() {
+            side.push(Message::new(Kind::Release, job));
+            self.settle(side);
+        }
+    }
+
+    /// The client gave a response slot back.
+    pub(super) fn released(&self, segment: u32, offset: u64) -> Result<(), Error> {
+        {
+            let mut side = lock(&self.reply);
+            let slot = side.lent.remove(&(segment, offset));
+            let slot = slot.ok_or_else(|| Error::peer_fault("a release of a slot that was not lent"))?;
+            side.pool.free(slot);
+            if side.roomless.is_empty() {
+                return Ok(());
+            }
+        }
+        self.place_roomless()
+    }
+
+    /// The client cannot give the room that a reply needs.
+    pub(super) fn no_room(&self, job: u64) -> Result<(), Error> {
+        let mut side = lock(&self.reply);
+        let at = side.roomless.iter().position(|reply| reply.message.job == job);
+        // Not there: a slot was released meanwhile, and the reply is on its way.
+        let Some(at) = at else { return Ok(()) };
+        let Some(mut reply) = side.roomless.remove(at) else { return Ok(()) };
+        reply.message.kind = Kind::Failure as u8;
+        reply.message.status = FailureCode::OutOfMemory as u16;
+        let text = side.text("the client's response pool cannot grow");
+        side.answer(reply.message, &Shape::Bytes, text, &reply.views);
+        self.settle(side);
+        Ok(())
+    }
+
+    /// Places the replies for which there is room now.
+    fn place_roomless(&self) -> Result<(), Error> {
+        loop {
+            let mut side = lock(&self.reply);
+            let Some(bytes) = side.roomless.front().map(|reply| reply.bytes.len() as u64) else {
+                return Ok(());
+            };
+            let Some(slot) = side.pool.allocate(bytes) else { return Ok(()) };
+            let Some(reply) = side.roomless.pop_front() else { return Ok(()) };
+            let region = Arc::clone(side.pool.region(slot.segment));
+            drop(side);
+            region.window(RegionOffset(slot.offset), bytes)?.write_from(&reply.bytes)?;
+            let mut side = lock(&self.reply);
+            side.answer(reply.message, &reply.shape, Some(slot), &reply.views);
+            self.settle(side);
+        }
+    }
+
+    /// Sends what the ring had no room for; the dispatcher calls it whenever it looks at the session.
+    pub(super) fn flush(&self) {
+        let side = lock(&self.reply);
+        if !side.overflow.is_empty() {
+            self.settle(side);
+        }
+    }
+
+    /// Pushes the overflow, says if some is left, and wakes the client.
+    fn settle(&self, mut side: std::sync::MutexGuard<'_, ReplySide>) {
+        while let Some(message) = side.overflow.front().copied() {
+            match side.producer.push(&message) {
+                Ok(true) => {
+                    side.overflow.pop_front();
+                }
+                Ok(false) => {
+                    self.word(RESPONSE_BLOCKED_AT).store(1, Ordering::Release);
+                    break;
+                }
+                Err(_) => {
+                    drop(side);
+                    self.close();
+                    return;
+                }
+            }
+        }
+        drop(side);
+        ParkWord::from_atomic(self.word(CLIENT_PARK_AT)).wake(|| ring(&self.client_event));
+    }
+}
+
+impl ReplySide {
+    /// Sends (later, if the ring is full) the answer to a call.
+    fn answer(&mut self, mut message: Message, shape: &Shape, slot: Option<Slot>, views: &Views) {
+        match slot {
+            Some(slot) => {
+                message.describe(shape, slot.segment, slot.offset, slot.bytes);
+                self.lent.insert((slot.segment, slot.offset), slot);
+            }
+            None => message.describe(shape, 0, 0, 0),
+        }
+        views.answered.store(true, Ordering::Relaxed);
+        if !views.dropped.load(Ordering::Relaxed) {
+            message.flags |= FLAG_RETAINED;
+        }
+        self.push(message);
+    }
+
+    /// Queues a message behind those that wait already.
+    fn push(&mut self, message: Message) {
+        self.overflow.push_back(message);
+    }
+
+    /// A short text in the pool, or none if there is no room even for that.
+    fn text(&mut self, text: &str) -> Option<Slot> {
+        let slot = self.pool.allocate(text.len() as u64)?;
+        let region = Arc::clone(self.pool.region(slot.segment));
+        let written = region
+            .window(RegionOffset(slot.offset), slot.bytes)
+            .and_then(|window| window.write_from(text.as_bytes()));
+        match written {
+            Ok(()) => Some(slot),
+            Err(_) => {
+                self.pool.free(slot);
+                None
+            }
+        }
+    }
+}
+
+/// Maps a payload segment of the client. Its pages are mapped ahead only if the client has touched them all: pages that we
+/// touch first are charged to us.
+fn map_segment(fd: OwnedFd, bytes: u64, access: Access, room: u64) -> Result<Arc<Region>, Error> {
+    if bytes == 0 || bytes > room {
+        return Err(Error::peer_fault(format!("a segment of {bytes} bytes where {room} are allowed")));
+    }
+    let stat = rustix::fs::fstat(&fd).map_err(Error::system("fstat"))?;
+    let touched = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= bytes;
+    let options = RegionOptions { prefault: touched, ..RegionOptions::default() };
+    Ok(Arc::new(Region::from_fd_with(fd, access, bytes, &options)?))
+}
+
+fn non_blocking(fd: OwnedFd) -> Result<OwnedFd, Error> {
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(Error::system("fcntl"))?;
+    rustix::fs::fcntl_setfl(fd.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)
+        .map_err(Error::system("fcntl"))?;
+    Ok(fd)
+}
