@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Flow    `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target
-//!         features) ──inlined──▶ `arch/generic` (the algorithm, once, over [`vector::Vector`]) or `arch/all`
+//!         features) ──inlined──▶ `arch/generic` (the algorithm, once, over `vector::Vector`) or `arch/all`
 //!         (portable code, also the oracle of the tests)
 //! Order   a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as
 //!         visible to other cores as those of ordinary stores.
