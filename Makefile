@@ -24,12 +24,12 @@ WHEEL_SCRIPTS := $(PYTHON_CRATE)/memlift.data/scripts
 WITHOUT_PYTHON := --workspace --exclude memlift-python
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 FALLBACK_CRATES := -p memlift-engine -p memlift-ipc
-FALLBACK_DISABLE ?= populate_write memfd_seal,hugepages all
+FALLBACK_DISABLE ?= populate_write,huge_pages,thp memfd_seal eventfd,futex_shared,pidfd io_uring,uffd_move,numa,waitpkg,mwaitx,movdir64b,enqcmd
 FALLBACK_ISA ?= scalar sse2 avx2
 
 ## demo    Installs what is missing into .venv, builds in release and runs the tour: the main job, side by side with its rivals
 demo: build
-	@$(MEMLIFT) tour --python $(VENV_PYTHON)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) tour
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 test: test-rust test-fallbacks test-python test-quick
@@ -52,8 +52,8 @@ test-python: package
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests
 
 test-quick: build
-	$(MEMLIFT) bench copy --quick
-	$(MEMLIFT) bench ipc --quick
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench copy --quick
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench ipc --quick
 
 ## soak    The long tests: the ignored ones, in release, for as long as they take
 soak: build

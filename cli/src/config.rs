@@ -7,9 +7,6 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::print;
 
-/// Variables that only this command reads.
-const OF_THE_COMMAND: [&str; 1] = [crate::python::VARIABLE];
-
 /// Loads the configuration; a mistake in it is the user's to mend.
 pub fn load() -> Result<Config, Failure> {
     Config::load().map_err(|error| Failure::Failed(error.to_string()))
@@ -18,8 +15,7 @@ pub fn load() -> Result<Config, Failure> {
 /// Prints it.
 pub fn show(as_json: bool) -> Result<(), Failure> {
     let config = load()?;
-    let unknown: Vec<&String> =
-        config.unknown_variables().iter().filter(|name| !OF_THE_COMMAND.contains(&name.as_str())).collect();
+    let unknown = config.unknown_variables();
     let files: Vec<String> = Config::search_path().iter().map(|path| path.display().to_string()).collect();
     if as_json {
         let settings: Vec<Value> = config

@@ -91,7 +91,11 @@ mod tests {
     fn a_family_reads_as_the_format_says() {
         let mut page = Exposition::default();
         page.family("memlift_bytes_total", Kind::Counter, "Bytes\nmoved \\ read.");
-        page.sample("memlift_bytes_total", &[("process", "a \"b\" \\ c\n"), ("pid", "7")], 9_007_199_254_740_992.0);
+        page.sample(
+            "memlift_bytes_total",
+            &[("process", "a \"b\" \\ c\n"), ("pid", "7")],
+            9_007_199_254_740_992.0,
+        );
         page.sample("memlift_up", &[], 1.0);
         assert_eq!(
             page.finish(),

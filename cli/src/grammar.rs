@@ -4,7 +4,6 @@
 //! Not here what a command does: one file each.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -26,12 +25,9 @@ pub struct Arguments {
 pub enum Command {
     /// The main job of each service on real input, beside its rivals
     Tour {
-        /// Python interpreter of an environment with the package and the rivals
-        #[arg(long, value_name = "PATH")]
-        python: Option<PathBuf>,
-        /// Chapters to run; all without
-        #[arg(value_name = "CHAPTER")]
-        chapters: Vec<String>,
+        /// As briefly as possible: everything runs and is checked, the numbers say little
+        #[arg(long)]
+        quick: bool,
     },
     /// What this machine offers, what memlift makes of it, and what to do about the rest
     Doctor,
@@ -41,15 +37,15 @@ pub enum Command {
     Bench {
         /// Which one
         service: BenchService,
-        /// Only rows whose name starts with this
+        /// Only rows whose name starts with this, or matches it where it holds a *
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// Prove that every row runs and verifies; no verdict on time
         #[arg(long)]
         quick: bool,
-        /// Python interpreter of an environment with the package and the rivals
-        #[arg(long, value_name = "PATH")]
-        python: Option<PathBuf>,
+        /// Append the rows to bench/record of the checkout that holds the current folder
+        #[arg(long)]
+        record: bool,
     },
     /// Calls between processes
     Ipc {

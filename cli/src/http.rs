@@ -90,7 +90,9 @@ fn read_request(stream: &mut TcpStream) -> Result<Vec<u8>, Answer> {
             return Err(Answer::text("408 Request Timeout", "send the whole request at once\n"));
         }
         match stream.read(&mut piece) {
-            Ok(0) => return Err(Answer::text("400 Bad Request", "the request ended before its empty line\n")),
+            Ok(0) => {
+                return Err(Answer::text("400 Bad Request", "the request ended before its empty line\n"));
+            }
             Ok(count) => request.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return Err(Answer::text("408 Request Timeout", "send the whole request at once\n")),

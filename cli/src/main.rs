@@ -6,8 +6,11 @@
 //! Errors  `memlift: error: …` on standard error, which says what to do
 #![forbid(unsafe_code)]
 
+mod bench;
+mod calibrate;
 mod config;
 mod doctor;
+mod explain;
 mod exposition;
 mod failure;
 mod grammar;
@@ -24,11 +27,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
+use memlift_bench::{Options, TourOptions};
 
 use failure::Failure;
 use grammar::{Arguments, Command, ConfigVerb, IpcVerb};
 
 fn main() -> ExitCode {
+    // A bench may start this program again as the process that it compares with.
+    if let Some(code) = memlift_bench::child() {
+        return code;
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         // Help and version are errors to clap, with exit code 0.
@@ -64,8 +72,15 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
         }
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
-        Command::Metrics { listen: Some(address), allow_remote, .. } => metrics::listen(address, allow_remote),
+        Command::Metrics { listen: Some(address), allow_remote, .. } => {
+            metrics::listen(address, allow_remote)
+        }
         Command::Metrics { listen: None, .. } => metrics::once(json),
-        _ => Err(Failure::Unavailable(String::new())),
+        Command::Explain { subject, size, cache } => explain::run(&subject, size.as_deref(), cache, json),
+        Command::Calibrate => calibrate::run(json),
+        Command::Bench { service, only, quick, record } => {
+            bench::run(service, &Options { only, quick, json, record })
+        }
+        Command::Tour { quick } => bench::tour(&TourOptions { json, quick }),
     }
 }

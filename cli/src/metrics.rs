@@ -36,7 +36,9 @@ pub fn listen(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
         )));
     }
     let listener = TcpListener::bind(address).map_err(|error| {
-        Failure::Failed(format!("cannot listen on {address}: {error}; name another port, or end what listens there"))
+        Failure::Failed(format!(
+            "cannot listen on {address}: {error}; name another port, or end what listens there"
+        ))
     })?;
     let bound = listener.local_addr()?;
     // A program that starts this one reads the port from here.
@@ -46,13 +48,24 @@ pub fn listen(address: SocketAddr, allow_remote: bool) -> Result<(), Failure> {
 
 fn page(processes: &[Snapshot]) -> String {
     let mut page = Exposition::default();
-    page.family("memlift_processes", Kind::Gauge, "Processes that use memlift and that this user may observe.");
+    page.family(
+        "memlift_processes",
+        Kind::Gauge,
+        "Processes that use memlift and that this user may observe.",
+    );
     page.sample("memlift_processes", &[], processes.len() as f64);
-    page.family("memlift_process_info", Kind::Gauge, "One per process: its command and the instruction set it runs.");
+    page.family(
+        "memlift_process_info",
+        Kind::Gauge,
+        "One per process: its command and the instruction set it runs.",
+    );
     for one in processes {
         let pid = one.process.pid.to_string();
-        let labels =
-            [("pid", pid.as_str()), ("command", one.process.command.as_str()), ("isa", one.process.isa.as_str())];
+        let labels = [
+            ("pid", pid.as_str()),
+            ("command", one.process.command.as_str()),
+            ("isa", one.process.isa.as_str()),
+        ];
         page.sample("memlift_process_info", &labels, 1.0);
     }
     for (name, help, value) in PROCESS_COUNTERS {
@@ -72,7 +85,9 @@ type ProcessCounter = (&'static str, &'static str, fn(&Snapshot) -> u64);
 
 const PROCESS_COUNTERS: [ProcessCounter; 3] = [
     ("memlift_decisions_total", "Placement decisions.", |one| one.process.decisions),
-    ("memlift_decisions_dropped_total", "Decisions that could not be kept.", |one| one.process.decisions_dropped),
+    ("memlift_decisions_dropped_total", "Decisions that could not be kept.", |one| {
+        one.process.decisions_dropped
+    }),
     ("memlift_sessions_refused_total", "Sessions that found no row in the stats page.", |one| {
         one.process.sessions_refused
     }),
@@ -98,10 +113,18 @@ fn operations(page: &mut Exposition, processes: &[Snapshot]) {
         page.family(name, Kind::Counter, help);
         for (pid, row) in &rows {
             let labels = labels(pid, &row.executor, &row.opcode);
-            page.sample(name, &labels.each_ref().map(|(label, text)| (*label, text.as_str())), value(row) as f64);
+            page.sample(
+                name,
+                &labels.each_ref().map(|(label, text)| (*label, text.as_str())),
+                value(row) as f64,
+            );
         }
     }
-    page.family(LATENCY, Kind::Histogram, "How long operations took; each bucket is twice as wide as the one before.");
+    page.family(
+        LATENCY,
+        Kind::Histogram,
+        "How long operations took; each bucket is twice as wide as the one before.",
+    );
     for (pid, row) in &rows {
         // The last bucket is open-ended, so it only counts towards +Inf.
         let finite = row.histogram.len().saturating_sub(1);
@@ -121,13 +144,23 @@ fn operations(page: &mut Exposition, processes: &[Snapshot]) {
 type Waiting = (&'static str, &'static str, Kind, fn(&WaitingStats) -> f64);
 
 const WAITING: [Waiting; 9] = [
-    ("memlift_waits_total", "Waits that found their work not yet done.", Kind::Counter, |one| one.waits as f64),
-    ("memlift_wait_spin_hits_total", "Waits that ended while spinning.", Kind::Counter, |one| one.spin_hits as f64),
-    ("memlift_wait_hardware_total", "Hardware waits inside spins.", Kind::Counter, |one| one.hardware_waits as f64),
+    ("memlift_waits_total", "Waits that found their work not yet done.", Kind::Counter, |one| {
+        one.waits as f64
+    }),
+    ("memlift_wait_spin_hits_total", "Waits that ended while spinning.", Kind::Counter, |one| {
+        one.spin_hits as f64
+    }),
+    ("memlift_wait_hardware_total", "Hardware waits inside spins.", Kind::Counter, |one| {
+        one.hardware_waits as f64
+    }),
     ("memlift_wait_sleeps_total", "Sleeps for a predicted time.", Kind::Counter, |one| one.sleeps as f64),
-    ("memlift_wait_parks_total", "Waits that slept in the kernel until woken.", Kind::Counter, |one| one.parks as f64),
+    ("memlift_wait_parks_total", "Waits that slept in the kernel until woken.", Kind::Counter, |one| {
+        one.parks as f64
+    }),
     ("memlift_wakes_total", "Wake-ups sent to others.", Kind::Counter, |one| one.wakes as f64),
-    ("memlift_wait_spin_seconds_total", "Time spent spinning.", Kind::Counter, |one| one.spin_ns as f64 / 1e9),
+    ("memlift_wait_spin_seconds_total", "Time spent spinning.", Kind::Counter, |one| {
+        one.spin_ns as f64 / 1e9
+    }),
     ("memlift_wait_park_seconds_total", "Time spent parked.", Kind::Counter, |one| one.park_ns as f64 / 1e9),
     ("memlift_wait_spin_budget_seconds", "The spin budget in force.", Kind::Gauge, |one| {
         one.spin_budget_ns as f64 / 1e9
@@ -168,7 +201,8 @@ fn sessions(page: &mut Exposition, processes: &[Snapshot]) {
         }
         for ((pid, server, role, peer), sum) in sums {
             let (pid, peer) = (pid.to_string(), peer.to_string());
-            let labels = [("pid", pid.as_str()), ("server", server), ("role", role), ("peer_pid", peer.as_str())];
+            let labels =
+                [("pid", pid.as_str()), ("server", server), ("role", role), ("peer_pid", peer.as_str())];
             page.sample(name, &labels, sum as f64);
         }
     }
@@ -199,7 +233,9 @@ mod tests {
             assert!(line.starts_with(&family), "{line} stands under {family}");
             assert!(seen.insert(series.to_owned()), "twice: {series}");
         }
-        assert!(text.contains("memlift_process_info{pid=\"1\",command=\"python \\\"server\\\".py\",isa=\"avx2\"} 1\n"));
+        assert!(text.contains(
+            "memlift_process_info{pid=\"1\",command=\"python \\\"server\\\".py\",isa=\"avx2\"} 1\n"
+        ));
         assert!(text.contains(
             "memlift_ipc_calls_total{pid=\"1\",server=\"features\",role=\"server\",peer_pid=\"77\"} 20\n"
         ));

@@ -92,8 +92,9 @@ impl<'a> Change<'a> {
 
     /// A row that was not there before has no rate yet, rather than its whole history as one.
     fn rate(&self, operations: (u64, Option<u64>), bytes: (u64, Option<u64>)) -> Rate {
-        let per_second =
-            |(now, before): (u64, Option<u64>)| now.saturating_sub(before.unwrap_or(now)) as f64 / self.seconds;
+        let per_second = |(now, before): (u64, Option<u64>)| {
+            now.saturating_sub(before.unwrap_or(now)) as f64 / self.seconds
+        };
         Rate { operations: per_second(operations), bytes: per_second(bytes) }
     }
 }

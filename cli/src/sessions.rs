@@ -112,7 +112,8 @@ fn listener(line: &str) -> Option<Server> {
     let kind = field(0)?;
     let inode = field(1)?.parse().ok()?;
     // Whoever opened the socket chose its name.
-    let path: String = field(0)?.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect();
+    let path: String =
+        field(0)?.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect();
     if flags & 0x1_0000 == 0 || kind != "0005" {
         return None;
     }

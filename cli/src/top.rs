@@ -144,10 +144,17 @@ fn draw(frame: &mut Frame, before: &Sample, now: &Sample, interval: Duration) {
             ]);
         }
     }
-    let areas = Layout::vertical([Constraint::Fill(2), Constraint::Fill(3), Constraint::Fill(3)]).split(frame.area());
-    let title = format!(" memlift: {} processes, every {} ms, q ends ", now.processes.len(), interval.as_millis());
+    let areas =
+        Layout::vertical([Constraint::Fill(2), Constraint::Fill(3), Constraint::Fill(3)]).split(frame.area());
+    let title =
+        format!(" memlift: {} processes, every {} ms, q ends ", now.processes.len(), interval.as_millis());
     let tables: [(&str, &[&str], &[u16], Vec<Vec<String>>); 3] = [
-        (&title, &["pid", "ops/s", "bytes/s", "sessions", "isa", "command"], &[8, 10, 14, 9, 8, 40], processes),
+        (
+            &title,
+            &["pid", "ops/s", "bytes/s", "sessions", "isa", "command"],
+            &[8, 10, 14, 9, 8, 40],
+            processes,
+        ),
         (
             " operations ",
             &["pid", "executor", "opcode", "ops/s", "bytes/s", "p50 ≤", "p99 ≤"],
@@ -189,7 +196,10 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn sample(operations: u64, later: u64) -> Sample {
-        Sample { time: Instant::now() + Duration::from_secs(later), processes: vec![process(4711, operations)] }
+        Sample {
+            time: Instant::now() + Duration::from_secs(later),
+            processes: vec![process(4711, operations)],
+        }
     }
 
     #[test]

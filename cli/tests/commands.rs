@@ -9,10 +9,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 
 use memlift::engine::observe::{self, Executor};
+use memlift::ipc::{Client, ClientOptions, Reply, Server, ServerOptions};
 use serde_json::Value;
-
-/// memmove, in the descriptor's table of operations.
-const MEMMOVE: u8 = 0x03;
 
 fn memlift(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
@@ -40,7 +38,7 @@ fn json(arguments: &[&str]) -> Value {
 
 /// Makes this process one that can be observed.
 fn work() -> u32 {
-    let opcode = memlift::engine::Opcode(MEMMOVE);
+    let opcode = memlift::spec::Opcode::MEMMOVE;
     observe::record(Executor::InlineNt, opcode, 1 << 20, 50_000, true);
     std::process::id()
 }
@@ -96,7 +94,9 @@ fn completions_name_every_verb() {
 #[test]
 fn doctor_reports_every_section() {
     let report = succeeds(&["doctor"]);
-    for wanted in ["cpu", "memory cgroup", "populate_write", "bare names", "Intel DSA", "calibration", "Python"] {
+    for wanted in
+        ["cpu", "memory cgroup", "populate_write", "bare names", "Intel DSA", "calibration", "Python"]
+    {
         assert!(report.contains(wanted), "{wanted}: {report}");
     }
     let document = json(&["doctor", "--json"]);
@@ -135,7 +135,10 @@ fn config_names_origins() {
     let origin = |key: &str| {
         let settings = document["settings"].as_array().expect("settings");
         let setting = settings.iter().find(|setting| setting["key"] == key).expect("the key");
-        (setting["value"].as_str().expect("text").to_owned(), setting["origin"].as_str().expect("text").to_owned())
+        (
+            setting["value"].as_str().expect("text").to_owned(),
+            setting["origin"].as_str().expect("text").to_owned(),
+        )
     };
     assert_eq!(origin("engine.wait"), ("block".to_owned(), file.display().to_string()));
     assert_eq!(origin("engine.spin_us_max"), ("7".to_owned(), "MEMLIFT_SPIN_US_MAX".to_owned()));
@@ -166,7 +169,8 @@ fn top_and_metrics_see_this_process() {
         .collect();
     assert!(pids.contains(&u64::from(pid)), "{pids:?}");
     let page = succeeds(&["metrics", "--once"]);
-    let wanted = format!("memlift_operations_total{{pid=\"{pid}\",executor=\"inline_nt\",opcode=\"memmove\"}} ");
+    let wanted =
+        format!("memlift_operations_total{{pid=\"{pid}\",executor=\"inline_nt\",opcode=\"memmove\"}} ");
     assert!(page.contains(&wanted), "{page}");
 }
 
@@ -178,7 +182,8 @@ fn metrics_are_served_over_http() {
     );
     let mut said = String::new();
     BufReader::new(server.0.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
-    let address = said.trim().strip_prefix("listening on http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    let address =
+        said.trim().strip_prefix("listening on http://").and_then(|rest| rest.strip_suffix("/metrics"));
     let mut stream = TcpStream::connect(address.expect(&said)).expect("it listens");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
     let mut answer = String::new();
@@ -200,11 +205,71 @@ fn an_address_in_use_says_so() {
 }
 
 #[test]
-fn ipc_ls_gives_both_lists() {
-    work();
+fn ipc_ls_shows_a_server_and_its_session() {
+    let name = format!("ls-{}", std::process::id());
+    let server = Server::bind(&name, ServerOptions::default()).expect("a server");
+    server.register("echo", |request| Ok(Reply::bytes(request.to_vec()))).expect("registered");
+    server.start().expect("started");
+    let client = Client::connect(&name, ClientOptions::default()).expect("a client");
+    let answer = client.call("echo", b"four".as_slice(), None).expect("an answer");
+    assert_eq!(answer.to_vec(), b"four");
     let document = json(&["ipc", "ls", "--json"]);
-    assert!(document["servers"].is_array() && document["sessions"].is_array(), "{document}");
-    assert!(succeeds(&["ipc", "ls"]).contains("session"));
+    let pid = u64::from(std::process::id());
+    let servers = document["servers"].as_array().expect("servers");
+    assert!(servers.iter().any(|one| one["name"] == name.as_str() && one["pid"] == pid), "{document}");
+    let sessions = document["sessions"].as_array().expect("sessions");
+    let roles: Vec<&str> = sessions
+        .iter()
+        .filter(|one| one["pid"] == pid && one["session"]["name"] == name.as_str())
+        .filter_map(|one| one["session"]["role"].as_str())
+        .collect();
+    assert!(roles.contains(&"server") && roles.contains(&"client"), "{document}");
+    assert!(succeeds(&["ipc", "ls"]).contains(&name));
+    assert!(succeeds(&["metrics", "--once"]).contains(&format!("server=\"{name}\",role=\"client\"")));
+}
+
+#[test]
+fn explain_shows_the_decisions_of_a_process() {
+    let source = vec![7_u8; 32 << 20];
+    let mut target = vec![0_u8; source.len()];
+    memlift::engine::Engine::global().copy(&mut target, &source);
+    assert_eq!(source, target);
+    let pid = std::process::id().to_string();
+    let report = succeeds(&["explain", &pid]);
+    assert!(report.lines().any(|line| line.contains("memmove") && line.contains("32.0 MiB")), "{report}");
+    let document = json(&["explain", &pid, "--json"]);
+    let decisions = document["decisions"].as_array().expect("decisions");
+    assert!(decisions.iter().all(|one| one["why"].is_string()) && !decisions.is_empty(), "{document}");
+}
+
+#[test]
+fn calibrate_is_kept_and_explains_a_copy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("calibration.json");
+    let with = |arguments: &[&str]| {
+        let output = memlift(arguments).env("MEMLIFT_CALIBRATION", &file).output().expect("starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let before = with(&["explain", "copy", "64M", "--json"]);
+    assert_eq!(before["origin"]["kind"], "builtin");
+    let measured = with(&["calibrate", "--json"]);
+    assert_eq!(measured["saved"], file.display().to_string());
+    assert!(measured["calibration"]["model"]["curves"].as_array().is_some_and(|curves| !curves.is_empty()));
+    let after = with(&["explain", "copy", "64M", "--json"]);
+    assert_eq!((after["origin"]["kind"].as_str(), after["bytes"].as_u64()), (Some("file"), Some(64 << 20)));
+    assert!(after["candidates"].as_array().is_some_and(|candidates| candidates.len() >= 2), "{after}");
+    let doctor = with(&["doctor", "--json"]);
+    let sections = doctor["sections"].as_array().expect("sections");
+    let section = sections.iter().find(|section| section["section"] == "calibration").expect("the section");
+    assert_eq!(section["checks"][0]["state"], "usable", "{section}");
+}
+
+#[test]
+fn bench_names_its_rows_when_asked_for_none() {
+    let output = run(&["bench", "copy", "--only", "nothing/like/this"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("copy/"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! The door: one crate for programs that lift memory work off the core. It re-exports and holds no logic.
 //!
 //! ```text
+//! memlift::spec      the words of the engine: descriptor, opcodes, status, the Backend trait
 //! memlift::engine    regions, the life of a descriptor, calibration, waiting, stats
 //! memlift::ipc       call another process with arrays                                   (feature `ipc`, on)
 //! ```
@@ -12,3 +13,4 @@
 pub use memlift_engine as engine;
 #[cfg(feature = "ipc")]
 pub use memlift_ipc as ipc;
+pub use memlift_spec as spec;

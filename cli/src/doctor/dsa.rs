@@ -17,24 +17,25 @@ pub fn checks() -> Vec<Check> {
 fn checks_below(root: &Path) -> Vec<Check> {
     let sysfs = root.join("sys/bus/dsa/devices");
     let Ok(entries) = fs::read_dir(&sysfs) else {
-        return vec![
-            Check::absent("device", "none: the idxd driver has no device here")
-                .advise("nothing to do on most machines; on Xeon 4th generation and later: modprobe idxd, VT-d on"),
-        ];
+        return vec![Check::absent("device", "none: the idxd driver has no device here").advise(
+            "nothing to do on most machines; on Xeon 4th generation and later: modprobe idxd, VT-d on",
+        )];
     };
     let mut names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     let read = |name: &str, file: &str| {
-        fs::read_to_string(sysfs.join(name).join(file)).map_or("unknown".to_owned(), |text| text.trim().to_owned())
+        fs::read_to_string(sysfs.join(name).join(file))
+            .map_or("unknown".to_owned(), |text| text.trim().to_owned())
     };
     let mut checks = Vec::new();
     for name in names.iter().filter(|name| name.starts_with("dsa")) {
         let state = read(name, "state");
         let pasid = read(name, "pasid_enabled");
         checks.push(if state != "enabled" {
-            Check::absent(name, format!("state {state}"))
-                .advise(format!("configure it: accel-config load-config, then accel-config enable-device {name}"))
+            Check::absent(name, format!("state {state}")).advise(format!(
+                "configure it: accel-config load-config, then accel-config enable-device {name}"
+            ))
         } else if pasid != "1" {
             Check::absent(name, "enabled, but without PASID: user space cannot use virtual addresses")
                 .advise("boot with intel_iommu=on,sm_on")
@@ -64,8 +65,9 @@ fn queue(root: &Path, name: &str, mode: &str) -> Check {
     match fs::OpenOptions::new().read(true).write(true).open(&node) {
         Ok(_) => Check::usable(name, format!("{mode} queue, can be opened")),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Check::absent(name, format!("{mode} queue, this user may not open /dev/dsa/{name}"))
-                .advise("give your group the right: a udev rule for SUBSYSTEM==\"dsa\", or chgrp and chmod 660")
+            Check::absent(name, format!("{mode} queue, this user may not open /dev/dsa/{name}")).advise(
+                "give your group the right: a udev rule for SUBSYSTEM==\"dsa\", or chgrp and chmod 660",
+            )
         }
         Err(error) => Check::absent(name, format!("{mode} queue, /dev/dsa/{name}: {error}"))
             .advise("a dedicated queue has one user at a time; in a container pass the device in"),

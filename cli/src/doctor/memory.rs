@@ -57,7 +57,8 @@ fn reserved(meminfo: &str) -> Check {
 fn transparent(file: &str, what: &str, purpose: &str) -> Check {
     let path = format!("/sys/kernel/mm/transparent_hugepage/{file}");
     let Ok(modes) = fs::read_to_string(&path) else {
-        return Check::absent(what, format!("{path} cannot be read")).advise("optional: show /sys to the container");
+        return Check::absent(what, format!("{path} cannot be read"))
+            .advise("optional: show /sys to the container");
     };
     let mode = modes.split('[').nth(1).and_then(|rest| rest.split(']').next()).unwrap_or("unknown");
     let found = format!("{mode} ({purpose})");

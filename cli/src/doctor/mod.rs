@@ -16,7 +16,7 @@ mod python;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::print;
+use crate::{calibrate, print};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,14 +72,15 @@ impl Check {
 
 /// Prints the report.
 pub fn run(as_json: bool) -> Result<(), Failure> {
+    let engine = calibrate::open().map_err(|failure| failure.to_string());
     let sections: Vec<(&str, Vec<Check>)> = vec![
-        ("cpu", cpu::checks()),
+        ("cpu", cpu::checks(&engine)),
         ("memory", memory::checks()),
         ("memory cgroup", memory::cgroup_checks()),
         ("kernel facilities", facilities::checks()),
         ("ipc", ipc::checks()),
         ("Intel DSA", dsa::checks()),
-        ("calibration", calibration::checks()),
+        ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),
     ];
     let broken: Vec<&str> = sections
@@ -102,7 +103,10 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
     if broken.is_empty() {
         return Ok(());
     }
-    Err(Failure::Failed(format!("memlift cannot do without: {}; the report says what to do", broken.join(", "))))
+    Err(Failure::Failed(format!(
+        "memlift cannot do without: {}; the report says what to do",
+        broken.join(", ")
+    )))
 }
 
 fn text(sections: &[(&str, Vec<Check>)]) -> String {

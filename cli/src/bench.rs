@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench` and `memlift tour`: hands over to the bench crate, which measures and prints.
+//!
+//! Exit   0 when every row ran and verified, and no target was missed · 1 when not
+//! Quick  proves that every row runs and verifies; what is missing or slow is said and does not fail
+
+use memlift_bench::{BenchError, Options, TourOptions, Verdict};
+
+use crate::failure::Failure;
+use crate::grammar::BenchService;
+
+/// Runs the rows of one service.
+pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
+    let service = match service {
+        BenchService::Copy => "copy",
+        BenchService::Ipc => "ipc",
+    };
+    let summary = memlift_bench::run(service, options).map_err(failure)?;
+    let count = |verdict| summary.count(verdict);
+    let (short, missing) = (count(Verdict::Short), count(Verdict::Missing));
+    if summary.failed > 0 {
+        return Err(Failure::Failed(format!(
+            "{} of {} rows failed or moved wrong bytes; each says why above",
+            summary.failed,
+            summary.rows.len()
+        )));
+    }
+    if options.quick || short + missing == 0 {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "of {} rows {} are ok, {short} fall short of their target, {missing} have no rival here (memlift doctor, section \
+         Python, says what to install)",
+        summary.rows.len(),
+        count(Verdict::Ok)
+    )))
+}
+
+/// Runs all chapters.
+pub fn tour(options: &TourOptions) -> Result<(), Failure> {
+    if memlift_bench::tour(options).map_err(failure)? {
+        return Ok(());
+    }
+    Err(Failure::Failed("a chapter failed; it says why above".into()))
+}
+
+fn failure(error: BenchError) -> Failure {
+    let text = error.to_string();
+    match error {
+        BenchError::UnknownService(_) | BenchError::NoRow { .. } => Failure::Usage(text),
+        BenchError::NoPython | BenchError::Memory { .. } => Failure::Unavailable(text),
+        _ => Failure::Failed(text),
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift explain`: why work ran where it ran.
+//!
+//! PID         the last decisions of that process, from its stats page, each with its reason
+//! copy SIZE   what would be decided for a copy of that size, by the calibration on disk; nothing is copied
+
+use memlift::engine::observe::{self, CacheState, Decision, ObserveError, StatsView};
+use memlift::engine::place::{Explanation, Origin, reason_text};
+use memlift::spec::Opcode;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::grammar;
+use crate::top::nanoseconds;
+use crate::{calibrate, print};
+
+/// Explains a process or a copy.
+pub fn run(
+    subject: &str,
+    size: Option<&str>,
+    cache: grammar::CacheState,
+    as_json: bool,
+) -> Result<(), Failure> {
+    match (subject, size) {
+        ("copy", Some(size)) => {
+            let bytes = parse_bytes(size).ok_or_else(|| {
+                Failure::Usage(format!("{size} is no size; write bytes, or a number with K, M or G"))
+            })?;
+            copy(bytes, cache, as_json)
+        }
+        ("copy", None) => {
+            Err(Failure::Usage("explain copy wants a size, for example: explain copy 32M".into()))
+        }
+        (pid, size) => match (pid.parse(), size) {
+            (Ok(pid), None) => process(pid, as_json),
+            (Ok(_), Some(_)) => {
+                Err(Failure::Usage("a process has no size; only `explain copy` takes one".into()))
+            }
+            (Err(_), _) => Err(Failure::Usage(format!("{pid} is neither a process id nor the word copy"))),
+        },
+    }
+}
+
+fn process(pid: u32, as_json: bool) -> Result<(), Failure> {
+    let page = observe::attach(pid).map_err(|error| match error {
+        ObserveError::Os { .. } => Failure::Failed(error.to_string()),
+        _ => Failure::Unavailable(error.to_string()),
+    })?;
+    let decisions = page.decisions();
+    if as_json {
+        return print::json(&process_json(&page, &decisions));
+    }
+    let process = page.process();
+    print::line(&format!("{pid}: {}", process.command))?;
+    print::line(&format!(
+        "{} decisions, the last {} below; {} operations, {}",
+        process.decisions,
+        decisions.len(),
+        process.operations,
+        print::bytes(process.bytes)
+    ))?;
+    if decisions.is_empty() {
+        return print::line(
+            "none yet: work below the gate is not decided about, see memlift explain copy SIZE",
+        );
+    }
+    let age = |decision: &Decision| nanoseconds(observe::now_ns().saturating_sub(decision.time_ns));
+    let rows: Vec<Vec<String>> = decisions
+        .iter()
+        .map(|decision| {
+            vec![
+                age(decision),
+                decision.opcode.clone(),
+                print::bytes(decision.size),
+                decision.cache_state.clone(),
+                decision.executor.clone(),
+                nanoseconds(decision.predicted_ns),
+                nanoseconds(decision.measured_ns),
+                reason_text(decision.reason).to_owned(),
+            ]
+        })
+        .collect();
+    let headings = [">ago", "opcode", ">size", "cache", "executor", ">predicted", ">measured", "why"];
+    print::line(&format!("\n{}", print::table(&headings, &rows)))
+}
+
+fn process_json(page: &StatsView, decisions: &[Decision]) -> Value {
+    let decisions: Vec<Value> = decisions
+        .iter()
+        .map(|decision| json!({ "decision": decision, "why": reason_text(decision.reason) }))
+        .collect();
+    json!({ "process": page.process(), "decisions": decisions })
+}
+
+fn copy(bytes: usize, cache: grammar::CacheState, as_json: bool) -> Result<(), Failure> {
+    let cache = match cache {
+        grammar::CacheState::Hot => CacheState::Hot,
+        grammar::CacheState::Cold => CacheState::Cold,
+    };
+    let explanation = calibrate::open()?.explain(Opcode::MEMMOVE, bytes, cache);
+    if as_json {
+        return print::json(&json!(explanation));
+    }
+    print::line(&copy_text(&explanation))
+}
+
+fn copy_text(explanation: &Explanation) -> String {
+    let mut text = format!(
+        "a copy of {} with its bytes {}: {}\nwhy: {}\n",
+        print::bytes(explanation.bytes as u64),
+        if explanation.cache == "hot" { "in the cache" } else { "in memory" },
+        explanation.chosen,
+        explanation.reason,
+    );
+    match &explanation.origin {
+        Origin::Builtin { why } => text += &format!("by built-in numbers: {why}\n"),
+        Origin::File { path } => text += &format!("by the calibration in {}\n", path.display()),
+        Origin::Measured => text += "by a calibration of this process\n",
+    }
+    let rows: Vec<Vec<String>> = explanation
+        .candidates
+        .iter()
+        .map(|candidate| {
+            vec![
+                candidate.executor.to_owned(),
+                nanoseconds(candidate.predicted_ns as u64),
+                format!("{:.4}", candidate.line.ns_per_byte),
+                format!("{:.0}", candidate.line.base_ns),
+                format!("{:.2}", candidate.correction),
+            ]
+        })
+        .collect();
+    let headings = ["executor", ">predicted", ">a, ns/byte", ">b, ns", ">correction"];
+    text + "\n" + &print::table(&headings, &rows)
+}
+
+/// `4096`, `4K`, `24MB`, `1GiB`: units of 1024.
+fn parse_bytes(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_bytes("4096"), Some(4096));
+        assert_eq!(parse_bytes("32M"), Some(32 << 20));
+        assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
+        for wrong in ["", "M", "many", "-1", "1X", "1.5M", "99999999999999999999", "99999999999999999G"] {
+            assert_eq!(parse_bytes(wrong), None, "{wrong}");
+        }
+    }
+}
