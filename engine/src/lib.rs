@@ -1,5 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The mind: runs descriptors. Submit, place, run, complete.
+//!
+//! ```
+//! use memlift_engine::{Engine, submit::Operation};
+//!
+//! let engine = Engine::global();
+//! let source = vec![7u8; 1 << 20];
+//! let mut target = vec![0u8; 1 << 20];
+//! engine.copy(&mut target, &source);                    // here and now
+//!
+//! let ticket = engine.submit(Operation::copy(source))?; // on another core, meanwhile
+//! let copied = ticket.wait()?.into_target().unwrap();
+//! assert_eq!(copied.as_slice(), Some(&target[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Flow     synchronous: `Engine::copy` ─▶ `place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
+//!          `complete` ─▶ `Outcome`
+//! Owner    buffers belong to their operation until it is settled; regions (`region`) own mapped memory
+//! Not here the wishes themselves: services turn requests into operations; the bytes of a descriptor are `spec`'s
 #![deny(unsafe_code)]
 
 pub mod facility;
@@ -12,3 +31,12 @@ pub mod complete;
 pub mod run;
 #[expect(unsafe_code, reason = "lends buffers to executors until they are done")]
 pub mod submit;
+pub mod place;
+mod engine;
+#[expect(unsafe_code, reason = "calls kernels on borrowed slices and on addresses that callers vouch for")]
+mod direct;
+mod error;
+
+pub use engine::{Calibrated, Engine};
+pub use error::EngineError;
+pub use submit::Cache;

@@ -9,7 +9,7 @@
 //! Failure  a panic answers its descriptor with HARDWARE_1 and the thread goes on
 
 use super::execute::{Context, execute};
-use super::{Share, Streaming, Work, batch, record};
+use super::{Hands, Share, Work, batch, record};
 use crate::complete::{FutexParker, ParkWord, WaitPolicy, Waited, Waiter};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -61,7 +61,7 @@ pub(super) struct Crew {
     pub completed: AtomicU64,
     pub panics: AtomicU64,
     pub capabilities: Capabilities,
-    streaming: Arc<Streaming>,
+    hands: Arc<Hands>,
     wait: WaitPolicy,
 }
 
@@ -70,7 +70,7 @@ fn parker(word: &ParkWord) -> FutexParker<'_> {
 }
 
 impl Crew {
-    pub fn new(threads: usize, depth: usize, wait: WaitPolicy, streaming: Arc<Streaming>) -> Crew {
+    pub fn new(threads: usize, depth: usize, wait: WaitPolicy, hands: Arc<Hands>) -> Crew {
         let seat = || Seat { at: AtomicU64::new(IDLE), park: ParkWord::new(), drained: ParkWord::new() };
         Crew {
             ring: ArrayQueue::new(depth.max(1)),
@@ -82,7 +82,7 @@ impl Crew {
             completed: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             capabilities: super::capabilities(depth.max(1) as u32),
-            streaming,
+            hands,
             wait,
         }
     }
@@ -100,16 +100,19 @@ impl Crew {
         (0..self.seats.len()).map_while(start).collect()
     }
 
-    /// Queues a task and wakes one sleeping thread; gives the task back when the ring is full.
-    pub fn push(&self, task: Task) -> Result<(), Task> {
+    /// Queues a task and wakes one sleeping thread; `false`: the ring is full, and the task is dropped.
+    #[must_use]
+    pub fn push(&self, task: Task) -> bool {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        self.ring.push(Job { sequence, task }).map_err(|job| job.task)?;
+        if self.ring.push(Job { sequence, task }).is_err() {
+            return false;
+        }
         // The job is in the ring; a thread that is about to sleep looks at the ring after it said so.
         fence(Ordering::SeqCst);
         if let Some(seat) = self.seats.iter().find(|seat| seat.park.is_parked()) {
             parker(&seat.park).wake();
         }
-        Ok(())
+        true
     }
 
     /// Threads that have nothing to do. A glance: it may have changed on return.
@@ -183,11 +186,7 @@ impl Crew {
 
     fn run_descriptor(&self, work: Work, execute: impl FnOnce(&Descriptor, &Context<'_>)) {
         let Work { descriptor, notify } = work;
-        let context = Context {
-            kernels: memlift_kernels::active(),
-            capabilities: self.capabilities,
-            streaming: &self.streaming,
-        };
+        let context = Context { capabilities: self.capabilities, hands: &self.hands };
         if catch_unwind(AssertUnwindSafe(|| execute(&descriptor, &context))).is_err() {
             self.panics.fetch_add(1, Ordering::Relaxed);
             // SAFETY: `execute` panicked before it stored the record (storing cannot panic), so the memory is
@@ -247,7 +246,10 @@ unsafe fn answer(descriptor: &Descriptor) {
     let usable = descriptor.flags().has(Flags::COMPLETION_VALID) && !record.is_null() && record.is_aligned();
     // SAFETY: passed on from the caller; a batch's list is looked at only if it is one that could have run.
     unsafe {
-        if descriptor.opcode() == Opcode::BATCH && descriptor.source % 64 == 0 && descriptor.size <= 1024 {
+        if descriptor.opcode() == Opcode::BATCH
+            && descriptor.source.is_multiple_of(64)
+            && descriptor.size <= 1024
+        {
             batch::give_up(descriptor);
         }
         if usable && record::load(record).is_pending() {

@@ -6,25 +6,24 @@
 //!          fence; the status is a Release store)
 //! Not here queues and threads; batches (`batch`)
 //!
-//! CACHE_CONTROL set stores through the cache. Clear, and from `Streaming::from_bytes` on, past it.
+//! CACHE_CONTROL set stores through the cache. Clear, and from `Hands::streaming_from_bytes` on, past it.
 
 use super::validate::{self, Place};
-use super::{Streaming, batch, record};
+use super::{Hands, batch, record};
 use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
 use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status, StridedCopy};
 use std::ptr;
 
 /// What executing needs beside the descriptor.
 pub(super) struct Context<'a> {
-    pub kernels: &'static Kernels,
     pub capabilities: Capabilities,
-    pub streaming: &'a Streaming,
+    pub hands: &'a Hands,
 }
 
 impl Context<'_> {
     fn streams(&self, descriptor: &Descriptor) -> bool {
         !descriptor.flags().has(Flags::CACHE_CONTROL)
-            && descriptor.size as usize >= self.streaming.from_bytes()
+            && descriptor.size as usize >= self.hands.streaming_from_bytes()
     }
 }
 
@@ -75,7 +74,7 @@ fn target(address: u64) -> *mut u8 {
 /// `validate::check` accepted the descriptor, and its addresses are valid for their use.
 unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
     let bytes = descriptor.size as usize;
-    let kernels = context.kernels;
+    let kernels = context.hands.kernels();
     let mut done = record::ended(Status::SUCCESS);
     done.bytes_completed = descriptor.size;
     // SAFETY: for every call below: the caller vouches that the descriptor's ranges are valid for `bytes` (or
@@ -143,11 +142,11 @@ unsafe fn memmove(descriptor: &Descriptor, context: &Context<'_>) {
         if descriptor.flags().has(Flags::STRICT_ORDER) {
             copy_in_order(target(to), source(from), bytes);
         } else if to.abs_diff(from) < bytes as u64 {
-            (context.kernels.move_overlapping)(target(to), source(from), bytes);
+            (context.hands.kernels().move_overlapping)(target(to), source(from), bytes);
         } else if context.streams(descriptor) {
-            (context.kernels.copy_nt)(target(to), source(from), bytes);
+            (context.hands.kernels().copy_nt)(target(to), source(from), bytes);
         } else {
-            (context.kernels.copy)(target(to), source(from), bytes);
+            (context.hands.kernels().copy)(target(to), source(from), bytes);
         }
     }
 }
@@ -166,9 +165,9 @@ unsafe fn fill(descriptor: &Descriptor, context: &Context<'_>) {
             let pattern = pattern.to_le_bytes();
             (0..bytes).for_each(|index| to.add(index).write_volatile(pattern[index % 16]));
         } else if context.streams(descriptor) {
-            (context.kernels.fill_nt)(to, pattern, bytes);
+            (context.hands.kernels().fill_nt)(to, pattern, bytes);
         } else {
-            (context.kernels.fill)(to, pattern, bytes);
+            (context.hands.kernels().fill)(to, pattern, bytes);
         }
     }
 }
@@ -249,7 +248,7 @@ fn delta_failed(status: Status, entry: usize) -> Completion {
 /// inverted form; the others are made of it.
 unsafe fn crc(descriptor: &Descriptor, context: &Context<'_>, copy_to: Option<*mut u8>) -> u32 {
     let (from, bytes, flags) = (source(descriptor.source), descriptor.size as usize, descriptor.flags());
-    let kernels = context.kernels;
+    let kernels = context.hands.kernels();
     // SAFETY: the caller vouches for the seed's address, the source and the target; validation checked that
     // source and target are apart.
     unsafe {

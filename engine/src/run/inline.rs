@@ -6,7 +6,7 @@
 //! Owner    the queue holds descriptors and what keeps their memory alive; dropping it runs what is left
 
 use super::execute::{Context, execute};
-use super::{Notify, Streaming, Work, capabilities};
+use super::{Hands, Notify, Work, capabilities};
 use crossbeam_queue::ArrayQueue;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Inline {
     queue: ArrayQueue<Work>,
     turn: Mutex<()>,
-    streaming: Arc<Streaming>,
+    hands: Arc<Hands>,
 }
 
 impl std::fmt::Debug for Inline {
@@ -29,29 +29,22 @@ impl std::fmt::Debug for Inline {
 
 impl Inline {
     /// A queue of `depth` descriptors (at least one).
-    pub fn new(depth: usize, streaming: Arc<Streaming>) -> Inline {
-        Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), streaming }
+    pub fn new(depth: usize, hands: Arc<Hands>) -> Inline {
+        Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), hands }
     }
 
-    /// Queues one descriptor together with whom to tell.
-    ///
-    /// # Errors
-    ///
-    /// Gives the work back when the queue is full.
+    /// Queues one descriptor together with whom to tell; `false`: the queue is full, and nobody will be told.
     ///
     /// # Safety
     ///
     /// As for [`Backend::submit`]; what `notify` keeps alive counts.
-    pub(crate) unsafe fn submit_work(&self, work: Work) -> Result<(), Work> {
-        self.queue.push(work)
+    #[must_use]
+    pub(crate) unsafe fn submit_work(&self, work: Work) -> bool {
+        self.queue.push(work).is_ok()
     }
 
     fn run(&self, descriptor: &Descriptor, notify: Option<&Arc<dyn Notify>>) {
-        let context = Context {
-            kernels: memlift_kernels::active(),
-            capabilities: self.capabilities(),
-            streaming: &self.streaming,
-        };
+        let context = Context { capabilities: self.capabilities(), hands: &self.hands };
         // SAFETY: whoever submitted the descriptor vouched for its memory until its record is written.
         unsafe { execute(descriptor, &context) };
         if let Some(notify) = notify {

@@ -24,9 +24,10 @@ mod worker;
 
 pub use fork::generation;
 pub use inline::Inline;
-pub(crate) use share::Share;
+pub(crate) use share::{Share, share_chunk_bytes};
 pub use worker::{Worker, WorkerSettings, WorkerStats};
 
+use memlift_kernels::Kernels;
 use memlift_spec::{Capabilities, Descriptor, Opcode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,27 +45,33 @@ pub(crate) struct Work {
     pub notify: Option<Arc<dyn Notify>>,
 }
 
-/// From how many bytes on a descriptor without CACHE_CONTROL is written past the cache. Shared by the executors
-/// of one engine and set by calibration.
+/// What the software executors of one engine work with: the kernels, and from how many bytes on a descriptor
+/// without CACHE_CONTROL is written past the cache (set by calibration).
 #[derive(Debug)]
-pub struct Streaming {
-    from_bytes: AtomicUsize,
+pub struct Hands {
+    kernels: &'static Kernels,
+    streaming_from_bytes: AtomicUsize,
 }
 
-impl Streaming {
-    /// Streams from `from_bytes` on.
-    pub const fn new(from_bytes: usize) -> Streaming {
-        Streaming { from_bytes: AtomicUsize::new(from_bytes) }
+impl Hands {
+    /// Works with `kernels` and streams from `streaming_from_bytes` on.
+    pub const fn new(kernels: &'static Kernels, streaming_from_bytes: usize) -> Hands {
+        Hands { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
+    }
+
+    /// The routines.
+    pub fn kernels(&self) -> &'static Kernels {
+        self.kernels
     }
 
     /// The smallest size that is written past the cache.
-    pub fn from_bytes(&self) -> usize {
-        self.from_bytes.load(Ordering::Relaxed)
+    pub fn streaming_from_bytes(&self) -> usize {
+        self.streaming_from_bytes.load(Ordering::Relaxed)
     }
 
     /// Changes it for descriptors that have not started.
-    pub fn set_from_bytes(&self, bytes: usize) {
-        self.from_bytes.store(bytes, Ordering::Relaxed);
+    pub fn stream_from(&self, bytes: usize) {
+        self.streaming_from_bytes.store(bytes, Ordering::Relaxed);
     }
 }
 

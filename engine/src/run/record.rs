@@ -20,7 +20,7 @@ pub(super) unsafe fn store(descriptor: &Descriptor, completion: Completion) {
     let address = descriptor.completion_address;
     let wanted =
         flags.has(Flags::REQUEST_COMPLETION) || Status(completion.status).code() != Status::SUCCESS.code();
-    if !flags.has(Flags::COMPLETION_VALID) || address == 0 || address % 32 != 0 || !wanted {
+    if !flags.has(Flags::COMPLETION_VALID) || address == 0 || !address.is_multiple_of(32) || !wanted {
         return;
     }
     let record = ptr::with_exposed_provenance_mut::<Completion>(address as usize);

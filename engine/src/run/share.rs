@@ -17,6 +17,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How large the chunks of a shared copy of `bytes` are: some tens of them, so that the last one is short, but
+/// long enough for streams of stores and for the claim to cost nothing.
+pub(crate) fn share_chunk_bytes(bytes: usize) -> usize {
+    (bytes / 32).next_multiple_of(64 * 1024).clamp(128 * 1024, 2 << 20)
+}
+
 pub(crate) struct Share {
     copy: CopyFn,
     target: *mut u8,
@@ -94,6 +100,11 @@ impl Share {
     /// Copies what is left and waits for the chunks that others claimed.
     pub fn finish(&self) {
         self.help();
+        self.finish_by_others();
+    }
+
+    /// Waits until others have done all of it.
+    pub fn finish_by_others(&self) {
         while !self.done() {
             WAITER.with_borrow_mut(|waiter| {
                 let parker = FutexParker::new(&self.park, false);

@@ -117,7 +117,7 @@ fn check_header(descriptor: &Descriptor) -> Result<(), Status> {
     if descriptor.pasid >> 20 != 0 || descriptor.reserved != 0 || descriptor.interrupt_handle != 0 {
         return Err(Status::BAD_RESERVED);
     }
-    if descriptor.flags().has(Flags::COMPLETION_VALID) && descriptor.completion_address % 32 != 0 {
+    if descriptor.flags().has(Flags::COMPLETION_VALID) && !descriptor.completion_address.is_multiple_of(32) {
         return Err(Status::COMPLETION_ALIGN);
     }
     Ok(())
@@ -202,10 +202,10 @@ fn check_delta_create(descriptor: &Descriptor) -> Result<(), Status> {
         return Err(Status::BAD_RESERVED);
     }
     sized(size, &[source, target])?;
-    if size % 8 != 0 || size > DELTA_SOURCE_BYTES_MAX {
+    if !size.is_multiple_of(8) || size > DELTA_SOURCE_BYTES_MAX {
         return Err(Status::BAD_SIZE);
     }
-    if record_bytes % DELTA_ENTRY_BYTES != 0 || record_bytes < DELTA_RECORD_BYTES_MIN {
+    if !record_bytes.is_multiple_of(DELTA_ENTRY_BYTES) || record_bytes < DELTA_RECORD_BYTES_MIN {
         return Err(Status::BAD_DELTA_SIZE);
     }
     aligned(source | target | record, 8, Status::ADDRESS_ALIGN)?;
@@ -223,10 +223,13 @@ fn check_delta_apply(descriptor: &Descriptor) -> Result<(), Status> {
         return Err(Status::BAD_RESERVED);
     }
     sized(size, &[target])?;
-    if size % 8 != 0 || size > DELTA_SOURCE_BYTES_MAX {
+    if !size.is_multiple_of(8) || size > DELTA_SOURCE_BYTES_MAX {
         return Err(Status::BAD_SIZE);
     }
-    if record_bytes % DELTA_ENTRY_BYTES != 0 || record_bytes == 0 || record_bytes > TRANSFER_BYTES_MAX {
+    if !record_bytes.is_multiple_of(DELTA_ENTRY_BYTES)
+        || record_bytes == 0
+        || record_bytes > TRANSFER_BYTES_MAX
+    {
         return Err(Status::BAD_DELTA_SIZE);
     }
     aligned(source | target, 8, Status::ADDRESS_ALIGN)?;
@@ -272,7 +275,7 @@ fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
 }
 
 fn aligned(address: u64, to: u64, otherwise: Status) -> Result<(), Status> {
-    if address % to == 0 { Ok(()) } else { Err(otherwise) }
+    if address.is_multiple_of(to) { Ok(()) } else { Err(otherwise) }
 }
 
 fn overlap(a: u64, a_bytes: u64, b: u64, b_bytes: u64) -> bool {

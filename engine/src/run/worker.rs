@@ -11,7 +11,7 @@
 //! When no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
 
 use super::crew::{Crew, Task};
-use super::{Share, Streaming, Work, fork};
+use super::{Hands, Share, Work, fork};
 use crate::complete::WaitPolicy;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -43,7 +43,7 @@ pub struct WorkerStats {
 /// The backend of engine threads.
 pub struct Worker {
     settings: WorkerSettings,
-    streaming: Arc<Streaming>,
+    hands: Arc<Hands>,
     /// A boxed `Hold`. Replaced only in a forked child, which leaks the parent's.
     hold: AtomicPtr<Hold>,
 }
@@ -63,9 +63,9 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// Threads start with the first submission.
-    pub fn new(settings: WorkerSettings, streaming: Arc<Streaming>) -> Worker {
-        let hold = AtomicPtr::new(Self::fresh(settings, &streaming));
-        Worker { settings, streaming, hold }
+    pub fn new(settings: WorkerSettings, hands: Arc<Hands>) -> Worker {
+        let hold = AtomicPtr::new(Self::fresh(settings, &hands));
+        Worker { settings, hands, hold }
     }
 
     /// What has been done in this process.
@@ -93,34 +93,38 @@ impl Worker {
         self.started();
     }
 
-    /// Queues one descriptor together with whom to tell.
-    ///
-    /// # Errors
-    ///
-    /// Gives the work back when the ring is full.
+    /// Queues one descriptor together with whom to tell; `false`: the ring is full, and nobody will be told.
     ///
     /// # Safety
     ///
     /// As for [`Backend::submit`]; what `notify` keeps alive counts.
-    pub(crate) unsafe fn submit_work(&self, work: Work) -> Result<(), Work> {
-        match self.started().push(Task::Descriptor(work)) {
-            Ok(()) => Ok(()),
-            Err(Task::Descriptor(work)) => Err(work),
-            Err(_) => unreachable!("the ring gives back what it was given"),
-        }
+    #[must_use]
+    pub(crate) unsafe fn submit_work(&self, work: Work) -> bool {
+        self.started().push(Task::Descriptor(work))
     }
 
     /// Offers a share of a copy to up to `helpers` threads. Gives how many were offered one.
     pub(crate) fn offer(&self, share: &Arc<Share>, helpers: usize) -> usize {
         let crew = self.started();
-        (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share))).is_ok()).count()
+        (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
     }
 
-    fn fresh(settings: WorkerSettings, streaming: &Arc<Streaming>) -> *mut Hold {
+    /// Lets a thread do nothing and waits for it: the cost of handing work over.
+    pub(crate) fn round_trip(&self) {
+        let nothing: memlift_kernels::CopyFn = |_, _, _| {};
+        let (target, source) = (std::ptr::null_mut(), std::ptr::null());
+        // SAFETY: the copy of one byte that is not made touches neither address.
+        let share = unsafe { Share::new(nothing, target, source, 1, 1) };
+        if self.offer(&share, 1) == 1 {
+            share.finish_by_others();
+        }
+    }
+
+    fn fresh(settings: WorkerSettings, hands: &Arc<Hands>) -> *mut Hold {
         let WorkerSettings { threads, queue_depth, wait } = settings;
         Box::into_raw(Box::new(Hold {
             generation: fork::generation(),
-            crew: Arc::new(Crew::new(threads, queue_depth, wait, Arc::clone(streaming))),
+            crew: Arc::new(Crew::new(threads, queue_depth, wait, Arc::clone(hands))),
             threads: OnceLock::new(),
         }))
     }
@@ -142,7 +146,7 @@ impl Worker {
     /// The threads that `current` speaks of stayed in the parent, perhaps in the middle of a job.
     #[cold]
     fn hold_of_child(&self, current: *mut Hold) -> &Hold {
-        let fresh = Self::fresh(self.settings, &self.streaming);
+        let fresh = Self::fresh(self.settings, &self.hands);
         match self.hold.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: `fresh` is live and owned by `self` now.
             Ok(_) => unsafe { &*fresh },
@@ -194,7 +198,7 @@ unsafe impl Backend for Worker {
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
         let crew = self.started();
         for (accepted, &descriptor) in descriptors.iter().enumerate() {
-            if crew.push(Task::Descriptor(Work { descriptor, notify: None })).is_err() {
+            if !crew.push(Task::Descriptor(Work { descriptor, notify: None })) {
                 return Err(Busy { accepted });
             }
         }
@@ -222,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_answered_and_the_thread_goes_on() {
-        let worker = Worker::new(settings(1, 8), Arc::new(Streaming::new(usize::MAX)));
+        let worker = Worker::new(settings(1, 8), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
         let mut records = [Completion::PENDING; 2];
         let records = ptr::from_mut(&mut records).cast::<Completion>();
         let noop = |index: usize| {
@@ -232,8 +236,8 @@ mod tests {
             Work { descriptor: noop, notify: None }
         };
         let crew = worker.started();
-        assert!(crew.push(Task::Panic(noop(0))).is_ok());
-        assert!(crew.push(Task::Descriptor(noop(1))).is_ok());
+        assert!(crew.push(Task::Panic(noop(0))));
+        assert!(crew.push(Task::Descriptor(noop(1))));
         // SAFETY: both records outlive the loop and are written only by the worker, status atomically.
         while unsafe { record::load(records.add(1)) }.is_pending() {
             thread::yield_now();
@@ -246,7 +250,7 @@ mod tests {
 
     #[test]
     fn without_threads_the_caller_runs_the_ring() {
-        let worker = Worker::new(settings(0, 2), Arc::new(Streaming::new(usize::MAX)));
+        let worker = Worker::new(settings(0, 2), Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)));
         let noop = [Descriptor::new(Opcode::NOOP, Flags::NONE); 3];
         // SAFETY: a NOOP without a record touches no memory.
         assert_eq!(unsafe { worker.submit(&noop) }, Err(Busy { accepted: 2 }));

@@ -5,10 +5,12 @@
 //!          that is waited for · the waiter's park word
 //! Order    all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
 //!          status is non-zero the cells belong to the executor; after it they belong to the ticket
+//! Counted  by whoever completes it: latency from submission to completion, per executor and opcode
 //! Owner    `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
 
 use super::Operation;
 use crate::complete::{FutexParker, ParkWord};
+use crate::observe::{self, Executor};
 use crate::run::{Notify, generation, record};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status, StridedCopy};
 use std::cell::UnsafeCell;
@@ -22,6 +24,10 @@ pub(super) struct Flight {
     head: UnsafeCell<Completion>,
     park: ParkWord,
     generation: u32,
+    executor: Executor,
+    opcode: Opcode,
+    bytes: u64,
+    start_ns: u64,
 }
 
 // SAFETY: the cells change hands with the status (Release by the executor, Acquire by the ticket): never two
@@ -32,9 +38,9 @@ unsafe impl Sync for Flight {}
 
 impl Flight {
     /// One operation and the descriptor that drives it.
-    pub fn single(operation: Operation) -> (Arc<Flight>, Descriptor) {
+    pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
         let strided = matches!(operation, Operation::CopyStrided { .. });
-        let mut flight = Flight::new(vec![operation], usize::from(strided), 0);
+        let mut flight = Flight::new(vec![operation], usize::from(strided), 0, executor);
         let this = Arc::get_mut(&mut flight).expect("not shared yet");
         let mut none = StridedCopy::new(0, 0, 0);
         let operand = this.operands.get_mut().first_mut().unwrap_or(&mut none);
@@ -44,9 +50,13 @@ impl Flight {
     }
 
     /// Several operations under one batch descriptor. `fences` are the indexes of fenced members.
-    pub fn batch(operations: Vec<Operation>, fences: &[usize]) -> (Arc<Flight>, Descriptor) {
+    pub fn batch(
+        operations: Vec<Operation>,
+        fences: &[usize],
+        executor: Executor,
+    ) -> (Arc<Flight>, Descriptor) {
         let count = operations.len();
-        let mut flight = Flight::new(operations, count, count);
+        let mut flight = Flight::new(operations, count, count, executor);
         let this = Arc::get_mut(&mut flight).expect("not shared yet");
         let members = this.operations.get_mut().iter_mut().zip(this.operands.get_mut().iter_mut());
         for (index, (operation, operand)) in members.enumerate() {
@@ -65,8 +75,14 @@ impl Flight {
         (flight, descriptor)
     }
 
-    fn new(operations: Vec<Operation>, operands: usize, members: usize) -> Arc<Flight> {
+    fn new(operations: Vec<Operation>, operands: usize, members: usize, executor: Executor) -> Arc<Flight> {
+        let opcode = if members > 0 { Opcode::BATCH } else { operations[0].opcode() };
+        let bytes = operations.iter().map(|operation| operation.bytes() as u64).sum();
         Arc::new(Flight {
+            executor,
+            opcode,
+            bytes,
+            start_ns: observe::now_ns(),
             operations: UnsafeCell::new(operations),
             operands: UnsafeCell::new(vec![StridedCopy::new(0, 0, 0); operands].into_boxed_slice()),
             list: UnsafeCell::new(
@@ -138,6 +154,9 @@ impl Flight {
 
 impl Notify for Flight {
     fn completed(&self) {
+        let took_ns = observe::now_ns().saturating_sub(self.start_ns);
+        let ok = self.status().is_success();
+        observe::record(self.executor, self.opcode, self.bytes, took_ns, ok);
         self.parker().wake();
     }
 }

@@ -236,14 +236,14 @@ impl Operation {
                 if first.bytes() != second.bytes() {
                     return Err(UNEQUAL);
                 }
-                let size_fits = bytes % 8 == 0 && bytes <= DELTA_SOURCE_BYTES_MAX as usize;
-                let room_fits = record.bytes() % 10 == 0
+                let size_fits = bytes.is_multiple_of(8) && bytes <= DELTA_SOURCE_BYTES_MAX as usize;
+                let room_fits = record.bytes().is_multiple_of(10)
                     && (DELTA_RECORD_BYTES_MIN as usize..=TRANSFER_BYTES_MAX as usize)
                         .contains(&record.bytes());
                 if size_fits && room_fits { Ok(()) } else { Err(DELTA) }
             }
             Operation::DeltaApply { record, .. } => {
-                let fits = record.bytes() > 0 && record.bytes() % 10 == 0 && bytes % 8 == 0;
+                let fits = record.bytes() > 0 && record.bytes().is_multiple_of(10) && bytes.is_multiple_of(8);
                 let small = bytes <= DELTA_SOURCE_BYTES_MAX as usize && record.bytes() <= 10 << 16;
                 if fits && small { Ok(()) } else { Err(DELTA) }
             }
@@ -263,15 +263,16 @@ impl Operation {
     /// Writes everything but the completion address. `operand` is where the operand block lies, if it needs one.
     pub(super) fn describe(&mut self, operand: &mut StridedCopy) -> Descriptor {
         let mut flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
-        if let Operation::Copy { cache, .. }
-        | Operation::Fill { cache, .. }
-        | Operation::CopyCrc { cache, .. }
-        | Operation::Dualcast { cache, .. }
-        | Operation::CopyStrided { cache, .. } = self
-        {
-            if *cache == Cache::Hot {
-                flags = flags.with(Flags::CACHE_CONTROL);
-            }
+        let hot = matches!(
+            self,
+            Operation::Copy { cache: Cache::Hot, .. }
+                | Operation::Fill { cache: Cache::Hot, .. }
+                | Operation::CopyCrc { cache: Cache::Hot, .. }
+                | Operation::Dualcast { cache: Cache::Hot, .. }
+                | Operation::CopyStrided { cache: Cache::Hot, .. }
+        );
+        if hot {
+            flags = flags.with(Flags::CACHE_CONTROL);
         }
         let mut descriptor = Descriptor::new(self.opcode(), flags);
         descriptor.size = self.bytes() as u32;

@@ -9,7 +9,8 @@
 use super::flight::Flight;
 use super::{BatchTicket, Operation, Reason, Rejected, RejectedBatch, Ticket};
 use crate::complete::{Parker, WaitPolicy, Waited, Waiter};
-use crate::run::{Inline, Work, Worker};
+use crate::observe;
+use crate::run::{Inline, Notify, Work, Worker};
 use memlift_spec::limits::BATCH_MIN;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor, Opcode};
 use std::io;
@@ -29,7 +30,7 @@ pub(super) struct Core {
 }
 
 enum Executor {
-    Inline(Inline),
+    Inline(Box<Inline>),
     Worker(Arc<Worker>),
     Foreign { backend: Box<dyn Backend>, flights: Mutex<Vec<Arc<Flight>>> },
 }
@@ -43,7 +44,7 @@ impl std::fmt::Debug for Queue {
 impl Queue {
     /// A queue that runs on whoever polls it or waits for a ticket.
     pub fn inline(backend: Inline, policy: WaitPolicy) -> Queue {
-        Queue::new(Executor::Inline(backend), policy)
+        Queue::new(Executor::Inline(Box::new(backend)), policy)
     }
 
     /// A queue in front of engine threads.
@@ -85,7 +86,7 @@ impl Queue {
         if let Some(reason) = reason {
             return Err(Rejected { operation: Box::new(operation), reason });
         }
-        let (flight, descriptor) = Flight::single(operation);
+        let (flight, descriptor) = Flight::single(operation, self.core.counted_as());
         match self.core.send(&flight, descriptor) {
             Ok(()) => Ok(Ticket::new(flight, Arc::clone(&self.core))),
             Err(Full) => {
@@ -109,7 +110,7 @@ impl Queue {
         if let Err(reason) = self.check_batch(&operations, fences) {
             return Err(RejectedBatch { operations, reason });
         }
-        let (flight, descriptor) = Flight::batch(operations, fences);
+        let (flight, descriptor) = Flight::batch(operations, fences, self.core.counted_as());
         match self.core.send(&flight, descriptor) {
             Ok(()) => Ok(BatchTicket::new(flight, Arc::clone(&self.core))),
             Err(Full) => Err(RejectedBatch { operations: Flight::recall(flight), reason: Reason::Busy }),
@@ -163,9 +164,19 @@ struct Full;
 impl Core {
     fn backend(&self) -> &dyn Backend {
         match &self.executor {
-            Executor::Inline(inline) => inline,
+            Executor::Inline(inline) => &**inline,
             Executor::Worker(worker) => &**worker,
             Executor::Foreign { backend, .. } => &**backend,
+        }
+    }
+
+    /// The row of the stats page.
+    fn counted_as(&self) -> observe::Executor {
+        match &self.executor {
+            Executor::Inline(_) => observe::Executor::InlineTemporal,
+            Executor::Worker(_) => observe::Executor::Worker,
+            Executor::Foreign { backend, .. } if backend.name() == "idxd" => observe::Executor::Idxd,
+            Executor::Foreign { .. } => observe::Executor::Model,
         }
     }
 
@@ -175,11 +186,11 @@ impl Core {
         // executor (or the list of flights) keeps the flight until its record is written.
         unsafe {
             match &self.executor {
-                Executor::Inline(inline) => inline.submit_work(work()).map_err(|_| Full),
-                Executor::Worker(worker) => worker.submit_work(work()).map_err(|_| Full),
+                Executor::Inline(inline) => inline.submit_work(work()).then_some(()).ok_or(Full),
+                Executor::Worker(worker) => worker.submit_work(work()).then_some(()).ok_or(Full),
                 Executor::Foreign { backend, flights } => {
                     let mut flights = flights.lock().unwrap_or_else(PoisonError::into_inner);
-                    flights.retain(|flight| !flight.settled());
+                    reap(&mut flights);
                     backend.submit(&[descriptor]).map_err(|_| Full)?;
                     flights.push(Arc::clone(flight));
                     Ok(())
@@ -191,7 +202,7 @@ impl Core {
     fn poll(&self) -> usize {
         let done = self.backend().poll();
         if let Executor::Foreign { flights, .. } = &self.executor {
-            flights.lock().unwrap_or_else(PoisonError::into_inner).retain(|flight| !flight.settled());
+            reap(&mut flights.lock().unwrap_or_else(PoisonError::into_inner));
         }
         done
     }
@@ -223,6 +234,17 @@ impl Core {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
         settled
     }
+}
+
+/// Lets go of flights that have settled. Their backend tells nobody, so this is where they are told.
+fn reap(flights: &mut Vec<Arc<Flight>>) {
+    flights.retain(|flight| {
+        let settled = flight.settled();
+        if settled {
+            flight.completed();
+        }
+        !settled
+    });
 }
 
 impl Drop for Core {

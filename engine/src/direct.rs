@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Synchronous calls: no descriptor, no queue. What most programs use.
+//!
+//! Flow     below the placement's gate: one compare, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
+//!          kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
+//! Order    when a call returns its bytes are visible to whoever synchronises with the caller, also those that
+//!          another core or a streaming store wrote
+//! Owner    slices are borrowed for the call; the `_raw` calls take addresses because the memory may be shared with
+//!          another process, of which no slice may be made
+
+use crate::engine::Engine;
+use crate::observe::{self, CacheState, DecisionRecord, Executor};
+use crate::place::{Choice, Why};
+use crate::run::{Share, share_chunk_bytes};
+use crate::submit::{Cache, Pattern};
+use memlift_kernels::repeat_8;
+use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+
+impl Engine {
+    /// Copies `source` into `target`.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy(&self, target: &mut [u8], source: &[u8]) {
+        assert_eq!(target.len(), source.len(), "copy: target and source must have the same length");
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        unsafe { self.copy_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), Cache::Auto) }
+    }
+
+    /// Copies `bytes` bytes; `cache` is what the caller knows of the buffers.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+    #[inline]
+    pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                (self.copy)(target, source, bytes);
+            } else {
+                self.copy_placed(target, source, bytes, cache);
+            }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
+        // SAFETY: passed on from the caller.
+        let state = unsafe { self.placer.cache_state(cache, target, source, bytes) };
+        let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
+        let start_ns = observe::now_ns();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match choice.executor {
+                Executor::Split => self.copy_shared(target, source, bytes, state),
+                Executor::InlineNt => (self.kernels.copy_nt)(target, source, bytes),
+                _ => (self.kernels.copy)(target, source, bytes),
+            }
+        }
+        self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
+    }
+
+    unsafe fn copy_shared(&self, target: *mut u8, source: *const u8, bytes: usize, state: CacheState) {
+        let ns =
+            |executor| self.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, state).unwrap_or(f64::MAX);
+        let streams = state == CacheState::Cold || ns(Executor::InlineNt) < ns(Executor::InlineTemporal);
+        let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
+        // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
+        let share = unsafe { Share::new(copy, target, source, bytes, share_chunk_bytes(bytes)) };
+        self.worker.offer(&share, self.worker.threads().min(bytes >> 20));
+        share.finish();
+    }
+
+    /// Gathers `rows` rows of `row_bytes`, each `source_stride` bytes after the one before, into a packed target.
+    ///
+    /// # Safety
+    ///
+    /// Every row is readable, `target` is writable for `rows * row_bytes`, and they do not overlap.
+    pub unsafe fn copy_strided_raw(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        rows: usize,
+        row_bytes: usize,
+        source_stride: i64,
+        cache: Cache,
+    ) {
+        let bytes = rows.saturating_mul(row_bytes);
+        let contiguous = i64::try_from(row_bytes) == Ok(source_stride);
+        // SAFETY: passed on from the caller; rows without gaps are one range.
+        unsafe {
+            if contiguous {
+                self.copy_raw(target, source, bytes, cache);
+            } else if bytes < self.placer.gate_bytes() {
+                (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
+            } else {
+                // Rows far apart make sampling say little: the target and the first row stand for all.
+                let state = self.placer.cache_state(cache, target, target, bytes);
+                let choice = self.choose(Opcode::STRIDED_COPY, bytes, state, false);
+                let start_ns = observe::now_ns();
+                let streams = choice.executor == Executor::InlineNt;
+                let copy = if streams { self.kernels.copy_strided_nt } else { self.kernels.copy_strided };
+                copy(target, source, rows, row_bytes, source_stride);
+                self.done(&choice, Opcode::STRIDED_COPY, bytes, start_ns, Some((target, source)));
+            }
+        }
+    }
+
+    /// Fills `target` with `pattern`.
+    #[inline]
+    pub fn fill(&self, target: &mut [u8], pattern: Pattern) {
+        // SAFETY: a unique borrow of this length.
+        unsafe { self.fill_raw(target.as_mut_ptr(), pattern, target.len(), Cache::Auto) }
+    }
+
+    /// Fills `bytes` bytes.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for `bytes`.
+    #[inline]
+    pub unsafe fn fill_raw(&self, target: *mut u8, pattern: Pattern, bytes: usize, cache: Cache) {
+        let pattern = match pattern {
+            Pattern::Eight(pattern) => repeat_8(pattern),
+            Pattern::Sixteen(pattern) => pattern,
+        };
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                return (self.kernels.fill)(target, pattern, bytes);
+            }
+            let choice = self.choose_for(Opcode::FILL, target, target, bytes, cache);
+            let start_ns = observe::now_ns();
+            let streams = choice.executor == Executor::InlineNt;
+            (if streams { self.kernels.fill_nt } else { self.kernels.fill })(target, pattern, bytes);
+            self.done(&choice, Opcode::FILL, bytes, start_ns, None);
+        }
+    }
+
+    /// The offset of the first difference; `None` if both are equal.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn compare(&self, first: &[u8], second: &[u8]) -> Option<usize> {
+        assert_eq!(first.len(), second.len(), "compare: both must have the same length");
+        // SAFETY: both slices have this length.
+        unsafe { self.compare_raw(first.as_ptr(), second.as_ptr(), first.len()) }
+    }
+
+    /// The offset of the first difference; `None` if both are equal.
+    ///
+    /// # Safety
+    ///
+    /// Both are readable for `bytes`.
+    #[inline]
+    pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                return (self.kernels.compare)(first, second, bytes);
+            }
+            let start_ns = observe::now_ns();
+            let differs = (self.kernels.compare)(first, second, bytes);
+            self.count(Opcode::COMPARE, differs.unwrap_or(bytes), start_ns);
+            differs
+        }
+    }
+
+    /// CRC-32C; seed 0, or the value of the bytes before.
+    #[inline]
+    pub fn crc32c(&self, source: &[u8], seed: u32) -> u32 {
+        // SAFETY: the slice has this length.
+        unsafe { self.crc32c_raw(source.as_ptr(), source.len(), seed) }
+    }
+
+    /// CRC-32C; seed 0, or the value of the bytes before.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable for `bytes`.
+    #[inline]
+    pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                return (self.kernels.crc32c)(source, bytes, seed);
+            }
+            let start_ns = observe::now_ns();
+            let value = (self.kernels.crc32c)(source, bytes, seed);
+            self.count(Opcode::CRC, bytes, start_ns);
+            value
+        }
+    }
+
+    /// Copies and gives the CRC-32C of what was copied.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy_crc32c(&self, target: &mut [u8], source: &[u8], seed: u32) -> u32 {
+        assert_eq!(target.len(), source.len(), "copy_crc32c: target and source must have the same length");
+        // SAFETY: both slices have this length, and a unique borrow overlaps no other.
+        unsafe { self.copy_crc32c_raw(target.as_mut_ptr(), source.as_ptr(), target.len(), seed, Cache::Auto) }
+    }
+
+    /// Copies and gives the CRC-32C of what was copied, also if another process changes the source meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+    #[inline]
+    pub unsafe fn copy_crc32c_raw(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        seed: u32,
+        cache: Cache,
+    ) -> u32 {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                return (self.kernels.copy_crc32c)(target, source, bytes, seed);
+            }
+            let choice = self.choose_for(Opcode::COPY_CRC, target, source, bytes, cache);
+            let start_ns = observe::now_ns();
+            let streams = choice.executor == Executor::InlineNt;
+            let copy = if streams { self.kernels.copy_crc32c_nt } else { self.kernels.copy_crc32c };
+            let value = copy(target, source, bytes, seed);
+            self.done(&choice, Opcode::COPY_CRC, bytes, start_ns, Some((target, source)));
+            value
+        }
+    }
+
+    /// Copies `source` into both targets with one read.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn dualcast(&self, target: &mut [u8], target2: &mut [u8], source: &[u8]) {
+        let bytes = source.len();
+        assert!(
+            target.len() == bytes && target2.len() == bytes,
+            "dualcast: all three must have the same length"
+        );
+        let (target, target2, source) = (target.as_mut_ptr(), target2.as_mut_ptr(), source.as_ptr());
+        // SAFETY: all three slices have this length, and unique borrows overlap no other.
+        unsafe {
+            if bytes < self.placer.gate_bytes() {
+                return (self.kernels.dualcast)(target, target2, source, bytes);
+            }
+            let choice = self.choose_for(Opcode::DUALCAST, target, source, bytes, Cache::Auto);
+            let start_ns = observe::now_ns();
+            let streams = choice.executor == Executor::InlineNt;
+            let copy = if streams { self.kernels.dualcast_nt } else { self.kernels.dualcast };
+            copy(target, target2, source, bytes);
+            self.done(&choice, Opcode::DUALCAST, bytes, start_ns, Some((target, source)));
+        }
+    }
+
+    unsafe fn choose_for(
+        &self,
+        opcode: Opcode,
+        target: *const u8,
+        source: *const u8,
+        bytes: usize,
+        cache: Cache,
+    ) -> Choice {
+        // SAFETY: passed on from the caller.
+        let state = unsafe { self.placer.cache_state(cache, target, source, bytes) };
+        self.choose(opcode, bytes, state, false)
+    }
+
+    fn choose(&self, opcode: Opcode, bytes: usize, state: CacheState, may_split: bool) -> Choice {
+        let splits = may_split && self.splits && bytes >= 1 << 20 && self.worker.idle() > 0;
+        self.placer.choose(opcode, bytes, state, |executor| executor != Executor::Split || splits)
+    }
+
+    /// An operation that has one way to be done is only counted.
+    fn count(&self, opcode: Opcode, bytes: usize, start_ns: u64) {
+        let took_ns = observe::now_ns() - start_ns;
+        observe::record(Executor::InlineTemporal, opcode, bytes as u64, took_ns, true);
+    }
+
+    fn done(
+        &self,
+        choice: &Choice,
+        opcode: Opcode,
+        bytes: usize,
+        start_ns: u64,
+        buffers: Option<(*mut u8, *const u8)>,
+    ) {
+        let measured_ns = observe::now_ns() - start_ns;
+        if choice.why != Why::Only {
+            self.placer.learn(choice, opcode, bytes, measured_ns as f64);
+        }
+        observe::record(choice.executor, opcode, bytes as u64, measured_ns, true);
+        let record = DecisionRecord {
+            time_ns: start_ns,
+            opcode,
+            executor: choice.executor,
+            cache_state: choice.cache,
+            size: bytes as u64,
+            predicted_ns: choice.predicted_ns as u64,
+            measured_ns,
+            reason: choice.why as u16,
+        };
+        observe::decide(record);
+        if observe::tapped() {
+            tell(opcode, bytes, buffers, &record);
+        }
+    }
+}
+
+/// Shows the tap a synchronous call as the descriptor that it would have been.
+#[cold]
+fn tell(opcode: Opcode, bytes: usize, buffers: Option<(*mut u8, *const u8)>, record: &DecisionRecord) {
+    let mut descriptor = Descriptor::new(opcode, Flags::NONE);
+    descriptor.size = u32::try_from(bytes).unwrap_or(u32::MAX);
+    if let Some((target, source)) = buffers {
+        (descriptor.target, descriptor.source) = (target.addr() as u64, source.addr() as u64);
+    }
+    let completion =
+        Completion { status: Status::SUCCESS.0, bytes_completed: descriptor.size, ..Completion::PENDING };
+    observe::tap(&descriptor, &completion, record);
+}

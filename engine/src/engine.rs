@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine: kernels, workers, placement and queues of one process, opened with one configuration.
+//!
+//! Flow     `Engine::open(Config)` ──▶ facilities masked ─▶ kernels picked ─▶ calibration read, or built-in
+//!          numbers ──▶ synchronous calls (`direct`) and queues
+//! Owner    an engine owns its threads, which start when the first work is handed to them and end with it. The
+//!          process-wide one (`global`) lives for ever.
+//! Cost     opening reads the configuration and one file and starts nothing
+//! Not here what the synchronous calls do: see `direct`
+
+use crate::complete::WaitPolicy;
+use crate::config::{Config, Wait};
+use crate::error::EngineError;
+use crate::facility;
+use crate::observe::CacheState;
+use crate::place::{self, CalibrateError, Explanation, Loaded, Origin, Placer, StoreError};
+use crate::run::{Hands, Inline, Worker, WorkerSettings};
+use crate::submit::{BatchTicket, Operation, Queue, Rejected, RejectedBatch, Ticket};
+use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
+use memlift_spec::Opcode;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Descriptors that the workers' ring holds.
+const RING_DEPTH: usize = 256;
+
+/// Runs memory operations. Share it as `&Engine` or `Arc<Engine>`.
+pub struct Engine {
+    pub(crate) copy: CopyFn,
+    pub(crate) placer: Placer,
+    pub(crate) kernels: &'static Kernels,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) splits: bool,
+    hands: Arc<Hands>,
+    policy: WaitPolicy,
+    queue: Queue,
+    calibration_path: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("isa", &self.kernels.isa)
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Engine::calibrate`] measured, and whether it could be kept.
+#[derive(Debug)]
+pub struct Calibrated {
+    /// What the engine decides by from now on.
+    pub loaded: Loaded,
+    /// Where it is kept, or why it is only in memory.
+    pub saved: Result<PathBuf, StoreError>,
+}
+
+impl Engine {
+    /// An engine of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when the configuration asks for what is not there.
+    pub fn open(config: &Config) -> Result<Engine, EngineError> {
+        let unknown = facility::mask(&config.engine.disable);
+        if !unknown.is_empty() {
+            return Err(EngineError::Facility {
+                unknown: unknown.join(", "),
+                known: facility::known_names(),
+            });
+        }
+        let kernels = kernels(config.engine.isa.as_deref())?;
+        Ok(Engine::with(config, kernels))
+    }
+
+    fn with(config: &Config, kernels: &'static Kernels) -> Engine {
+        let policy = wait_policy(config);
+        let hands = Arc::new(Hands::new(kernels, usize::MAX));
+        let settings =
+            WorkerSettings { threads: config.engine.workers, queue_depth: RING_DEPTH, wait: policy };
+        let worker = Arc::new(Worker::new(settings, Arc::clone(&hands)));
+        let queue = if settings.threads > 0 {
+            Queue::worker(Arc::clone(&worker), policy)
+        } else {
+            Queue::inline(Inline::new(RING_DEPTH, Arc::clone(&hands)), policy)
+        };
+        let loaded = place::load(config.engine.calibration.as_deref());
+        let engine = Engine {
+            copy: kernels.copy,
+            placer: Placer::new(loaded),
+            kernels,
+            worker,
+            splits: config.engine.split,
+            hands,
+            policy,
+            queue,
+            calibration_path: config.engine.calibration.clone(),
+        };
+        engine.apply_thresholds();
+        engine
+    }
+
+    /// The process-wide engine, configured by `memlift.toml` and `MEMLIFT_*`. A configuration that cannot be used is
+    /// replaced by the defaults; [`try_global`](Engine::try_global) tells.
+    pub fn global() -> &'static Engine {
+        static FALLBACK: OnceLock<Engine> = OnceLock::new();
+        Engine::try_global().unwrap_or_else(|_| {
+            FALLBACK.get_or_init(|| Engine::with(&Config::defaults(), memlift_kernels::active()))
+        })
+    }
+
+    /// The process-wide engine.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the configuration.
+    pub fn try_global() -> Result<&'static Engine, &'static EngineError> {
+        static GLOBAL: OnceLock<Result<Engine, EngineError>> = OnceLock::new();
+        let open = || Config::load().map_err(EngineError::from).and_then(|config| Engine::open(&config));
+        GLOBAL.get_or_init(open).as_ref()
+    }
+
+    /// The routines in use.
+    pub fn kernels(&self) -> &'static Kernels {
+        self.kernels
+    }
+
+    /// The engine threads.
+    pub fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// The placement.
+    pub fn placer(&self) -> &Placer {
+        &self.placer
+    }
+
+    /// How waits wait, by configuration.
+    pub fn wait_policy(&self) -> WaitPolicy {
+        self.policy
+    }
+
+    /// The engine's queue: workers, or (without any) a queue that runs when it is polled or waited for.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// A queue of its own that runs on whoever polls it or waits.
+    pub fn inline_queue(&self, depth: usize) -> Queue {
+        Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
+    }
+
+    /// Submits to [`queue`](Engine::queue), with the cost model's prediction for the wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] with the operation in it.
+    pub fn submit(&self, operation: Operation) -> Result<Ticket, Rejected> {
+        let predicted = self.predict_queued_ns(operation.opcode(), operation.bytes());
+        Ok(self.queue.submit(operation)?.with_prediction(predicted))
+    }
+
+    /// Submits a batch; see [`Queue::submit_batch`].
+    ///
+    /// # Errors
+    ///
+    /// [`RejectedBatch`] with the operations in it.
+    pub fn submit_batch(
+        &self,
+        operations: Vec<Operation>,
+        fences: &[usize],
+    ) -> Result<BatchTicket, RejectedBatch> {
+        let each = operations.iter().map(|op| self.predict_queued_ns(op.opcode(), op.bytes()));
+        let predicted = each.fold(0u64, u64::saturating_add);
+        Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
+    }
+
+    /// Who would run an operation of `bytes` bytes now, and why. `Unknown` takes what the size suggests.
+    pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
+        self.placer.explain(opcode, bytes, cache)
+    }
+
+    /// Measures the machine (about a second), decides by that from now on, and keeps it on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`CalibrateError`] when there is no memory to measure with; nothing has changed then.
+    pub fn calibrate(&self) -> Result<Calibrated, CalibrateError> {
+        let calibration = place::calibrate(self.kernels, &self.worker)?;
+        let saved = place::save(&calibration, self.calibration_path.as_deref());
+        let origin = saved.as_ref().map_or(Origin::Measured, |path| Origin::File { path: path.clone() });
+        let loaded = Loaded { calibration, origin };
+        self.placer.replace(loaded.clone());
+        self.apply_thresholds();
+        Ok(Calibrated { loaded, saved })
+    }
+
+    /// Time until a queued operation has completed, nanoseconds.
+    fn predict_queued_ns(&self, opcode: Opcode, bytes: usize) -> u64 {
+        use crate::observe::Executor::{InlineTemporal, Worker};
+        let cold = CacheState::Cold;
+        let predicted = self
+            .placer
+            .predict_ns(Worker, opcode, bytes, cold)
+            .or_else(|| self.placer.predict_ns(InlineTemporal, opcode, bytes, cold));
+        predicted.map_or(0, |ns| ns as u64)
+    }
+
+    fn apply_thresholds(&self) {
+        let loaded = self.placer.loaded();
+        let thresholds = &loaded.calibration.thresholds;
+        let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
+        self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
+        if !matches!(loaded.origin, Origin::Builtin { .. }) {
+            set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
+        }
+    }
+}
+
+fn kernels(isa: Option<&str>) -> Result<&'static Kernels, EngineError> {
+    // The variable is the kernels' own business: they also serve programs that have no engine.
+    let Some(name) = isa.filter(|_| std::env::var_os(memlift_kernels::ISA_VARIABLE).is_none()) else {
+        return Ok(memlift_kernels::active());
+    };
+    let found = Isa::from_name(name).and_then(memlift_kernels::for_isa);
+    found.ok_or_else(|| EngineError::Isa { name: name.to_owned() })
+}
+
+fn wait_policy(config: &Config) -> WaitPolicy {
+    let spin_max = Duration::from_micros(config.engine.spin_us_max);
+    match config.engine.wait {
+        Wait::Auto => WaitPolicy { spin_max, ..WaitPolicy::AUTO },
+        Wait::Spin => WaitPolicy::SPIN,
+        Wait::Block => WaitPolicy::BLOCK,
+    }
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Calibration: about a second of measuring what this machine's memory operations cost.
+//!
+//! Flow     two buffers, prefaulted ─▶ read sweep (cache size) ─▶ load latency (hot or cold) ─▶ string moves ─▶
+//!          copies hot and cold, with and without streaming ─▶ shared with a worker ─▶ other operations ─▶ lines
+//! Method   hot: the same buffers again and again. Cold: windows that move through both buffers, so that a window
+//!          was last touched a whole round ago, which is more than a cache holds. Lower quartiles of interleaved
+//!          repeats: every candidate is measured once per round, so that a slow moment hits all of them.
+//! Not here cache sizes from cpuid. The machine that this was written on reports 105 MiB of last-level cache and
+//!          behaves as if it had a fraction.
+
+use super::fit::{fit, median, quiet};
+use super::machine::Machine;
+use super::model::{Calibration, FORMAT, Line, Model, Thresholds};
+use super::residency::load_cycles;
+use crate::observe::{CacheState, Executor};
+use crate::region::{Headroom, HugePages, Region, RegionError, RegionOptions};
+use crate::run::{Share, Worker, share_chunk_bytes};
+use memlift_kernels::{CopyFn, Kernels, rep_movsb_from, set_rep_movsb_from};
+use memlift_spec::Opcode;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Why calibration was not possible.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// Not enough memory for even the smallest buffers.
+    #[error("calibration needs 32 MiB of memory: {0}")]
+    Memory(#[from] RegionError),
+}
+
+/// Wanted size of each of the two buffers.
+const ARENA_BYTES: usize = 128 << 20;
+const ARENA_BYTES_MIN: usize = 16 << 20;
+/// Sizes that copies are measured at, in powers of two.
+const COPY_SHIFTS: std::ops::RangeInclusive<u32> = 16..=26;
+/// Sizes that the other operations are measured at.
+const OTHER_SHIFTS: [u32; 4] = [17, 19, 21, 23];
+
+/// Two buffers and where the next cold window starts.
+struct Arena {
+    source: Region,
+    target: Region,
+    bytes: usize,
+    cursor: usize,
+}
+
+impl Arena {
+    fn new() -> Result<Arena, RegionError> {
+        let headroom = usize::try_from(Headroom::read().bytes).unwrap_or(usize::MAX);
+        let mut bytes = ARENA_BYTES;
+        while bytes > ARENA_BYTES_MIN && bytes * 3 > headroom {
+            bytes /= 2;
+        }
+        // Ordinary pages: what most callers' buffers are made of.
+        let options =
+            RegionOptions { huge_pages: HugePages::Never, dont_fork: true, ..RegionOptions::default() };
+        let source = Region::anonymous(bytes as u64, &options)?;
+        let target = Region::anonymous(bytes as u64, &options)?;
+        Ok(Arena { source, target, bytes, cursor: 0 })
+    }
+
+    fn pair(&self, offset: usize) -> (*mut u8, *const u8) {
+        (self.target.base().wrapping_add(offset).cast_mut(), self.source.base().wrapping_add(offset))
+    }
+
+    /// A window of both buffers that was not touched for a whole round. The odd half page keeps windows from
+    /// being aligned to each other in the same way every time.
+    fn cold(&mut self, bytes: usize) -> (*mut u8, *const u8) {
+        let step = bytes.next_multiple_of(4096) + 4096;
+        if self.cursor + bytes > self.bytes {
+            self.cursor = 0;
+        }
+        let pair = self.pair(self.cursor);
+        self.cursor += step;
+        pair
+    }
+}
+
+fn time(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64
+}
+
+/// Measures this machine. `worker` is measured too if it has threads.
+///
+/// # Errors
+///
+/// [`CalibrateError::Memory`].
+pub fn calibrate(kernels: &'static Kernels, worker: &Worker) -> Result<Calibration, CalibrateError> {
+    let start = Instant::now();
+    let mut arena = Arena::new()?;
+    let mut bench = Bench { kernels, worker, arena: &mut arena };
+    let cache_bytes = bench.cache_bytes();
+    let hot_cycles = bench.hot_cycles();
+    let rep_movsb_from_bytes = bench.rep_movsb();
+    set_rep_movsb_from(rep_movsb_from_bytes.map_or(usize::MAX, |bytes| bytes as usize));
+    let hand_off_ns = bench.hand_off_ns();
+
+    let mut model = Model::default();
+    let hot = bench.copies(CacheState::Hot);
+    let cold = bench.copies(CacheState::Cold);
+    let nt_from_hot_bytes = crossing(&hot.temporal, &hot.streaming);
+    let nt_from_cold_bytes = crossing(&cold.temporal, &cold.streaming);
+    let best_hot = least(&hot.temporal, &hot.streaming);
+    let best_cold = least(&cold.temporal, &cold.streaming);
+    for (copies, best, cache) in [(&hot, &best_hot, CacheState::Hot), (&cold, &best_cold, CacheState::Cold)] {
+        model.push(Executor::InlineTemporal, Opcode::MEMMOVE, cache, fit(&copies.temporal));
+        model.push(Executor::InlineNt, Opcode::MEMMOVE, cache, fit(&copies.streaming));
+        if !copies.split.is_empty() {
+            model.push(Executor::Split, Opcode::MEMMOVE, cache, fit(&copies.split));
+        }
+        if hand_off_ns > 0 {
+            let later = |line: Line| Line { base_ns: line.base_ns + hand_off_ns as f64, ..line };
+            let lines = fit(best).into_iter().map(later).collect();
+            model.push(Executor::Worker, Opcode::MEMMOVE, cache, lines);
+        }
+    }
+    bench.others(&mut model);
+
+    let split_from = |best: &[(u64, f64)], split: &[(u64, f64)]| {
+        let tail = &best[best.len() - split.len()..];
+        crossing(tail, split)
+    };
+    let split_gain = match (best_cold.last(), cold.split.last()) {
+        (Some(alone), Some(shared)) => alone.1 / shared.1.max(1.0),
+        _ => 0.0,
+    };
+    let split_from_cold_bytes = split_from(&best_cold, &cold.split);
+    let split_from_hot_bytes = split_from(&best_hot, &hot.split);
+    let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
+    Ok(Calibration {
+        format: FORMAT,
+        machine: Machine::read(),
+        time_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
+        took_ms: start.elapsed().as_millis() as u64,
+        thresholds: Thresholds {
+            gate_bytes: gates.into_iter().flatten().min().unwrap_or(1 << 40),
+            nt_from_hot_bytes,
+            nt_from_cold_bytes,
+            cache_bytes,
+            hot_cycles,
+            split_from_cold_bytes,
+            split_from_hot_bytes,
+            hand_off_ns,
+            rep_movsb_from_bytes,
+            split_gain,
+        },
+        model,
+    })
+}
+
+/// (bytes, ns), ascending.
+type Points = Vec<(u64, f64)>;
+
+#[derive(Default)]
+struct Copies {
+    temporal: Points,
+    streaming: Points,
+    split: Points,
+}
+
+/// The smallest size from which `other` is faster at it and at every larger one, by 2 % at least.
+fn crossing(usual: &[(u64, f64)], other: &[(u64, f64)]) -> Option<u64> {
+    let faster = |(usual, other): &(&(u64, f64), &(u64, f64))| other.1 < usual.1 * 0.98;
+    usual.iter().zip(other).rev().take_while(faster).last().map(|(_, other)| other.0)
+}
+
+fn least(a: &[(u64, f64)], b: &[(u64, f64)]) -> Points {
+    a.iter().zip(b).map(|(a, b)| (a.0, a.1.min(b.1))).collect()
+}
+
+struct Bench<'a> {
+    kernels: &'static Kernels,
+    worker: &'a Worker,
+    arena: &'a mut Arena,
+}
+
+impl Bench<'_> {
+    /// Up to which size a buffer is read from cache the second time: where bandwidth has fallen half way from
+    /// what 1 MiB gives to what the whole buffer gives.
+    fn cache_bytes(&mut self) -> u64 {
+        let source = self.arena.source.base();
+        let shifts = 20..=self.arena.bytes.ilog2();
+        let sweep: Points = shifts
+            .map(|shift| {
+                let bytes = 1usize << shift;
+                // SAFETY: the range lies in the arena's source, which is mapped and zero.
+                let read = || unsafe { (self.kernels.compare_pattern)(source, 0, bytes) };
+                read();
+                let mut times: Vec<f64> = (0..3)
+                    .map(|_| {
+                        time(|| {
+                            std::hint::black_box(read());
+                        })
+                    })
+                    .collect();
+                (bytes as u64, quiet(&mut times) / bytes as f64)
+            })
+            .collect();
+        let (first, last) = (sweep[0].1, sweep[sweep.len() - 1].1);
+        let half_way = (first * last).sqrt().max(first * 1.1);
+        sweep.iter().take_while(|point| point.1 <= half_way).last().map_or(1 << 20, |point| point.0)
+    }
+
+    /// The limit between cached and uncached loads, in cycles; 0 if they cannot be told apart.
+    fn hot_cycles(&mut self) -> u32 {
+        let mut hot = Vec::new();
+        let mut cold = Vec::new();
+        for bytes in [256 << 10, 1 << 20, 4 << 20] {
+            for _ in 0..6 {
+                let (_, source) = self.arena.cold(bytes);
+                // SAFETY: the window lies in the arena's source.
+                unsafe {
+                    cold.extend(load_cycles(source, bytes).map(f64::from));
+                    (self.kernels.compare_pattern)(source, 0, bytes);
+                    hot.extend(load_cycles(source, bytes).map(f64::from));
+                }
+            }
+        }
+        hot.sort_unstable_by(f64::total_cmp);
+        // Nine of ten hot loads against the median cold one: large hot buffers lie in the slower cache levels.
+        let (hot, cold) = (hot[hot.len() * 9 / 10], median(&mut cold));
+        if cold < hot * 1.2 { 0 } else { (hot * cold).sqrt() as u32 }
+    }
+
+    /// From which size on string moves are faster, over aligned and misaligned targets.
+    fn rep_movsb(&mut self) -> Option<u64> {
+        let before = rep_movsb_from();
+        let mut vectors = Points::new();
+        let mut strings = Points::new();
+        for shift in 10..=16 {
+            let bytes = 1usize << shift;
+            let repeats = (1 << 17) / bytes;
+            let mut times = [Vec::new(), Vec::new()];
+            for round in 0..8 {
+                for (from, times) in [usize::MAX, 1].into_iter().zip(&mut times) {
+                    set_rep_movsb_from(from);
+                    let (target, source) = self.arena.pair(0);
+                    let target = target.wrapping_add([0, 15, 32, 47][round % 4]);
+                    times.push(time(|| {
+                        for _ in 0..repeats {
+                            // SAFETY: both ranges lie in the arena.
+                            unsafe { (self.kernels.copy)(target, source, bytes) };
+                        }
+                    }));
+                }
+            }
+            let [mut vector, mut string] = times;
+            vectors.push((bytes as u64, quiet(&mut vector)));
+            strings.push((bytes as u64, quiet(&mut string)));
+        }
+        set_rep_movsb_from(before);
+        crossing(&vectors, &strings)
+    }
+
+    /// From offering nothing to a sleeping worker until it has answered; 0 without workers.
+    fn hand_off_ns(&mut self) -> u64 {
+        if self.worker.threads() == 0 {
+            return 0;
+        }
+        self.worker.start();
+        let mut times: Vec<f64> = (0..9)
+            .map(|_| {
+                // Longer than any worker spins.
+                std::thread::sleep(Duration::from_micros(400));
+                time(|| self.worker.round_trip())
+            })
+            .collect();
+        quiet(&mut times) as u64
+    }
+
+    fn window(&mut self, cache: CacheState, bytes: usize) -> (*mut u8, *const u8) {
+        if cache == CacheState::Cold { self.arena.cold(bytes) } else { self.arena.pair(0) }
+    }
+
+    fn shifts(&self) -> impl Iterator<Item = u32> + use<> {
+        let largest = self.arena.bytes.ilog2() - 1;
+        COPY_SHIFTS.filter(move |&shift| shift <= largest)
+    }
+
+    fn copies(&mut self, cache: CacheState) -> Copies {
+        let mut copies = Copies::default();
+        let helpers = usize::from(self.worker.threads() > 0);
+        for shift in self.shifts() {
+            let bytes = 1usize << shift;
+            let rounds = ((24 << 20) / bytes).clamp(4, 15);
+            let mut times = [Vec::new(), Vec::new(), Vec::new()];
+            for _ in 0..rounds {
+                for (copy, times) in [self.kernels.copy, self.kernels.copy_nt].into_iter().zip(&mut times) {
+                    let (target, source) = self.window(cache, bytes);
+                    if cache == CacheState::Hot {
+                        self.warm(target, source, bytes);
+                    }
+                    // SAFETY: the window lies in the arena.
+                    times.push(time(|| unsafe { copy(target, source, bytes) }));
+                }
+                if helpers > 0 && shift >= 20 {
+                    let streams = cache == CacheState::Cold || quiet(&mut times[1]) < quiet(&mut times[0]);
+                    let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
+                    let (target, source) = self.window(cache, bytes);
+                    if cache == CacheState::Hot {
+                        self.warm(target, source, bytes);
+                    }
+                    times[2].push(time(|| self.shared(copy, target, source, bytes, helpers)));
+                }
+            }
+            let [temporal, streaming, split] = &mut times;
+            copies.temporal.push((bytes as u64, quiet(temporal)));
+            copies.streaming.push((bytes as u64, quiet(streaming)));
+            if !split.is_empty() {
+                copies.split.push((bytes as u64, quiet(split)));
+            }
+        }
+        copies
+    }
+
+    /// Brings both buffers into cache, as far as they fit; the last bytes of large ones.
+    fn warm(&self, target: *mut u8, source: *const u8, bytes: usize) {
+        if bytes <= 8 << 20 {
+            // SAFETY: the window lies in the arena.
+            unsafe { (self.kernels.copy)(target, source, bytes) };
+        }
+    }
+
+    fn shared(&self, copy: CopyFn, target: *mut u8, source: *const u8, bytes: usize, helpers: usize) {
+        // SAFETY: the window lies in the arena, which outlives `finish`.
+        let share = unsafe { Share::new(copy, target, source, bytes, share_chunk_bytes(bytes)) };
+        self.worker.offer(&share, helpers);
+        share.finish();
+    }
+
+    fn others(&mut self, model: &mut Model) {
+        let all: [(Executor, Opcode); 8] = [
+            (Executor::InlineTemporal, Opcode::FILL),
+            (Executor::InlineNt, Opcode::FILL),
+            (Executor::InlineTemporal, Opcode::COMPARE),
+            (Executor::InlineTemporal, Opcode::CRC),
+            (Executor::InlineTemporal, Opcode::COPY_CRC),
+            (Executor::InlineNt, Opcode::COPY_CRC),
+            (Executor::InlineTemporal, Opcode::DUALCAST),
+            (Executor::InlineNt, Opcode::DUALCAST),
+        ];
+        for cache in [CacheState::Hot, CacheState::Cold] {
+            let mut points = vec![Points::new(); all.len()];
+            for shift in OTHER_SHIFTS {
+                let bytes = 1usize << shift;
+                let mut times = vec![Vec::new(); all.len()];
+                for _ in 0..if shift > 20 { 4 } else { 6 } {
+                    for (&(executor, opcode), times) in all.iter().zip(&mut times) {
+                        let (target, source) = self.window(cache, bytes * 2);
+                        if cache == CacheState::Hot {
+                            self.warm(target, source, bytes);
+                        }
+                        // SAFETY: the window lies in the arena and is twice as long as `bytes`.
+                        times.push(time(|| unsafe { self.run(executor, opcode, target, source, bytes) }));
+                    }
+                }
+                for (points, times) in points.iter_mut().zip(&mut times) {
+                    points.push((bytes as u64, quiet(times)));
+                }
+            }
+            for ((executor, opcode), points) in all.iter().zip(&points) {
+                model.push(*executor, *opcode, cache, fit(points));
+            }
+            // Rows are gathered by the copy kernels; the difference is left to online correction.
+            for executor in [Executor::InlineTemporal, Executor::InlineNt] {
+                let copy = model.curves.iter().find(|curve| {
+                    curve.executor == executor.name()
+                        && curve.opcode == "memmove"
+                        && curve.cache == cache.name()
+                });
+                if let Some(lines) = copy.map(|curve| curve.lines.clone()) {
+                    model.push(executor, Opcode::STRIDED_COPY, cache, lines);
+                }
+            }
+        }
+    }
+
+    /// Runs one of the operations that `others` measures.
+    ///
+    /// # Safety
+    ///
+    /// Both ranges are `2 * bytes` long, readable and writable, and apart.
+    unsafe fn run(&self, executor: Executor, opcode: Opcode, to: *mut u8, from: *const u8, bytes: usize) {
+        let k = self.kernels;
+        let streams = executor == Executor::InlineNt;
+        // SAFETY: the caller vouches for both ranges; DUALCAST's second target is the second half of the first's.
+        unsafe {
+            match (opcode, streams) {
+                (Opcode::FILL, false) => (k.fill)(to, 0, bytes),
+                (Opcode::FILL, true) => (k.fill_nt)(to, 0, bytes),
+                (Opcode::COMPARE, _) => {
+                    std::hint::black_box((k.compare)(to, from, bytes));
+                }
+                (Opcode::COPY_CRC, false) => {
+                    std::hint::black_box((k.copy_crc32c)(to, from, bytes, 0));
+                }
+                (Opcode::COPY_CRC, true) => {
+                    std::hint::black_box((k.copy_crc32c_nt)(to, from, bytes, 0));
+                }
+                (Opcode::DUALCAST, false) => (k.dualcast)(to, to.add(bytes), from, bytes),
+                (Opcode::DUALCAST, true) => (k.dualcast_nt)(to, to.add(bytes), from, bytes),
+                _ => {
+                    std::hint::black_box((k.crc32c)(from, bytes, 0));
+                }
+            }
+        }
+    }
+}

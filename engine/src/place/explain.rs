@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why: a decision with everything it was made from.
+//!
+//! Flow    `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
+//!         A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
+
+use super::model::Line;
+use super::store::Origin;
+use super::{Placer, SWITCH_BELOW};
+use crate::observe::{CacheState, Executor};
+use memlift_spec::Opcode;
+
+/// Why an executor was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub(crate) enum Why {
+    Fastest = 1,
+    Held = 2,
+    Explored = 3,
+    Only = 4,
+}
+
+/// A reason code from the stats page, in words.
+pub const fn reason_text(code: u16) -> &'static str {
+    match code {
+        1 => "lowest predicted time",
+        2 => "in use already, and nothing is predicted to be 6 % faster",
+        3 => "second best, tried to keep its prediction true",
+        4 => "the only executor that is calibrated for it",
+        _ => "unknown reason",
+    }
+}
+
+/// One executor, as it looks for an operation.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Candidate {
+    /// Its name.
+    pub executor: &'static str,
+    /// Predicted time, corrected, nanoseconds.
+    pub predicted_ns: f64,
+    /// The line it was predicted by.
+    pub line: Line,
+    /// What the line's value was multiplied with, from what was measured since.
+    pub correction: f64,
+}
+
+/// A decision with everything it was made from.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Explanation {
+    /// The operation's name.
+    pub opcode: &'static str,
+    /// Its size.
+    pub bytes: usize,
+    /// The cache state it was asked for.
+    pub cache: &'static str,
+    /// Who would run it now.
+    pub chosen: &'static str,
+    /// Why.
+    pub reason: String,
+    /// Everybody who could, the fastest first.
+    pub candidates: Vec<Candidate>,
+    /// Sizes below this are not decided about, bytes.
+    pub gate_bytes: usize,
+    /// Where the lines come from.
+    pub origin: Origin,
+}
+
+pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
+    let cache = if cache == CacheState::Unknown { placer.guess(bytes) } else { cache };
+    let gate_bytes = placer.gate_bytes();
+    let mut candidates: Vec<Candidate> = Executor::ALL
+        .into_iter()
+        .filter_map(|executor| {
+            let line = placer.fast.model.line(executor, opcode, cache, bytes)?;
+            let correction = placer.correction.factor(executor, opcode, cache, bytes);
+            let predicted_ns = line.predict_ns(bytes) * correction;
+            Some(Candidate { executor: executor.name(), predicted_ns, line, correction })
+        })
+        .collect();
+    candidates.sort_by(|a, b| a.predicted_ns.total_cmp(&b.predicted_ns));
+    let temporal = Executor::InlineTemporal.name();
+    let synchronous = candidates.iter().find(|candidate| candidate.executor != Executor::Worker.name());
+    let chosen = if bytes < gate_bytes { temporal } else { synchronous.map_or(temporal, |c| c.executor) };
+    let reason = if bytes < gate_bytes {
+        format!("below {gate_bytes} bytes an operation is the kernel and nothing else")
+    } else {
+        match (synchronous, candidates.iter().find(|c| c.executor == temporal)) {
+            (Some(best), Some(plain)) if best.executor != temporal => format!(
+                "{:.0} ns predicted, {:.2} times as fast as an ordinary copy; another must look {:.0} % faster to \
+                 replace it",
+                best.predicted_ns,
+                plain.predicted_ns / best.predicted_ns.max(1.0),
+                (1.0 - SWITCH_BELOW) * 100.0
+            ),
+            _ => "nothing is predicted to be faster than ordinary stores on the caller's core".to_owned(),
+        }
+    };
+    let origin = placer.loaded().origin;
+    Explanation {
+        opcode: opcode.name(),
+        bytes,
+        cache: cache.name(),
+        chosen,
+        reason,
+        candidates,
+        gate_bytes,
+        origin,
+    }
+}

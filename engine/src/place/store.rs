@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The calibration on disk: JSON, one file per machine, in the user's cache folder.
+//!
+//! Flow     $MEMLIFT_CALIBRATION (or `engine.calibration`), else
+//!          $XDG_CACHE_HOME/memlift/calibration-DIGEST.json (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
+//! Order    written beside and renamed, so that a reader sees the old file or the new one
+//! Failure  missing, damaged, of another format or another machine: the built-in numbers serve, and `Origin` says
+//!          why. Unwritable: the calibration stays in memory, and the caller is told.
+
+use super::builtin;
+use super::machine::Machine;
+use super::model::{Calibration, FORMAT};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Where a calibration came from.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Origin {
+    /// Assumed.
+    Builtin {
+        /// Why there is nothing better, and what to do about it.
+        why: String,
+    },
+    /// Read.
+    File {
+        /// From there.
+        path: PathBuf,
+    },
+    /// Measured by this process.
+    Measured,
+}
+
+/// A calibration and where it came from.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Loaded {
+    /// The numbers.
+    pub calibration: Calibration,
+    /// Their origin.
+    pub origin: Origin,
+}
+
+/// Why a calibration was not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Neither variable names a folder.
+    #[error("no cache folder is known: set XDG_CACHE_HOME or HOME, or MEMLIFT_CALIBRATION to a file")]
+    NoFolder,
+    /// The file system said no.
+    #[error("cannot write {}: {source}; set MEMLIFT_CALIBRATION to a file that can be written", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// Where the calibration of `machine` is kept.
+pub fn default_path(machine: &Machine) -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("memlift").join(format!("calibration-{}.json", machine.digest())))
+}
+
+/// The calibration of this machine from `path` (or its usual place), or the built-in one.
+pub(crate) fn load(path: Option<&Path>) -> Loaded {
+    let machine = Machine::read();
+    let path = path.map(Path::to_owned).or_else(|| default_path(&machine));
+    let Some(path) = path else {
+        return builtin(StoreError::NoFolder.to_string());
+    };
+    match read(&path, &machine) {
+        Ok(calibration) => Loaded { calibration, origin: Origin::File { path } },
+        Err(why) => builtin(format!("{}: {why}; run `memlift calibrate`", path.display())),
+    }
+}
+
+fn builtin(why: String) -> Loaded {
+    Loaded { calibration: builtin::calibration(), origin: Origin::Builtin { why } }
+}
+
+/// A file this long is not one of ours.
+const BYTES_MAX: u64 = 1 << 20;
+
+fn read(path: &Path, machine: &Machine) -> Result<Calibration, String> {
+    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > BYTES_MAX {
+        return Err(format!("{length} bytes are too many for a calibration"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let calibration: Calibration =
+        serde_json::from_str(&text).map_err(|error| format!("damaged: {error}"))?;
+    if calibration.format != FORMAT {
+        return Err(format!("format {}, this version reads {FORMAT}", calibration.format));
+    }
+    if calibration.machine != *machine {
+        return Err("measured on another machine or kernel".to_owned());
+    }
+    if !calibration.model.is_sane() {
+        return Err("damaged: coefficients out of range".to_owned());
+    }
+    Ok(calibration)
+}
+
+/// Keeps `calibration` at `path` (or its usual place); gives where.
+pub(crate) fn save(calibration: &Calibration, path: Option<&Path>) -> Result<PathBuf, StoreError> {
+    let path = match path {
+        Some(path) => path.to_owned(),
+        None => default_path(&calibration.machine).ok_or(StoreError::NoFolder)?,
+    };
+    let written = write(calibration, &path);
+    written.map_err(|source| StoreError::Write { path: path.clone(), source })?;
+    Ok(path)
+}
+
+fn write(calibration: &Calibration, path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder)?;
+    }
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(name);
+    let written = (|| {
+        let mut file = fs::File::create(&beside)?;
+        serde_json::to_writer_pretty(&mut file, calibration)?;
+        file.write_all(b"\n")?;
+        fs::rename(&beside, path)
+    })();
+    if written.is_err() {
+        // Best effort: the folder may be what fails.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
