@@ -1,1 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
+//!
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] measures here, [`ipc`] lets Python measure ──▶
+//!          pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
+//! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
+//! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
+//! Not here a verdict that depends on anything but the rows' own numbers
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "maps the memory that is copied from, copied to and swept")]
+mod area;
+mod cache;
+#[expect(unsafe_code, reason = "ties the life of a child process to this one before it starts")]
+mod child;
+#[expect(unsafe_code, reason = "calls the copy routines under test on raw memory")]
+mod copier;
+mod copy;
+mod definition;
+mod error;
+#[expect(unsafe_code, reason = "takes over the descriptors that its parent left open")]
+mod contender;
+mod ipc;
+mod machine;
+#[expect(unsafe_code, reason = "calls the engine on raw memory")]
+mod ours;
+mod python;
+mod record;
+#[expect(unsafe_code, reason = "calls the C reference routines")]
+mod reference;
+mod row;
+mod statistics;
+mod tour;
+
+pub use contender::child;
+pub use definition::Definition;
+pub use error::BenchError;
+pub use row::{CpuSeconds, Row, Verdict};
+pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
+pub use tour::{TourOptions, tour};
+
+/// The services that have benches.
+pub const SERVICES: &[&str] = &["copy", "ipc"];
+
+/// What `memlift bench` was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only rows whose name starts with this, or matches it where it holds a `*`.
+    pub only: Option<String>,
+    /// Run and verify every row, as briefly as possible; time gives no verdict.
+    pub quick: bool,
+    /// One JSON object per line on stdout instead of the table.
+    pub json: bool,
+    /// Append the rows to `bench/record/<cpu>/<date>.jsonl` of the checkout that holds the current folder.
+    pub record: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Every row, in the order of the definitions.
+    pub rows: Vec<Row>,
+    /// Rows whose measurement failed or whose bytes were wrong.
+    pub failed: usize,
+}
+
+impl Summary {
+    /// How many rows have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.rows.iter().filter(|row| row.verdict == Some(verdict)).count()
+    }
+}
+
+/// Runs the benches of one service and prints its rows on stdout as they come; progress goes to stderr.
+///
+/// # Errors
+/// An unknown service, an `only` that fits no row, or a measurement that could not begin. A row that fails by
+/// itself does not stop the others: it is counted in [`Summary::failed`].
+pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
+    let definitions = definition::select(service, options.only.as_deref())?;
+    let mut sink = row::Sink::new(options.json);
+    let failed = match service {
+        "copy" => copy::run(&definitions, options, &mut sink)?,
+        _ => ipc::run(&definitions, options, &mut sink)?,
+    };
+    let rows = sink.finish();
+    if options.record && !options.quick {
+        let path = record::append(&rows)?;
+        eprintln!("recorded in {}", path.display());
+    }
+    Ok(Summary { rows, failed })
+}

@@ -246,7 +246,7 @@ def lines(samples, count, running):
 
 def main():
     options = argparse.ArgumentParser(description="First chapter of the tour; prints one JSON line per row.")
-    options.add_argument("--seconds", type=float, default=11.0, help="time for the measured rounds")
+    options.add_argument("--seconds", type=float, default=18.0, help="time for the measured rounds")
     options.add_argument("--batches", type=int, default=4, help="batches per run")
     options = options.parse_args()
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731

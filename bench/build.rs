@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles limits/reference.c twice: into this crate, and into the shared library that is unpacked for Python.
+
+use std::path::PathBuf;
+
+fn main() {
+    println!("cargo:rerun-if-changed=limits/reference.c");
+    let mut build = cc::Build::new();
+    build.file("limits/reference.c").opt_level(3).pic(true).warnings(true);
+    build.compile("memlift_reference");
+
+    let library =
+        PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("libreference.so");
+    let status = build
+        .get_compiler()
+        .to_command()
+        .args(["-shared", "-o"])
+        .arg(&library)
+        .arg("limits/reference.c")
+        .status()
+        .expect("the C compiler that cc found cannot be started; install gcc or clang");
+    assert!(status.success(), "linking {} failed: {status}", library.display());
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench copy`: memlift's copy against memcpy, cold and hot.
+//!
+//! Flow     areas (two sources with different bytes, a target, a sweep) ─▶ pairs A B, B A, … ─▶ rows
+//! Cold     everybody sweeps more than twice the measured last-level cache, then one copy is timed
+//! Hot      copies repeat on the same bytes, as many per sample as make it long against the clock
+//! Check    within a pair both sides copy different sources to the same target, which is then compared by checksum:
+//!          a copy that does nothing, or not all, is found
+//! Order    all areas are prefaulted memfds with small pages, the same for both sides
+//! Not here the contenders' processes (contender.rs)
+
+mod cold;
+mod hot;
+
+use crate::area::{Area, Part};
+use crate::definition::Definition;
+use crate::row::Sink;
+use crate::{BenchError, Options, Row, cache, machine, reference};
+
+/// Room after the largest copy for misaligned ends.
+const SLACK_BYTES: usize = 4096;
+/// Memory left to everybody else.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// The memory that is copied and swept.
+#[derive(Debug)]
+pub struct Areas {
+    /// Two contents.
+    pub sources: [Area; 2],
+    /// Where both go.
+    pub target: Area,
+    /// What is read to evict the others.
+    pub sweep: Area,
+}
+
+impl Areas {
+    fn new(largest_bytes: usize, sweep_bytes: usize) -> Result<Areas, BenchError> {
+        let bytes = (largest_bytes + SLACK_BYTES).next_multiple_of(machine::page_bytes());
+        let (needed_bytes, available_bytes) =
+            ((3 * bytes + sweep_bytes) as u64 + SPARE_BYTES, machine::available_bytes());
+        if needed_bytes > available_bytes {
+            return Err(BenchError::Memory { needed_bytes, available_bytes });
+        }
+        let areas = Areas {
+            sources: [Area::shared(bytes)?, Area::shared(bytes)?],
+            target: Area::shared(bytes)?,
+            sweep: Area::shared(sweep_bytes)?,
+        };
+        for (seed, area) in areas.all().into_iter().enumerate() {
+            reference::pattern(area.part(0, area.bytes()), seed as u64 + 1);
+        }
+        Ok(areas)
+    }
+
+    /// In the order in which the child gets them.
+    pub fn all(&self) -> [&Area; 4] {
+        [&self.sources[0], &self.sources[1], &self.target, &self.sweep]
+    }
+
+    /// Reads so much that nothing else is left in the caches.
+    pub fn sweep(&self) {
+        std::hint::black_box(reference::xor64(self.sweep.part(0, self.sweep.bytes())));
+    }
+}
+
+/// What a name asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Cold { bytes: usize, one_core: bool },
+    Hot { bytes: usize, misaligned: bool },
+    HotMean,
+}
+
+impl Kind {
+    fn parse(name: &str) -> Option<Kind> {
+        let parts: Vec<&str> = name.split('/').collect();
+        let bytes = |text: &str| text.parse::<usize>().ok().filter(|bytes| *bytes > 0);
+        Some(match parts[..] {
+            ["copy", "hot", "geomean"] => Kind::HotMean,
+            ["copy", size, "cold"] => Kind::Cold { bytes: bytes(size)?, one_core: false },
+            ["copy", size, "cold", "1core"] => Kind::Cold { bytes: bytes(size)?, one_core: true },
+            ["copy", size, "hot"] => Kind::Hot { bytes: bytes(size)?, misaligned: false },
+            ["copy", size, "hot", "misaligned"] => Kind::Hot { bytes: bytes(size)?, misaligned: true },
+            _ => return None,
+        })
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Kind::Cold { bytes, .. } | Kind::Hot { bytes, .. } => bytes,
+            Kind::HotMean => 0,
+        }
+    }
+}
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let parse = |row: &Definition| Kind::parse(&row.name);
+    let hot_all: Vec<Definition> = crate::definition::all("copy")?
+        .into_iter()
+        .filter(|row| matches!(parse(row), Some(Kind::Hot { .. })))
+        .collect();
+    let wants_mean = definitions.iter().any(|row| parse(row) == Some(Kind::HotMean));
+    let largest_bytes = definitions
+        .iter()
+        .chain(hot_all.iter().filter(|_| wants_mean))
+        .filter_map(parse)
+        .map(Kind::bytes)
+        .max()
+        .unwrap_or(0);
+    eprintln!("measuring the last-level cache …");
+    let cache_bytes = cache::measure(options.quick)?;
+    eprintln!("{} MiB; mapping and touching the areas …", cache_bytes >> 20);
+    let areas = Areas::new(largest_bytes, cache::sweep_bytes(cache_bytes))?;
+    let mut cold = cold::Cold::new(&areas, cache_bytes, options.quick);
+    let mut hot = hot::Hot::new(&areas, options.quick);
+    let mut failed = 0;
+    for definition in definitions {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        let row = match parse(definition) {
+            Some(Kind::Cold { bytes, one_core }) => cold.row(definition, bytes, one_core),
+            Some(Kind::Hot { bytes, misaligned }) => hot.row(definition, bytes, misaligned),
+            Some(Kind::HotMean) => hot_all
+                .iter()
+                .try_for_each(|row| match parse(row) {
+                    Some(Kind::Hot { bytes, misaligned }) => {
+                        hot.measure(&row.name, bytes, misaligned).map(drop)
+                    }
+                    _ => Ok(()),
+                })
+                .map(|()| hot.mean_row(definition)),
+            None => Ok(Row::failed(definition, "the name is no copy; see bench/src/copy.rs")),
+        };
+        sink.push(row.unwrap_or_else(|error| {
+            failed += 1;
+            Row::failed(definition, &error.to_string())
+        }));
+    }
+    Ok(failed)
+}
+
+/// Fails unless the target holds the source's bytes.
+fn verify(name: &str, rival: &str, target: Part<'_>, sum: u64) -> Result<(), BenchError> {
+    if reference::checksum(target) == sum {
+        return Ok(());
+    }
+    Err(BenchError::Wrong { name: name.to_owned(), rival: rival.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_definition_is_a_kind() {
+        for row in crate::definition::all("copy").expect("parses") {
+            assert!(Kind::parse(&row.name).is_some(), "{}", row.name);
+        }
+        assert_eq!(Kind::parse("copy/0/cold"), None);
+        assert_eq!(Kind::parse("copy/64/warm"), None);
+        assert_eq!(Kind::parse("copy/64/cold/1core"), Some(Kind::Cold { bytes: 64, one_core: true }));
+    }
+
+    #[test]
+    fn a_copy_that_does_nothing_is_found() {
+        let areas = Areas::new(1 << 16, 1 << 16).expect("memory");
+        let sum = reference::checksum(areas.sources[1].part(0, 1 << 16));
+        let wrong = verify("copy/65536/cold", "nobody", areas.target.part(0, 1 << 16), sum);
+        assert!(matches!(wrong, Err(BenchError::Wrong { .. })));
+    }
+}

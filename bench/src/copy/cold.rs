@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Cold copies: one timed copy after everything was swept out of the caches.
+//!
+//! Order    both contenders sweep, the one that copies last; it copies once; then the target is compared by
+//!          checksum. Contenders are processes of their own, started with the first row that wants them
+//! Limit    one copy past the cache by the reference routine on one core, measured in the same row by the same
+//!          process as memlift's; a copy shared by two cores can exceed it
+
+use super::{Areas, verify};
+use crate::contender::{Contender, Took, Who};
+use crate::definition::Definition;
+use crate::statistics::{Pair, median};
+use crate::{BenchError, CpuSeconds, Row, machine, reference};
+
+const PAIRS: usize = 31;
+const PAIRS_QUICK: usize = 2;
+/// Pairs that warm up page tables, frequency, threads and the cost model, and do not count.
+const PAIRS_WARM: usize = 3;
+
+/// Measures cold rows on common areas.
+pub(super) struct Cold<'a> {
+    areas: &'a Areas,
+    cache_bytes: usize,
+    quick: bool,
+    running: Vec<Contender>,
+}
+
+impl<'a> Cold<'a> {
+    pub(super) fn new(areas: &'a Areas, cache_bytes: usize, quick: bool) -> Cold<'a> {
+        Cold { areas, cache_bytes, quick, running: Vec::new() }
+    }
+
+    pub(super) fn row(
+        &mut self,
+        definition: &Definition,
+        bytes: usize,
+        one_core: bool,
+    ) -> Result<Row, BenchError> {
+        let ours = self.place(if one_core { Who::MemliftOneCore } else { Who::Memlift })?;
+        let tuned = definition.rival == "glibc_tuned";
+        let theirs = self.place(if tuned { Who::GlibcTuned(self.cache_bytes) } else { Who::Glibc })?;
+        let names = ["memlift", definition.rival.as_str()];
+        let sums = [0, 1].map(|index: usize| reference::checksum(self.areas.sources[index].part(0, bytes)));
+
+        let (warm, counted) = if self.quick { (1, PAIRS_QUICK) } else { (PAIRS_WARM, PAIRS) };
+        let mut taken: [Vec<Took>; 2] = [Vec::new(), Vec::new()];
+        for round in 0..warm + counted {
+            for (turn, sum) in sums.into_iter().enumerate() {
+                // Even rounds: ours first. Who comes first copies source 0, so a copy left out shows.
+                let side = (turn + round) % 2;
+                let (now, other) = if side == 0 { (ours, theirs) } else { (theirs, ours) };
+                self.running[other].sweep()?;
+                self.running[now].sweep()?;
+                let took = self.running[now].copy(turn, bytes)?;
+                verify(&definition.name, names[side], self.areas.target.part(0, bytes), sum)?;
+                if round >= warm {
+                    taken[side].push(took);
+                }
+            }
+        }
+        let limit = self.limit(ours, bytes)?;
+
+        let [ours_took, theirs_took] = taken;
+        let pairs: Vec<Pair> =
+            ours_took.iter().zip(&theirs_took).map(|(a, b)| (a.seconds, b.seconds)).collect();
+        let mut row = Row::new(definition);
+        let cpu = |took: &[Took]| Some(median(took.iter().map(|took| took.cpu_s)));
+        row.cpu_s = CpuSeconds { ours: cpu(&ours_took), theirs: cpu(&theirs_took) };
+        row.count.insert("faults".to_owned(), ours_took.iter().map(|took| took.faults).sum());
+        let seconds = median(ours_took.iter().map(|took| took.seconds));
+        row.qualifies = format!(
+            "cold: {} MiB swept, cache measured {} MiB; {} of {} cores; {} B pages; {}; each side a process of its own; \
+             ours: {}; {:.1} GB/s copied; {:.2} of the one-core limit ({:.1} GB/s); theirs: {}",
+            self.areas.sweep.bytes() >> 20,
+            self.cache_bytes >> 20,
+            if one_core { 1 } else { machine::cores() },
+            machine::cores(),
+            machine::page_bytes(),
+            machine::vectors(),
+            self.running[ours].describe()?,
+            bytes as f64 / seconds * 1e-9,
+            limit / seconds,
+            bytes as f64 / limit * 1e-9,
+            self.running[theirs].describe()?,
+        );
+        Ok(row.measured(definition, &pairs, self.quick))
+    }
+
+    /// Median time of the reference's copy, seconds.
+    fn limit(&mut self, ours: usize, bytes: usize) -> Result<f64, BenchError> {
+        let mut seconds = Vec::new();
+        for _ in 0..if self.quick { 1 } else { 7 } {
+            self.running[ours].sweep()?;
+            seconds.push(self.running[ours].limit(0, bytes)?.seconds);
+        }
+        Ok(median(seconds))
+    }
+
+    /// Where a contender stands in `running`; starts it if need be.
+    fn place(&mut self, who: Who) -> Result<usize, BenchError> {
+        if let Some(at) = self.running.iter().position(|contender| contender.who() == who) {
+            return Ok(at);
+        }
+        let mut contender = Contender::start(who, self.areas)?;
+        contender.sweep()?;
+        self.running.push(contender);
+        Ok(self.running.len() - 1)
+    }
+}

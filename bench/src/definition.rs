@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which rows a service has, and what each must reach: `definitions/*.toml`, embedded.
+//!
+//! Verdict  `ratio`: ok when the lower bound of the ratio reaches it · `count_max`: ok when no named count exceeds
+//!          its limit · neither: ok when the row ran and verified
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{BenchError, Row, Verdict};
+
+const FILES: &[(&str, &str)] =
+    &[("copy", include_str!("../definitions/copy.toml")), ("ipc", include_str!("../definitions/ipc.toml"))];
+
+/// One row that is to be measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// The row's name.
+    pub name: String,
+    /// Who it is compared with.
+    pub rival: String,
+    /// Unit of `ours` and `theirs`.
+    pub unit: String,
+    /// What the lower bound of the ratio must reach.
+    #[serde(default)]
+    pub ratio: Option<f64>,
+    /// What the named counts must not exceed.
+    #[serde(default)]
+    pub count_max: BTreeMap<String, u64>,
+    /// A remark for the reader.
+    #[serde(default)]
+    pub note: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    row: Vec<Definition>,
+}
+
+impl Definition {
+    /// The verdict on a row that ran and verified. None: time was not measured well enough for one.
+    pub fn judge(&self, row: &Row, quick: bool) -> Option<Verdict> {
+        let verdict = |holds: bool| Some(if holds { Verdict::Ok } else { Verdict::Short });
+        if !self.count_max.is_empty() {
+            return verdict(
+                self.count_max
+                    .iter()
+                    .all(|(name, max)| row.count.get(name).is_some_and(|count| count <= max)),
+            );
+        }
+        match self.ratio {
+            None => verdict(true),
+            Some(_) if quick => None,
+            Some(target) => verdict(row.low.is_some_and(|low| low >= target)),
+        }
+    }
+}
+
+/// The rows of a service, in order.
+pub fn all(service: &str) -> Result<Vec<Definition>, BenchError> {
+    let (_, text) = FILES
+        .iter()
+        .find(|(name, _)| *name == service)
+        .ok_or_else(|| BenchError::UnknownService(service.to_owned()))?;
+    let file: File = toml::from_str(text)
+        .map_err(|source| BenchError::Definition { service: service.to_owned(), source })?;
+    Ok(file.row)
+}
+
+/// The rows of a service that `only` fits.
+pub fn select(service: &str, only: Option<&str>) -> Result<Vec<Definition>, BenchError> {
+    let mut rows = all(service)?;
+    let Some(only) = only else { return Ok(rows) };
+    let example = rows.first().map_or_else(String::new, |row| row.name.clone());
+    rows.retain(|row| fits(only, &row.name));
+    if rows.is_empty() {
+        return Err(BenchError::NoRow { service: service.to_owned(), only: only.to_owned(), example });
+    }
+    Ok(rows)
+}
+
+/// A name fits when it is the pattern, starts with it at a `/`, or matches it as a glob (`*` is any run).
+fn fits(pattern: &str, name: &str) -> bool {
+    if !pattern.contains('*') {
+        return name
+            .strip_prefix(pattern)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || pattern.ends_with('/'));
+    }
+    let mut rest = name;
+    let mut parts = pattern.split('*').peekable();
+    let first = parts.next().unwrap_or("");
+    let Some(after) = rest.strip_prefix(first) else { return false };
+    rest = after;
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_parses_and_no_row_stands_twice() {
+        for service in crate::SERVICES {
+            let rows = all(service).expect("embedded definitions parse");
+            for (index, row) in rows.iter().enumerate() {
+                assert!(row.name.starts_with(&format!("{service}/")), "{}", row.name);
+                let twice = rows[..index].iter().any(|r| r.name == row.name && r.rival == row.rival);
+                assert!(!twice, "{} against {} stands twice", row.name, row.rival);
+            }
+        }
+    }
+
+    #[test]
+    fn patterns() {
+        assert!(fits("ipc/array", "ipc/array/1048576"));
+        assert!(fits("ipc/", "ipc/array/1048576"));
+        assert!(!fits("ipc/array/1", "ipc/array/1048576"));
+        assert!(fits("copy/*/cold", "copy/33554432/cold"));
+        assert!(!fits("copy/*/cold", "copy/33554432/cold/1core"));
+        assert!(fits("*hot*", "copy/64/hot/misaligned"));
+        assert!(matches!(select("ipc", Some("nothing")), Err(BenchError::NoRow { .. })));
+        assert!(matches!(select("nothing", None), Err(BenchError::UnknownService(_))));
+    }
+
+    #[test]
+    fn verdicts() {
+        let rows = all("ipc").expect("parses");
+        let timed = rows.iter().find(|row| row.ratio == Some(6.0)).expect("a timed row");
+        let mut row = Row::new(timed);
+        assert_eq!(timed.judge(&row, false), Some(Verdict::Short));
+        row.low = Some(6.0);
+        assert_eq!(timed.judge(&row, false), Some(Verdict::Ok));
+        assert_eq!(timed.judge(&row, true), None);
+        let counted = rows.iter().find(|row| row.name == "ipc/idle").expect("a counted row");
+        let mut row = Row::new(counted);
+        assert_eq!(counted.judge(&row, true), Some(Verdict::Short));
+        row.count.insert("wakeups".to_owned(), 0);
+        assert_eq!(counted.judge(&row, true), Some(Verdict::Ok));
+        row.count.insert("wakeups".to_owned(), 1);
+        assert_eq!(counted.judge(&row, false), Some(Verdict::Short));
+    }
+}

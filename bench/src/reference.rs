@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The fixed reference routines of `limits/reference.c`, on parts of areas.
+
+use crate::area::Part;
+use crate::machine;
+
+mod c {
+    use core::ffi::c_void;
+
+    unsafe extern "C" {
+        pub fn memlift_reference_xor64(source: *const c_void, bytes: usize) -> u64;
+        pub fn memlift_reference_copy_nt(target: *mut c_void, source: *const c_void, bytes: usize);
+        pub fn memlift_reference_pattern(target: *mut c_void, bytes: usize, seed: u64);
+        pub fn memlift_reference_checksum(source: *const c_void, bytes: usize) -> u64;
+        pub fn memlift_reference_chase_build(area: *mut c_void, bytes: usize, seed: u64);
+        pub fn memlift_reference_chase(area: *const c_void, steps: usize) -> u64;
+    }
+}
+
+/// One read pass: the exclusive or of all 64-bit words.
+pub fn xor64(source: Part<'_>) -> u64 {
+    // SAFETY: a part is mapped and readable for all its bytes; the routine only reads.
+    unsafe { c::memlift_reference_xor64(source.start().cast(), source.bytes()) }
+}
+
+/// One copy past the cache.
+pub fn copy_nt(target: Part<'_>, source: Part<'_>) {
+    assert_eq!(target.bytes(), source.bytes(), "a copy has one size");
+    let apart = (target.start() as usize).abs_diff(source.start() as usize);
+    assert!(apart >= source.bytes(), "the areas must not overlap");
+    // SAFETY: both parts are mapped for `bytes`, the target is writable, and they do not overlap (asserted).
+    unsafe { c::memlift_reference_copy_nt(target.start().cast(), source.start().cast(), source.bytes()) }
+}
+
+/// Writes every byte, differently for every seed.
+pub fn pattern(target: Part<'_>, seed: u64) {
+    // SAFETY: a part is mapped and writable for all its bytes.
+    unsafe { c::memlift_reference_pattern(target.start().cast(), target.bytes(), seed) }
+}
+
+/// A checksum that depends on the order of the words.
+pub fn checksum(source: Part<'_>) -> u64 {
+    // SAFETY: as in `xor64`.
+    unsafe { c::memlift_reference_checksum(source.start().cast(), source.bytes()) }
+}
+
+/// Links all lines of a part into one random cycle and follows it for `steps`, `runs` times; gives the least time of a
+/// step, seconds of this thread's CPU time.
+pub fn chase(area: Part<'_>, steps: usize, runs: usize) -> f64 {
+    // SAFETY: the part is mapped and writable; the routine writes whole words inside `bytes`.
+    unsafe { c::memlift_reference_chase_build(area.start().cast(), area.bytes(), 0x1234_5678_9abc_def1) };
+    let follow = |steps: usize| {
+        // SAFETY: the cycle just built holds only indices of lines inside the part.
+        std::hint::black_box(unsafe { c::memlift_reference_chase(area.start().cast(), steps) });
+    };
+    follow((area.bytes() / 64).min(2 * steps));
+    let mut least = f64::INFINITY;
+    for _ in 0..runs {
+        let start = machine::thread_cpu_seconds();
+        follow(steps);
+        least = least.min(machine::thread_cpu_seconds() - start);
+    }
+    least / steps as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::area::Area;
+
+    #[test]
+    fn routines_agree_with_plain_rust() {
+        let area = Area::private(1 << 16).expect("mmap");
+        for bytes in [0, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 5001, 20_000] {
+            let (source, target) = (area.part(3, bytes), area.part(32_768 + 5, bytes));
+            pattern(source, 42);
+            copy_nt(target, source);
+            // SAFETY: nothing else touches the area while these two shared slices live.
+            let (read, copied) = unsafe {
+                (
+                    std::slice::from_raw_parts(source.start(), bytes),
+                    std::slice::from_raw_parts(target.start(), bytes),
+                )
+            };
+            assert_eq!(read, copied, "{bytes}");
+            let expected = read.chunks(8).fold(0, |sum, chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                sum ^ u64::from_le_bytes(word)
+            });
+            assert_eq!(xor64(source), expected, "{bytes}");
+            assert_eq!(checksum(source), checksum(target), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn checksum_sees_order_and_single_bits() {
+        let area = Area::private(1 << 16).expect("mmap");
+        let part = area.part(0, 1024);
+        pattern(part, 1);
+        let sum = checksum(part);
+        for at in [0, 8, 511, 1023] {
+            // SAFETY: the byte lies inside the part and nothing else uses it.
+            unsafe { *part.start().add(at) ^= 4 };
+            assert_ne!(checksum(part), sum, "bit at {at}");
+            // SAFETY: as above.
+            unsafe { *part.start().add(at) ^= 4 };
+        }
+        assert_eq!(checksum(part), sum);
+        // SAFETY: both words lie inside the part and do not overlap.
+        unsafe { std::ptr::swap_nonoverlapping(part.start(), part.start().add(64), 8) };
+        assert_ne!(checksum(part), sum, "two words swapped");
+    }
+}
