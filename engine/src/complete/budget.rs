@@ -12,6 +12,7 @@
 //! | above | sleeps at once; every 64th wait spins, to notice that times have changed |
 //! | one core only | always sleeps at once |
 
+use crate::config::{Config, Wait};
 use std::time::Duration;
 
 /// What a waiter is allowed to do.
@@ -33,6 +34,16 @@ impl WaitPolicy {
     pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
     /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt.
     pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
+
+    /// What `memlift.toml` and `MEMLIFT_*` say.
+    pub fn from_config(config: &Config) -> WaitPolicy {
+        let spin_max = Duration::from_micros(config.engine.spin_us_max);
+        match config.engine.wait {
+            Wait::Auto => WaitPolicy { spin_max, ..WaitPolicy::AUTO },
+            Wait::Block => WaitPolicy::BLOCK,
+            Wait::Spin => WaitPolicy::SPIN,
+        }
+    }
 
     /// The same with predicted sleep.
     #[must_use]

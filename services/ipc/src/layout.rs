@@ -61,6 +61,9 @@ const _: () = {
     assert!(CONTROL_BYTES % 4096 == 0);
 };
 
+/// Unanswered calls per session at most: each can put three messages into a ring, and the rings must not fill up.
+pub const OUTSTANDING_MAX: usize = RING_ENTRIES as usize / 4;
+
 /// Most segments per direction.
 pub const SEGMENTS_MAX: usize = 64;
 /// Payloads start at multiples of this inside a segment, bytes.

@@ -38,7 +38,6 @@ pub mod message;
 pub mod payload;
 pub mod server;
 
-mod shim;
 mod fork;
 mod handshake;
 mod pool;

@@ -9,7 +9,7 @@
 
 use crate::error::Error;
 use crate::message::{Shape, Tensor};
-use crate::shim::{Cache, Engine};
+use memlift_engine::{Cache, Engine};
 use memlift_engine::region::Region;
 use std::any::Any;
 use std::marker::PhantomData;
@@ -27,6 +27,8 @@ pub struct Outgoing<'a> {
 
 // SAFETY: it is a shared borrow of bytes, which other threads may read too.
 unsafe impl Send for Outgoing<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Outgoing<'_> {}
 
 impl<'a> Outgoing<'a> {
     /// Nothing.
@@ -183,7 +185,7 @@ unsafe fn gather(engine: &Engine, target: *mut u8, source: *const u8, tensor: &T
                 source.offset(offset as isize),
                 rows as usize,
                 row_bytes as usize,
-                stride as isize,
+                stride,
                 Cache::Auto,
             );
             target = target.add(block as usize);

@@ -18,12 +18,13 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
-use crate::layout::{CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RING_ENTRIES, VERSION, VERSION_AT};
+use crate::layout::{CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RING_ENTRIES, OUTSTANDING_MAX, VERSION, VERSION_AT};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
 use collect::{Broken, Collector, Jobs};
 use memlift_engine::complete::{WaitPolicy, Waiter};
+use memlift_engine::config::Config;
 use memlift_engine::observe;
 use memlift_engine::region::{Region, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
@@ -65,6 +66,23 @@ impl Default for ClientOptions {
             timeout: None,
             wait: WaitPolicy::AUTO.predicting(),
             socket_dir: None,
+        }
+    }
+}
+
+impl ClientOptions {
+    /// What `memlift.toml` and `MEMLIFT_*` say.
+    pub fn from_config(config: &Config) -> ClientOptions {
+        let ipc = &config.ipc;
+        ClientOptions {
+            request_pool_bytes: ipc.request_pool_bytes,
+            response_pool_bytes: ipc.response_pool_bytes,
+            pool_bytes_max: ipc.pool_bytes_max,
+            outstanding_max: ipc.outstanding_max as usize,
+            message_bytes_max: ipc.message_bytes_max,
+            timeout: ipc.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            wait: WaitPolicy::from_config(config).predicting(),
+            socket_dir: ipc.socket_dir.clone(),
         }
     }
 }
@@ -179,7 +197,7 @@ impl Client {
         Ok(Client(Arc::new_cyclic(|own| Inner {
             own: own.clone(),
             message_bytes_max: options.message_bytes_max.min(welcome.message_bytes_max),
-            outstanding_max: options.outstanding_max.min(welcome.outstanding_max as usize).max(1),
+            outstanding_max: options.outstanding_max.min(welcome.outstanding_max as usize).clamp(1, OUTSTANDING_MAX),
             socket,
             server_event,
             own_event,
@@ -322,6 +340,11 @@ impl Job {
     /// Number of the call in its session.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether [`wait`](Job::wait) has given the answer, or the call's own time limit has passed.
+    pub fn is_taken(&self) -> bool {
+        self.taken
     }
 
     /// Whether the answer is there. Collects what has arrived, without waiting.

@@ -13,6 +13,7 @@ use super::{Shared, Task};
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
+use crate::layout::OUTSTANDING_MAX;
 use crate::message::{FailureCode, Kind, Message};
 use crate::payload::Payload;
 use crate::ring::Consumer;
@@ -341,7 +342,8 @@ impl Dispatcher {
         };
         drop(refuse);
         let options = &self.shared.options;
-        let welcome = Welcome::granted(options.message_bytes_max, options.outstanding_max);
+        let outstanding_max = options.outstanding_max.min(OUTSTANDING_MAX as u32);
+        let welcome = Welcome::granted(options.message_bytes_max, outstanding_max);
         self.watch(&session.event, key | 1)?;
         session.park_word().prepare();
         if handshake::send(&session.socket, &welcome, &[]).is_ok() {

@@ -22,6 +22,7 @@ use crate::message::operation_hash;
 use dispatch::Dispatcher;
 use listen::Listener;
 use memlift_engine::complete::WaitPolicy;
+use memlift_engine::config::Config;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
@@ -65,6 +66,21 @@ impl Default for ServerOptions {
             allowed_uids: Some(Vec::new()),
             wait: WaitPolicy::AUTO,
             socket_dir: None,
+        }
+    }
+}
+
+impl ServerOptions {
+    /// What `memlift.toml` and `MEMLIFT_*` say.
+    pub fn from_config(config: &Config) -> ServerOptions {
+        let ipc = &config.ipc;
+        ServerOptions {
+            message_bytes_max: ipc.message_bytes_max,
+            pool_bytes_max: ipc.pool_bytes_max,
+            outstanding_max: ipc.outstanding_max,
+            wait: WaitPolicy::from_config(config),
+            socket_dir: ipc.socket_dir.clone(),
+            ..ServerOptions::default()
         }
     }
 }

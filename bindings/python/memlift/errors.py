@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Everything that memlift raises. All of it derives from `Error`; each text says what to do next."""
+
+
+class Error(Exception):
+    """Base of all errors of memlift."""
+
+
+class ServerUnavailable(Error, ConnectionError):
+    """No server at that address, or it refused this client."""
+
+
+class PeerDied(Error, ConnectionError):
+    """The other process died or closed the session."""
+
+
+class PeerFault(Error, ConnectionError):
+    """The other process broke the protocol; the session is closed."""
+
+
+class Closed(Error):
+    """The client, server or pipeline was closed, or belongs to the process this one was forked from."""
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """No answer in time. The server may still be working on it."""
+
+
+class UnknownOperation(Error, LookupError):
+    """The server has no operation of that name."""
+
+
+class MessageTooLarge(Error, ValueError):
+    """The data is over the limit for one message."""
+
+
+class PoolFull(Error):
+    """Loans and unanswered calls fill the pool."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """The memory cgroup or the machine has too little left. Nothing was touched."""
+
+
+class UnsupportedType(Error, TypeError):
+    """The object cannot be sent: it is neither bytes nor an array of numbers."""
+
+
+class RemoteError(Error):
+    """The handler at the server raised."""
+
+    operation: str
+    """Name of the operation."""
+    traceback: str
+    """What the server's Python would have printed, or what a handler in another language said."""
+
+    def __init__(self, operation: str, traceback: str) -> None:
+        super().__init__(operation, traceback)
+        self.operation = operation
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"the handler of {self.operation!r} failed:\n{self.traceback.rstrip()}"

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Call another process with arrays: sync, async and pipelined, over memory that both map.
+
+bytes in, bytes out; arrays in, arrays out. What arrives is a read-only view of shared memory, without a copy; the memory
+goes back to its pool when the last view of it is gone.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from memlift import _native
+from memlift._native import Client, Future, Pipeline
+
+__all__ = ["Client", "Future", "Pipeline", "Server"]
+
+_Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
+
+
+class Server(_native.Server):
+    """Runs operations by name for clients in other processes.
+
+    address      a name (nothing on disk), or a path with a "/" (a socket file)
+    handlers     threads for operations that take long; short ones run where requests arrive. 0: all run there
+    allowed_uids users that may connect beside the server's own
+    wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
+    """
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+
+    def handler(self, name: str) -> Callable[[_Handler], _Handler]:
+        """Decorator: the function below is the operation `name`."""
+
+        def register(function: _Handler) -> _Handler:
+            self.register(name, function)
+            return function
+
+        return register
+
+    def start(self) -> None:
+        """Serves from threads of its own; returns at once."""
+        if self._threads:
+            return
+        runs = [self._dispatch, *[self.run_handler] * self.handlers]
+        for index, run in enumerate(runs):
+            thread = threading.Thread(target=run, name=f"memlift-{index}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def serve_forever(self) -> None:
+        """Serves until `stop` is called from another thread, or Ctrl-C."""
+        self.start()
+        try:
+            self._stopped.wait()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stops serving. Handlers that run finish; their clients see a hang-up."""
+        super().stop()
+        self._stopped.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._threads.clear()
+
+    def _dispatch(self) -> None:
+        try:
+            self.run_dispatcher()
+        finally:
+            self._stopped.set()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<memlift.ipc.Server at {self.address}>"

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `Client`, `Future` and `Pipeline`, as Python sees them.
+//!
+//! Order   waits are cut into slices, and between them signals are handled, so that Ctrl-C works
+
+use crate::convert::{Argument, loan_layout, loan_to_python, payload_to_python};
+use crate::errors::raise;
+use memlift::engine::complete::WaitPolicy;
+use memlift::engine::config::Config;
+use memlift::ipc::{self, ClientOptions, Error, Payload};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Longest time without a look at signals.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// Seconds as Python gives them.
+pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+    timeout
+        .map(|seconds| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s: give seconds, zero or more")))
+        })
+        .transpose()
+}
+
+/// How to wait, by name.
+pub fn wait_policy(name: &str) -> PyResult<WaitPolicy> {
+    match name {
+        "auto" => Ok(WaitPolicy::AUTO),
+        "block" => Ok(WaitPolicy::BLOCK),
+        "spin" => Ok(WaitPolicy::SPIN),
+        other => Err(PyValueError::new_err(format!("wait={other:?}: choose 'auto', 'block' or 'spin'"))),
+    }
+}
+
+/// Configuration of this process, for what the caller leaves open.
+pub fn configuration() -> PyResult<Config> {
+    Config::load().map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// A connection to a server.
+///
+/// Any number of threads may use it. Open it after a fork, not before.
+#[pyclass(module = "memlift._native", frozen, subclass)]
+pub struct Client {
+    client: ipc::Client,
+    timeout: Option<Duration>,
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (address, *, timeout=None, pool_bytes=None, response_pool_bytes=None, pool_bytes_max=None,
+                        message_bytes_max=None, outstanding=None, wait=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        timeout: Option<f64>,
+        pool_bytes: Option<u64>,
+        response_pool_bytes: Option<u64>,
+        pool_bytes_max: Option<u64>,
+        message_bytes_max: Option<u64>,
+        outstanding: Option<usize>,
+        wait: Option<&str>,
+    ) -> PyResult<Client> {
+        let config = configuration()?;
+        let mut options = ClientOptions::from_config(&config);
+        options.request_pool_bytes = pool_bytes.unwrap_or(options.request_pool_bytes);
+        options.response_pool_bytes = response_pool_bytes.unwrap_or(options.response_pool_bytes);
+        options.pool_bytes_max = pool_bytes_max.unwrap_or(options.pool_bytes_max);
+        options.message_bytes_max = message_bytes_max.unwrap_or(options.message_bytes_max);
+        options.outstanding_max = outstanding.unwrap_or(options.outstanding_max);
+        if let Some(wait) = wait {
+            options.wait = wait_policy(wait)?;
+        }
+        let timeout = seconds(timeout)?.or(options.timeout.take());
+        let client = py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
+        Ok(Client { client, timeout })
+    }
+
+    /// Calls an operation and waits for its answer.
+    ///
+    /// bytes in, bytes out; arrays in, arrays out: a read-only view of the pool that stays valid as long as you keep it.
+    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &str,
+        data: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut job = self.start(py, operation, data, timeout)?;
+        let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
+        payload_to_python(py, payload)
+    }
+
+    /// Sends a call; its answer comes as a Future. The data may be changed at once.
+    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    fn call_async(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        data: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Future> {
+        let job = self.start(py, operation, data, timeout)?;
+        Ok(Future { id: job.id(), state: Mutex::new(State::Waiting(job)) })
+    }
+
+    /// Starts a pipeline: up to `depth` calls unanswered, answers in any order.
+    #[pyo3(signature = (depth=8))]
+    fn pipeline(&self, depth: usize) -> Pipeline {
+        Pipeline { pipeline: Mutex::new(Some(self.client.pipeline(depth))), timeout: self.timeout }
+    }
+
+    /// Lends an array inside the pool. Fill it and send it without a copy, as often as you like.
+    #[pyo3(signature = (shape, dtype))]
+    fn loan<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &Bound<'py, PyAny>,
+        dtype: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (tensor, _) = loan_layout(shape, dtype)?;
+        let loan = py.detach(|| self.client.loan(tensor.bytes())).map_err(|error| raise(py, error))?;
+        loan_to_python(py, loan, &tensor)
+    }
+
+    /// What the session has done so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.client.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("calls", stats.calls)?;
+        dict.set_item("outstanding", stats.outstanding)?;
+        dict.set_item("request_pool_bytes", stats.request_pool_bytes)?;
+        dict.set_item("request_used_bytes", stats.request_used_bytes)?;
+        dict.set_item("response_pool_bytes", stats.response_pool_bytes)?;
+        dict.set_item("waits_ready", stats.waits_ready)?;
+        dict.set_item("waits_spun", stats.waits_spun)?;
+        dict.set_item("parks", stats.parks)?;
+        dict.set_item("spin_ns", stats.spin_ns)?;
+        dict.set_item("server_busy_handlers", stats.server_busy_handlers)?;
+        dict.set_item("server_sessions", stats.server_sessions)?;
+        Ok(dict)
+    }
+
+    /// Where the server is.
+    #[getter]
+    fn address(&self) -> String {
+        self.client.address().to_string()
+    }
+
+    /// Ends the session. Arrays that came from it stay valid.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.client.close());
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<memlift.ipc.Client of {}>", self.client.address())
+    }
+}
+
+impl Client {
+    fn start(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        data: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<ipc::Job> {
+        let limit = seconds(timeout)?.or(self.timeout);
+        let none = py.None().into_bound(py);
+        let argument = Argument::new(data.unwrap_or(&none))?;
+        let outgoing = argument.outgoing();
+        let client = &self.client;
+        py.detach(|| client.call_async(operation, outgoing, limit)).map_err(|error| raise(py, error))
+    }
+}
+
+/// Waits in slices; `wait` gets the slice, and says `DeadlineExceeded` when it was too short.
+fn wait_with_signals<T: Send>(
+    py: Python<'_>,
+    mut wait: impl FnMut(Option<Duration>) -> Result<T, Error> + Send,
+    patience: Option<Duration>,
+) -> PyResult<T> {
+    let until = patience.map(|patience| Instant::now() + patience);
+    loop {
+        let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+        let sliced = Some(left);
+        match py.detach(|| wait(sliced)) {
+            Ok(value) => return Ok(value),
+            Err(Error::DeadlineExceeded { limit }) if limit == left => {
+                py.check_signals()?;
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    let limit = patience.unwrap_or_default();
+                    return Err(raise(py, Error::DeadlineExceeded { limit }));
+                }
+            }
+            Err(error) => return Err(raise(py, error)),
+        }
+    }
+}
+
+enum State {
+    Waiting(ipc::Job),
+    Done(Payload),
+    Failed(PyErr),
+    Busy,
+}
+
+/// An answer that is still to come.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct Future {
+    id: u64,
+    state: Mutex<State>,
+}
+
+impl Future {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Future {
+    /// Number of the call in its session.
+    #[getter]
+    fn job(&self) -> u64 {
+        self.id
+    }
+
+    /// Whether the answer is there.
+    fn done(&self, py: Python<'_>) -> bool {
+        py.detach(|| match &*self.lock() {
+            State::Waiting(job) => job.is_done(),
+            State::Busy => false,
+            State::Done(_) | State::Failed(_) => true,
+        })
+    }
+
+    /// Waits for the answer. After `timeout` seconds without one: DeadlineExceeded, and you may ask again.
+    #[pyo3(signature = (timeout=None))]
+    fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let patience = seconds(timeout)?;
+        let mut job = match std::mem::replace(&mut *self.lock(), State::Busy) {
+            State::Waiting(job) => job,
+            State::Busy => return Err(PyRuntimeError::new_err("another thread is waiting for this future")),
+            done => {
+                let answer = match &done {
+                    State::Done(payload) => Ok(payload.clone()),
+                    State::Failed(error) => Err(error.clone_ref(py)),
+                    State::Waiting(_) | State::Busy => unreachable!("matched above"),
+                };
+                *self.lock() = done;
+                return payload_to_python(py, answer?);
+            }
+        };
+        let waited = wait_with_signals(py, |slice| job.wait(slice), patience);
+        let still_coming = waited.is_err() && !job.is_taken();
+        *self.lock() = match &waited {
+            _ if still_coming => State::Waiting(job),
+            Ok(payload) => State::Done(payload.clone()),
+            Err(error) => State::Failed(error.clone_ref(py)),
+        };
+        payload_to_python(py, waited?)
+    }
+
+    /// The exception that the call ended with, or None. Waits like `result`.
+    #[pyo3(signature = (timeout=None))]
+    fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        match self.result(py, timeout) {
+            Ok(_) => Ok(py.None().into_bound(py)),
+            Err(error) if matches!(&*self.lock(), State::Failed(_)) => Ok(error.into_value(py).into_bound(py).into_any()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match &*self.lock() {
+            State::Waiting(_) | State::Busy => "pending",
+            State::Done(_) => "done",
+            State::Failed(_) => "failed",
+        };
+        format!("<memlift.ipc.Future of job {}, {state}>", self.id)
+    }
+}
+
+/// Calls that are sent now and collected later.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct Pipeline {
+    pipeline: Mutex<Option<ipc::Pipeline>>,
+    timeout: Option<Duration>,
+}
+
+impl Pipeline {
+    fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&mut ipc::Pipeline) -> Result<T, Error> + Send) -> PyResult<T>
+    where
+        T: Send,
+    {
+        let ran = py.detach(|| {
+            let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match pipeline.as_mut() {
+                Some(pipeline) => run(pipeline),
+                None => Err(Error::Closed { what: "pipeline" }),
+            }
+        });
+        ran.map_err(|error| raise(py, error))
+    }
+}
+
+#[pymethods]
+impl Pipeline {
+    /// Sends a call and gives its job id. Waits when `depth` calls are unanswered.
+    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    fn submit(
+        &self,
+        py: Python<'_>,
+        operation: &str,
+        data: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let limit = seconds(timeout)?.or(self.timeout);
+        let none = py.None().into_bound(py);
+        let argument = Argument::new(data.unwrap_or(&none))?;
+        let outgoing = argument.outgoing();
+        self.with(py, |pipeline| pipeline.submit(operation, outgoing, limit))
+    }
+
+    /// The next answer as (job, value), in the order in which they come; None when there are no more. Raises what the
+    /// call raised; the exception then has the job id as its `job`.
+    #[pyo3(signature = (timeout=None))]
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
+        let patience = seconds(timeout)?.or(self.timeout);
+        let until = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+            // The inner result is the call's own, the outer one the session's or the slice's.
+            let step = self.with(py, |pipeline| match pipeline.next(Some(left)) {
+                Err(Error::DeadlineExceeded { .. }) => Ok(None),
+                other => other.map(Some),
+            })?;
+            match step {
+                None => {
+                    py.check_signals()?;
+                    if until.is_some_and(|until| Instant::now() >= until) {
+                        let limit = patience.unwrap_or_default();
+                        return Err(raise(py, Error::DeadlineExceeded { limit }));
+                    }
+                }
+                Some(None) => return Ok(None),
+                Some(Some((job, Ok(payload)))) => return Ok(Some((job, payload_to_python(py, payload)?))),
+                Some(Some((job, Err(error)))) => {
+                    let error = raise(py, error);
+                    error.value(py).setattr("job", job)?;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Iterates over all answers that are still to come, as (job, value).
+    #[pyo3(signature = ())]
+    fn results(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
+        self.next(py, None)
+    }
+
+    /// Calls without an answer.
+    #[getter]
+    fn outstanding(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |pipeline| Ok(pipeline.outstanding()))
+    }
+
+    /// Abandons what is unanswered.
+    fn close(&self, py: Python<'_>) {
+        let old = py.detach(|| {
+            self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        });
+        drop(old);
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+}

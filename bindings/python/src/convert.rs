@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Between Python objects and payloads: bytes in, bytes out; arrays in, arrays out.
+//!
+//! Flow    bytes, bytearray, memoryview ─▶ bytes. None ─▶ nothing. Any other buffer, or object with `__array__` ─▶ array
+//! Owner   an [`Argument`] keeps the buffer exported, so the memory stays where it is while the GIL is released
+
+use crate::errors::{raise, unsupported};
+use crate::slot::Slot;
+use memlift::ipc::message::Shape;
+use memlift::ipc::{ElementType, Outgoing, Payload, Tensor};
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
+use std::ffi::CStr;
+
+/// A Python object as data to send.
+pub struct Argument<'py> {
+    outgoing: Outgoing<'py>,
+    _buffer: Option<PyUntypedBuffer>,
+    _bytes: Option<Bound<'py, PyBytes>>,
+}
+
+impl<'py> Argument<'py> {
+    /// Looks at `object` without copying it.
+    pub fn new(object: &Bound<'py, PyAny>) -> PyResult<Argument<'py>> {
+        let py = object.py();
+        if object.is_none() {
+            return Ok(Argument { outgoing: Outgoing::none(), _buffer: None, _bytes: None });
+        }
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            let slice = bytes.as_bytes();
+            // SAFETY: bytes objects never change, and the reference held here keeps this one alive.
+            let outgoing = unsafe {
+                Outgoing::from_raw(Shape::Bytes, slice.as_ptr(), slice.len() as u64, None)
+            };
+            return Ok(Argument { outgoing, _buffer: None, _bytes: Some(bytes.clone()) });
+        }
+        let is_bytes = object.is_instance_of::<PyByteArray>() || object.is_instance_of::<PyMemoryView>();
+        match PyUntypedBuffer::get(object) {
+            Ok(buffer) => Argument::from_buffer(py, object, buffer, is_bytes),
+            Err(_) if object.hasattr("__array__")? && !object.is_instance(array_class(py)?)? => {
+                // pandas, torch on the CPU and others: numpy knows how, usually without a copy.
+                let array = numpy(py)?.call_method1("asarray", (object,))?;
+                match PyUntypedBuffer::get(&array) {
+                    Ok(buffer) => Argument::from_buffer(py, &array, buffer, false),
+                    Err(_) => Err(refused(object)),
+                }
+            }
+            Err(_) => Err(refused(object)),
+        }
+    }
+
+    fn from_buffer(
+        py: Python<'py>,
+        object: &Bound<'py, PyAny>,
+        buffer: PyUntypedBuffer,
+        is_bytes: bool,
+    ) -> PyResult<Argument<'py>> {
+        let pointer = buffer.buf_ptr().cast::<u8>();
+        if buffer.suboffsets().is_some() {
+            return Err(unsupported(py, "an array of pointers to rows"));
+        }
+        if is_bytes && buffer.is_c_contiguous() && buffer.item_size() == 1 {
+            // SAFETY: the buffer is exported while this argument lives, and is `len_bytes` long.
+            let outgoing = unsafe {
+                Outgoing::from_raw(Shape::Bytes, pointer, buffer.len_bytes() as u64, None)
+            };
+            return Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None });
+        }
+        let element = element_type(buffer.format(), buffer.item_size()).ok_or_else(|| refused(object))?;
+        let shape: Vec<u64> = buffer.shape().iter().map(|&extent| extent as u64).collect();
+        let tensor = Tensor::new(element, &shape).map_err(|error| raise(py, error))?;
+        let strides = buffer.strides().iter().map(|&stride| stride as i64).collect();
+        // SAFETY: the exporter vouches for shape and strides while the buffer is exported, which it is while this
+        // argument lives. Another thread of the program may write the array while it is copied; then the copy has some
+        // of both, as with any numpy operation that releases the GIL.
+        let outgoing = unsafe {
+            Outgoing::from_raw(Shape::Tensor(tensor), pointer, tensor.bytes(), Some(strides))
+        };
+        Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None })
+    }
+
+    /// The data, for as long as the argument lives.
+    pub fn outgoing(&self) -> Outgoing<'_> {
+        self.outgoing.clone()
+    }
+}
+
+fn refused(object: &Bound<'_, PyAny>) -> PyErr {
+    let py = object.py();
+    let what = match object.getattr("dtype") {
+        Ok(dtype) => format!("an array of dtype {dtype}"),
+        Err(_) => match object.get_type().name() {
+            Ok(name) => format!("an object of type {name}"),
+            Err(error) => return error,
+        },
+    };
+    unsupported(py, &what)
+}
+
+/// Element type for a struct-module format, if both sides of a session know it.
+fn element_type(format: &CStr, bytes: usize) -> Option<ElementType> {
+    let format = format.to_bytes();
+    let letters = match format {
+        [b'>' | b'!', ..] if bytes > 1 => return None,
+        [b'@' | b'=' | b'<' | b'>' | b'!', rest @ ..] => rest,
+        all => all,
+    };
+    let kind = match letters {
+        b"?" => b'b',
+        b"b" | b"h" | b"i" | b"l" | b"q" | b"n" => b'i',
+        b"B" | b"H" | b"I" | b"L" | b"Q" | b"N" => b'u',
+        b"e" | b"f" | b"d" => b'f',
+        b"Zf" | b"Zd" => b'c',
+        _ => return None,
+    };
+    let element = ElementType { kind, bytes: u8::try_from(bytes).ok()? };
+    element.is_known().then_some(element)
+}
+
+/// numpy's name of an element type.
+fn dtype_name(element: ElementType) -> String {
+    let kind = char::from(element.kind);
+    format!("{kind}{}", element.bytes)
+}
+
+fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|module| module.bind(py))
+}
+
+fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    ARRAY.get_or_try_init(py, || numpy(py)?.getattr("ndarray").map(Bound::unbind)).map(|class| class.bind(py))
+}
+
+fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
+    // All known types, by kind and log2 of their size.
+    static TYPES: [PyOnceLock<Py<PyAny>>; 25] = [const { PyOnceLock::new() }; 25];
+    let row = b"biufc".iter().position(|&kind| kind == element.kind).unwrap_or(0);
+    let column = element.bytes.trailing_zeros().min(4) as usize;
+    TYPES[row * 5 + column]
+        .get_or_try_init(py, || numpy(py)?.call_method1("dtype", (dtype_name(element),)).map(Bound::unbind))
+        .map(|dtype| dtype.bind(py).clone())
+}
+
+/// A numpy array on top of a slot; read-only if the slot is.
+fn array<'py>(py: Python<'py>, slot: Slot, element: ElementType, shape: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+    let shape = PyTuple::new(py, shape)?;
+    let slot = Bound::new(py, slot)?;
+    array_class(py)?.call1((shape, dtype(py, element)?, slot))
+}
+
+/// What a payload looks like to Python: None, bytes, or a read-only array on top of the pool.
+pub fn payload_to_python<'py>(py: Python<'py>, payload: Payload) -> PyResult<Bound<'py, PyAny>> {
+    match payload.shape().clone() {
+        Shape::None => Ok(py.None().into_bound(py)),
+        Shape::Bytes => {
+            let length = payload.bytes() as usize;
+            let bytes = PyBytes::new_with(py, length, |target| {
+                payload.read_into(target);
+                Ok(())
+            })?;
+            Ok(bytes.into_any())
+        }
+        Shape::Tensor(tensor) if tensor.bytes() == 0 => {
+            let shape = PyTuple::new(py, tensor.shape())?;
+            array_class(py)?.call1((shape, dtype(py, tensor.element())?))
+        }
+        Shape::Tensor(tensor) => array(py, Slot::received(payload), tensor.element(), tensor.shape()),
+    }
+}
+
+/// Shape and type of an array that is to be lent.
+pub fn loan_layout(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResult<(Tensor, Vec<u64>)> {
+    let py = shape.py();
+    let dtype = numpy(py)?.call_method1("dtype", (dtype,))?;
+    let shape: Vec<u64> = match shape.extract::<u64>() {
+        Ok(extent) => vec![extent],
+        Err(_) => shape.extract().map_err(|_| {
+            PyTypeError::new_err("shape must be an int or a sequence of ints, none of them negative")
+        })?,
+    };
+    let kind: String = dtype.getattr("kind")?.extract()?;
+    let native: bool = dtype.getattr("isnative")?.extract()?;
+    let bytes: usize = dtype.getattr("itemsize")?.extract()?;
+    let element = ElementType {
+        kind: kind.bytes().next().unwrap_or(b'?'),
+        bytes: u8::try_from(bytes).unwrap_or(0),
+    };
+    if !element.is_known() || !native {
+        return Err(unsupported(py, &format!("an array of dtype {dtype}")));
+    }
+    let tensor = Tensor::new(element, &shape).map_err(|error| raise(py, error))?;
+    Ok((tensor, shape))
+}
+
+/// A writable array on top of a loan.
+pub fn loan_to_python<'py>(py: Python<'py>, loan: memlift::ipc::Loan, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    array(py, Slot::lent(loan), tensor.element(), tensor.shape())
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Errors: each of the ipc crate's becomes one of the classes in `memlift/errors.py`.
+
+use memlift::engine::region::RegionError;
+use memlift::ipc::{Error, RemoteFailure};
+use pyo3::prelude::*;
+
+/// The Python exception for an error.
+pub fn raise(py: Python<'_>, error: Error) -> PyErr {
+    let class = match &error {
+        Error::ServerUnavailable { .. } | Error::Refused { .. } => "ServerUnavailable",
+        Error::PeerDied { .. } => "PeerDied",
+        Error::PeerFault { .. } => "PeerFault",
+        Error::DeadlineExceeded { .. } | Error::Busy { .. } => "DeadlineExceeded",
+        Error::Remote(failure) => match failure {
+            RemoteFailure::UnknownOperation { .. } => "UnknownOperation",
+            RemoteFailure::Deadline { .. } => "DeadlineExceeded",
+            RemoteFailure::OutOfMemory { .. } => "OutOfMemory",
+            RemoteFailure::Handler { operation, message } => return remote(py, operation, message),
+            _ => "Error",
+        },
+        Error::MessageTooLarge { .. } => "MessageTooLarge",
+        Error::PoolFull { .. } => "PoolFull",
+        Error::Memory(RegionError::Headroom { .. }) => "OutOfMemory",
+        Error::UnsupportedType(_) => "UnsupportedType",
+        Error::Closed { .. } | Error::Forked { .. } => "Closed",
+        _ => "Error",
+    };
+    new(py, class, (error.to_string(),))
+}
+
+/// The handler raised at the server: its traceback travels with the exception.
+fn remote(py: Python<'_>, operation: &str, message: &str) -> PyErr {
+    new(py, "RemoteError", (operation.to_owned(), message.to_owned()))
+}
+
+/// Data that cannot be sent.
+pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
+    raise(py, Error::UnsupportedType(what.to_owned()))
+}
+
+fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let made = py
+        .import("memlift.errors")
+        .and_then(|module| module.getattr(class))
+        .and_then(|class| class.call1(arguments));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}

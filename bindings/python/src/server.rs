@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `Server`, as Python sees it. Threads are Python's own (`memlift/ipc.py` starts them), so that entering the interpreter
+//! costs no new thread state per request.
+//!
+//! Order   handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
+//!         again when the client has its answer
+
+use crate::client::{configuration, wait_policy};
+use crate::convert::{Argument, payload_to_python};
+use crate::errors::raise;
+use memlift::ipc::{self, Request, Responder, ServerOptions};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Copies below this are not worth letting go of the GIL.
+const DETACH_BYTES: u64 = 16 * 1024;
+
+/// The listening end. Use `memlift.ipc.Server`.
+#[pyclass(module = "memlift._native", frozen, subclass)]
+pub struct Server {
+    server: ipc::Server,
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (address, *, handlers=None, allowed_uids=None, sessions_max=None, outstanding=None,
+                        message_bytes_max=None, pool_bytes_max=None, wait=None))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        address: &str,
+        handlers: Option<usize>,
+        allowed_uids: Option<Vec<u32>>,
+        sessions_max: Option<usize>,
+        outstanding: Option<u32>,
+        message_bytes_max: Option<u64>,
+        pool_bytes_max: Option<u64>,
+        wait: Option<&str>,
+    ) -> PyResult<Server> {
+        let config = configuration()?;
+        let mut options = ServerOptions::from_config(&config);
+        options.handlers = handlers.unwrap_or(options.handlers);
+        options.allowed_uids = allowed_uids.map(Some).unwrap_or(options.allowed_uids);
+        options.sessions_max = sessions_max.unwrap_or(options.sessions_max);
+        options.outstanding_max = outstanding.unwrap_or(options.outstanding_max);
+        options.message_bytes_max = message_bytes_max.unwrap_or(options.message_bytes_max);
+        options.pool_bytes_max = pool_bytes_max.unwrap_or(options.pool_bytes_max);
+        if let Some(wait) = wait {
+            options.wait = wait_policy(wait)?;
+        }
+        let server = ipc::Server::bind(address, options).map_err(|error| raise(py, error))?;
+        Ok(Server { server })
+    }
+
+    /// Names an operation.
+    fn register(&self, py: Python<'_>, name: &str, function: Py<PyAny>) -> PyResult<()> {
+        if !function.bind(py).is_callable() {
+            return Err(PyTypeError::new_err(format!("the handler of {name:?} is not callable")));
+        }
+        self.server
+            .register_raw(name, move |request, responder| answer(&function, request, responder))
+            .map_err(|error| raise(py, error))
+    }
+
+    /// Runs the dispatcher on this thread until the server is stopped.
+    fn run_dispatcher(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.server.run_dispatcher()).map_err(|error| raise(py, error))
+    }
+
+    /// Runs long operations on this thread until the server is stopped.
+    fn run_handler(&self, py: Python<'_>) {
+        py.detach(|| self.server.run_handler());
+    }
+
+    /// Tells all threads to end.
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| self.server.stop());
+    }
+
+    /// Handler threads to start.
+    #[getter]
+    fn handlers(&self) -> usize {
+        self.server.handlers()
+    }
+
+    /// Where it listens.
+    #[getter]
+    fn address(&self) -> String {
+        self.server.address().to_string()
+    }
+
+    /// What the server has done so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.server.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("sessions", stats.sessions)?;
+        dict.set_item("requests", stats.requests)?;
+        dict.set_item("faults", stats.faults)?;
+        dict.set_item("refused", stats.refused)?;
+        dict.set_item("queued", stats.queued)?;
+        dict.set_item("busy_handlers", stats.busy_handlers)?;
+        Ok(dict)
+    }
+}
+
+/// Runs a Python handler for one request.
+fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
+    let staged = Python::attach(|py| {
+        let called = payload_to_python(py, request.payload().clone()).and_then(|argument| {
+            drop(request);
+            function.bind(py).call1((argument,))
+        });
+        let result = match called {
+            Ok(result) => result,
+            Err(error) => return Err(traceback(py, &error)),
+        };
+        let argument = Argument::new(&result).map_err(|error| {
+            format!("the handler's result cannot be sent. {}", error.value(py))
+        })?;
+        let outgoing = argument.outgoing();
+        Ok(match outgoing.bytes() {
+            0..DETACH_BYTES => responder.stage(&outgoing),
+            _ => py.detach(|| responder.stage(&outgoing)),
+        })
+    });
+    match staged {
+        Ok(staged) => responder.commit(staged),
+        Err(text) => responder.fail(&text),
+    }
+}
+
+/// What Python would print for an exception.
+fn traceback(py: Python<'_>, error: &PyErr) -> String {
+    let lines = py
+        .import("traceback")
+        .and_then(|module| module.call_method1("format_exception", (error.value(py),)))
+        .and_then(|lines| lines.extract::<Vec<String>>());
+    lines.map_or_else(|_| error.to_string(), |lines| lines.concat())
+}
