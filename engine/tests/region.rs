@@ -257,6 +257,38 @@ fn transparent_huge_pages_start_at_their_boundary() {
     assert_eq!(Region::anonymous(5 << 20, &plain).unwrap().huge(), Huge::None);
 }
 
+/// Free huge pages of 2 MiB. Reserve some with `sysctl vm.nr_hugepages=8` to see the interesting half.
+fn free_huge_pages() -> u64 {
+    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn reserved_huge_pages_are_taken_when_they_suffice() {
+    const BYTES: u64 = (3 << 20) + 5;
+    let before = free_huge_pages();
+    let region = Region::memfd("memlift-test", BYTES, &RegionOptions::default()).unwrap();
+    let peer = Region::from_fd(duplicate(&region), Access::ReadWrite, BYTES).unwrap();
+    if before >= 2 {
+        assert_eq!((region.huge(), region.page_bytes()), (Huge::Reserved, 2 << 20));
+        assert_eq!((peer.huge(), peer.page_bytes()), (Huge::Reserved, 2 << 20));
+        assert_eq!(free_huge_pages(), before - 2);
+    } else {
+        assert_ne!(region.huge(), Huge::Reserved);
+    }
+    assert!(region.sealed());
+    peer.window(RegionOffset(BYTES - 5), 5).unwrap().write_from(b"there").unwrap();
+    let mut seen = [0; 5];
+    region.window(RegionOffset(BYTES - 5), 5).unwrap().read_into(&mut seen).unwrap();
+    assert_eq!(&seen, b"there");
+    assert!(region.window(RegionOffset(BYTES), 1).is_err());
+    drop((region, peer));
+    assert_eq!(free_huge_pages(), before);
+    // More than there is: ordinary pages, silently.
+    let large = Region::memfd("memlift-test", (before + 1) << 21, &lazy()).unwrap();
+    assert_ne!(large.huge(), Huge::Reserved);
+}
+
 #[test]
 fn dropping_gives_the_memory_back() {
     child("child_makes_and_drops", "");

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ring of the last decisions: many writers in one process, readers in others, and no torn record.
 //!
-//! Flow    writer: number = head++ ──▶ cell[number % 256]: sequence even → odd ──▶ words ──▶ sequence = 2·(number+1)
-//!         reader: sequence (Acquire) ──▶ words ──▶ fence(Acquire) ──▶ sequence again; equal and even, or skip
-//! Order   writer: the odd sequence is taken with a compare-exchange, then fence(Release), so that whoever sees
-//!         one of the new words also sees the sequence odd or newer. The even one is stored with Release.
-//! Owner   a cell belongs to the writer that made its sequence odd. A writer that is lapped by 256 others, or
-//!         finds its cell taken, drops its record and counts that.
+//! Flow    [`push`]: number = head++ ──▶ cell[number % 256], by the protocol of [`seqlock`]
+//!         [`read`]: the same cell through [`Words`], some attempts, then skipped
+//! Owner   a writer that is lapped by 256 others, or finds its cell taken, drops its record and counts that.
 //! Not here why something was decided: `reason` is the placement's code.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memlift_spec::Opcode;
 
 use super::layout::{DECISIONS, DecisionCell, Executor, Ring};
+use super::seqlock::{self, Unread};
 
 /// What was known of the caches when a decision was made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -97,19 +95,9 @@ impl DecisionRecord {
 pub(super) fn push(ring: &Ring, dropped: &AtomicU64, record: DecisionRecord) {
     let number = ring.head.fetch_add(1, Ordering::Relaxed);
     let cell = &ring.cells[number as usize % DECISIONS];
-    let done = number.wrapping_add(1).wrapping_mul(2);
-    let seen = cell.sequence.load(Ordering::Relaxed);
-    let free = seen.is_multiple_of(2) && seen < done;
-    if !free || cell.sequence.compare_exchange(seen, done - 1, Ordering::Acquire, Ordering::Relaxed).is_err()
-    {
+    if !seqlock::write(&cell.sequence, &cell.words, number, record.to_words()) {
         dropped.fetch_add(1, Ordering::Relaxed);
-        return;
     }
-    fence(Ordering::Release);
-    for (cell, word) in cell.words.iter().zip(record.to_words()) {
-        cell.store(word, Ordering::Relaxed);
-    }
-    cell.sequence.store(done, Ordering::Release);
 }
 
 /// A place from which words can be loaded: the page of another process.
@@ -123,18 +111,17 @@ pub(super) fn read(page: &impl Words, offset: usize) -> Option<(u64, DecisionRec
     const WORDS: usize = core::mem::offset_of!(DecisionCell, words);
     const ATTEMPTS: usize = 8;
     for _ in 0..ATTEMPTS {
-        let before = page.word(offset, Ordering::Acquire);
-        if before == 0 {
-            return None;
-        }
-        if before.is_multiple_of(2) {
-            let words = std::array::from_fn(|index| page.word(offset + WORDS + index * 8, Ordering::Relaxed));
-            fence(Ordering::Acquire);
-            if page.word(offset, Ordering::Relaxed) == before {
-                return DecisionRecord::from_words(words).map(|record| (before / 2 - 1, record));
+        let seen = seqlock::read(
+            |order| page.word(offset, order),
+            |index| page.word(offset + WORDS + index * 8, Ordering::Relaxed),
+        );
+        match seen {
+            Ok((number, words)) => {
+                return DecisionRecord::from_words(words).map(|record| (number, record));
             }
+            Err(Unread::Empty) => return None,
+            Err(Unread::BeingWritten) => std::hint::spin_loop(),
         }
-        std::hint::spin_loop();
     }
     None
 }

@@ -18,6 +18,7 @@ use memlift_spec::Opcode;
 mod layout;
 #[expect(unsafe_code, reason = "keeps pages for ever and replaces them after a fork")]
 mod page;
+mod seqlock;
 mod decisions;
 mod sessions;
 mod tap;

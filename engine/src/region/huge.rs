@@ -44,9 +44,11 @@ pub(crate) fn free_huge_pages(page_bytes: u64) -> u64 {
     read("free_hugepages").saturating_sub(read("resv_hugepages"))
 }
 
-/// The page size to ask hugetlb for, when enough pages are free for `bytes`.
+/// The page size to ask hugetlb for, when enough pages are free for `bytes`. Only where pages can be populated by
+/// a call that fails: touching one beyond the hugetlb cgroup's limit ends the process with SIGBUS.
 pub(super) fn reserved_page_for(bytes: u64, wish: HugePages) -> Option<u64> {
-    if wish == HugePages::Never || bytes < THP_BYTES || !usable(Facility::HugePages) {
+    let wanted = wish == HugePages::Auto && bytes >= THP_BYTES;
+    if !wanted || !usable(Facility::HugePages) || !usable(Facility::PopulateWrite) {
         return None;
     }
     let page_bytes = huge_page_bytes()?;

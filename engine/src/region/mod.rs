@@ -166,14 +166,17 @@ impl Region {
     /// [`RegionError::Empty`], [`RegionError::Headroom`], or what memfd_create, ftruncate and mmap say.
     pub fn memfd(name: &str, bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
         check_size(bytes)?;
-        if options.headroom {
-            Headroom::read().check(bytes)?;
-        }
-        if let Some(page_bytes) = huge::reserved_page_for(bytes, options.huge_pages) {
-            // The pages may be gone again, or not ours to take: then ordinary ones serve.
+        if options.prefault
+            && let Some(page_bytes) = huge::reserved_page_for(bytes, options.huge_pages)
+        {
+            // Reserved pages count against no headroom. They may be gone by now, or a cgroup may forbid them:
+            // then ordinary ones serve.
             if let Ok(region) = Region::memfd_of(name, bytes, Some(page_bytes), options) {
                 return Ok(region);
             }
+        }
+        if options.headroom {
+            Headroom::read().check(bytes)?;
         }
         Region::memfd_of(name, bytes, None, options)
     }
