@@ -27,14 +27,15 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engines" / "ipc"))
+ENGINES = Path(__file__).resolve().parent.parent / "engines" / "ipc"
+sys.path.insert(0, str(ENGINES))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 try:
     import numpy as np
     import xgboost
 except ImportError as error:
-    sys.exit(f"{error}: pip install -r bench/engines/ipc/requirements.txt")
+    sys.exit(f"{error}: pip install -r {ENGINES / 'requirements.txt'}")
 
 import reference
 import transports
@@ -249,13 +250,14 @@ def main():
     options.add_argument("--seconds", type=float, default=18.0, help="time for the measured rounds")
     options.add_argument("--batches", type=int, default=4, help="batches per run")
     options = options.parse_args()
+    transports.end_orderly()
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
 
     say("training the model …")
     try:
         model, data, right = train()
     except ImportError as error:
-        sys.exit(f"{error}: pip install -r bench/engines/ipc/requirements.txt")
+        sys.exit(f"{error}: pip install -r {ENGINES / 'requirements.txt'}")
     say("starting the server processes …")
     running, failed = {}, False
     try:

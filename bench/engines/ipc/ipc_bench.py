@@ -31,12 +31,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 try:
     import numpy as np
-except ImportError:
-    sys.exit("numpy is missing: pip install -r bench/engines/ipc/requirements.txt")
-
-import reference
-import transports
-from transports import Missing, cpu_seconds
+    import reference
+    import transports
+    from transports import Missing, cpu_seconds
+except ImportError as error:
+    # Without numpy there is nothing to send: every row is missing, and says so.
+    MISSING = f"{error}: pip install -r {Path(__file__).resolve().parent / 'requirements.txt'}"
+else:
+    MISSING = None
 
 ALL_ROWS = [
     ("ipc/array/134217728", "zmq"),
@@ -336,8 +338,9 @@ def context_switches(pid):
     return total
 
 
-def _idle_client(kind, endpoint, gate):
+def _idle_client(parent, kind, endpoint, gate):
     """A client that has called once and then waits for nothing of its transport's."""
+    transports.bind_to_parent(parent)
     transport = kind.__new__(kind)
     transport.endpoint, transport._futures = endpoint, []
     transport.connect()
@@ -350,7 +353,8 @@ def _idle_client(kind, endpoint, gate):
 def row_idle(fleet, plan, size, rival):
     ours = fleet.get(fleet.ours)
     gate, theirs = transports._spawn.Pipe()
-    client = transports._spawn.Process(target=_idle_client, args=(type(ours), ours.endpoint, theirs), daemon=True)
+    arguments = (os.getpid(), type(ours), ours.endpoint, theirs)
+    client = transports._spawn.Process(target=_idle_client, args=arguments, daemon=True)
     client.start()
     theirs.close()
     try:
@@ -391,8 +395,13 @@ def main():
     options = argparse.ArgumentParser(description="Measures the ipc rows; prints one JSON line per row.")
     options.add_argument("--row", nargs=2, action="append", metavar=("NAME", "RIVAL"), help="only this row (repeatable)")
     options.add_argument("--quick", action="store_true", help="run and verify every row, time proves nothing")
-    options.add_argument("--ours", default="memlift", choices=list(transports.TRANSPORTS), help="who stands in memlift's place")
+    options.add_argument("--ours", default="memlift", metavar="NAME", help="who stands in memlift's place")
     options = options.parse_args()
+    if MISSING:
+        for name, rival in options.row or ALL_ROWS:
+            print(json.dumps({"name": name, "rival": rival, "missing": MISSING}), flush=True)
+        return 0
+    transports.end_orderly()
     plan, fleet, failed = Plan(options.quick), Fleet(options.ours), False
     try:
         for name, rival in options.row or ALL_ROWS:

@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import signal
 import struct
+import sys
 import time
 
 import numpy as np
@@ -36,9 +37,22 @@ def _resolve(factory, arguments):
     return getattr(importlib.import_module(module), name)(*arguments)
 
 
-def _server_main(transport, endpoint, factory, arguments, ready):
+def bind_to_parent(parent):
+    """The calling process dies with its parent, also if that is dead already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def end_orderly():
+    """Makes SIGTERM an exception, so that every `finally` runs and no server process is left."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def _server_main(parent, transport, endpoint, factory, arguments, ready):
+    bind_to_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     transport.serve(endpoint, _resolve(factory, arguments), ready)
 
 
@@ -92,7 +106,9 @@ class Transport:
         """Starts the server process without waiting for it."""
         self._ready, theirs = _spawn.Pipe(duplex=False)
         self.process = _spawn.Process(
-            target=_server_main, args=(type(self), self.shared(), factory, arguments, theirs), daemon=True
+            target=_server_main,
+            args=(os.getpid(), type(self), self.shared(), factory, arguments, theirs),
+            daemon=True,
         )
         self.process.start()
         theirs.close()
@@ -143,9 +159,13 @@ class Transport:
         """Asks the server to end and disconnects."""
 
     def close(self):
-        """Ends client and server."""
+        """Ends client and server; at once while an interruption is on its way up."""
+        hurry = sys.exc_info()[0] in (KeyboardInterrupt, SystemExit)
         try:
-            self.stop()
+            if hurry and self.process is not None:
+                self.process.kill()
+            else:
+                self.stop()
         finally:
             if self.process is not None:
                 self.process.join(2)
