@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 
-use memlift::engine::observe::{SessionStats, Snapshot, WaitingStats};
+use memlift::engine::observe::{OperationStats, SessionStats, Snapshot, WaitingStats};
 use serde_json::json;
 
 use crate::exposition::{Exposition, Kind};
@@ -93,6 +93,9 @@ const PROCESS_COUNTERS: [ProcessCounter; 3] = [
     }),
 ];
 
+/// A number of [`OperationStats`]: name, help, value.
+type OperationCounter = (&'static str, &'static str, fn(&OperationStats) -> u64);
+
 fn operations(page: &mut Exposition, processes: &[Snapshot]) {
     const LATENCY: &str = "memlift_operation_latency_seconds";
     let mut rows = Vec::new();
@@ -104,7 +107,7 @@ fn operations(page: &mut Exposition, processes: &[Snapshot]) {
     let labels = |pid: &'_ str, executor: &'_ str, opcode: &'_ str| {
         [("pid", pid.to_owned()), ("executor", executor.to_owned()), ("opcode", opcode.to_owned())]
     };
-    let families: [(&str, &str, fn(&memlift::engine::observe::OperationStats) -> u64); 3] = [
+    let families: [OperationCounter; 3] = [
         ("memlift_operations_total", "Operations, by who ran them.", |row| row.operations),
         ("memlift_operation_bytes_total", "Bytes worked on.", |row| row.bytes),
         ("memlift_operation_failures_total", "Operations that ended in an error.", |row| row.failures),

@@ -99,6 +99,9 @@ fn ends(code: KeyCode, modifiers: KeyModifiers) -> bool {
         || (code == KeyCode::Char('c') && modifiers.contains(KeyModifiers::CONTROL))
 }
 
+/// A table on the screen: title, headings, widths, rows.
+type Listing<'a> = (&'a str, &'a [&'a str], &'a [u16], Vec<Vec<String>>);
+
 fn draw(frame: &mut Frame, before: &Sample, now: &Sample, interval: Duration) {
     let change = Change::between(before, now);
     let per_second = |rate: f64| format!("{rate:.0}");
@@ -148,7 +151,7 @@ fn draw(frame: &mut Frame, before: &Sample, now: &Sample, interval: Duration) {
         Layout::vertical([Constraint::Fill(2), Constraint::Fill(3), Constraint::Fill(3)]).split(frame.area());
     let title =
         format!(" memlift: {} processes, every {} ms, q ends ", now.processes.len(), interval.as_millis());
-    let tables: [(&str, &[&str], &[u16], Vec<Vec<String>>); 3] = [
+    let tables: [Listing; 3] = [
         (
             &title,
             &["pid", "ops/s", "bytes/s", "sessions", "isa", "command"],

@@ -19,6 +19,7 @@ const MODULES: [(&str, &str, &str); 6] = [
 const PROGRAM: &str = "
 import importlib.metadata, importlib.util, platform, sys
 print(platform.python_version())
+sys.path.remove('')  # a folder that happens to be called memlift is not the package
 for pair in sys.argv[1:]:
     module, distribution = pair.split(':')
     try:
@@ -49,10 +50,32 @@ pub fn checks() -> Vec<Check> {
     };
     let mut lines = answer.lines();
     let version = lines.next().unwrap_or("unknown");
-    let mut checks = vec![Check::usable("interpreter", format!("{version}, {}", interpreter.display()))];
+    let found = format!("{version}, {}", interpreter.display());
+    let mut checks = vec![if is_old(version) {
+        Check::absent("interpreter", found)
+            .advise("the package needs Python 3.11 or newer: make build with one")
+    } else {
+        Check::usable("interpreter", found)
+    }];
     checks.extend(MODULES.iter().map(|(module, _, advice)| match lines.next().unwrap_or_default() {
         "" => Check::absent(module, "cannot be imported").advise(*advice),
         version => Check::usable(module, version),
     }));
     checks
+}
+
+fn is_old(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next(), parts.next()) < (Some(3), Some(11))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(is_old("3.9.2") && is_old("2.7") && is_old("unknown"));
+        assert!(!is_old("3.11.2") && !is_old("3.14.0rc1") && !is_old("4.0.0"));
+    }
 }
