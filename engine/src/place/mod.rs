@@ -26,7 +26,7 @@ mod store;
 pub use calibrate::{CalibrateError, calibrate};
 pub use explain::{Candidate, Explanation, reason_text};
 pub use machine::Machine;
-pub use model::{Calibration, Line, Model, Thresholds};
+pub use model::{Calibration, Curve, Line, Model, Thresholds};
 pub use store::{Loaded, Origin, StoreError, default_path};
 
 pub(crate) use explain::Why;

@@ -92,7 +92,8 @@ impl Crew {
         let start = |index| {
             let crew = Arc::clone(self);
             thread::Builder::new()
-                .name(format!("memlift-worker-{index}"))
+                // Linux keeps 15 bytes of a name; a longer word would lose the number.
+                .name(format!("memlift-work-{index}"))
                 .stack_size(256 * 1024)
                 .spawn(move || crew.work(index))
                 .ok()
