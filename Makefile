@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help demo test soak build wheel lint clean rust venv binary package \
-	test-rust test-fallbacks test-python test-quick
+	test-rust test-loom test-fallbacks test-python test-quick
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
 override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -26,17 +26,23 @@ WITHOUT_PYTHON := --workspace --exclude memlift-python
 FALLBACK_CRATES := -p memlift-engine -p memlift-ipc
 FALLBACK_DISABLE ?= populate_write,huge_pages,thp memfd_seal eventfd,futex_shared,pidfd io_uring,uffd_move,numa,waitpkg,mwaitx,movdir64b,enqcmd
 FALLBACK_ISA ?= scalar sse2 avx2
+SOAK_CASES ?= 50000
 
 ## demo    Installs what is missing into .venv, builds in release and runs the tour: the main job, side by side with its rivals
 demo: build
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) tour
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
-test: test-rust test-fallbacks test-python test-quick
+test: test-rust test-loom test-fallbacks test-python test-quick
 	@echo "make test: all passed"
 
 test-rust: rust
 	$(CARGO) test $(WITHOUT_PYTHON)
+
+# Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
+test-loom: rust
+	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" \
+		$(CARGO) test --release -p memlift-engine --test 'loom_*'
 
 test-fallbacks: rust
 	@for disable in $(FALLBACK_DISABLE); do \
@@ -55,10 +61,11 @@ test-quick: build
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench copy --quick
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench ipc --quick
 
-## soak    The long tests: the ignored ones, in release, for as long as they take
+## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
-	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored
-	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak
+	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels $(FALLBACK_CRATES) -p memlift-conformance
+	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
 
 ## build   Leaves target/release/memlift, and the Python package in .venv
 build: binary package
