@@ -22,6 +22,7 @@ use crate::child::Bound;
 const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/ipc_bench.py", include_bytes!("../engines/ipc/ipc_bench.py")),
     ("engines/ipc/transports.py", include_bytes!("../engines/ipc/transports.py")),
+    ("engines/ipc/rivals.py", include_bytes!("../engines/ipc/rivals.py")),
     ("engines/ipc/reference.py", include_bytes!("../engines/ipc/reference.py")),
     ("engines/ipc/requirements.txt", include_bytes!("../engines/ipc/requirements.txt")),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),

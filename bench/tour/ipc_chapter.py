@@ -248,7 +248,7 @@ def lines(samples, count, running):
 def main():
     options = argparse.ArgumentParser(description="First chapter of the tour; prints one JSON line per row.")
     options.add_argument("--seconds", type=float, default=18.0, help="time for the measured rounds")
-    options.add_argument("--batches", type=int, default=4, help="batches per run")
+    options.add_argument("--batches", type=int, default=3, help="batches per run")
     options = options.parse_args()
     transports.end_orderly()
     say = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
@@ -262,7 +262,7 @@ def main():
     running, failed = {}, False
     try:
         for name in dict.fromkeys(name for name, _ in PLAN):
-            kind = transports.TRANSPORTS[name]
+            kind = transports.transport(name)
             try:
                 kind.check()
             except Missing as reason:

@@ -85,7 +85,7 @@ class Fleet:
 
     def get(self, name):
         if name not in self._running:
-            kind = transports.TRANSPORTS[name]
+            kind = transports.transport(name)
             kind.check()
             transport = kind()
             try:
@@ -352,9 +352,9 @@ def _idle_client(parent, kind, endpoint, gate):
 
 def row_idle(fleet, plan, size, rival):
     ours = fleet.get(fleet.ours)
-    gate, theirs = transports._spawn.Pipe()
+    gate, theirs = transports.spawn.Pipe()
     arguments = (os.getpid(), type(ours), ours.endpoint, theirs)
-    client = transports._spawn.Process(target=_idle_client, args=arguments, daemon=True)
+    client = transports.spawn.Process(target=_idle_client, args=arguments, daemon=True)
     client.start()
     theirs.close()
     try:
