@@ -82,7 +82,7 @@ binary: rust
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)
 	@cd $(PYTHON_CRATE) && env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) \
-		$(VENV_PYTHON) -m maturin develop --release --quiet --skip-install-deps
+		$(VENV_PYTHON) -m maturin develop --release --quiet
 
 ## wheel   Leaves one wheel in dist/ for every Python from 3.11, which also carries the `memlift` command
 wheel: venv binary
