@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cost model: lines L = ns_per_byte · size + base_ns, and the thresholds that calibration found beside them.
 //!
-//! Layout   a `Model` is a list of curves, one per (executor, opcode, cache state); a curve is up to three lines,
+//! Layout   a `Model` is a list of curves, one per (executor, opcode, cache state); a curve is up to `LINES` lines,
 //!          each valid from its `from_bytes` to the next one's. The same structure is the file format (JSON).
 //! Owner    `Table` is the form that decisions read: fixed places, words stored and loaded one by one, so that
 //!          recalibrating needs no lock. A decision during the exchange may see a mix of old and new lines; both
@@ -84,7 +84,7 @@ pub struct Curve {
     pub opcode: String,
     /// `hot` or `cold`.
     pub cache: String,
-    /// In order of `from_bytes`, at most [`LINES`].
+    /// In order of `from_bytes`, at most three.
     pub lines: Vec<Line>,
 }
 
