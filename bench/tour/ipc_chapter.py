@@ -72,8 +72,8 @@ def train():
 
     data, target = load_breast_cancer(return_X_y=True)
     data = np.ascontiguousarray(data, np.float32)
-    settings = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.1, "nthread": threads(), "seed": 1}
-    booster = xgboost.train(settings, xgboost.DMatrix(data, target), num_boost_round=50)
+    settings = {"objective": "binary:logistic", "max_depth": 4, "eta": 0.3, "nthread": threads(), "seed": 1}
+    booster = xgboost.train(settings, xgboost.DMatrix(data, target), num_boost_round=20)
     model = bytes(booster.save_raw("ubj"))
     right = float(np.mean((predictor(model)(data) > 0.5) == target))
     return model, data, right

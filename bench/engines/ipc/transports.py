@@ -202,14 +202,14 @@ class Memlift(Transport):
     def qualifies(self):
         import memlift
 
-        return f"memlift {getattr(memlift, '__version__', '?')}, default waiting"
+        return f"memlift {getattr(memlift, '__version__', '?')}, one handler thread, default waiting"
 
     @staticmethod
     def serve(endpoint, operations, ready):
         import memlift
 
         name, control = endpoint
-        with memlift.ipc.Server(name) as server:
+        with memlift.ipc.Server(name, handlers=1) as server:  # rivals have one serving thread too
             for operation, function in operations.items():
                 server.register(operation, function)
             server.start()
