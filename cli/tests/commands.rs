@@ -123,6 +123,14 @@ fn doctor_shows_a_mask() {
 }
 
 #[test]
+fn doctor_fails_without_what_sessions_stand_on() {
+    let output = memlift(&["doctor"]).env("MEMLIFT_DISABLE", "memfd_seal").output().expect("starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("✗ memfd_seal"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("memlift: error: memlift cannot do without: memfd_seal"));
+}
+
+#[test]
 fn config_names_origins() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("memlift.toml");

@@ -9,16 +9,20 @@ use super::Check;
 pub(super) const OF_THE_CPU: [Facility; 4] =
     [Facility::Waitpkg, Facility::Mwaitx, Facility::Movdir64b, Facility::Enqcmd];
 
+/// Without these there is no session: its memory must not shrink under a reader.
+const NEEDED: [Facility; 1] = [Facility::MemfdSeal];
+
 /// One line per facility of the kernel.
 pub fn checks() -> Vec<Check> {
     Facility::ALL.iter().filter(|facility| !OF_THE_CPU.contains(facility)).map(|one| check(*one)).collect()
 }
 
 pub(super) fn check(facility: Facility) -> Check {
+    let absent = if NEEDED.contains(&facility) { Check::broken } else { Check::absent };
     match facility::detect(facility) {
         Availability::Usable => Check::usable(facility.name(), facility.purpose()),
-        Availability::Masked => Check::absent(facility.name(), "masked")
+        Availability::Masked => absent(facility.name(), "masked".to_owned())
             .advise("take it out of MEMLIFT_DISABLE and engine.disable to use it"),
-        Availability::Missing { why, advice } => Check::absent(facility.name(), why).advise(advice),
+        Availability::Missing { why, advice } => absent(facility.name(), why).advise(advice),
     }
 }
