@@ -2,6 +2,7 @@
 //! The benches without the CLI: `memlift-bench SERVICE [--only NAME] [--quick] [--json] [--record]`, or `tour`.
 //!
 //! For work on the benches themselves; users have `memlift bench` and `memlift tour`, which take the same words.
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -27,16 +27,25 @@ pub mod config;
 pub mod region;
 pub mod observe;
 pub mod complete;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "lends buffers to executors until they are done")]
 pub mod submit;
+#[cfg(not(loom))]
 pub mod place;
+#[cfg(not(loom))]
 mod engine;
+#[cfg(not(loom))]
 #[expect(unsafe_code, reason = "calls kernels on borrowed slices and on addresses that callers vouch for")]
 mod direct;
+#[cfg(not(loom))]
 mod error;
 
+#[cfg(not(loom))]
 pub use engine::{Calibrated, Engine};
+#[cfg(not(loom))]
 pub use error::EngineError;
+#[cfg(not(loom))]
 pub use submit::Cache;

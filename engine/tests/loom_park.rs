@@ -58,7 +58,10 @@ impl Shared {
 }
 
 fn check(park: fn(&Shared), unpark: fn(&Shared), producers: u32) {
-    loom::model(move || {
+    let mut model = loom::model::Builder::new();
+    // Two producers: every interleaving with up to three preemptions. One: every interleaving.
+    model.preemption_bound = (producers > 1).then_some(3);
+    model.check(move || {
         let shared = Shared::new();
         let threads: Vec<_> = (0..producers)
             .map(|_| {

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from collections.abc import Buffer
+from typing_extensions import Buffer
 
 __version__: str
 

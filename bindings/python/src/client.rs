@@ -21,8 +21,9 @@ const SLICE: Duration = Duration::from_millis(200);
 pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     timeout
         .map(|seconds| {
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|_| PyValueError::new_err(format!("a timeout of {seconds} s: give seconds, zero or more")))
+            Duration::try_from_secs_f64(seconds).map_err(|_| {
+                PyValueError::new_err(format!("a timeout of {seconds} s: give seconds, zero or more"))
+            })
         })
         .transpose()
 }
@@ -79,7 +80,8 @@ impl Client {
             options.wait = wait_policy(wait)?;
         }
         let timeout = seconds(timeout)?.or(options.timeout.take());
-        let client = py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
+        let client =
+            py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
         Ok(Client { client, timeout })
     }
 
@@ -256,7 +258,8 @@ impl Future {
     #[pyo3(signature = (timeout=None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let patience = seconds(timeout)?;
-        let mut job = match std::mem::replace(&mut *self.lock(), State::Busy) {
+        let taken = std::mem::replace(&mut *self.lock(), State::Busy);
+        let mut job = match taken {
             State::Waiting(job) => job,
             State::Busy => return Err(PyRuntimeError::new_err("another thread is waiting for this future")),
             done => {
@@ -284,7 +287,9 @@ impl Future {
     fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         match self.result(py, timeout) {
             Ok(_) => Ok(py.None().into_bound(py)),
-            Err(error) if matches!(&*self.lock(), State::Failed(_)) => Ok(error.into_value(py).into_bound(py).into_any()),
+            Err(error) if matches!(&*self.lock(), State::Failed(_)) => {
+                Ok(error.into_value(py).into_bound(py).into_any())
+            }
             Err(error) => Err(error),
         }
     }
@@ -307,7 +312,11 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    fn with<T>(&self, py: Python<'_>, run: impl FnOnce(&mut ipc::Pipeline) -> Result<T, Error> + Send) -> PyResult<T>
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut ipc::Pipeline) -> Result<T, Error> + Send,
+    ) -> PyResult<T>
     where
         T: Send,
     {
@@ -347,7 +356,8 @@ impl Pipeline {
         let patience = seconds(timeout)?.or(self.timeout);
         let until = patience.map(|patience| Instant::now() + patience);
         loop {
-            let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+            let left =
+                until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
             // The inner result is the call's own, the outer one the session's or the slice's.
             let step = self.with(py, |pipeline| match pipeline.next(Some(left)) {
                 Err(Error::DeadlineExceeded { .. }) => Ok(None),
@@ -394,9 +404,8 @@ impl Pipeline {
 
     /// Abandons what is unanswered.
     fn close(&self, py: Python<'_>) {
-        let old = py.detach(|| {
-            self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
-        });
+        let old =
+            py.detach(|| self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         drop(old);
     }
 

@@ -32,14 +32,21 @@ impl<'py> Argument<'py> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             let slice = bytes.as_bytes();
             // SAFETY: bytes objects never change, and the reference held here keeps this one alive.
-            let outgoing = unsafe {
-                Outgoing::from_raw(Shape::Bytes, slice.as_ptr(), slice.len() as u64, None)
-            };
+            let outgoing =
+                unsafe { Outgoing::from_raw(Shape::Bytes, slice.as_ptr(), slice.len() as u64, None) };
             return Ok(Argument { outgoing, _buffer: None, _bytes: Some(bytes.clone()) });
         }
         let is_bytes = object.is_instance_of::<PyByteArray>() || object.is_instance_of::<PyMemoryView>();
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Argument::from_buffer(py, object, buffer, is_bytes),
+            Err(_) if is_scalar(object) => {
+                // A buffer without dimensions has no shape to point to, so it is looked at as one of one element.
+                let one = numpy(py)?.call_method1("asarray", (object,))?.call_method1("reshape", (1,))?;
+                match PyUntypedBuffer::get(&one) {
+                    Ok(buffer) => Argument::from_buffer(py, &one, buffer, false)?.into_scalar(py),
+                    Err(_) => Err(refused(object)),
+                }
+            }
             Err(_) if object.hasattr("__array__")? && !object.is_instance(array_class(py)?)? => {
                 // pandas, torch on the CPU and others: numpy knows how, usually without a copy.
                 let array = numpy(py)?.call_method1("asarray", (object,))?;
@@ -64,9 +71,8 @@ impl<'py> Argument<'py> {
         }
         if is_bytes && buffer.is_c_contiguous() && buffer.item_size() == 1 {
             // SAFETY: the buffer is exported while this argument lives, and is `len_bytes` long.
-            let outgoing = unsafe {
-                Outgoing::from_raw(Shape::Bytes, pointer, buffer.len_bytes() as u64, None)
-            };
+            let outgoing =
+                unsafe { Outgoing::from_raw(Shape::Bytes, pointer, buffer.len_bytes() as u64, None) };
             return Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None });
         }
         let element = element_type(buffer.format(), buffer.item_size()).ok_or_else(|| refused(object))?;
@@ -76,16 +82,32 @@ impl<'py> Argument<'py> {
         // SAFETY: the exporter vouches for shape and strides while the buffer is exported, which it is while this
         // argument lives. Another thread of the program may write the array while it is copied; then the copy has some
         // of both, as with any numpy operation that releases the GIL.
-        let outgoing = unsafe {
-            Outgoing::from_raw(Shape::Tensor(tensor), pointer, tensor.bytes(), Some(strides))
-        };
+        let outgoing =
+            unsafe { Outgoing::from_raw(Shape::Tensor(tensor), pointer, tensor.bytes(), Some(strides)) };
         Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None })
+    }
+
+    /// The same single element without dimensions.
+    fn into_scalar(mut self, py: Python<'py>) -> PyResult<Argument<'py>> {
+        let Shape::Tensor(tensor) = self.outgoing.shape().clone() else { return Ok(self) };
+        let scalar = Tensor::new(tensor.element(), &[]).map_err(|error| raise(py, error))?;
+        let pointer =
+            self._buffer.as_ref().map_or(std::ptr::null(), |buffer| buffer.buf_ptr().cast_const().cast());
+        // SAFETY: one element, in the buffer that stays exported while this argument lives.
+        self.outgoing = unsafe { Outgoing::from_raw(Shape::Tensor(scalar), pointer, scalar.bytes(), None) };
+        Ok(self)
     }
 
     /// The data, for as long as the argument lives.
     pub fn outgoing(&self) -> Outgoing<'_> {
         self.outgoing.clone()
     }
+}
+
+/// Whether it is a numpy scalar or an array without dimensions.
+fn is_scalar(object: &Bound<'_, PyAny>) -> bool {
+    object.getattr("ndim").is_ok_and(|n| n.eq(0).unwrap_or(false))
+        && object.hasattr("__array__").unwrap_or(false)
 }
 
 fn refused(object: &Bound<'_, PyAny>) -> PyErr {
@@ -147,7 +169,12 @@ fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {
 }
 
 /// A numpy array on top of a slot; read-only if the slot is.
-fn array<'py>(py: Python<'py>, slot: Slot, element: ElementType, shape: &[u64]) -> PyResult<Bound<'py, PyAny>> {
+fn array<'py>(
+    py: Python<'py>,
+    slot: Slot,
+    element: ElementType,
+    shape: &[u64],
+) -> PyResult<Bound<'py, PyAny>> {
     let shape = PyTuple::new(py, shape)?;
     let slot = Bound::new(py, slot)?;
     array_class(py)?.call1((shape, dtype(py, element)?, slot))
@@ -186,10 +213,8 @@ pub fn loan_layout(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResu
     let kind: String = dtype.getattr("kind")?.extract()?;
     let native: bool = dtype.getattr("isnative")?.extract()?;
     let bytes: usize = dtype.getattr("itemsize")?.extract()?;
-    let element = ElementType {
-        kind: kind.bytes().next().unwrap_or(b'?'),
-        bytes: u8::try_from(bytes).unwrap_or(0),
-    };
+    let element =
+        ElementType { kind: kind.bytes().next().unwrap_or(b'?'), bytes: u8::try_from(bytes).unwrap_or(0) };
     if !element.is_known() || !native {
         return Err(unsupported(py, &format!("an array of dtype {dtype}")));
     }
@@ -198,6 +223,10 @@ pub fn loan_layout(shape: &Bound<'_, PyAny>, dtype: &Bound<'_, PyAny>) -> PyResu
 }
 
 /// A writable array on top of a loan.
-pub fn loan_to_python<'py>(py: Python<'py>, loan: memlift::ipc::Loan, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+pub fn loan_to_python<'py>(
+    py: Python<'py>,
+    loan: memlift::ipc::Loan,
+    tensor: &Tensor,
+) -> PyResult<Bound<'py, PyAny>> {
     array(py, Slot::lent(loan), tensor.element(), tensor.shape())
 }

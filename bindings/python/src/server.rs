@@ -116,9 +116,8 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
             Ok(result) => result,
             Err(error) => return Err(traceback(py, &error)),
         };
-        let argument = Argument::new(&result).map_err(|error| {
-            format!("the handler's result cannot be sent. {}", error.value(py))
-        })?;
+        let argument = Argument::new(&result)
+            .map_err(|error| format!("the handler's result cannot be sent. {}", error.value(py)))?;
         let outgoing = argument.outgoing();
         Ok(match outgoing.bytes() {
             0..DETACH_BYTES => responder.stage(&outgoing),
@@ -135,7 +134,10 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
 fn traceback(py: Python<'_>, error: &PyErr) -> String {
     let lines = py
         .import("traceback")
-        .and_then(|module| module.call_method1("format_exception", (error.value(py),)))
+        .and_then(|module| {
+            module
+                .call_method1("format_exception", (error.get_type(py), error.value(py), error.traceback(py)))
+        })
         .and_then(|lines| lines.extract::<Vec<String>>());
     lines.map_or_else(|_| error.to_string(), |lines| lines.concat())
 }

@@ -9,8 +9,8 @@
 
 use crate::error::Error;
 use crate::message::{Shape, Tensor};
-use memlift_engine::{Cache, Engine};
 use memlift_engine::region::Region;
+use memlift_engine::{Cache, Engine};
 use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;

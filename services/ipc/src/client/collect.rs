@@ -285,19 +285,13 @@ impl Inner {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {
-                let mut jobs = lock(&self.jobs);
-                let Some(waiting) = jobs.waiting.remove(&message.job) else {
-                    return Err(Error::peer_fault(format!(
-                        "an answer to job {}, which waits for none",
-                        message.job
-                    )));
-                };
-                if message.flags & FLAG_RETAINED != 0 {
-                    if let Some(slot) = waiting.slot.clone() {
-                        jobs.retained.insert(message.job, slot);
+                let (operation, no_room) = match lock(&self.jobs).waiting.get_mut(&message.job) {
+                    Some(waiting) => (std::mem::take(&mut waiting.operation), waiting.no_room.take()),
+                    None => {
+                        let what = format!("an answer to job {}, which waits for none", message.job);
+                        return Err(Error::peer_fault(what));
                     }
-                }
-                drop(jobs);
+                };
                 let payload = self.view(message)?;
                 let failed = kind == Kind::Failure;
                 if failed {
@@ -305,15 +299,25 @@ impl Inner {
                 } else {
                     self.row.reply(payload.bytes(), false)
                 }
-                let Waiting { operation, slot, abandoned, no_room } = waiting;
-                drop(slot);
                 let answer = match failed {
                     true => Err(failure(message.status, operation.into(), &payload, no_room)?),
                     false => Ok(payload),
                 };
-                if !abandoned {
-                    lock(&self.jobs).done.insert(message.job, answer);
-                }
+                // One step for whoever looks: waiting until now, done from now on.
+                let mut jobs = lock(&self.jobs);
+                let unwanted = match jobs.waiting.remove(&message.job) {
+                    Some(Waiting { slot, abandoned, .. }) => {
+                        if let (Some(slot), true) = (slot, message.flags & FLAG_RETAINED != 0) {
+                            jobs.retained.insert(message.job, slot);
+                        }
+                        if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) }
+                    }
+                    // The session was broken off meanwhile.
+                    None => Some(answer),
+                };
+                drop(jobs);
+                // Its lease takes locks of its own.
+                drop(unwanted);
                 Ok(())
             }
             Kind::Release => match lock(&self.jobs).retained.remove(&message.job) {

@@ -18,7 +18,9 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
-use crate::layout::{CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RING_ENTRIES, OUTSTANDING_MAX, VERSION, VERSION_AT};
+use crate::layout::{
+    CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES, VERSION, VERSION_AT,
+};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
@@ -197,7 +199,10 @@ impl Client {
         Ok(Client(Arc::new_cyclic(|own| Inner {
             own: own.clone(),
             message_bytes_max: options.message_bytes_max.min(welcome.message_bytes_max),
-            outstanding_max: options.outstanding_max.min(welcome.outstanding_max as usize).clamp(1, OUTSTANDING_MAX),
+            outstanding_max: options
+                .outstanding_max
+                .min(welcome.outstanding_max as usize)
+                .clamp(1, OUTSTANDING_MAX),
             socket,
             server_event,
             own_event,

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Servers in other processes, and what a test must not leave behind."""
+
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import memlift
+
+spawn = multiprocessing.get_context("spawn")
+
+
+def serve(address, ready, options):
+    """Body of a server process."""
+    server = memlift.ipc.Server(address, **options)
+    kept = []
+
+    server.register("echo", lambda data: data)
+    server.register("double", lambda array: array * 2)
+    server.register("xor", lambda array: np.bitwise_xor.reduce(array.view(np.uint64).ravel()))
+    server.register("zeros", lambda n: np.zeros(int(n[0]), np.uint8))
+    server.register("keep", lambda array: kept.append(array))
+    server.register("kept", lambda _: np.array([array.sum() for array in kept]))
+    server.register("forget", lambda _: kept.clear())
+    server.register("nonsense", lambda _: {"a": 1})
+    server.register("pid", lambda _: str(os.getpid()).encode())
+
+    @server.handler("fail")
+    def fail(_):
+        raise ValueError("no luck today")
+
+    @server.handler("sleep")
+    def sleep(seconds):
+        time.sleep(float(seconds[0]))
+        return seconds
+
+    @server.handler("die")
+    def die(_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ready.set()
+    server.serve_forever()
+
+
+class Process:
+    """A server process that ends with its test."""
+
+    def __init__(self, address, options, context=spawn):
+        self.address = address
+        ready = context.Event()
+        self.process = context.Process(target=serve, args=(address, ready, options), daemon=True)
+        self.process.start()
+        assert ready.wait(60), "the server did not start"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+
+@pytest.fixture
+def start():
+    """start(**options) gives a server process at an address of its own."""
+    started = []
+
+    def start(context=spawn, **options):
+        address = f"pytest-{os.getpid()}-{time.monotonic_ns()}"
+        started.append(Process(address, options, context))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_server():
+    process = Process(f"pytest-shared-{os.getpid()}", {})
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def client(shared_server):
+    with memlift.ipc.Client(shared_server.address, timeout=60) as client:
+        yield client
