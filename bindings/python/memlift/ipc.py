@@ -21,7 +21,7 @@ class Server(_native.Server):
     """Runs operations by name for clients in other processes.
 
     address      a name (nothing on disk), or a path with a "/" (a socket file)
-    handlers     threads for operations that take long; short ones run where requests arrive. 0: all run there
+    handlers     operations that take long and may run at once; short ones run one after the other. 0: all do
     allowed_uids users that may connect beside the server's own
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
@@ -43,9 +43,8 @@ class Server(_native.Server):
         """Serves from threads of its own; returns at once."""
         if self._threads:
             return
-        runs = [self._dispatch, *[self.run_handler] * self.handlers]
-        for index, run in enumerate(runs):
-            thread = threading.Thread(target=run, name=f"memlift-{index}", daemon=True)
+        for index in range(self.threads):
+            thread = threading.Thread(target=self._serve, name=f"memlift-{index}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -66,9 +65,9 @@ class Server(_native.Server):
                 thread.join()
         self._threads.clear()
 
-    def _dispatch(self) -> None:
+    def _serve(self) -> None:
         try:
-            self.run_dispatcher()
+            self.serve()
         finally:
             self._stopped.set()
 

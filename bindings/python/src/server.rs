@@ -64,14 +64,9 @@ impl Server {
             .map_err(|error| raise(py, error))
     }
 
-    /// Runs the dispatcher on this thread until the server is stopped.
-    fn run_dispatcher(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.server.run_dispatcher()).map_err(|error| raise(py, error))
-    }
-
-    /// Runs long operations on this thread until the server is stopped.
-    fn run_handler(&self, py: Python<'_>) {
-        py.detach(|| self.server.run_handler());
+    /// Serves on this thread until the server is stopped. Run it on `threads` threads at once.
+    fn serve(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.server.serve()).map_err(|error| raise(py, error))
     }
 
     /// Tells all threads to end.
@@ -79,10 +74,10 @@ impl Server {
         py.detach(|| self.server.stop());
     }
 
-    /// Handler threads to start.
+    /// Threads that should serve.
     #[getter]
-    fn handlers(&self) -> usize {
-        self.server.handlers()
+    fn threads(&self) -> usize {
+        self.server.threads()
     }
 
     /// Where it listens.

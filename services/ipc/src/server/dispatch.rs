@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The dispatcher: one thread that owns all request rings, takes what arrives, and sleeps when nothing does.
+//! The dispatcher: owns all request rings; the thread that leads takes what arrives, and sleeps when nothing does.
 //!
 //! Flow    busy sessions are polled; the others have announced that they are not looked at, so their clients ring
 //!         epoll ─▶ new connections, greetings, new segments, hang-ups, rings of quiet sessions
@@ -61,6 +61,9 @@ pub(super) struct Dispatcher {
     sessions: HashMap<u64, Entry>,
     busy: Vec<u64>,
     next: u64,
+    waiter: Waiter,
+    /// A long operation that the leader is to run after it has handed the lead on.
+    long: Option<Task>,
 }
 
 /// Sleeps in epoll, with the park words of all busy sessions up.
@@ -114,6 +117,8 @@ impl Dispatcher {
             sessions: HashMap::new(),
             busy: Vec::new(),
             next: FIRST,
+            waiter: Waiter::new(shared.options.wait),
+            long: None,
             shared,
         };
         dispatcher.watch(&dispatcher.listener, LISTENER)?;
@@ -126,12 +131,15 @@ impl Dispatcher {
             .map_err(Error::system("epoll_ctl"))
     }
 
-    pub(super) fn run(mut self) -> Result<(), Error> {
-        let mut waiter = Waiter::new(self.shared.options.wait);
+    /// Takes what arrives until there is a long operation to run, which it gives; `None`: the server was stopped.
+    pub(super) fn lead(&mut self) -> Result<Option<Task>, Error> {
         let mut events = Vec::new();
         let mut rounds = 0;
         while !self.shared.is_stopped() {
             let progressed = self.serve_busy();
+            if let Some(task) = self.long.take() {
+                return Ok(Some(task));
+            }
             rounds += 1;
             if progressed && rounds < ROUNDS {
                 continue;
@@ -142,17 +150,17 @@ impl Dispatcher {
                 poll_events(&self.epoll, &mut events, Some(&now))
                     .map_err(|source| Error::System { doing: "epoll_wait", source })?;
             } else {
-                events = self.sleep(&mut waiter)?;
+                events = self.sleep()?;
             }
             for event in &events {
                 self.handle(event.data.u64());
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Waits for a message of a busy session, or for an event.
-    fn sleep(&mut self, waiter: &mut Waiter) -> Result<Vec<epoll::Event>, Error> {
+    fn sleep(&mut self) -> Result<Vec<epoll::Event>, Error> {
         self.quieten();
         let busy: Vec<&Entry> = self.busy.iter().filter_map(|key| self.sessions.get(key)).collect();
         let line = match busy.as_slice() {
@@ -165,7 +173,7 @@ impl Dispatcher {
             events: RefCell::default(),
         };
         let shared = &self.shared;
-        let waited = waiter.wait(
+        let waited = self.waiter.wait(
             &parker,
             line,
             || {
@@ -204,7 +212,7 @@ impl Dispatcher {
     fn serve_busy(&mut self) -> bool {
         let mut progressed = false;
         let mut at = 0;
-        while let Some(&key) = self.busy.get(at) {
+        while let Some(&key) = self.busy.get(at).filter(|_| self.long.is_none()) {
             at += 1;
             match self.serve(key) {
                 Ok(taken) => progressed |= taken > 0,
@@ -219,7 +227,7 @@ impl Dispatcher {
 
     fn serve(&mut self, key: u64) -> Result<usize, Error> {
         let mut taken = 0;
-        while taken < TURN {
+        while taken < TURN && self.long.is_none() {
             let Some(entry) = self.sessions.get_mut(&key) else { break };
             let Some(message) = entry.consumer.pop()? else { break };
             entry.idle = 0;
@@ -266,7 +274,7 @@ impl Dispatcher {
         match self.shared.operation(message.operation) {
             Ok(operation) => {
                 let request = Request::new(payload, operation.shared_name(), message.deadline_ns);
-                self.shared.take(Task { operation, request, responder });
+                self.long = self.shared.take(Task { operation, request, responder });
             }
             Err(known) => {
                 drop(payload);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The server: takes sessions, runs operations by name, answers in any order.
 //!
-//! Flow    dispatcher: rings of all sessions ─▶ short operations at once, long ones ─▶ queue ─▶ handler threads ─▶ reply
+//! Flow    leader: rings of all sessions ─▶ short operations at once; for a long one it hands the lead to another thread
+//!         and runs it itself ─▶ reply ─▶ back in line
+//! Order   one thread leads at a time (it holds the dispatcher's mutex); any thread may reply
 //! Owner   a session's memory belongs to its client; the server holds it mapped while a request or the session lives
-//! Not here the client. One dispatcher thread owns the request rings; any thread may reply.
+//! Not here the client.
 //!
-//! An operation runs on the dispatcher when its average run is below [`ServerOptions::inline_limit`]: a hand-over to
-//! another thread costs more than it. Its first runs, and long ones, go to handler threads, so that they keep nobody else
-//! waiting.
+//! The thread that took a request off the ring runs it, so a call costs one wake-up of the server and not two; the thread
+//! that takes over the lead wakes beside it. An operation counts as short while its average run is below
+//! [`ServerOptions::inline_limit`]; its first runs count as long, so that they keep nobody else waiting.
 
 mod dispatch;
 mod listen;
@@ -27,15 +29,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Threads for long operations. 0: the dispatcher runs everything.
+    /// Long operations that may run at once. 0: the leader runs everything.
     pub handlers: usize,
-    /// Operations that take less than this on average run on the dispatcher.
+    /// Operations that take less than this on average are short.
     pub inline_limit: Duration,
     /// Longest message taken.
     pub message_bytes_max: u64,
@@ -47,7 +49,7 @@ pub struct ServerOptions {
     pub sessions_max: usize,
     /// Users that may connect beside the server's own; `None`: any.
     pub allowed_uids: Option<Vec<u32>>,
-    /// How the dispatcher waits for requests.
+    /// How the leader waits for requests.
     pub wait: WaitPolicy,
     /// Folder for bare names; `None`: the abstract namespace.
     pub socket_dir: Option<std::path::PathBuf>,
@@ -97,7 +99,7 @@ pub struct ServerStats {
     pub faults: u64,
     /// Connections turned away.
     pub refused: u64,
-    /// Requests waiting for a handler thread.
+    /// Long requests waiting for their turn.
     pub queued: usize,
     /// Handlers at work.
     pub busy_handlers: usize,
@@ -116,8 +118,8 @@ pub(crate) struct Shared {
     options: ServerOptions,
     listener: Mutex<Option<Listener>>,
     operations: RwLock<HashMap<u64, Arc<Operation>>>,
+    dispatcher: Mutex<Option<Dispatcher>>,
     queue: Mutex<Queue>,
-    queued: Condvar,
     stop: AtomicBool,
     stop_event: OwnedFd,
     counters: Counters,
@@ -136,7 +138,8 @@ pub(crate) struct Counters {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
-    idle: usize,
+    /// Long operations that run now.
+    running: usize,
 }
 
 /// A request on its way to a handler.
@@ -172,7 +175,7 @@ impl Drop for Stopper {
 
 impl Server {
     /// Binds the address and starts to listen. Requests are taken once [`start`](Server::start) or
-    /// [`run_dispatcher`](Server::run_dispatcher) runs.
+    /// [`serve`](Server::serve) runs.
     ///
     /// # Errors
     ///
@@ -187,8 +190,8 @@ impl Server {
             options,
             listener: Mutex::new(Some(listener)),
             operations: RwLock::default(),
+            dispatcher: Mutex::new(None),
             queue: Mutex::default(),
-            queued: Condvar::new(),
             stop: AtomicBool::new(false),
             stop_event,
             counters: Counters::default(),
@@ -248,41 +251,34 @@ impl Server {
         }
     }
 
-    /// Starts a dispatcher thread and the handler threads.
+    /// Starts [`threads`](Server::threads) threads that serve.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if a thread cannot be started, [`Error::Closed`] after a stop.
+    /// [`Error::System`] if a thread cannot be started or the kernel refuses epoll, [`Error::Closed`] after a stop.
     pub fn start(&self) -> Result<(), Error> {
-        let dispatcher = Dispatcher::new(Arc::clone(&self.shared))?;
+        self.shared.open()?;
         let mut threads = crate::client::lock(&self.shared.threads);
-        let mut spawn = |name: String, run: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new()
-                .name(name)
-                .spawn(run)
-                .map(|thread| threads.push(thread))
-                .map_err(|source| Error::System { doing: "starting a thread", source })
-        };
-        for index in 0..self.shared.options.handlers {
+        for index in 0..self.threads() {
             let shared = Arc::clone(&self.shared);
-            spawn(format!("memlift-handler-{index}"), Box::new(move || shared.run_handler()))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("memlift-serve-{index}"))
+                // It ends by itself only when epoll fails, and then its clients see the hang-up.
+                .spawn(move || drop(shared.serve()))
+                .map_err(|source| Error::System { doing: "starting a thread", source })?;
+            threads.push(thread);
         }
-        // The dispatcher ends by itself only when epoll fails, and then its clients see the hang-up.
-        spawn("memlift-dispatch".into(), Box::new(move || drop(dispatcher.run())))
+        Ok(())
     }
 
-    /// Runs the dispatcher on this thread until the server is stopped.
+    /// Serves on this thread until the server is stopped. Run it on [`threads`](Server::threads) threads at once.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the kernel refuses epoll; [`Error::Closed`] if it is running already or was stopped.
-    pub fn run_dispatcher(&self) -> Result<(), Error> {
-        Dispatcher::new(Arc::clone(&self.shared))?.run()
-    }
-
-    /// Runs long operations on this thread until the server is stopped.
-    pub fn run_handler(&self) {
-        self.shared.run_handler();
+    /// [`Error::System`] if the kernel refuses epoll; [`Error::Closed`] if the server was stopped before.
+    pub fn serve(&self) -> Result<(), Error> {
+        self.shared.open()?;
+        self.shared.serve()
     }
 
     /// Stops: no new sessions or requests; running handlers finish, their clients see a hang-up.
@@ -295,9 +291,9 @@ impl Server {
         &self.shared.address
     }
 
-    /// Handler threads it was configured with.
-    pub fn handlers(&self) -> usize {
-        self.shared.options.handlers
+    /// Threads that should serve: one for each long operation that may run at once, and one that leads.
+    pub fn threads(&self) -> usize {
+        self.shared.options.handlers + 1
     }
 
     /// What it has done so far.
@@ -319,14 +315,27 @@ impl Shared {
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         memlift_engine::complete::ring(&self.stop_event);
-        drop(crate::client::lock(&self.queue));
-        self.queued.notify_all();
         drop(crate::client::lock(&self.listener).take());
         let threads = std::mem::take(&mut *crate::client::lock(&self.threads));
         let own = std::thread::current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             let _ = thread.join();
         }
+        // A leader that is not one of these threads gives the dispatcher up by itself.
+        if let Ok(mut seat) = self.dispatcher.try_lock() {
+            *seat = None;
+        }
+    }
+
+    /// Makes the dispatcher, once.
+    fn open(self: &Arc<Self>) -> Result<(), Error> {
+        // Without waiting: a leader holds the lock, and then there is a dispatcher.
+        if let Ok(mut seat) = self.dispatcher.try_lock() {
+            if seat.is_none() {
+                *seat = Some(Dispatcher::new(Arc::clone(self))?);
+            }
+        }
+        Ok(())
     }
 
     fn is_stopped(&self) -> bool {
@@ -343,37 +352,59 @@ impl Shared {
         })
     }
 
-    /// Runs a request here if its operation is short, else queues it.
-    fn take(&self, task: Task) {
+    /// Runs a request here if its operation is short. A long one is given back to be run by this thread, when it has
+    /// handed the lead on, or is queued if as many run as may.
+    fn take(&self, task: Task) -> Option<Task> {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let limit = self.options.inline_limit.as_nanos();
         let known = task.operation.runs.load(Ordering::Relaxed) >= 2;
         let short = known && u128::from(task.operation.average_ns.load(Ordering::Relaxed)) < limit;
         if short || self.options.handlers == 0 {
-            return self.run(task);
+            self.run(task);
+            return None;
         }
-        let idle = {
-            let mut queue = crate::client::lock(&self.queue);
+        let mut queue = crate::client::lock(&self.queue);
+        if queue.running >= self.options.handlers {
             queue.tasks.push_back(task);
-            queue.idle > 0
-        };
-        if idle {
-            self.queued.notify_one();
+            return None;
+        }
+        queue.running += 1;
+        Some(task)
+    }
+
+    /// Leads, runs what is long, and gets back in line.
+    fn serve(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            let mut seat = crate::client::lock(&self.dispatcher);
+            let Some(dispatcher) = seat.as_mut() else { return Ok(()) };
+            match dispatcher.lead() {
+                Ok(Some(task)) => {
+                    drop(seat);
+                    self.run_long(task);
+                }
+                Ok(None) => {
+                    *seat = None;
+                    return Ok(());
+                }
+                Err(error) => {
+                    *seat = None;
+                    return Err(error);
+                }
+            }
         }
     }
 
-    fn run_handler(self: &Arc<Self>) {
-        let mut queue = crate::client::lock(&self.queue);
-        while !self.is_stopped() {
-            if let Some(task) = queue.tasks.pop_front() {
-                drop(queue);
-                self.run(task);
-                queue = crate::client::lock(&self.queue);
-                continue;
+    /// Runs a long task, and those that queued up behind it.
+    fn run_long(&self, task: Task) {
+        let mut next = Some(task);
+        while let Some(task) = next {
+            self.run(task);
+            let mut queue = crate::client::lock(&self.queue);
+            next = queue.tasks.pop_front();
+            if next.is_none() || self.is_stopped() {
+                queue.running -= 1;
+                return;
             }
-            queue.idle += 1;
-            queue = self.queued.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            queue.idle -= 1;
         }
     }
 
