@@ -75,18 +75,21 @@ pub struct Budget {
     cores: usize,
     average_ns: u64,
     deviation_ns: u64,
+    oversleep_ns: u64,
     waits: u64,
 }
 
 /// Sleeping shorter than this is not worth a system call and the timer's slack.
 const SLEEP_MIN_NS: u64 = 150_000;
-/// Wake this much before the predicted time: timer slack (50 µs) and the way back to the core.
-const SLEEP_MARGIN_NS: u64 = 70_000;
+/// How late a timed sleep is taken to end until that has been seen: timer slack (50 µs) and the way back to the core.
+const OVERSLEEP_NS: u64 = 70_000;
+/// A sleep that ended later than this was late for some other reason.
+const OVERSLEEP_NS_MAX: u64 = 400_000;
 
 impl Budget {
     /// A budget that starts by spinning (the first waits of a session are usually short).
     pub fn new(policy: WaitPolicy, cores: usize) -> Budget {
-        Budget { policy, cores, average_ns: 0, deviation_ns: 0, waits: 0 }
+        Budget { policy, cores, average_ns: 0, deviation_ns: 0, oversleep_ns: OVERSLEEP_NS, waits: 0 }
     }
 
     /// Average wait so far, nanoseconds.
@@ -103,17 +106,25 @@ impl Budget {
             return Plan { sleep_ns: 0, spin_ns: limit };
         }
         let expected = predicted_ns.unwrap_or(self.average_ns);
+        // A wait too short to sleep through in part is spun through, if it can be predicted at all.
+        let limit = if self.policy.predict { limit.max(SLEEP_MIN_NS) } else { limit };
         if expected <= limit {
             return Plan { sleep_ns: 0, spin_ns: (expected * 2 + 2_000).min(limit) };
         }
         // Waking early by as much as waits deviate costs at most a thirtieth of the wait in spinning.
         let steady = self.deviation_ns < limit.max(expected / 32);
         if self.policy.predict && self.waits >= 4 && steady && expected >= SLEEP_MIN_NS {
-            let early = SLEEP_MARGIN_NS + self.deviation_ns;
+            let early = self.oversleep_ns + self.deviation_ns;
             return Plan { sleep_ns: expected.saturating_sub(early), spin_ns: limit + early };
         }
         let explore = self.waits % 64 == 63;
         Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
+    }
+
+    /// A timed sleep ended this much after its time.
+    pub(super) fn overslept(&mut self, late_ns: u64) {
+        let late = late_ns.min(OVERSLEEP_NS_MAX);
+        self.oversleep_ns = self.oversleep_ns - self.oversleep_ns / 4 + late / 4;
     }
 
     pub(super) fn learn(&mut self, waited_ns: u64) {

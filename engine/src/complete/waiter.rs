@@ -90,6 +90,9 @@ impl Waiter {
             if let Some(waited) = self.park(parker, &mut ready, Some(until)) {
                 return self.learned(start, waited);
             }
+            if let Some(late) = Instant::now().checked_duration_since(until) {
+                self.budget.overslept(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+            }
         }
         if plan.spin_ns > 0 && self.spin(line, &mut ready, plan.spin_ns, deadline) {
             self.stats.spun += 1;

@@ -79,7 +79,14 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
         .collect();
     candidates.sort_by(|a, b| a.predicted_ns.total_cmp(&b.predicted_ns));
     let temporal = Executor::InlineTemporal.name();
-    let synchronous = candidates.iter().find(|candidate| candidate.executor != Executor::Worker.name());
+    let cost = |candidate: &Candidate| {
+        let executor = Executor::ALL.into_iter().find(|executor| executor.name() == candidate.executor);
+        candidate.predicted_ns * executor.map_or(1.0, super::price)
+    };
+    let synchronous = candidates
+        .iter()
+        .filter(|candidate| candidate.executor != Executor::Worker.name())
+        .min_by(|a, b| cost(a).total_cmp(&cost(b)));
     let chosen = if bytes < gate_bytes { temporal } else { synchronous.map_or(temporal, |c| c.executor) };
     let reason = if bytes < gate_bytes {
         format!("below {gate_bytes} bytes an operation is the kernel and nothing else")

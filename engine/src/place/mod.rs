@@ -41,13 +41,20 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// From here on a load or two of the clock cost under one percent: smaller work is not looked at.
-pub const GATE_BYTES_MIN: usize = 256 * 1024;
+pub const GATE_BYTES_MIN: usize = 512 * 1024;
 /// One decision in this many tries the second best, if it is not much worse.
 const EXPLORE_EVERY: u32 = 64;
 /// How much worse the second best may look and still be tried.
 const EXPLORE_WITHIN: f64 = 1.3;
+/// A split takes another core's time too: it must look better than one core by this factor to be taken.
+const SPLIT_COST: f64 = 1.2;
 /// How much better another executor must look before it replaces the one in use.
 const SWITCH_BELOW: f64 = 0.94;
+
+/// What a predicted time is multiplied by before executors are compared.
+fn price(executor: Executor) -> f64 {
+    if executor == Executor::Split { SPLIT_COST } else { 1.0 }
+}
 
 /// Decides.
 #[derive(Debug)]
@@ -184,6 +191,7 @@ impl Placer {
                 continue;
             }
             let Some(predicted) = self.predict_ns(executor, opcode, bytes, cache) else { continue };
+            let predicted = predicted * price(executor);
             if incumbent == executor as u32 + 1 {
                 held = Some((executor, predicted));
             }
@@ -195,7 +203,12 @@ impl Placer {
             }
         }
         let count = self.decisions.fetch_add(1, Ordering::Relaxed) as u32;
-        let choice = |(executor, predicted_ns), why| Choice { executor, cache, predicted_ns, why };
+        let choice = |(executor, cost_ns): (Executor, f64), why| Choice {
+            executor,
+            cache,
+            predicted_ns: cost_ns / price(executor),
+            why,
+        };
         if count % EXPLORE_EVERY == EXPLORE_EVERY - 1 && second.1 < best.1 * EXPLORE_WITHIN {
             return choice(second, Why::Explored);
         }

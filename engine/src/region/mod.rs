@@ -257,7 +257,9 @@ impl Region {
         }
         // An fd that cannot have seals answers EINVAL: the same verdict.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        let sealed = seals.contains(SealFlags::SHRINK | SealFlags::GROW);
+        // Whoever masks the facility trusts his peers not to shrink what they share.
+        if !sealed && usable(Facility::MemfdSeal) {
             return Err(RegionError::NotSealed);
         }
         let page_bytes = huge::page_bytes_of(fd.as_fd());
@@ -279,7 +281,7 @@ impl Region {
             bytes: expected_bytes,
             access,
             fd: Some(fd),
-            sealed: true,
+            sealed,
             huge,
             page_bytes,
             numa_node: None,

@@ -106,6 +106,27 @@ impl<'a> Outgoing<'a> {
         self.strides.is_none()
     }
 
+    /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
+    /// there are no more than those or if it is not contiguous.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_to`](Outgoing::copy_to).
+    pub(crate) unsafe fn copy_to_then(&self, target: *mut u8, tail: u64, nearly: impl FnOnce()) {
+        if self.strides.is_some() || self.bytes <= tail {
+            nearly();
+            // SAFETY: passed on from the caller.
+            return unsafe { self.copy_to(target) };
+        }
+        let head = (self.bytes - tail) as usize;
+        // SAFETY: head and tail together are the `bytes` that the caller and the constructor's caller vouch for.
+        unsafe {
+            Engine::global().copy_raw(target, self.source, head, Cache::Auto);
+            nearly();
+            Engine::global().copy_raw(target.add(head), self.source.add(head), tail as usize, Cache::Auto);
+        }
+    }
+
     /// Copies it, packed, to `target`.
     ///
     /// # Safety

@@ -402,5 +402,20 @@ fn connect_socket(address: &Address) -> Result<SessionSocket, Error> {
     let target = address.socket()?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target))
         .map_err(|errno| Error::ServerUnavailable { address: address.to_string(), source: errno.into() })?;
+    if matches!(address, Address::Abstract(_)) {
+        // Anybody can bind an abstract name, also one with our user in it.
+        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(Error::system("SO_PEERCRED"))?;
+        let own = rustix::process::getuid();
+        if peer.uid != own {
+            return Err(Error::Refused {
+                address: address.to_string(),
+                reason: format!(
+                    "it runs as user {}, not as {}: use a socket file",
+                    peer.uid.as_raw(),
+                    own.as_raw()
+                ),
+            });
+        }
+    }
     Ok(SessionSocket::new(socket))
 }

@@ -20,6 +20,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+/// From this size on, a sleeping server is woken before its request is complete, bytes.
+const EARLY_WAKE_FROM: u64 = 128 << 10;
+/// How much of a request is still to be copied when the server is woken, bytes.
+const EARLY_WAKE_TAIL: u64 = 2 << 20;
+
 /// A slot of the request pool, freed when the last holder lets go.
 pub(crate) struct RequestSlot {
     pool: Arc<Mutex<Pool>>,
@@ -125,7 +130,7 @@ impl Inner {
                         let slot = self.take_slot(bytes, deadline)?;
                         // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
                         // itself belongs to another slot.
-                        unsafe { data.copy_to(slot.pointer) };
+                        unsafe { self.copy_in(data, slot.pointer) };
                         (slot, 0)
                     }
                 };
@@ -140,6 +145,22 @@ impl Inner {
         }
         self.row.call(bytes, true);
         Ok(id)
+    }
+
+    /// Copies the data into its slot. A server that sleeps is woken while the last of it is still being copied: it takes
+    /// as long to wake as two megabytes take to copy, and looks out for the message for a moment when it finds none.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for the data's bytes, and nobody else uses it.
+    unsafe fn copy_in(&self, data: &Outgoing<'_>, target: *mut u8) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match data.bytes() < EARLY_WAKE_FROM {
+                true => data.copy_to(target),
+                false => data.copy_to_then(target, EARLY_WAKE_TAIL, || self.wake_server()),
+            }
+        }
     }
 
     /// The loan that the data lies in, and where, if all of it does.

@@ -40,6 +40,8 @@ const TURN: usize = 16;
 const ROUNDS: u32 = 32;
 /// Sleeps without a message after which a session counts as quiet.
 const PATIENCE: u32 = 16;
+/// When a message is expected that was announced by a ring, nanoseconds.
+const SOON_NS: u64 = 50_000;
 
 struct Entry {
     session: Arc<Session>,
@@ -62,6 +64,8 @@ pub(super) struct Dispatcher {
     busy: Vec<u64>,
     next: u64,
     waiter: Waiter,
+    /// Somebody rang and there was no message yet: one is about to come.
+    expecting: bool,
     /// A long operation that the leader is to run after it has handed the lead on.
     long: Option<Task>,
 }
@@ -118,6 +122,7 @@ impl Dispatcher {
             busy: Vec::new(),
             next: FIRST,
             waiter: Waiter::new(shared.options.wait),
+            expecting: false,
             long: None,
             shared,
         };
@@ -172,6 +177,8 @@ impl Dispatcher {
             sessions: busy.iter().map(|entry| &*entry.session).collect(),
             events: RefCell::default(),
         };
+        // Clients ring while they still copy (see the client's `send`).
+        let soon = std::mem::take(&mut self.expecting).then_some(SOON_NS);
         let shared = &self.shared;
         let waited = self.waiter.wait(
             &parker,
@@ -181,7 +188,7 @@ impl Dispatcher {
                     || !parker.events.borrow().is_empty()
                     || shared.is_stopped()
             },
-            None,
+            soon,
             None,
         );
         match waited {
@@ -384,6 +391,7 @@ impl Dispatcher {
             entry.session.park_word().finish();
             self.busy.push(key);
         }
+        self.expecting |= !entry.consumer.is_ready();
         Ok(())
     }
 
