@@ -7,7 +7,7 @@ use crate::convert::{Argument, loan_layout, loan_to_python, payload_to_python};
 use crate::errors::raise;
 use memlift::engine::complete::WaitPolicy;
 use memlift::engine::config::Config;
-use memlift::ipc::{self, ClientOptions, Error, Payload};
+use memlift::ipc::{self, ClientOptions, Error, Limit, Payload};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -184,12 +184,29 @@ impl Client {
         data: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<ipc::Job> {
-        let limit = seconds(timeout)?.or(self.timeout);
+        let limit = Limit::new(seconds(timeout)?.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none))?;
         let outgoing = argument.outgoing();
         let client = &self.client;
-        py.detach(|| client.call_async(operation, outgoing, limit)).map_err(|error| raise(py, error))
+        until_there_is_room(py, limit, || {
+            client.call_async_within(operation, outgoing.clone(), limit, Some(SLICE))
+        })
+    }
+}
+
+/// Tries to send until there is room for it; signals are looked at in between.
+fn until_there_is_room<T: Send>(
+    py: Python<'_>,
+    limit: Limit,
+    mut send: impl FnMut() -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    loop {
+        match py.detach(&mut send) {
+            Ok(sent) => return Ok(sent),
+            Err(Error::Busy { .. }) if !limit.is_over() => py.check_signals()?,
+            Err(error) => return Err(raise(py, error)),
+        }
     }
 }
 
@@ -342,11 +359,17 @@ impl Pipeline {
         data: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
-        let limit = seconds(timeout)?.or(self.timeout);
+        let limit = Limit::new(seconds(timeout)?.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none))?;
         let outgoing = argument.outgoing();
-        self.with(py, |pipeline| pipeline.submit(operation, outgoing, limit))
+        until_there_is_room(py, limit, || {
+            let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match pipeline.as_mut() {
+                Some(pipeline) => pipeline.submit_within(operation, outgoing.clone(), limit, Some(SLICE)),
+                None => Err(Error::Closed { what: "pipeline" }),
+            }
+        })
     }
 
     /// The next answer as (job, value), in the order in which they come; None when there are no more. Raises what the

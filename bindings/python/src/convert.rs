@@ -15,6 +15,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyTuple};
 use std::ffi::CStr;
 
+/// Copies below this are not worth letting go of the GIL.
+pub const DETACH_BYTES: usize = 16 * 1024;
+
 /// A Python object as data to send.
 pub struct Argument<'py> {
     outgoing: Outgoing<'py>,
@@ -187,7 +190,10 @@ pub fn payload_to_python<'py>(py: Python<'py>, payload: Payload) -> PyResult<Bou
         Shape::Bytes => {
             let length = payload.bytes() as usize;
             let bytes = PyBytes::new_with(py, length, |target| {
-                payload.read_into(target);
+                match length {
+                    0..DETACH_BYTES => payload.read_into(target),
+                    _ => py.detach(|| payload.read_into(target)),
+                }
                 Ok(())
             })?;
             Ok(bytes.into_any())

@@ -6,15 +6,12 @@
 //!         again when the client has its answer
 
 use crate::client::{configuration, wait_policy};
-use crate::convert::{Argument, payload_to_python};
+use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
 use memlift::ipc::{self, Request, Responder, ServerOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-
-/// Copies below this are not worth letting go of the GIL.
-const DETACH_BYTES: u64 = 16 * 1024;
 
 /// The listening end. Use `memlift.ipc.Server`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
@@ -114,7 +111,7 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
         let argument = Argument::new(&result)
             .map_err(|error| format!("the handler's result cannot be sent. {}", error.value(py)))?;
         let outgoing = argument.outgoing();
-        Ok(match outgoing.bytes() {
+        Ok(match outgoing.bytes() as usize {
             0..DETACH_BYTES => responder.stage(&outgoing),
             _ => py.detach(|| responder.stage(&outgoing)),
         })

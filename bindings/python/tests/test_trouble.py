@@ -342,3 +342,34 @@ def test_many_random_kills(start):
             process.wait()
             assert client.call("echo", b"x") == b"x"
         eventually(lambda: (descriptors(server.pid), mapped(server.pid)) == before)
+
+
+def test_control_c_ends_a_wait_for_room(start):
+    server = start(outstanding=1)
+    script = f"""
+        import memlift, numpy as np
+        client = memlift.ipc.Client({server.address!r})
+        first = client.call_async("sleep", np.array([3.0]))
+        print("ready", flush=True)
+        try:
+            client.call_async("echo", b"x")
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    assert process.wait() == 0
+
+
+def test_no_room_in_time(start):
+    client = memlift.ipc.Client(start(outstanding=1).address)
+    first = client.call_async("sleep", np.array([0.5]))
+    with pytest.raises(memlift.DeadlineExceeded):
+        client.call("echo", b"x", timeout=0.05)
+    assert first.result()[0] == 0.5
+    assert client.call("echo", b"x", timeout=5) == b"x"

@@ -91,7 +91,7 @@ pub const KEYS: &[Key] = &[
         name: "ipc.pool_bytes_max",
         kind: Kind::Bytes { min: 4096, max: 16 * TIB },
         default: || Value::Bytes(16 * GIB),
-        doc: "most bytes of all pools of one session together; beyond it a call gives PoolFull",
+        doc: "most bytes of a session's request pool, and of its response pool; beyond it a call gives PoolFull",
     },
     Key {
         name: "ipc.message_bytes_max",
@@ -103,7 +103,7 @@ pub const KEYS: &[Key] = &[
         name: "ipc.outstanding_max",
         kind: Kind::Count { min: 1, max: 65_536 },
         default: || Value::Number(64),
-        doc: "most calls of one session that are under way at once",
+        doc: "most calls of one session that are under way at once; a session has room for 64",
     },
     Key {
         name: "ipc.timeout_s",

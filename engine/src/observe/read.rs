@@ -111,8 +111,8 @@ impl StatsView {
         }
         let duplicate = fd.as_fd().try_clone_to_owned().map_err(Refusal::Os)?;
         let source = match Region::from_fd(duplicate, Access::ReadOnly, PAGE_BYTES as u64) {
-            Ok(region) => Source::Live(region),
-            Err(_) => Source::Copied { fd, second: first.clone(), first },
+            Ok(region) if region.sealed() => Source::Live(region),
+            _ => Source::Copied { fd, second: first.clone(), first },
         };
         Ok(StatsView { pid, source })
     }

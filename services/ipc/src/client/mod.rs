@@ -234,10 +234,9 @@ impl Client {
         data: impl Into<Outgoing<'a>>,
         timeout: Option<Duration>,
     ) -> Result<Payload, Error> {
-        let limit = timeout.or(self.0.options.timeout);
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let id = self.0.send(operation, &data.into(), deadline)?;
-        self.0.wait(id, deadline, limit)
+        let limit = Limit::new(timeout.or(self.0.options.timeout));
+        let id = self.0.send(operation, &data.into(), limit.deadline, limit.deadline)?;
+        self.0.wait(id, limit.deadline, limit.limit)
     }
 
     /// Sends a call and gives a handle to its answer. Returns once the data has been copied, so it may be reused at
@@ -253,9 +252,25 @@ impl Client {
         data: impl Into<Outgoing<'a>>,
         timeout: Option<Duration>,
     ) -> Result<Job, Error> {
-        let limit = timeout.or(self.0.options.timeout);
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let id = self.0.send(operation, &data.into(), deadline)?;
+        let limit = Limit::new(timeout.or(self.0.options.timeout));
+        self.call_async_within(operation, data, limit, None)
+    }
+
+    /// The same for callers that must look at other things in between: after `patience` without room for the call it
+    /// gives [`Error::Busy`], and may be tried again with the same limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`call_async`](Client::call_async).
+    pub fn call_async_within<'a>(
+        &self,
+        operation: &str,
+        data: impl Into<Outgoing<'a>>,
+        limit: Limit,
+        patience: Option<Duration>,
+    ) -> Result<Job, Error> {
+        let id = self.0.send(operation, &data.into(), limit.deadline, limit.sooner(patience))?;
+        let Limit { limit, deadline } = limit;
         Ok(Job { inner: Arc::clone(&self.0), id, deadline, limit, taken: false })
     }
 
@@ -328,6 +343,33 @@ impl Inner {
             spin_ns: waits.spin_ns,
             server_busy_handlers: self.word(crate::layout::BUSY_HANDLERS_AT).load(Ordering::Relaxed),
             server_sessions: self.word(crate::layout::SESSIONS_AT).load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A time limit that has begun to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    limit: Option<Duration>,
+    deadline: Option<Instant>,
+}
+
+impl Limit {
+    /// Begins now; `None`: no limit.
+    pub fn new(limit: Option<Duration>) -> Limit {
+        Limit { limit, deadline: limit.map(|limit| Instant::now() + limit) }
+    }
+
+    /// Whether it has passed.
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    fn sooner(&self, patience: Option<Duration>) -> Option<Instant> {
+        let patience = patience.map(|patience| Instant::now() + patience);
+        match (self.deadline, patience) {
+            (Some(deadline), Some(patience)) => Some(deadline.min(patience)),
+            (deadline, patience) => deadline.or(patience),
         }
     }
 }

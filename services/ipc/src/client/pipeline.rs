@@ -7,7 +7,7 @@
 //! Rocket's pipelined mode (§IV-B): completion checks are deferred and requests are batched, since the server is only
 //! woken when it sleeps, and takes all that lies in the ring at once.
 
-use super::Client;
+use super::{Client, Limit};
 use crate::error::Error;
 use crate::payload::{Outgoing, Payload};
 use std::collections::VecDeque;
@@ -38,15 +38,30 @@ impl Pipeline {
         data: impl Into<Outgoing<'a>>,
         timeout: Option<Duration>,
     ) -> Result<u64, Error> {
-        let limit = timeout.or(self.client.0.options.timeout);
-        let deadline = limit.map(|limit| Instant::now() + limit);
+        self.submit_within(operation, data, Limit::new(timeout.or(self.client.0.options.timeout)), None)
+    }
+
+    /// The same for callers that must look at other things in between: after `patience` without room for the call it
+    /// gives [`Error::Busy`], and may be tried again with the same limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::call_async`].
+    pub fn submit_within<'a>(
+        &mut self,
+        operation: &str,
+        data: impl Into<Outgoing<'a>>,
+        limit: Limit,
+        patience: Option<Duration>,
+    ) -> Result<u64, Error> {
+        let room_until = limit.sooner(patience);
         while self.unanswered.len() >= self.depth {
-            match self.client.0.wait_first(&self.unanswered, deadline)? {
+            match self.client.0.wait_first(&self.unanswered, room_until)? {
                 Some(answer) => self.keep(answer),
                 None => return Err(Error::Busy { outstanding: self.unanswered.len() }),
             }
         }
-        let id = self.client.0.send(operation, &data.into(), deadline)?;
+        let id = self.client.0.send(operation, &data.into(), limit.deadline, room_until)?;
         self.unanswered.push(id);
         Ok(id)
     }

@@ -101,19 +101,20 @@ impl<'a> From<&'a Loan> for Outgoing<'a> {
 }
 
 impl Inner {
-    /// Sends a call; gives its number.
+    /// Sends a call that has to be answered by `deadline`; gives its number. Waits for room until `room_until`.
     pub(super) fn send(
         &self,
         operation: &str,
         data: &Outgoing<'_>,
         deadline: Option<Instant>,
+        room_until: Option<Instant>,
     ) -> Result<u64, Error> {
         self.check()?;
         let bytes = data.bytes();
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
         }
-        self.credit(deadline)?;
+        self.credit(room_until)?;
         let id = self.next_job.fetch_add(1, Ordering::Relaxed);
         let mut message = Message::new(Kind::Call, id);
         message.operation = operation_hash(operation);
@@ -127,7 +128,7 @@ impl Inner {
                 let (slot, offset) = match self.lent(data) {
                     Some(found) => found,
                     None => {
-                        let slot = self.take_slot(bytes, deadline)?;
+                        let slot = self.take_slot(bytes, room_until)?;
                         // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
                         // itself belongs to another slot.
                         unsafe { self.copy_in(data, slot.pointer) };
@@ -139,7 +140,7 @@ impl Inner {
             }
         };
         lock(&self.jobs).start(id, Waiting::new(operation, slot));
-        if let Err(error) = self.publish(&message, deadline) {
+        if let Err(error) = self.publish(&message, room_until) {
             lock(&self.jobs).forget(id);
             return Err(error);
         }
@@ -212,8 +213,12 @@ impl Inner {
                     None => Error::PoolFull { wanted: bytes, used: pool.used(), limit: pool.limit() },
                 }
             };
-            if lock(&self.jobs).outstanding() == 0 || !self.wait_any(deadline)? {
+            let outstanding = lock(&self.jobs).outstanding();
+            if outstanding == 0 {
                 return Err(full);
+            }
+            if !self.wait_any(deadline)? {
+                return Err(Error::Busy { outstanding });
             }
         }
     }
