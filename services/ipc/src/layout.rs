@@ -58,7 +58,7 @@ const _: () = {
     assert!(RING_ENTRIES.is_power_of_two());
     assert!(RESPONSE_RING_AT == 36864);
     assert!(CONTROL_BYTES == 69632);
-    assert!(CONTROL_BYTES % 4096 == 0);
+    assert!(CONTROL_BYTES.is_multiple_of(4096));
 };
 
 /// Unanswered calls per session at most: each can put three messages into a ring, and the rings must not fill up.

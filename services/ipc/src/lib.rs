@@ -45,7 +45,7 @@ mod pool;
 mod ring;
 
 pub use address::Address;
-pub use client::{Client, ClientOptions, ClientStats, Job, Limit, Loan, Pipeline};
+pub use client::{Answer, Client, ClientOptions, ClientStats, Job, Limit, Loan, Pipeline};
 pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};
 pub use payload::{Outgoing, Payload};

@@ -156,7 +156,7 @@ mod tests {
                     let slot = held.swap_remove(number as usize % held.len());
                     pool.free(slot);
                 } else if let Some(slot) = pool.allocate(number) {
-                    prop_assert!(slot.offset + slot.bytes <= pool.region(slot.segment).bytes() as u64);
+                    prop_assert!(slot.offset + slot.bytes <= pool.region(slot.segment).bytes());
                     for other in &held {
                         prop_assert!(other.segment != slot.segment
                             || other.offset + other.bytes.max(1) <= slot.offset

@@ -21,7 +21,7 @@ fn small() -> ClientOptions {
 
 fn server(name: &str, options: ServerOptions) -> Server {
     let server = Server::bind(name, options).unwrap();
-    server.register("echo", |request| echo(request)).unwrap();
+    server.register("echo", echo).unwrap();
     server.register("length", |request| Ok(Reply::bytes(request.bytes().to_string()))).unwrap();
     server.register("fail", |_| Err("no luck today".into())).unwrap();
     server.register("panic", |_| panic!("on purpose")).unwrap();

@@ -6,6 +6,7 @@
 //!         one of them takes over when it leaves
 //! Owner   an abandoned job keeps its request slot until the server has answered: the server may still be reading
 
+use super::pipeline::Answer;
 use super::send::RequestSlot;
 use super::{Inner, lock};
 use crate::error::{Error, RemoteFailure};
@@ -169,7 +170,7 @@ impl Inner {
         self: &Arc<Self>,
         ids: &[u64],
         deadline: Option<Instant>,
-    ) -> Result<Option<(u64, Result<Payload, Error>)>, Error> {
+    ) -> Result<Option<Answer>, Error> {
         let found = |jobs: &Jobs| ids.iter().copied().find(|id| jobs.done.contains_key(id));
         self.wait_until(deadline, |jobs| found(jobs).is_some())?;
         let mut jobs = lock(&self.jobs);

@@ -11,7 +11,7 @@ mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
 
-pub use pipeline::Pipeline;
+pub use pipeline::{Answer, Pipeline};
 pub use send::Loan;
 
 use crate::address::Address;

@@ -13,12 +13,15 @@ use crate::payload::{Outgoing, Payload};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// A job id and what became of the call.
+pub type Answer = (u64, Result<Payload, Error>);
+
 /// A series of calls whose answers are collected later.
 pub struct Pipeline {
     client: Client,
     depth: usize,
     unanswered: Vec<u64>,
-    answered: VecDeque<(u64, Result<Payload, Error>)>,
+    answered: VecDeque<Answer>,
 }
 
 impl Pipeline {
@@ -72,11 +75,7 @@ impl Pipeline {
     /// # Errors
     ///
     /// [`Error::DeadlineExceeded`], or the end of the session. A failed call is an answer.
-    #[expect(clippy::should_implement_trait, reason = "it takes a timeout and fails as a whole")]
-    pub fn next(
-        &mut self,
-        timeout: Option<Duration>,
-    ) -> Result<Option<(u64, Result<Payload, Error>)>, Error> {
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Answer>, Error> {
         if let Some(answer) = self.answered.pop_front() {
             return Ok(Some(answer));
         }
@@ -99,7 +98,7 @@ impl Pipeline {
         self.unanswered.len()
     }
 
-    fn keep(&mut self, answer: (u64, Result<Payload, Error>)) {
+    fn keep(&mut self, answer: Answer) {
         self.unanswered.retain(|&id| id != answer.0);
         self.answered.push_back(answer);
     }

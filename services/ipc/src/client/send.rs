@@ -302,11 +302,11 @@ impl Inner {
             return;
         }
         lock(&self.releases).push(release);
-        if let Ok(mut producer) = self.producer.try_lock() {
-            if let Err(error) = self.flush(&mut producer) {
-                drop(producer);
-                self.break_off(Broken::fault(&error));
-            }
+        if let Ok(mut producer) = self.producer.try_lock()
+            && let Err(error) = self.flush(&mut producer)
+        {
+            drop(producer);
+            self.break_off(Broken::fault(&error));
         }
     }
 

@@ -330,10 +330,10 @@ impl Shared {
     /// Makes the dispatcher, once.
     fn open(self: &Arc<Self>) -> Result<(), Error> {
         // Without waiting: a leader holds the lock, and then there is a dispatcher.
-        if let Ok(mut seat) = self.dispatcher.try_lock() {
-            if seat.is_none() {
-                *seat = Some(Dispatcher::new(Arc::clone(self))?);
-            }
+        if let Ok(mut seat) = self.dispatcher.try_lock()
+            && seat.is_none()
+        {
+            *seat = Some(Dispatcher::new(Arc::clone(self))?);
         }
         Ok(())
     }
