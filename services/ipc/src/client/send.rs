@@ -20,10 +20,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// From this size on, a sleeping server is woken before its request is complete, bytes.
-const EARLY_WAKE_FROM: u64 = 128 << 10;
-/// How much of a request is still to be copied when the server is woken, bytes.
-const EARLY_WAKE_TAIL: u64 = 2 << 20;
+/// From this size on, a sleeping server is woken before its request is complete, bytes. A smaller copy would lose more
+/// by sharing its cores with the server than the server's wake-up costs.
+const EARLY_WAKE_FROM: u64 = 4 << 20;
+/// How much of a request is still to be copied when the server is woken, bytes: little enough to stay on this core.
+const EARLY_WAKE_TAIL: u64 = 448 << 10;
 
 /// A slot of the request pool, freed when the last holder lets go.
 pub(crate) struct RequestSlot {
@@ -149,7 +150,7 @@ impl Inner {
     }
 
     /// Copies the data into its slot. A server that sleeps is woken while the last of it is still being copied: it takes
-    /// as long to wake as two megabytes take to copy, and looks out for the message for a moment when it finds none.
+    /// about as long to wake as that takes, and looks out for the message for a moment when it finds none.
     ///
     /// # Safety
     ///
