@@ -133,7 +133,7 @@ fn calibration_is_kept_and_read_back() {
     // A file of another machine, a damaged one, one of another version: the built-in numbers serve.
     let text = std::fs::read_to_string(&path).unwrap();
     let foreign = text.replacen("\"kernel\": \"", "\"kernel\": \"other ", 1);
-    let older = text.replacen("\"format\": 1", "\"format\": 0", 1);
+    let older = text.replacen("\"format\": 2", "\"format\": 0", 1);
     let mad = text.replacen("\"ns_per_byte\": ", "\"ns_per_byte\": -", 1);
     for (spoilt, reason) in [
         (foreign.as_str(), "another machine"),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Version of the calibration file. Another one is measured anew.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// What calibration found out about a machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
