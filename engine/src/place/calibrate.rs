@@ -151,7 +151,12 @@ pub fn calibrate(kernels: &'static Kernels, worker: &Worker) -> Result<Calibrati
         time_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
         took_ms: start.elapsed().as_millis() as u64,
         thresholds: Thresholds {
-            gate_bytes: gates.into_iter().flatten().min().unwrap_or(1 << 40),
+            gate_bytes: gates
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(1 << 40)
+                .max(super::GATE_BYTES_MIN as u64),
             nt_from_hot_bytes,
             nt_from_cold_bytes,
             cache_bytes,
