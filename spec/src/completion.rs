@@ -6,6 +6,8 @@
 //! Order   `status` is stored last, with Release; a waiter loads it with Acquire. 0 means: not yet.
 //! Owner   the submitter's memory, lent to the backend for the whole flight.
 //! Not here how to wait: that is the engine's.
+//!
+//! Codes below 0x40 are hardware's; from 0x40 they are memlift's own.
 
 use crate::limits;
 
@@ -56,6 +58,12 @@ statuses! {
     HARDWARE_1 = 0x20, "hardware error";
     HARDWARE_2 = 0x21, "hardware error";
     TRANSLATION = 0x22, "address translation failed";
+    WRONG_TAG = 0x40, "the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed";
+    CORRUPT_STREAM = 0x41, "the packed stream is corrupt, truncated or of another format";
+    TARGET_TOO_SMALL = 0x42, "the target is too small for the result";
+    BAD_KEY_SIZE = 0x43, "a key has 16 or 32 bytes";
+    BAD_FORMAT = 0x44, "format or effort not supported by this backend";
+    BAD_OPERAND = 0x45, "the operand block is of another opcode, version or size";
     ABANDONED = 0x7f, "not attempted: an earlier member of the batch failed before a fence";
 }
 
@@ -98,11 +106,12 @@ pub struct Completion {
     pub fault_info: u8,
     /// Reserved, 0.
     pub reserved: u8,
-    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done.
+    /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and
+    /// UNPACK bytes of the source read (UNPACK stops at the stream's end, which may lie before the source's).
     pub bytes_completed: u32,
     /// Address that faulted.
     pub fault_address: u64,
-    /// CRC value (u64 at 16) or delta record size (u32 at 16).
+    /// CRC value (u64 at 16), delta record size (u32 at 16), or bytes that PACK or UNPACK wrote (u64 at 16).
     pub value: u64,
     /// Operation specific.
     pub value2: u64,
@@ -143,6 +152,11 @@ impl Completion {
     /// CRC, COPY_CRC: the value.
     pub const fn crc(&self) -> u32 {
         self.value as u32
+    }
+
+    /// PACK, UNPACK: bytes written to the target.
+    pub const fn target_bytes(&self) -> u64 {
+        self.value
     }
 
     /// DELTA_CREATE: bytes of the record written.

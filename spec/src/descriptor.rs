@@ -86,6 +86,14 @@ opcodes! {
     CACHE_FLUSH = 0x20, "cache_flush";
     /// memlift: gathers equally spaced rows into a packed target; see [`StridedCopy`](crate::StridedCopy).
     STRIDED_COPY = 0x80, "strided_copy";
+    /// memlift: AES-GCM, plaintext to ciphertext of the same size; see [`SealBlock`](crate::SealBlock).
+    SEAL = 0x90, "seal";
+    /// memlift: AES-GCM, ciphertext to plaintext; a wrong tag leaves zeros. See [`SealBlock`](crate::SealBlock).
+    OPEN = 0x91, "open";
+    /// memlift: compresses; the record says to how many bytes. See [`PackBlock`](crate::PackBlock).
+    PACK = 0x92, "pack";
+    /// memlift: decompresses; the record says to how many bytes. See [`PackBlock`](crate::PackBlock).
+    UNPACK = 0x93, "unpack";
 }
 
 impl Opcode {
@@ -213,6 +221,38 @@ impl Descriptor {
             reserved: 0,
             operation: [0; 3],
         }
+    }
+
+    /// A descriptor of a private opcode that has source, target and operand block.
+    const fn with_operand(opcode: Opcode, source: u64, target: u64, size: u32, operand: u64) -> Descriptor {
+        let mut descriptor = Descriptor::new(opcode, Flags::NONE);
+        descriptor.source = source;
+        descriptor.target = target;
+        descriptor.size = size;
+        descriptor.operation[0] = operand;
+        descriptor
+    }
+
+    /// SEAL of `size` bytes (0 allowed: only the tag is made); `block` is the address of a
+    /// [`SealBlock`](crate::SealBlock). Source and target are the same or do not overlap.
+    pub const fn seal(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::SEAL, source, target, size, block)
+    }
+
+    /// OPEN of `size` bytes; the rest as for [`seal`](Descriptor::seal).
+    pub const fn open(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::OPEN, source, target, size, block)
+    }
+
+    /// PACK of `size` bytes (0 allowed: an empty stream is made); `block` is the address of a
+    /// [`PackBlock`](crate::PackBlock), which has the target's size. Source and target do not overlap.
+    pub const fn pack(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::PACK, source, target, size, block)
+    }
+
+    /// UNPACK of `size` packed bytes; the rest as for [`pack`](Descriptor::pack).
+    pub const fn unpack(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::UNPACK, source, target, size, block)
     }
 
     /// What is to be done.

@@ -23,4 +23,4 @@ pub mod operand;
 pub use backend::{Backend, Busy, Capabilities};
 pub use completion::{Completion, Status};
 pub use descriptor::{Descriptor, Flags, Opcode};
-pub use operand::StridedCopy;
+pub use operand::{Effort, Format, PackBlock, SealBlock, StridedCopy};

@@ -5,6 +5,13 @@
 //! Layout  every block starts with u8 opcode (equal to the descriptor's) · u8 version · u16 bytes of the
 //!         block · u32 reserved, so that a backend can refuse what it does not know.
 //! Owner   lent to the backend until completion, like the buffers.
+//! Not here the blocks of SEAL, OPEN, PACK and UNPACK: see `operand/seal` and `operand/pack`
+
+mod pack;
+mod seal;
+
+pub use pack::{Effort, Format, PackBlock};
+pub use seal::{NONCE_BYTES, PREPARED_KERNELS, PREPARED_NONE, SealBlock, TAG_BYTES};
 
 use crate::Opcode;
 use crate::limits::CACHE_LINE_BYTES;
