@@ -20,16 +20,22 @@
 //!         visible to other cores as those of ordinary stores.
 //! Owner   raw pointers throughout, because the memory may be shared with another process: no slice is ever
 //!         made of it, and every routine stays inside the bounds it was given whatever the bytes turn into.
+//!         What a drop-in has done is counted in [`counters`].
 //! Not here threads, allocation, file input or output, panics: these routines run inside foreign programs.
 //!         Which routine to take for which size is the engine's decision, too.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "aead")]
+#[expect(unsafe_code, reason = "ciphers raw memory through a C library")]
+pub mod aead;
 mod isa;
 mod table;
 mod delta;
 #[expect(unsafe_code, reason = "reads the environment without allocating")]
 mod choice;
 mod repeat;
+#[expect(unsafe_code, reason = "maps a page that other processes may read")]
+pub mod counters;
 #[expect(unsafe_code, reason = "flushes cache lines by address")]
 mod flush;
 #[cfg(target_arch = "x86_64")]
