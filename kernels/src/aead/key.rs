@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One AES-GCM key, expanded once, and whole messages under it.
+//!
+//! Flow    `Key::new` ──▶ aws-lc's expanded key (round keys, powers of H) in one box; `seal` and `open` pass the
+//!         caller's addresses straight to it, so that copying and ciphering are one read and one write.
+//! Owner   the box holds the only copy of the secrets; it never moves, and is overwritten with zeros on drop.
+//! Order   `seal` and `open` only read the key: any number of threads may use one at a time.
+//! Not here allocation per message: the state of a message is on the stack. Only a wrong tag makes aws-lc note an
+//!         error in a list of the thread, which is emptied at once.
+
+use super::{KeyLength, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed};
+use aws_lc_sys as lc;
+use core::ptr;
+
+/// An AES-128 or AES-256 key, ready for use.
+pub struct Key {
+    expanded: Box<Expanded>,
+}
+
+/// On cache lines of its own.
+#[repr(align(64))]
+struct Expanded {
+    context: lc::EVP_AEAD_CTX,
+    key: [u8; 32],
+    key_bytes: usize,
+}
+
+// SAFETY: aws-lc documents seal and open as callable concurrently on one context; the context of AES-GCM is plain
+// data (round keys, powers of H, pointers to code), bound to no thread.
+unsafe impl Send for Key {}
+// SAFETY: as above: a shared `Key` offers nothing but seal, open and reads.
+unsafe impl Sync for Key {}
+
+impl Key {
+    /// Expands a key of 16 bytes (AES-128) or 32 bytes (AES-256).
+    pub fn new(key: &[u8]) -> Result<Key, KeyLength> {
+        let wrong = KeyLength { bytes: key.len() };
+        // SAFETY: these give addresses of constant tables.
+        let aead = unsafe {
+            match key.len() {
+                16 => lc::EVP_aead_aes_128_gcm(),
+                32 => lc::EVP_aead_aes_256_gcm(),
+                _ => return Err(wrong),
+            }
+        };
+        // SAFETY: the context is plain data for which all zeros is the documented empty state.
+        let mut expanded: Box<Expanded> = Box::new(unsafe { core::mem::zeroed() });
+        expanded.key[..key.len()].copy_from_slice(key);
+        expanded.key_bytes = key.len();
+        // SAFETY: the context is empty, and the key is as long as this cipher wants it.
+        let done = unsafe {
+            lc::EVP_AEAD_CTX_init(
+                &mut expanded.context,
+                aead,
+                key.as_ptr(),
+                key.len(),
+                TAG_BYTES,
+                ptr::null_mut(),
+            )
+        };
+        let key = Key { expanded };
+        if done == 1 { Ok(key) } else { Err(wrong) }
+    }
+
+    /// The length of the key in bytes: 16 or 32.
+    pub fn key_bytes(&self) -> usize {
+        self.expanded.key_bytes
+    }
+
+    /// The key itself, for routines with a schedule of their own.
+    pub(super) fn secret(&self) -> &[u8] {
+        &self.expanded.key[..self.expanded.key_bytes]
+    }
+
+    /// Encrypts `bytes` bytes from `source` to `target` and returns the tag of message and additional data.
+    ///
+    /// # Panics
+    /// Where [`try_seal`](Key::try_seal) refuses: source and target overlap without being equal, or the message
+    /// is longer than [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX). Nothing is written then.
+    ///
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes. No (key, nonce) pair may seal twice.
+    #[inline]
+    pub unsafe fn seal(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> [u8; TAG_BYTES] {
+        // SAFETY: the caller's promises are the same.
+        match unsafe { self.try_seal(nonce, aad, source, target, bytes) } {
+            Ok(tag) => tag,
+            Err(refused) => panic!("seal of {bytes} bytes: {refused}"),
+        }
+    }
+
+    /// [`seal`](Key::seal) for lengths and addresses that come from outside: an error instead of a panic.
+    ///
+    /// # Safety
+    /// As for [`seal`](Key::seal).
+    pub unsafe fn try_seal(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<[u8; TAG_BYTES], Refused> {
+        allowed(source.addr(), target.addr(), bytes, 0)?;
+        let mut tag = [0; TAG_BYTES];
+        let mut tag_bytes = 0;
+        // SAFETY: the context is initialised; source and target are good for `bytes` bytes, as the caller promises,
+        // and disjoint or equal, as checked; all other ranges are slices and locals.
+        let done = unsafe {
+            lc::EVP_AEAD_CTX_seal_scatter(
+                &self.expanded.context,
+                target,
+                tag.as_mut_ptr(),
+                &mut tag_bytes,
+                tag.len(),
+                nonce.as_ptr(),
+                nonce.len(),
+                source,
+                bytes,
+                ptr::null(),
+                0,
+                aad.as_ptr(),
+                aad.len(),
+            )
+        };
+        // What is left for aws-lc to refuse is additional data of 2^61 bytes, which no slice holds.
+        assert!(done == 1 && tag_bytes == TAG_BYTES, "aws-lc refused to seal {bytes} bytes");
+        Ok(tag)
+    }
+
+    /// Decrypts `bytes` bytes from `source` to `target` if the tag is right; otherwise the target is all zeros.
+    /// While it runs, the target holds plaintext that is not yet verified: show it to nobody before the return.
+    ///
+    /// What [`try_seal`](Key::try_seal) would refuse (an overlap, too long a message) was never sealed, so no tag
+    /// is right for it. The target is then zeros, too.
+    ///
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes.
+    pub unsafe fn open(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        tag: &[u8; TAG_BYTES],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), WrongTag> {
+        if allowed(source.addr(), target.addr(), bytes, 0).is_err() {
+            // SAFETY: the target is writable for `bytes` bytes, as the caller promises.
+            unsafe { target.write_bytes(0, bytes) };
+            return Err(WrongTag);
+        }
+        // SAFETY: as for sealing; the tag is a local of its own.
+        let done = unsafe {
+            lc::EVP_AEAD_CTX_open_gather(
+                &self.expanded.context,
+                target,
+                nonce.as_ptr(),
+                nonce.len(),
+                source,
+                bytes,
+                tag.as_ptr(),
+                tag.len(),
+                aad.as_ptr(),
+                aad.len(),
+            )
+        };
+        if done == 1 {
+            return Ok(());
+        }
+        // aws-lc has zeroed the target. SAFETY: empties a list of this thread.
+        unsafe { lc::ERR_clear_error() };
+        Err(WrongTag)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // SAFETY: the context is initialised, or empty, and not used again; the box is plain data without drop.
+        unsafe {
+            lc::EVP_AEAD_CTX_cleanup(&mut self.expanded.context);
+            lc::OPENSSL_cleanse(ptr::from_mut(&mut *self.expanded).cast(), size_of::<Expanded>());
+        }
+    }
+}
+
+impl core::fmt::Debug for Key {
+    /// The length only.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Key").field("key_bytes", &self.key_bytes()).finish_non_exhaustive()
+    }
+}

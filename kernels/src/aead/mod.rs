@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! AES-GCM (NIST SP 800-38D): copy that seals or opens on the way, with AES-128 and AES-256 and tags of 16 bytes.
+//!
+//! Flow    whole message     ──▶ [`Key`]: one call, no allocation, any number of threads at once
+//!         pieces in order   ──▶ [`Stream`]: one message at a time, restarted without allocation
+//! Layout  a message is as long sealed as open; the tag travels apart. Source and target are equal or do not
+//!         overlap: anything else is refused, as is a message longer than [`MESSAGE_BYTES_MAX`].
+//! Owner   the memory of source and target belongs to the caller and may be shared with other threads, but what is
+//!         opened must not change meanwhile: the routines below read the source once for the tag and, on old CPUs,
+//!         a second time for the bytes. Whoever opens memory of a peer copies it to private memory first.
+//! Order   constant time: AES and GHASH run on the CPU's AES and carry-less multiplication instructions, else on
+//!         bitsliced or vector-permutation code (aws-lc's); none of it branches on, or indexes by, secret bytes.
+//!         Lengths, addresses and the verdict of a tag are not secret. Tags are compared by [`tags_equal`].
+//! Not here a choice of nonces: a (key, nonce) pair seals one message, ever; the caller answers for that.
+
+mod key;
+mod stream;
+
+pub use key::Key;
+pub use stream::Stream;
+
+/// The longest message of GCM: 2³² − 2 blocks of 16 bytes.
+pub const MESSAGE_BYTES_MAX: u64 = (1 << 36) - 32;
+
+/// A tag's length in bytes.
+pub const TAG_BYTES: usize = 16;
+
+/// The length in bytes of a nonce for [`Key`]. ([`Stream`] takes others, too.)
+pub const NONCE_BYTES: usize = 12;
+
+/// The key is neither 16 nor 32 bytes long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a key of {bytes} bytes: give 16 (AES-128) or 32 (AES-256)")]
+pub struct KeyLength {
+    /// The length that was given.
+    pub bytes: usize,
+}
+
+/// The message is not what was sealed with this key, nonce and additional data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the tag does not belong to this message, key, nonce and additional data: discard the message")]
+pub struct WrongTag;
+
+/// Why a message, or a piece of one, was not processed. The target is untouched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// More bytes than GCM allows under one nonce.
+    #[error("a message of more than 2^36 - 32 bytes: split it into messages with nonces of their own")]
+    TooLong,
+    /// Source and target overlap without being equal.
+    #[error("source and target overlap: make them equal or disjoint")]
+    Overlap,
+    /// Additional data after message bytes, or either after the tag.
+    #[error("out of order: first all additional data, then the message, then the tag, then restart")]
+    Order,
+}
+
+/// Whether two tags are the same, in a time that depends on the lengths only.
+pub fn tags_equal(a: &[u8], b: &[u8]) -> bool {
+    // SAFETY: both are readable for the length of `a`, because the lengths are equal.
+    a.len() == b.len()
+        && unsafe { aws_lc_sys::CRYPTO_memcmp(a.as_ptr().cast(), b.as_ptr().cast(), a.len()) } == 0
+}
+
+/// The rules that every routine shares: not too long, and equal or disjoint.
+fn allowed(source: usize, target: usize, bytes: usize, before_bytes: u64) -> Result<(), Refused> {
+    if bytes as u64 > MESSAGE_BYTES_MAX - before_bytes {
+        return Err(Refused::TooLong);
+    }
+    if source != target && source.abs_diff(target) < bytes {
+        return Err(Refused::Overlap);
+    }
+    Ok(())
+}
