@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles limits/reference.c twice: into this crate, and into the shared library that is unpacked for Python.
+//! Compiles engines/nginx/load.c, a program that is unpacked with the Python side.
 
 use std::path::PathBuf;
 
@@ -20,4 +21,16 @@ fn main() {
         .status()
         .expect("the C compiler that cc found cannot be started; install gcc or clang");
     assert!(status.success(), "linking {} failed: {status}", library.display());
+
+    println!("cargo:rerun-if-changed=engines/nginx/load.c");
+    let load = library.with_file_name("nginx_load");
+    let status = build
+        .get_compiler()
+        .to_command()
+        .args(["-fPIE", "-pie", "-o"])
+        .arg(&load)
+        .args(["engines/nginx/load.c", "-ldl"])
+        .status()
+        .expect("the C compiler started a moment ago");
+    assert!(status.success(), "linking {} failed: {status}", load.display());
 }

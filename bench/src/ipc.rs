@@ -66,7 +66,7 @@ pub(crate) fn run(
 }
 
 /// The row that a line makes, with its definition; None for a line about nothing that was asked for.
-fn judge(definitions: &[Definition], value: Value, quick: bool) -> Option<(&Definition, Row)> {
+pub(crate) fn judge(definitions: &[Definition], value: Value, quick: bool) -> Option<(&Definition, Row)> {
     let line: Line = serde_json::from_value(value).ok()?;
     let definition = definitions.iter().find(|row| row.name == line.name && row.rival == line.rival)?;
     if let Some(reason) = line.missing {

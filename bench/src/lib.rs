@@ -17,6 +17,7 @@ mod child;
 mod copier;
 mod copy;
 mod definition;
+mod dropins;
 mod error;
 #[expect(unsafe_code, reason = "takes over the descriptors that its parent left open")]
 mod contender;
@@ -34,6 +35,7 @@ mod tour;
 
 pub use contender::child;
 pub use definition::Definition;
+pub use dropins::Dropin;
 pub use error::BenchError;
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};

@@ -25,6 +25,10 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/rivals.py", include_bytes!("../engines/ipc/rivals.py")),
     ("engines/ipc/reference.py", include_bytes!("../engines/ipc/reference.py")),
     ("engines/ipc/requirements.txt", include_bytes!("../engines/ipc/requirements.txt")),
+    ("engines/nginx/nginx_bench.py", include_bytes!("../engines/nginx/nginx_bench.py")),
+    ("engines/nginx/server.py", include_bytes!("../engines/nginx/server.py")),
+    ("engines/nginx/debian.py", include_bytes!("../engines/nginx/debian.py")),
+    ("engines/nginx/load", include_bytes!(concat!(env!("OUT_DIR"), "/nginx_load"))),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),
@@ -68,14 +72,19 @@ impl Script<'_> {
     }
 }
 
-/// The folder with the Python side, complete.
-fn unpack() -> Result<PathBuf, BenchError> {
-    let cache = env::var_os("XDG_CACHE_HOME")
+/// memlift's folder below the user's cache folder; it need not exist.
+pub(crate) fn cache_folder() -> Result<PathBuf, BenchError> {
+    Ok(env::var_os("XDG_CACHE_HOME")
         .filter(|value| Path::new(value).is_absolute())
         .map(PathBuf::from)
         .or_else(|| env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
         .ok_or(BenchError::NoCacheFolder)?
-        .join("memlift");
+        .join("memlift"))
+}
+
+/// The folder with the Python side, complete.
+fn unpack() -> Result<PathBuf, BenchError> {
+    let cache = cache_folder()?;
     let name = format!("bench-{}-{:016x}", env!("CARGO_PKG_VERSION"), hash());
     let folder = cache.join(&name);
     if folder.is_dir() {
@@ -143,7 +152,7 @@ mod tests {
     #[test]
     fn embedded_files_are_those_of_the_checkout() {
         let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
-        for (path, contents) in FILES.iter().filter(|(path, _)| !path.ends_with(".so")) {
+        for (path, contents) in FILES.iter().filter(|(_, contents)| !contents.starts_with(b"\x7fELF")) {
             assert_eq!(&fs::read(bench.join(path)).expect("in the checkout"), contents, "{path}");
         }
         assert!(

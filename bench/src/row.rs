@@ -81,9 +81,13 @@ impl Row {
     /// Fills in medians, ratio, bound and verdict from pairs of seconds.
     #[must_use]
     pub fn measured(mut self, definition: &Definition, seconds: &[Pair], quick: bool) -> Row {
-        let scale = unit_per_second(&self.unit);
-        self.ours = Some(statistics::median(seconds.iter().map(|pair| pair.0)) * scale);
-        self.theirs = Some(statistics::median(seconds.iter().map(|pair| pair.1)) * scale);
+        let shown = |seconds: f64| match self.unit.as_str() {
+            "req/s" => seconds.recip(),
+            unit => seconds * unit_per_second(unit),
+        };
+        let (ours, theirs) = (seconds.iter().map(|pair| pair.0), seconds.iter().map(|pair| pair.1));
+        let medians = (shown(statistics::median(ours)), shown(statistics::median(theirs)));
+        (self.ours, self.theirs) = (Some(medians.0), Some(medians.1));
         self.ratio = Some(statistics::ratio(seconds));
         if seconds.len() >= statistics::PAIRS_MIN {
             self.low = Some(statistics::ratio_low(seconds));
