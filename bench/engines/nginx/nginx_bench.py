@@ -133,6 +133,7 @@ class Rows:
             "count": {
                 "bytes_per_response_ours": round(packed[0]),
                 "bytes_per_response_theirs": round(packed[1]),
+                "size_permille": round(1000 * packed[0] / packed[1]),
                 "complaints": len(ours.complaints()) + len(theirs.complaints()),
             },
             "qualifies": f"{remark}; {self.both()}",
