@@ -64,6 +64,7 @@ statuses! {
     BAD_KEY_SIZE = 0x43, "a key has 16 or 32 bytes";
     BAD_FORMAT = 0x44, "format or effort not supported by this backend";
     BAD_OPERAND = 0x45, "the operand block is of another opcode, version or size";
+    NO_SCRATCH = 0x46, "no memory for the private copies that the operation works on";
     ABANDONED = 0x7f, "not attempted: an earlier member of the batch failed before a fence";
 }
 

@@ -16,6 +16,11 @@ pub use seal::{NONCE_BYTES, PREPARED_KERNELS, PREPARED_NONE, SealBlock, TAG_BYTE
 use crate::Opcode;
 use crate::limits::CACHE_LINE_BYTES;
 
+/// Hint of SEAL, OPEN, PACK, UNPACK: nobody else touches source and target until completion. Without it a backend
+/// that would read or write a byte twice works on a private copy, because another process may change the bytes in
+/// between.
+pub const HINT_PRIVATE: u32 = 1;
+
 /// STRIDED_COPY: `rows` rows of `row_bytes`, the first at the descriptor's source, each next one
 /// `source_stride` bytes further (may be negative), written packed from the descriptor's target.
 /// The descriptor's size is `rows * row_bytes`.

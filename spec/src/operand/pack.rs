@@ -2,7 +2,7 @@
 //! The operand block of PACK and UNPACK: which encoding, how hard to try, how much room the target has.
 //!
 //! Layout   0 opcode u8 · 1 version u8 · 2 block bytes u16 · 4 reserved u32
-//!          8 format u8 · 9 effort u8 · 10 reserved 6 bytes · 16 target capacity u64
+//!          8 format u8 · 9 effort u8 · 10 reserved u16 · 12 hints u32 · 16 target capacity u64
 //!         24 reserved 40 bytes · 64 end
 //! Order    the completion's `value` is the number of bytes written, `bytes_completed` that of source bytes read.
 //!          What lies in the target behind the bytes written means nothing, nor does any of it after a failure;
@@ -115,7 +115,9 @@ pub struct PackBlock {
     /// Code of an [`Effort`]; 0 for UNPACK.
     pub effort: u8,
     /// 0.
-    pub reserved2: [u8; 6],
+    pub reserved2: u16,
+    /// [`HINT_PRIVATE`](super::HINT_PRIVATE) or 0.
+    pub hints: u32,
     /// Most bytes that may be written at the descriptor's target.
     pub target_capacity: u64,
     /// 0.
@@ -132,6 +134,7 @@ const _: () = {
     assert!(offset_of!(PackBlock, format) == 8);
     assert!(offset_of!(PackBlock, effort) == 9);
     assert!(offset_of!(PackBlock, reserved2) == 10);
+    assert!(offset_of!(PackBlock, hints) == 12);
     assert!(offset_of!(PackBlock, target_capacity) == 16);
     assert!(offset_of!(PackBlock, reserved3) == 24);
 };
@@ -151,10 +154,18 @@ impl PackBlock {
             reserved: 0,
             format: format as u8,
             effort: effort as u8,
-            reserved2: [0; 6],
+            reserved2: 0,
+            hints: 0,
             target_capacity,
             reserved3: [0; 5],
         }
+    }
+
+    /// The same with hints.
+    #[must_use]
+    pub const fn with_hints(mut self, hints: u32) -> PackBlock {
+        self.hints = hints;
+        self
     }
 
     /// A block for UNPACK.

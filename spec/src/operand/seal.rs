@@ -4,7 +4,7 @@
 //! Layout   0 opcode u8 · 1 version u8 · 2 block bytes u16 · 4 reserved u32
 //!          8 key address u64 · 16 key bytes u32 (16: AES-128, 32: AES-256) · 20 prepared kind u32
 //!         24 prepared address u64 · 32 additional data address u64 · 40 additional data bytes u64
-//!         48 nonce 12 bytes · 60 reserved u32 · 64 tag 16 bytes (SEAL writes it, OPEN reads it)
+//!         48 nonce 12 bytes · 60 hints u32 · 64 tag 16 bytes (SEAL writes it, OPEN reads it)
 //!         80 reserved 48 bytes · 128 end
 //! Order    SEAL writes the tag before the completion's status. After any other status than success the tag's
 //!          bytes mean nothing (SEAL) or are unchanged (OPEN).
@@ -54,12 +54,12 @@ pub struct SealBlock {
     pub aad_bytes: u64,
     /// Never used twice with one key.
     pub nonce: [u8; NONCE_BYTES],
-    /// 0.
-    pub reserved2: u32,
+    /// [`HINT_PRIVATE`](super::HINT_PRIVATE) or 0.
+    pub hints: u32,
     /// SEAL writes it, OPEN compares it in constant time.
     pub tag: [u8; TAG_BYTES],
     /// 0.
-    pub reserved3: [u64; 6],
+    pub reserved2: [u64; 6],
 }
 
 const _: () = {
@@ -76,9 +76,9 @@ const _: () = {
     assert!(offset_of!(SealBlock, aad_address) == 32);
     assert!(offset_of!(SealBlock, aad_bytes) == 40);
     assert!(offset_of!(SealBlock, nonce) == 48);
-    assert!(offset_of!(SealBlock, reserved2) == 60);
+    assert!(offset_of!(SealBlock, hints) == 60);
     assert!(offset_of!(SealBlock, tag) == 64);
-    assert!(offset_of!(SealBlock, reserved3) == 80);
+    assert!(offset_of!(SealBlock, reserved2) == 80);
 };
 
 impl SealBlock {
@@ -101,9 +101,9 @@ impl SealBlock {
             aad_address: 0,
             aad_bytes: 0,
             nonce,
-            reserved2: 0,
+            hints: 0,
             tag: [0; TAG_BYTES],
-            reserved3: [0; 6],
+            reserved2: [0; 6],
         }
     }
 
@@ -125,6 +125,13 @@ impl SealBlock {
     pub const fn with_aad(mut self, aad_address: u64, aad_bytes: u64) -> SealBlock {
         self.aad_address = aad_address;
         self.aad_bytes = aad_bytes;
+        self
+    }
+
+    /// The same with hints.
+    #[must_use]
+    pub const fn with_hints(mut self, hints: u32) -> SealBlock {
+        self.hints = hints;
         self
     }
 
