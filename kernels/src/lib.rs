@@ -28,6 +28,8 @@
 #[cfg(feature = "aead")]
 #[expect(unsafe_code, reason = "ciphers raw memory through a C library")]
 pub mod aead;
+#[cfg(feature = "deflate")]
+pub mod deflate;
 mod isa;
 mod table;
 mod delta;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bits into bytes, lowest bit first, never past the end of the target.
+//!
+//! Flow    `put` adds to a 64-bit hold; `flush` stores its whole bytes. Before a `put` the hold has at most 7 bits
+//!         if `flush` came before, so 57 bits fit between two flushes.
+//! Owner   the target is a pointer and a capacity that the caller of [`Bits::new`] lends; a write that does not fit
+//!         is dropped and remembered: [`Bits::fits`] says so, and the writer asks before it starts a block.
+
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+
+/// A writer of bits.
+pub struct Bits<'a> {
+    start: *mut u8,
+    next: *mut u8,
+    end: *mut u8,
+    hold: u64,
+    count: u32,
+    overflow: bool,
+    target: PhantomData<&'a mut [MaybeUninit<u8>]>,
+}
+
+impl<'a> Bits<'a> {
+    /// Starts at the target's first byte with `count` bits (at most 7) in hand.
+    pub fn new(target: &'a mut [MaybeUninit<u8>], hold: u64, count: u32) -> Bits<'a> {
+        let span = target.as_mut_ptr_range();
+        let start = span.start.cast();
+        Bits { start, next: start, end: span.end.cast(), hold, count, overflow: false, target: PhantomData }
+    }
+
+    /// Bytes stored so far.
+    pub fn bytes(&self) -> usize {
+        self.next as usize - self.start as usize
+    }
+
+    /// Bytes that the target still has room for.
+    pub fn room(&self) -> usize {
+        self.end as usize - self.next as usize
+    }
+
+    /// The bits in hand, after a flush at most 7, and how many.
+    pub fn rest(&self) -> (u64, u32) {
+        (self.hold, self.count)
+    }
+
+    /// Whether everything fitted so far.
+    pub fn fits(&self) -> bool {
+        !self.overflow
+    }
+
+    /// Adds the low `count` bits of `value`, whose other bits are zero.
+    #[inline(always)]
+    pub fn put(&mut self, value: u64, count: u32) {
+        debug_assert!(self.count + count <= 64);
+        self.hold |= value << self.count;
+        self.count += count;
+    }
+
+    /// Stores the whole bytes.
+    #[inline(always)]
+    pub fn flush(&mut self) {
+        if self.room() >= 8 {
+            // SAFETY: eight bytes of the target, which is ours to write for 'a, are left.
+            unsafe { self.flush_wide() }
+        } else {
+            self.flush_narrow();
+        }
+    }
+
+    /// Stores the whole bytes without a look at the room.
+    ///
+    /// # Safety
+    /// At least eight bytes of the target are left.
+    #[inline(always)]
+    pub unsafe fn flush_wide(&mut self) {
+        debug_assert!(self.room() >= 8);
+        let bytes = self.count >> 3;
+        // SAFETY: the caller promises the room; at most 7 of the 8 bytes count as written (count < 64), or all 8.
+        unsafe {
+            self.next.cast::<u64>().write_unaligned(self.hold.to_le());
+            self.next = self.next.add(bytes as usize);
+        }
+        self.hold = if bytes == 8 { 0 } else { self.hold >> (bytes * 8) };
+        self.count &= 7;
+    }
+
+    #[cold]
+    fn flush_narrow(&mut self) {
+        while self.count >= 8 {
+            if self.next == self.end {
+                self.overflow = true;
+            } else {
+                // SAFETY: next is inside the target, before its end.
+                unsafe {
+                    self.next.write(self.hold as u8);
+                    self.next = self.next.add(1);
+                }
+            }
+            self.hold >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    /// Fills up to a whole byte with zeros and stores it.
+    pub fn align(&mut self) {
+        self.count = self.count.next_multiple_of(8);
+        self.flush();
+    }
+
+    /// Copies whole bytes. The writer is aligned and flushed.
+    pub fn bytes_from(&mut self, source: &[u8]) {
+        debug_assert_eq!(self.count, 0);
+        if self.room() < source.len() {
+            self.overflow = true;
+            return;
+        }
+        // SAFETY: the room was compared; the target is borrowed mutably, so the source is elsewhere.
+        unsafe {
+            self.next.copy_from_nonoverlapping(source.as_ptr(), source.len());
+            self.next = self.next.add(source.len());
+        }
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One block: the cheapest way to write some tokens, and the writing.
+//!
+//! Flow    [`Counts`] ──prices──▶ stored, fixed, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
+//! Order   the size of every choice is known to the bit before anything is written, and stored is among the choices:
+//!         a block never takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
+
+use super::bits::Bits;
+use super::codes::{
+    DISTANCE_SYMBOLS, END_OF_BLOCK, INDICES, LENGTH_BASE, LENGTH_EXTRA, LITLEN_SYMBOLS, distance_extra,
+};
+use super::header::Header;
+use super::huffman;
+
+/// How often each index and each distance symbol occurs in the tokens of one block.
+#[repr(align(64))]
+pub struct Counts {
+    /// By literal or length, as tokens name them.
+    pub index: [u32; INDICES],
+    /// By distance symbol; those of literals are of no interest.
+    pub distance: [u32; 32],
+}
+
+impl Counts {
+    pub const fn new() -> Counts {
+        Counts { index: [0; INDICES], distance: [0; 32] }
+    }
+
+    pub fn clear(&mut self) {
+        self.index.fill(0);
+        self.distance.fill(0);
+    }
+}
+
+/// What is written for each index and each distance symbol.
+#[repr(align(64))]
+pub struct Table {
+    /// Code and extra bits in the low 24 bits, how many above.
+    index: [u32; INDICES],
+    /// The code in the low 16 bits, its length in the next 8, the length with the extra bits in the last 8.
+    distance: [u32; 32],
+    /// The code of the end of the block, likewise.
+    end: u32,
+}
+
+impl Table {
+    pub const fn new() -> Table {
+        Table { index: [0; INDICES], distance: [0; 32], end: 0 }
+    }
+
+    /// The table of the code with these lengths.
+    pub fn fill(&mut self, litlen: &[u8], distance: &[u8]) {
+        let mut codes = [0u16; 288];
+        huffman::codes(litlen, &mut codes[..litlen.len()]);
+        for byte in 0..256 {
+            self.index[byte] = u32::from(codes[byte]) | u32::from(litlen[byte]) << 24;
+        }
+        self.end = u32::from(codes[END_OF_BLOCK]) | u32::from(litlen[END_OF_BLOCK]) << 24;
+        for symbol in 0..29 {
+            let (code, bits) = (u32::from(codes[257 + symbol]), u32::from(litlen[257 + symbol]));
+            let (base, extra) = (256 + LENGTH_BASE[symbol] as usize, LENGTH_EXTRA[symbol]);
+            let span = if symbol == 27 { 31 } else { 1 << extra }; // 258 has a symbol of its own
+            for (rest, entry) in self.index[base..base + span].iter_mut().enumerate() {
+                *entry = code | (rest as u32) << bits | (bits + u32::from(extra)) << 24;
+            }
+        }
+        huffman::codes(distance, &mut codes[..distance.len()]);
+        for symbol in 0..distance.len().min(DISTANCE_SYMBOLS) {
+            let bits = u32::from(distance[symbol]);
+            self.distance[symbol] =
+                u32::from(codes[symbol]) | bits << 16 | (bits + distance_extra(symbol)) << 24;
+        }
+    }
+
+    /// What the tokens with these counts take in bits, the end of the block included.
+    fn price(&self, counts: &Counts) -> usize {
+        let mut bits = self.end >> 24;
+        for (count, entry) in counts.index.iter().zip(&self.index) {
+            bits += count * (entry >> 24);
+        }
+        for (count, entry) in counts.distance.iter().zip(&self.distance) {
+            bits += count * (entry >> 24);
+        }
+        bits as usize
+    }
+
+    /// Writes the tokens and the end of the block.
+    fn write(&self, tokens: &[u32], bits: &mut Bits<'_>) {
+        for &token in tokens {
+            let index = self.index[(token & 511) as usize];
+            let distance = self.distance[(token >> 9 & 31) as usize];
+            bits.put(u64::from(index & 0xff_ffff), index >> 24);
+            let pair = (distance & 0xffff) | (token >> 14) << (distance >> 16 & 255);
+            bits.put(u64::from(pair), distance >> 24);
+            bits.flush();
+        }
+        bits.put(u64::from(self.end & 0xff_ffff), self.end >> 24);
+        bits.flush();
+    }
+}
+
+/// The fixed code of the standard.
+fn fixed() -> Table {
+    let mut litlen = [8u8; 288];
+    litlen[144..256].fill(9);
+    litlen[256..280].fill(7);
+    let mut table = Table::new();
+    table.fill(&litlen, &[5; 32]);
+    table
+}
+
+/// What the writing of blocks keeps between them.
+pub struct Writer {
+    fixed: Table,
+    own: Table,
+}
+
+/// The target has no room for the block.
+pub struct Full;
+
+impl Writer {
+    pub fn new() -> Writer {
+        Writer { fixed: fixed(), own: Table::new() }
+    }
+
+    /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can.
+    pub fn write(
+        &mut self,
+        source: &[u8],
+        tokens: &[u32],
+        counts: &Counts,
+        last: bool,
+        bits: &mut Bits<'_>,
+    ) -> Result<(), Full> {
+        let mut litlen_counts = [0u32; LITLEN_SYMBOLS];
+        litlen_counts[..256].copy_from_slice(&counts.index[..256]);
+        litlen_counts[END_OF_BLOCK] = 1;
+        for symbol in 0..29 {
+            let base = 256 + LENGTH_BASE[symbol] as usize;
+            let span = if symbol == 27 { 31 } else { 1 << LENGTH_EXTRA[symbol] };
+            litlen_counts[257 + symbol] = counts.index[base..base + span].iter().sum();
+        }
+        let mut litlen = [0u8; LITLEN_SYMBOLS];
+        let mut distance = [0u8; DISTANCE_SYMBOLS];
+        huffman::lengths(&litlen_counts, 15, &mut litlen);
+        huffman::lengths(&counts.distance[..DISTANCE_SYMBOLS], 15, &mut distance);
+        let header = Header::plan(&litlen, &distance);
+        let mut own_bits = 3 + header.bits;
+        for (symbol, (&count, &bits)) in litlen_counts.iter().zip(&litlen).enumerate() {
+            let extra = if symbol > 256 { LENGTH_EXTRA[symbol - 257] } else { 0 };
+            own_bits += count as usize * (bits + extra) as usize;
+        }
+        for (symbol, (&count, &bits)) in counts.distance.iter().zip(&distance).enumerate() {
+            own_bits += count as usize * (usize::from(bits) + distance_extra(symbol) as usize);
+        }
+
+        let (_, in_hand) = bits.rest();
+        let stored_bits =
+            ((in_hand as usize + 3).next_multiple_of(8) - in_hand as usize) + 32 + 8 * source.len();
+        let fixed_bits = 3 + self.fixed.price(counts);
+        let cheapest = own_bits.min(fixed_bits).min(stored_bits);
+        if (in_hand as usize + cheapest).div_ceil(8) > bits.room() {
+            return Err(Full);
+        }
+        if cheapest == stored_bits {
+            stored(source, last, bits);
+        } else if cheapest == fixed_bits {
+            bits.put(u64::from(last) | 1 << 1, 3);
+            bits.flush();
+            self.fixed.write(tokens, bits);
+        } else {
+            bits.put(u64::from(last) | 2 << 1, 3);
+            bits.flush();
+            header.write(bits);
+            self.own.fill(&litlen, &distance);
+            self.own.write(tokens, bits);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a stored block: at most 65535 bytes. The room was looked at before.
+pub fn stored(source: &[u8], last: bool, bits: &mut Bits<'_>) {
+    bits.put(u64::from(last), 3);
+    bits.align();
+    let length = source.len() as u64;
+    bits.put(length | (length ^ 0xffff) << 16, 32);
+    bits.flush();
+    bits.bytes_from(source);
+}

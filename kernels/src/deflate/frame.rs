@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What stands around a deflate stream: nothing, a zlib frame (RFC 1950), a gzip frame (RFC 1952).
+
+use super::bits::Bits;
+use super::pack::Effort;
+use super::segment::SEGMENT_BYTES;
+
+/// The frame around the deflate stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// No frame (RFC 1951).
+    Raw,
+    /// Two bytes in front, an Adler-32 behind (RFC 1950).
+    Zlib,
+    /// Ten bytes in front, a CRC-32 and the length behind (RFC 1952).
+    Gzip,
+}
+
+impl Format {
+    /// Bytes of the frame, front and back.
+    const fn bytes(self) -> usize {
+        match self {
+            Format::Raw => 0,
+            Format::Zlib => 2 + 4,
+            Format::Gzip => 10 + 8,
+        }
+    }
+}
+
+/// The most bytes that a message of `bytes` bytes takes when it is packed at once, whatever the effort.
+pub const fn bound(format: Format, bytes: usize) -> usize {
+    let blocks = if bytes == 0 { 1 } else { bytes.div_ceil(SEGMENT_BYTES) };
+    format.bytes() + bytes + 5 * blocks
+}
+
+/// Writes the front of the frame. `window_bits` is 8–15, and only zlib says it.
+pub fn front(format: Format, effort: Effort, window_bits: u32, bits: &mut Bits<'_>) {
+    match format {
+        Format::Raw => {}
+        Format::Zlib => {
+            let method = (window_bits - 8) << 4 | 8;
+            let level = match effort {
+                Effort::Fast => 0,
+                Effort::Default => 1,
+                Effort::Small => 2,
+            };
+            let word = method << 8 | level << 6;
+            bits.bytes_from(&((word + 31 - word % 31) as u16).to_be_bytes());
+        }
+        Format::Gzip => {
+            let extra = match effort {
+                Effort::Fast => 4,
+                Effort::Default | Effort::Small => 0,
+            };
+            bits.bytes_from(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, extra, 3]);
+        }
+    }
+}
+
+/// Writes the back of the frame: the writer is aligned.
+pub fn back(format: Format, sum: u32, total: u64, bits: &mut Bits<'_>) {
+    match format {
+        Format::Raw => {}
+        Format::Zlib => bits.bytes_from(&sum.to_be_bytes()),
+        Format::Gzip => {
+            bits.bytes_from(&sum.to_le_bytes());
+            bits.bytes_from(&(total as u32).to_le_bytes());
+        }
+    }
+}

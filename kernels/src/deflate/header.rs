@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The header of a dynamic block: the code lengths, run-length coded, themselves coded.
+//!
+//! Flow    lengths of both alphabets, trailing zeros cut ──runs──▶ items (symbol, extra bits) ──Huffman──▶ bits
+//! Not here which code a block has: see [`block`](super::block).
+
+use super::bits::Bits;
+use super::codes::{DISTANCE_SYMBOLS, LITLEN_SYMBOLS};
+use super::huffman;
+
+const SYMBOLS: usize = 19;
+/// The order in which the lengths of the header's own code are written.
+const ORDER: [usize; SYMBOLS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
+
+/// A header that was planned: its size is known, and it can be written any number of times.
+pub struct Header {
+    items: [u16; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
+    count: usize,
+    lengths: [u8; SYMBOLS],
+    litlen: usize,
+    distance: usize,
+    order: usize,
+    /// The size in bits, the three bits of the block's kind not included.
+    pub bits: usize,
+}
+
+/// Extra bits of a symbol of the header's alphabet.
+const fn extra(symbol: usize) -> usize {
+    match symbol {
+        16 => 2,
+        17 => 3,
+        18 => 7,
+        _ => 0,
+    }
+}
+
+impl Header {
+    /// Plans the header of these code lengths.
+    pub fn plan(litlen: &[u8; LITLEN_SYMBOLS], distance: &[u8; DISTANCE_SYMBOLS]) -> Header {
+        let used = |lengths: &[u8]| lengths.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
+        let (litlen_used, distance_used) = (used(litlen).max(257), used(distance).max(1));
+        let mut all = [0u8; LITLEN_SYMBOLS + DISTANCE_SYMBOLS];
+        all[..litlen_used].copy_from_slice(&litlen[..litlen_used]);
+        all[litlen_used..litlen_used + distance_used].copy_from_slice(&distance[..distance_used]);
+        let all = &all[..litlen_used + distance_used];
+
+        let mut header = Header {
+            items: [0; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
+            count: 0,
+            lengths: [0; SYMBOLS],
+            litlen: litlen_used,
+            distance: distance_used,
+            order: 0,
+            bits: 0,
+        };
+        let mut frequencies = [0u32; SYMBOLS];
+        let mut item = |symbol: usize, rest: usize| {
+            header.items[header.count] = (symbol | rest << 5) as u16;
+            header.count += 1;
+            frequencies[symbol] += 1;
+        };
+        let mut at = 0;
+        while at < all.len() {
+            let bits = all[at];
+            let mut run = 1;
+            while at + run < all.len() && all[at + run] == bits {
+                run += 1;
+            }
+            at += run;
+            if bits == 0 {
+                while run >= 11 {
+                    let take = run.min(138);
+                    item(18, take - 11);
+                    run -= take;
+                }
+                if run >= 3 {
+                    item(17, run - 3);
+                    run = 0;
+                }
+            } else if run >= 4 {
+                item(bits as usize, 0);
+                run -= 1;
+                while run >= 3 {
+                    let take = run.min(6);
+                    item(16, take - 3);
+                    run -= take;
+                }
+            }
+            for _ in 0..run {
+                item(bits as usize, 0);
+            }
+        }
+        huffman::lengths(&frequencies, 7, &mut header.lengths);
+        header.order =
+            ORDER.iter().rposition(|&symbol| header.lengths[symbol] != 0).map_or(4, |last| (last + 1).max(4));
+        header.bits = 14 + 3 * header.order;
+        for (symbol, (&count, &bits)) in frequencies.iter().zip(&header.lengths).enumerate() {
+            header.bits += count as usize * (bits as usize + extra(symbol));
+        }
+        header
+    }
+
+    /// Writes the header. The block's kind was written before, and the writer was flushed.
+    pub fn write(&self, bits: &mut Bits<'_>) {
+        let mut codes = [0u16; SYMBOLS];
+        huffman::codes(&self.lengths, &mut codes);
+        bits.put((self.litlen - 257) as u64, 5);
+        bits.put((self.distance - 1) as u64, 5);
+        bits.put((self.order - 4) as u64, 4);
+        bits.flush();
+        for &symbol in &ORDER[..self.order] {
+            bits.put(u64::from(self.lengths[symbol]), 3);
+            bits.flush();
+        }
+        for &item in &self.items[..self.count] {
+            let symbol = (item & 31) as usize;
+            bits.put(u64::from(codes[symbol]), u32::from(self.lengths[symbol]));
+            bits.put(u64::from(item >> 5), extra(symbol) as u32);
+            bits.flush();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Code lengths from frequencies, and codes from lengths.
+//!
+//! Flow    frequencies ──sort──▶ leaves, rarest first ──two queues──▶ depths ──counts per length, cut at the limit──▶
+//!         lengths ──canonical order──▶ codes, bits reversed as deflate writes them
+//! Order   the cut moves leaves down as little as it can; it is optimal when nothing is cut, which is the rule.
+
+use super::codes::CODE_BITS;
+
+/// The largest alphabet.
+const SYMBOLS: usize = 288;
+
+/// Gives every symbol with a frequency a length of 1 to `limit` bits, the others 0. At least two symbols get a length,
+/// because a decoder may refuse a code of one. The sum of frequencies must fit 22 bits.
+pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
+    debug_assert!(frequencies.len() <= SYMBOLS && lengths.len() == frequencies.len());
+    lengths.fill(0);
+    let mut leaves = [0u32; SYMBOLS];
+    let mut used = 0;
+    for (symbol, &frequency) in frequencies.iter().enumerate() {
+        leaves[used] = frequency << 9 | symbol as u32;
+        used += usize::from(frequency != 0);
+    }
+    if used < 2 {
+        let first = if used == 1 { (leaves[0] & 511) as usize } else { 0 };
+        lengths[first] = 1;
+        lengths[usize::from(first == 0)] = 1;
+        return;
+    }
+    let leaves = &mut leaves[..used];
+    leaves.sort_unstable();
+
+    // Two queues: the leaves in order, and the inner nodes, which arise in order.
+    let mut weight = [0u32; SYMBOLS];
+    let mut parent = [0u16; SYMBOLS];
+    let mut leaf_parent = [0u16; SYMBOLS];
+    let (mut leaf, mut inner) = (0, 0);
+    for node in 0..used - 1 {
+        let mut sum = 0;
+        for _ in 0..2 {
+            if leaf < used && (inner == node || leaves[leaf] >> 9 <= weight[inner]) {
+                sum += leaves[leaf] >> 9;
+                leaf_parent[leaf] = node as u16;
+                leaf += 1;
+            } else {
+                sum += weight[inner];
+                parent[inner] = node as u16;
+                inner += 1;
+            }
+        }
+        weight[node] = sum;
+    }
+    let mut depth = [0u8; SYMBOLS];
+    for node in (0..used - 2).rev() {
+        depth[node] = depth[parent[node] as usize] + 1;
+    }
+    let mut counts = [0u32; SYMBOLS];
+    for leaf in 0..used {
+        counts[(depth[leaf_parent[leaf] as usize] as usize + 1).min(limit)] += 1;
+    }
+    // Leaves that were cut to the limit take too much of the code space: lengthen the longest of the others.
+    let mut space: u32 = (1..=limit).map(|bits| counts[bits] << (limit - bits)).sum();
+    while space > 1 << limit {
+        let mut bits = limit - 1;
+        while counts[bits] == 0 {
+            bits -= 1;
+        }
+        counts[bits] -= 1;
+        counts[bits + 1] += 2;
+        counts[limit] -= 1;
+        space -= 1;
+    }
+    // The rarest leaves get the longest codes.
+    let mut leaf = 0;
+    for bits in (1..=limit).rev() {
+        for _ in 0..counts[bits] {
+            lengths[(leaves[leaf] & 511) as usize] = bits as u8;
+            leaf += 1;
+        }
+    }
+}
+
+/// The canonical codes of these lengths, first bit lowest.
+pub fn codes(lengths: &[u8], codes: &mut [u16]) {
+    let mut counts = [0u16; CODE_BITS + 1];
+    for &bits in lengths {
+        counts[bits as usize] += 1;
+    }
+    counts[0] = 0;
+    let mut next = [0u16; CODE_BITS + 1];
+    for bits in 1..=CODE_BITS {
+        next[bits] = (next[bits - 1] + counts[bits - 1]) << 1;
+    }
+    for (code, &bits) in codes.iter_mut().zip(lengths) {
+        let bits = bits as usize;
+        *code = next[bits].reverse_bits() >> ((16 - bits) & 15);
+        next[bits] += u16::from(bits != 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(lengths: &[u8], limit: usize) -> usize {
+        lengths.iter().filter(|&&bits| bits != 0).map(|&bits| 1 << (limit - bits as usize)).sum()
+    }
+
+    #[test]
+    fn every_code_is_complete_and_within_its_limit() {
+        let fibonacci = {
+            let mut frequencies = [1u32; 25];
+            for at in 2..25 {
+                frequencies[at] = frequencies[at - 1] + frequencies[at - 2];
+            }
+            frequencies
+        };
+        let flat = [5u32; 286];
+        let mut skewed = [1u32; 286];
+        skewed[17] = 100_000;
+        for frequencies in [&fibonacci[..], &flat, &skewed, &[0, 0, 9, 0], &[0; 30], &[7, 0, 0]] {
+            for limit in [9usize, 12, 15] {
+                let mut bits = vec![0; frequencies.len()];
+                lengths(frequencies, limit, &mut bits);
+                assert!(bits.iter().all(|&bits| bits as usize <= limit));
+                assert_eq!(space(&bits, limit), 1 << limit, "{frequencies:?}");
+                assert!(frequencies.iter().zip(&bits).all(|(&frequency, &bits)| frequency == 0 || bits != 0));
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_those_of_the_standards_example() {
+        // RFC 1951, section 3.2.2: ABCDEFGH with lengths 3 3 3 3 3 2 4 4.
+        let mut found = [0; 8];
+        codes(&[3, 3, 3, 3, 3, 2, 4, 4], &mut found);
+        let expected = [0b010, 0b110, 0b001, 0b101, 0b011, 0b00, 0b0111, 0b1111];
+        assert_eq!(found, expected);
+    }
+}

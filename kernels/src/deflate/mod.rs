@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Deflate, zlib and gzip for messages of some KiB: a packer that is fast on them, a stream, an unpacker.
+//!
+//! ```
+//! use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
+//! let text = b"a page, a page, and one more page";
+//! let mut packed = vec![0; bound(Format::Gzip, text.len())];
+//! let bytes = Packer::new().pack(Format::Gzip, Effort::Default, text, &mut packed)?;
+//! let mut again = [0; 33];
+//! let unpacked = Unpacker::new().unpack(Format::Gzip, &packed[..bytes], &mut again)?;
+//! assert_eq!((unpacked.read, unpacked.written), (bytes, 33));
+//! assert_eq!(&again, text);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Flow    message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`]: tokens and their counts ──▶ [`block`]: the
+//!         cheapest of stored, fixed and dynamic ──▶ [`bits`]; [`frame`] puts the format around it, [`checksum`] its
+//!         check value. `Effort::Small` of whole messages and all unpacking are libdeflate's.
+//! Order   what is written depends on the bytes, the effort and the pieces only, never on the instruction set.
+//! Owner   a [`Packer`] or [`PackStream`] belongs to one thread at a time; source and target are the caller's.
+//! Not here levels and return codes of zlib: the drop-in maps them.
+
+#[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
+mod bits;
+mod block;
+#[expect(unsafe_code, reason = "calls libdeflate")]
+mod checksum;
+mod codes;
+mod frame;
+mod header;
+mod huffman;
+mod matcher;
+#[expect(unsafe_code, reason = "calls libdeflate; a view of initialized memory as memory to write")]
+mod pack;
+mod segment;
+#[expect(unsafe_code, reason = "a view of initialized memory as memory to write")]
+mod stream;
+#[expect(unsafe_code, reason = "calls libdeflate")]
+mod unpack;
+
+pub use checksum::{adler32, crc32};
+pub use frame::{Format, bound};
+pub use pack::{Effort, Packer, TargetTooSmall};
+pub use stream::{Flush, PackStream, Pushed};
+pub use unpack::{UnpackError, Unpacked, Unpacker};

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whole messages: [`Packer`].
+//!
+//! Flow    frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ frame
+//! Order   libdeflate gets no more room than [`bound`](super::bound) promises; what it cannot fit there, our encoder
+//!         can, because it knows the size of each block before it writes it.
+
+use super::bits::Bits;
+use super::block::Full;
+use super::segment::Segments;
+use super::{Format, bound, checksum, frame};
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use libdeflate_sys as sys;
+
+/// How much time to spend on size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Effort {
+    /// As fast as it goes: text takes at most about 1.28 times what zlib's level 6 makes of it.
+    Fast,
+    /// Fast, but within about 1.09 times of zlib's level 6.
+    Default,
+    /// About as small as zlib's level 6, or smaller.
+    Small,
+}
+
+/// The packed message does not fit: give it [`bound`](super::bound) bytes, or send it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the target has no room for the packed message: give it bound(format, bytes) bytes, or send it unpacked"
+)]
+pub struct TargetTooSmall;
+
+impl From<Full> for TargetTooSmall {
+    fn from(_: Full) -> TargetTooSmall {
+        TargetTooSmall
+    }
+}
+
+/// Packs whole messages. It keeps its scratch memory (about 170 KiB; `Small` allocates more at its first use), so
+/// that packing does not allocate: keep one per thread.
+pub struct Packer {
+    segments: Segments,
+    small: Option<Small>,
+}
+
+impl Default for Packer {
+    fn default() -> Packer {
+        Packer::new()
+    }
+}
+
+impl Packer {
+    /// Allocates the scratch memory.
+    pub fn new() -> Packer {
+        Packer { segments: Segments::new(), small: None }
+    }
+
+    /// Packs one message. Returns the bytes written: never more than [`bound`](super::bound) says, and nothing after
+    /// them is touched on success by more than scratch writes inside `target`.
+    pub fn pack(
+        &mut self,
+        format: Format,
+        effort: Effort,
+        source: &[u8],
+        target: &mut [u8],
+    ) -> Result<usize, TargetTooSmall> {
+        let bytes = target.len();
+        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        let target = unsafe { core::slice::from_raw_parts_mut(target.as_mut_ptr().cast(), bytes) };
+        self.pack_uninit(format, effort, source, target)
+    }
+
+    /// [`pack`](Packer::pack) into memory that need not be initialized. On success the bytes that were returned are.
+    pub fn pack_uninit(
+        &mut self,
+        format: Format,
+        effort: Effort,
+        source: &[u8],
+        target: &mut [MaybeUninit<u8>],
+    ) -> Result<usize, TargetTooSmall> {
+        if effort == Effort::Small
+            && let Some(bytes) = self.pack_small(format, source, target)
+        {
+            return Ok(bytes);
+        }
+        let mut bits = Bits::new(target, 0, 0);
+        frame::front(format, effort, 15, &mut bits);
+        if !bits.fits() {
+            return Err(TargetTooSmall);
+        }
+        self.segments.all(source, &mut bits)?;
+        bits.align();
+        let sum = checksum::update(format, checksum::initial(format), source);
+        frame::back(format, sum, source.len() as u64, &mut bits);
+        if bits.fits() { Ok(bits.bytes()) } else { Err(TargetTooSmall) }
+    }
+
+    fn pack_small(&mut self, format: Format, source: &[u8], target: &mut [MaybeUninit<u8>]) -> Option<usize> {
+        if self.small.is_none() {
+            self.small = Small::new();
+        }
+        let room = target.len().min(bound(format, source.len()));
+        self.small.as_mut()?.pack(format, source, &mut target[..room])
+    }
+}
+
+/// A compressor of libdeflate.
+struct Small(NonNull<sys::libdeflate_compressor>);
+
+// SAFETY: the compressor is plain memory without ties to a thread, and it is used through `&mut` only.
+unsafe impl Send for Small {}
+
+impl Small {
+    const LEVEL: i32 = 7;
+
+    fn new() -> Option<Small> {
+        // SAFETY: the level is one that libdeflate has; null is handled.
+        NonNull::new(unsafe { sys::libdeflate_alloc_compressor(Small::LEVEL) }).map(Small)
+    }
+
+    fn pack(&mut self, format: Format, source: &[u8], target: &mut [MaybeUninit<u8>]) -> Option<usize> {
+        let pack = match format {
+            Format::Raw => sys::libdeflate_deflate_compress,
+            Format::Zlib => sys::libdeflate_zlib_compress,
+            Format::Gzip => sys::libdeflate_gzip_compress,
+        };
+        let (source, target) =
+            ((source.as_ptr().cast(), source.len()), (target.as_mut_ptr().cast(), target.len()));
+        // SAFETY: the compressor is alive; pointers and lengths are those of the slices, which do not overlap.
+        let bytes = unsafe { pack(self.0.as_ptr(), source.0, source.1, target.0, target.1) };
+        (bytes != 0).then_some(bytes)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // SAFETY: it came from libdeflate and is not used any more.
+        unsafe { sys::libdeflate_free_compressor(self.0.as_ptr()) };
+    }
+}

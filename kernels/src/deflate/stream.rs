@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A message in pieces: [`PackStream`].
+//!
+//! Flow    input ──copy──▶ `buffer` (history, then up to 32 KiB that wait) ──a block, when it is full or flushed──▶
+//!         the caller's output if there is room, else `pending` ──▶ output
+//! Layout  `buffer` is 64 KiB: `..done` is history, `done..filled` waits; when it is full, its upper half moves down.
+//! Order   a flush happens once everything before it was read; what a push could not write, the next one does.
+//! Owner   everything is allocated by `new`; `reset` starts the next message in the same memory.
+
+use super::bits::Bits;
+use super::block::stored;
+use super::codes::WINDOW_BYTES;
+use super::segment::Segments;
+use super::{Effort, Format, checksum, frame};
+use core::mem::MaybeUninit;
+
+/// What a push does after its input was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// Waits for more.
+    None,
+    /// Writes all that was read, up to a whole byte: a reader can unpack all of it (zlib's `Z_SYNC_FLUSH`).
+    Sync,
+    /// The same, and forgets the history: a reader can start here (zlib's `Z_FULL_FLUSH`).
+    Full,
+    /// Ends the message.
+    Finish,
+}
+
+/// What one push did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pushed {
+    /// Bytes of the input that were read.
+    pub read: usize,
+    /// Bytes of the output that were written.
+    pub written: usize,
+    /// Whether there is more to write: push again with the rest of the input, new output and the same flush.
+    pub more: bool,
+}
+
+const BUFFER_BYTES: usize = 2 * WINDOW_BYTES;
+/// The most that is written at once: front, a stored block of 32 KiB, a flush, the back.
+const PENDING_BYTES: usize = WINDOW_BYTES + 64;
+
+/// Packs one message after the other, each in pieces of any size, with bounded memory (about 270 KiB).
+pub struct PackStream {
+    segments: Segments,
+    format: Format,
+    effort: Effort,
+    window_bits: u32,
+    buffer: Box<[u8]>,
+    done: usize,
+    filled: usize,
+    pending: Box<[u8]>,
+    pending_at: usize,
+    pending_end: usize,
+    hold: u64,
+    count: u32,
+    sum: u32,
+    total: u64,
+    begun: bool,
+    ended: bool,
+    /// Whether something was read since the last flush.
+    unflushed: bool,
+}
+
+impl PackStream {
+    /// Allocates everything.
+    pub fn new(format: Format, effort: Effort) -> PackStream {
+        PackStream {
+            segments: Segments::new(),
+            format,
+            effort,
+            window_bits: 15,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            done: 0,
+            filled: 0,
+            pending: vec![0; PENDING_BYTES].into_boxed_slice(),
+            pending_at: 0,
+            pending_end: 0,
+            hold: 0,
+            count: 0,
+            sum: checksum::initial(format),
+            total: 0,
+            begun: false,
+            ended: false,
+            unflushed: true,
+        }
+    }
+
+    /// Drops what was begun and starts the next message.
+    pub fn reset(&mut self, format: Format, effort: Effort) {
+        self.segments.clear();
+        (self.format, self.effort, self.window_bits) = (format, effort, 15);
+        (self.done, self.filled, self.pending_at, self.pending_end) = (0, 0, 0, 0);
+        (self.hold, self.count) = (0, 0);
+        (self.sum, self.total) = (checksum::initial(format), 0);
+        (self.begun, self.ended, self.unflushed) = (false, false, true);
+    }
+
+    /// Keeps distances within 2^`bits` bytes (8–15; 15 until called): what the reader's window holds.
+    pub fn set_window_bits(&mut self, bits: u32) {
+        self.window_bits = bits.clamp(8, 15);
+    }
+
+    /// Takes another effort for what is written from now on.
+    pub fn set_effort(&mut self, effort: Effort) {
+        self.effort = effort;
+    }
+
+    /// Gives the stream history that the reader has as well (its preset dictionary, which ends with `bytes`). Call it
+    /// before the first push. A zlib frame does not tell the reader about it: that is for `Format::Raw`.
+    pub fn set_history(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(WINDOW_BYTES)..];
+        self.segments.clear();
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        self.segments.learn(&self.buffer[..bytes.len()]);
+        (self.done, self.filled) = (bytes.len(), bytes.len());
+    }
+
+    /// Bytes of the message read so far.
+    pub fn total_in(&self) -> u64 {
+        self.total
+    }
+
+    /// The check value of what was read so far: Adler-32 for zlib, CRC-32 for gzip, 0 for raw.
+    pub fn check_value(&self) -> u32 {
+        self.sum
+    }
+
+    /// Whether the message ended and all of it was written.
+    pub fn is_finished(&self) -> bool {
+        self.ended && self.pending_at == self.pending_end
+    }
+
+    /// Reads input and writes output, as much as there is of both. A flush takes effect when all input was read. A
+    /// second flush without input in between writes nothing. After the end, nothing is read.
+    pub fn push(&mut self, input: &[u8], output: &mut [u8], flush: Flush) -> Pushed {
+        let bytes = output.len();
+        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        let output = unsafe { core::slice::from_raw_parts_mut(output.as_mut_ptr().cast(), bytes) };
+        self.push_uninit(input, output, flush)
+    }
+
+    /// [`push`](PackStream::push) into memory that need not be initialized.
+    pub fn push_uninit(&mut self, input: &[u8], output: &mut [MaybeUninit<u8>], flush: Flush) -> Pushed {
+        let (mut read, mut written) = (0, 0);
+        loop {
+            written += self.drain(&mut output[written..]);
+            let more = self.pending_at != self.pending_end;
+            if more || self.ended {
+                return Pushed { read, written, more };
+            }
+            if self.filled == BUFFER_BYTES && self.done == BUFFER_BYTES {
+                self.buffer.copy_within(WINDOW_BYTES.., 0);
+                self.segments.rebase(WINDOW_BYTES);
+                (self.done, self.filled) = (WINDOW_BYTES, WINDOW_BYTES);
+            }
+            let room = (BUFFER_BYTES - self.filled).min(WINDOW_BYTES - (self.filled - self.done));
+            let take = room.min(input.len() - read);
+            let piece = &input[read..read + take];
+            self.buffer[self.filled..self.filled + take].copy_from_slice(piece);
+            self.sum = checksum::update(self.format, self.sum, piece);
+            self.total += take as u64;
+            self.filled += take;
+            read += take;
+            self.unflushed |= take != 0;
+            let flush_now = if read == input.len() { flush } else { Flush::None };
+            let full = take == room && self.filled != self.done;
+            match flush_now {
+                Flush::None if !full => return Pushed { read, written, more: false },
+                Flush::Sync | Flush::Full if !self.unflushed => return Pushed { read, written, more: false },
+                _ => written += self.write(&mut output[written..], flush_now),
+            }
+        }
+    }
+
+    /// Moves waiting output out. Returns how many bytes.
+    fn drain(&mut self, output: &mut [MaybeUninit<u8>]) -> usize {
+        let waiting = &self.pending[self.pending_at..self.pending_end];
+        let take = waiting.len().min(output.len());
+        for (target, source) in output.iter_mut().zip(waiting) {
+            target.write(*source);
+        }
+        self.pending_at += take;
+        take
+    }
+
+    /// Writes what waits as one block, and what the flush asks for. Returns the bytes that went to `output`.
+    fn write(&mut self, output: &mut [MaybeUninit<u8>], flush: Flush) -> usize {
+        let direct = output.len() >= self.filled - self.done + 64;
+        let pending = &mut *self.pending;
+        // SAFETY: the same bytes; only initialized bytes are ever written to them.
+        let pending = unsafe { core::slice::from_raw_parts_mut(pending.as_mut_ptr().cast(), pending.len()) };
+        let mut bits = Bits::new(if direct { output } else { pending }, self.hold, self.count);
+        if !self.begun {
+            frame::front(self.format, self.effort, self.window_bits, &mut bits);
+            self.begun = true;
+        }
+        let last = flush == Flush::Finish;
+        if self.done != self.filled || last {
+            let buffer = &self.buffer[..self.filled];
+            let done = self.segments.one(buffer, self.done, 1 << self.window_bits, last, &mut bits);
+            debug_assert!(done.is_ok(), "there is room for a stored block");
+            self.done = self.filled;
+        }
+        match flush {
+            Flush::None => {}
+            Flush::Sync | Flush::Full => {
+                stored(&[], false, &mut bits);
+                self.unflushed = false;
+                if flush == Flush::Full {
+                    self.segments.clear();
+                    (self.done, self.filled) = (0, 0);
+                }
+            }
+            Flush::Finish => {
+                bits.align();
+                frame::back(self.format, self.sum, self.total, &mut bits);
+                self.ended = true;
+            }
+        }
+        debug_assert!(bits.fits());
+        (self.hold, self.count) = bits.rest();
+        let bytes = bits.bytes();
+        if direct {
+            return bytes;
+        }
+        (self.pending_at, self.pending_end) = (0, bytes);
+        0
+    }
+}
