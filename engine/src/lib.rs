@@ -27,6 +27,8 @@ pub mod config;
 pub mod region;
 pub mod observe;
 pub mod complete;
+#[cfg(all(feature = "transform", not(loom)))]
+pub mod codec;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;

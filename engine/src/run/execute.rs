@@ -21,7 +21,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    fn streams(&self, descriptor: &Descriptor) -> bool {
+    pub(super) fn streams(&self, descriptor: &Descriptor) -> bool {
         !descriptor.flags().has(Flags::CACHE_CONTROL)
             && descriptor.size as usize >= self.hands.streaming_from_bytes()
     }
@@ -125,6 +125,10 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
                     source_stride,
                 );
             }
+            #[cfg(feature = "transform")]
+            Opcode::SEAL | Opcode::OPEN | Opcode::PACK | Opcode::UNPACK => {
+                done = super::transform::run(descriptor, context);
+            }
             // Validation lets no other opcode through.
             _ => done = record::ended(Status::BAD_OPCODE),
         }
@@ -174,7 +178,7 @@ unsafe fn fill(descriptor: &Descriptor, context: &Context<'_>) {
 
 /// Stores in ascending address order, one at a time: what STRICT_ORDER asks for. x86 keeps the order of stores;
 /// elsewhere each is Release.
-unsafe fn copy_in_order(to: *mut u8, from: *const u8, bytes: usize) {
+pub(super) unsafe fn copy_in_order(to: *mut u8, from: *const u8, bytes: usize) {
     for index in 0..bytes {
         // SAFETY: the caller vouches for both ranges.
         unsafe {

@@ -19,6 +19,8 @@ mod fork;
 mod inline;
 pub(crate) mod record;
 mod share;
+#[cfg(feature = "transform")]
+mod transform;
 mod validate;
 mod worker;
 
@@ -77,7 +79,7 @@ impl Hands {
 
 /// What the software executors can do.
 pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
-    Capabilities::none(queue_depth)
+    let all = Capabilities::none(queue_depth)
         .with(Opcode::NOOP)
         .with(Opcode::BATCH)
         .with(Opcode::DRAIN)
@@ -92,5 +94,10 @@ pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
         .with(Opcode::CRC)
         .with(Opcode::COPY_CRC)
         .with(Opcode::CACHE_FLUSH)
-        .with(Opcode::STRIDED_COPY)
+        .with(Opcode::STRIDED_COPY);
+    if cfg!(feature = "transform") {
+        all.with(Opcode::SEAL).with(Opcode::OPEN).with(Opcode::PACK).with(Opcode::UNPACK)
+    } else {
+        all
+    }
 }

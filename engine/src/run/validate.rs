@@ -13,8 +13,13 @@
 //! | CRC, COPY_CRC | bits 16–18 |
 //! | FILL | bit 18 |
 //! | CACHE_FLUSH | CACHE_CONTROL: write back without evicting |
+//! | SEAL, OPEN (feature `transform`) | as MEMMOVE |
+//! | PACK, UNPACK (feature `transform`; a record must be requested) | as MEMMOVE, but not READBACK |
 //!
 //! ¹ not NOOP, BATCH, DRAIN  ² only in a member of a batch
+
+#[cfg(feature = "transform")]
+mod transform;
 
 use memlift_spec::limits::{
     BATCH_MAX, BATCH_MIN, DELTA_ENTRY_BYTES, DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX,
@@ -57,6 +62,8 @@ fn allowed(opcode: Opcode) -> Option<u32> {
         Opcode::CRC => WORKS | CRC_BITS,
         Opcode::COPY_CRC => WORKS | WRITES | CRC_BITS,
         Opcode::CACHE_FLUSH => WORKS | Flags::CACHE_CONTROL.0,
+        Opcode::SEAL | Opcode::OPEN => WORKS | WRITES,
+        Opcode::PACK | Opcode::UNPACK => WORKS | WRITES & !Flags::READBACK.0,
         _ => return None,
     })
 }
@@ -64,7 +71,13 @@ fn allowed(opcode: Opcode) -> Option<u32> {
 fn yields_result(opcode: Opcode) -> bool {
     matches!(
         opcode,
-        Opcode::COMPARE | Opcode::COMPARE_PATTERN | Opcode::DELTA_CREATE | Opcode::CRC | Opcode::COPY_CRC
+        Opcode::COMPARE
+            | Opcode::COMPARE_PATTERN
+            | Opcode::DELTA_CREATE
+            | Opcode::CRC
+            | Opcode::COPY_CRC
+            | Opcode::PACK
+            | Opcode::UNPACK
     )
 }
 
@@ -191,6 +204,12 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
         }
         // SAFETY: the caller vouches for the operand block.
         Opcode::STRIDED_COPY => unsafe { check_strided(descriptor) },
+        // SAFETY: as above.
+        #[cfg(feature = "transform")]
+        Opcode::SEAL | Opcode::OPEN => unsafe { transform::check_seal(descriptor) },
+        // SAFETY: as above.
+        #[cfg(feature = "transform")]
+        Opcode::PACK | Opcode::UNPACK => unsafe { transform::check_pack(descriptor) },
         _ => Err(Status::BAD_OPCODE),
     }
 }
