@@ -62,6 +62,7 @@ test-python: package
 test-quick: build
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench copy --quick
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench ipc --quick
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench transform --quick
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
@@ -69,7 +70,7 @@ soak: build
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels $(FALLBACK_CRATES) -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
 
-## build   Leaves target/release/memlift, and the Python package in .venv
+## build   Leaves target/release/memlift and the drop-ins beside it, and the Python package in .venv
 build: binary package
 
 rust:
@@ -79,7 +80,7 @@ venv:
 	@tools/setup venv
 
 binary: rust
-	$(CARGO) build --release -p memlift-cli
+	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib
 
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)

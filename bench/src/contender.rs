@@ -21,7 +21,7 @@ use crate::ours::Memlift;
 use crate::{BenchError, machine, reference};
 
 /// First argument of a contender's process. No command of the CLI has this name.
-const CHILD_ARGUMENT: &str = "--memlift-bench-contender";
+pub(crate) const CHILD_ARGUMENT: &str = "--memlift-bench-contender";
 /// glibc's name for the size from which it stops storing through the cache.
 const TUNABLE: &str = "glibc.cpu.x86_non_temporal_threshold";
 
@@ -171,6 +171,7 @@ pub fn child() -> Option<ExitCode> {
         Some("memlift") => Memlift::get(false).and_then(|copier| serve(&copier, arguments)),
         Some("memlift_1core") => Memlift::get(true).and_then(|copier| serve(&copier, arguments)),
         Some("glibc") => serve(&Glibc::new(), arguments),
+        Some(crate::probe::NAME) => crate::probe::serve(arguments),
         _ => Err(bad_wish("who?")),
     };
     Some(match served {

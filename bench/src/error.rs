@@ -53,6 +53,14 @@ pub enum BenchError {
         /// What it says.
         reason: String,
     },
+    /// A library that was to be measured.
+    #[error("{library}: {reason}")]
+    Library {
+        /// Which.
+        library: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// No Python was found.
     #[error(
         "no Python was found: activate a virtual environment, run `make build` (it leaves one in .venv), or \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] measures here, [`ipc`] lets Python measure ──▶
-//!          pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] and [`transform`] measure here, [`ipc`] lets Python
+//!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
 //! Not here a verdict that depends on anything but the rows' own numbers
@@ -25,6 +25,8 @@ mod ipc;
 mod machine;
 #[expect(unsafe_code, reason = "calls the engine on raw memory")]
 mod ours;
+#[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
+mod probe;
 mod python;
 mod record;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
@@ -32,17 +34,19 @@ mod reference;
 mod row;
 mod statistics;
 mod tour;
+mod transform;
 
 pub use contender::child;
 pub use definition::Definition;
 pub use dropins::Dropin;
 pub use error::BenchError;
+pub use probe::{Compared, compare};
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
 pub use tour::{TourOptions, tour};
 
 /// The services that have benches.
-pub const SERVICES: &[&str] = &["copy", "ipc"];
+pub const SERVICES: &[&str] = &["copy", "ipc", "transform"];
 
 /// What `memlift bench` was asked for.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +87,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
     let mut sink = row::Sink::new(options.json);
     let failed = match service {
         "copy" => copy::run(&definitions, options, &mut sink)?,
+        "transform" => transform::run(&definitions, options, &mut sink)?,
         _ => ipc::run(&definitions, options, &mut sink)?,
     };
     let rows = sink.finish();

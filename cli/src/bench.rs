@@ -14,6 +14,7 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
     let service = match service {
         BenchService::Copy => "copy",
         BenchService::Ipc => "ipc",
+        BenchService::Transform => "transform",
     };
     let summary = memlift_bench::run(service, options).map_err(failure)?;
     let count = |verdict| summary.count(verdict);
@@ -29,8 +30,8 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "of {} rows {} are ok, {short} fall short of their target, {missing} have no rival here (memlift doctor, section \
-         Python, says what to install)",
+        "of {} rows {} are ok, {short} fall short of their target, {missing} have no rival here (each says what to \
+         install)",
         summary.rows.len(),
         count(Verdict::Ok)
     )))

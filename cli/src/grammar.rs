@@ -107,6 +107,8 @@ pub enum BenchService {
     Copy,
     /// Calls between processes
     Ipc,
+    /// Copies that seal, open, pack, unpack or check on the way
+    Transform,
 }
 
 /// Verbs of `ipc`.

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench transform`: copies that seal, open, pack, unpack and check, against what programs do today.
+//!
+//! Flow     definitions ─▶ a kind by the row's name ─▶ messages ─▶ interleaved pairs on one thread ─▶ rows
+//! Rivals   the system's libcrypto, zlib and ISA-L by dlopen, aws-lc linked; each in its best honest configuration, which
+//!          `qualifies` names
+//! Check    every output of both sides is opened or unpacked with the rival's library and compared before a pair counts
+//! Missing  a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
+//! Not here rows of nginx, which Python measures
+
+mod corpus;
+mod evp;
+#[expect(unsafe_code, reason = "calls ISA-L, a C library")]
+mod isal;
+pub(crate) mod nginx;
+#[expect(unsafe_code, reason = "calls libcrypto, a C library")]
+mod openssl;
+mod pack;
+mod pairs;
+#[expect(unsafe_code, reason = "steps a child process through a call")]
+mod steps;
+#[expect(unsafe_code, reason = "calls zlib, a C library")]
+mod zlib;
+
+use self::pack::Pack;
+use crate::definition::Definition;
+use crate::row::Sink;
+use crate::{BenchError, Options, Row};
+
+/// What a name asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Evp { seals: bool, bytes: usize },
+    Pack(Pack),
+    Unpack { bytes: usize },
+}
+
+impl Kind {
+    fn parse(name: &str) -> Option<Kind> {
+        let parts: Vec<&str> = name.split('/').collect();
+        let bytes = |text: &str| text.parse::<usize>().ok().filter(|bytes| *bytes > 0);
+        let corpus = |text: &str| match text {
+            "html" => Some(corpus::Kind::Html),
+            "js" => Some(corpus::Kind::Js),
+            "random" => Some(corpus::Kind::Random),
+            _ => None,
+        };
+        Some(match parts[..] {
+            ["evp", "seal", size] => Kind::Evp { seals: true, bytes: bytes(size)? },
+            ["evp", "open", size] => Kind::Evp { seals: false, bytes: bytes(size)? },
+            ["pack", size, kind] => {
+                Kind::Pack(Pack { bytes: bytes(size)?, kind: corpus(kind)?, fast: false })
+            }
+            ["pack", size, kind, "fast"] => {
+                Kind::Pack(Pack { bytes: bytes(size)?, kind: corpus(kind)?, fast: true })
+            }
+            ["unpack", size, "html"] => Kind::Unpack { bytes: bytes(size)? },
+            _ => return None,
+        })
+    }
+}
+
+/// Why there is no measured row.
+#[derive(Debug)]
+enum Stop {
+    /// Somebody who is compared is not here; the text says what to install.
+    Missing(String),
+    /// The measurement failed.
+    Failed(BenchError),
+}
+
+impl From<BenchError> for Stop {
+    fn from(error: BenchError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let (nginx, here): (Vec<Definition>, Vec<Definition>) =
+        definitions.iter().cloned().partition(|row| row.name.starts_with("nginx/"));
+    let mut failed = 0;
+    for definition in &here {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        let row = match Kind::parse(&definition.name) {
+            Some(Kind::Evp { seals, bytes }) => evp::row(definition, seals, bytes, options.quick),
+            Some(Kind::Pack(pack)) => pack::row(definition, pack, options.quick),
+            Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
+            None => Err(Stop::Failed(BenchError::Engine {
+                reason: format!("{} is no transform; see bench/src/transform.rs", definition.name),
+            })),
+        };
+        sink.push(row.unwrap_or_else(|stop| match stop {
+            Stop::Missing(what) => Row::missing(definition, &what),
+            Stop::Failed(error) => {
+                failed += 1;
+                Row::failed(definition, &error.to_string())
+            }
+        }));
+    }
+    failed += nginx::run(&nginx, options, sink)?;
+    Ok(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_definition_is_a_kind_or_belongs_to_nginx() {
+        for row in crate::definition::all("transform").expect("parses") {
+            assert!(row.name.starts_with("nginx/") || Kind::parse(&row.name).is_some(), "{}", row.name);
+        }
+        assert_eq!(Kind::parse("evp/seal/0"), None);
+        assert_eq!(Kind::parse("pack/4096/prose"), None);
+    }
+}
