@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a program asks of deflate, and what becomes of it.
+//!
+//! Layout  level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
+//!         level 6). Level 0 (stored) and 7–9 (small above all) are zlib-rs's, and so are all strategies but the default.
+//!         To zlib-rs, level 1 is 2: its own level 1 makes bytes that do not pack an eighth longer, more than zlib's bound.
+
+use core::ffi::{c_int, c_ulong};
+use libz_rs_sys::{Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FIXED};
+use memlift_kernels::deflate::{Effort, Format};
+
+/// What stands around the deflate stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wrap {
+    Raw,
+    Zlib,
+    Gzip,
+}
+
+impl Wrap {
+    /// `adler` of a stream that has not begun.
+    pub const fn first_sum(self) -> c_ulong {
+        match self {
+            Wrap::Raw | Wrap::Zlib => 1,
+            Wrap::Gzip => 0,
+        }
+    }
+
+    pub const fn format(self) -> Format {
+        match self {
+            Wrap::Raw => Format::Raw,
+            Wrap::Zlib => Format::Zlib,
+            Wrap::Gzip => Format::Gzip,
+        }
+    }
+}
+
+/// The arguments of `deflateInit2`, checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    pub level: c_int,
+    /// 9–15.
+    pub window_bits: u32,
+    pub wrap: Wrap,
+    pub mem_level: c_int,
+    pub strategy: c_int,
+}
+
+impl Settings {
+    /// `None`: zlib refuses them.
+    pub fn new(
+        level: c_int,
+        method: c_int,
+        bits: c_int,
+        mem_level: c_int,
+        strategy: c_int,
+    ) -> Option<Settings> {
+        let (wrap, bits) = match bits {
+            ..0 => (Wrap::Raw, bits.checked_neg()?),
+            0..16 => (Wrap::Zlib, bits),
+            16.. => (Wrap::Gzip, bits - 16),
+        };
+        let fine = method == Z_DEFLATED
+            && (1..=9).contains(&mem_level)
+            && (8..=15).contains(&bits)
+            && (bits != 8 || wrap == Wrap::Zlib);
+        let window_bits = bits.max(9) as u32; // zlib has no 256-byte windows either
+        fine.then_some(Settings { level: 0, window_bits, wrap, mem_level, strategy: 0 })?
+            .with(level, strategy)
+    }
+
+    /// The same with another level and strategy.
+    pub fn with(&self, level: c_int, strategy: c_int) -> Option<Settings> {
+        let level = if level == Z_DEFAULT_COMPRESSION { 6 } else { level };
+        let fine = (0..=9).contains(&level) && (0..=Z_FIXED).contains(&strategy);
+        fine.then_some(Settings { level, strategy, ..*self })
+    }
+
+    pub fn is_fast(&self) -> bool {
+        (1..=6).contains(&self.level) && self.strategy == Z_DEFAULT_STRATEGY
+    }
+
+    /// Whether zlib looks for matches lazily at this level: it packs what it has before it changes over.
+    pub fn is_lazy(&self) -> bool {
+        self.level > 3
+    }
+
+    pub fn effort(&self) -> Effort {
+        if self.level == 1 { Effort::Fast } else { Effort::Default }
+    }
+
+    /// The level for zlib-rs.
+    pub fn ported_level(&self) -> c_int {
+        if self.level == 1 { 2 } else { self.level }
+    }
+
+    /// `windowBits` as `deflateInit2` takes them.
+    pub fn signed_bits(&self) -> c_int {
+        let bits = self.window_bits as c_int;
+        match self.wrap {
+            Wrap::Raw => -bits,
+            Wrap::Zlib => bits,
+            Wrap::Gzip => bits + 16,
+        }
+    }
+
+    pub const fn window_bytes(&self) -> usize {
+        1 << self.window_bits
+    }
+
+    /// The front of the frame, and how many bytes of it count.
+    pub fn front(&self) -> ([u8; 10], usize) {
+        match self.wrap {
+            Wrap::Raw => ([0; 10], 0),
+            Wrap::Zlib => {
+                let level = match self.level {
+                    0 | 1 => 0,
+                    2..6 => 1,
+                    6 => 2,
+                    _ => 3,
+                };
+                let word = (self.window_bits as u16 - 8) << 12 | 8 << 8 | level << 6;
+                let [high, low] = (word + 31 - word % 31).to_be_bytes();
+                ([high, low, 0, 0, 0, 0, 0, 0, 0, 0], 2)
+            }
+            Wrap::Gzip => {
+                let extra = if self.level < 2 { 4 } else { 0 };
+                ([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, extra, 3], 10)
+            }
+        }
+    }
+
+    /// The back of the frame, and how many bytes of it count.
+    pub fn back(&self, sum: u32, total: u64) -> ([u8; 8], usize) {
+        let mut back = [0; 8];
+        match self.wrap {
+            Wrap::Raw => (back, 0),
+            Wrap::Zlib => {
+                back[..4].copy_from_slice(&sum.to_be_bytes());
+                (back, 4)
+            }
+            Wrap::Gzip => {
+                back[..4].copy_from_slice(&sum.to_le_bytes());
+                back[4..].copy_from_slice(&(total as u32).to_le_bytes());
+                (back, 8)
+            }
+        }
+    }
+
+    /// The most that the fast path makes of `bytes` bytes, in however many pieces without flushes; never less than zlib's.
+    pub fn bound(&self, bytes: c_ulong) -> c_ulong {
+        let session = super::fast::session_bytes(self.window_bits, true) as c_ulong;
+        let ours = bytes.saturating_add(bytes / session * 10).saturating_add(bytes / 2048).saturating_add(64);
+        ours.max(compress_bound(bytes).saturating_add(12))
+    }
+}
+
+/// zlib's `compressBound`.
+pub const fn compress_bound(bytes: c_ulong) -> c_ulong {
+    let extra = (bytes >> 12) + (bytes >> 14) + (bytes >> 25) + 13;
+    bytes.saturating_add(extra)
+}
+
+/// What nothing exceeds, whatever the settings.
+pub const fn any_bound(bytes: c_ulong) -> c_ulong {
+    let extra = (bytes >> 3) + (bytes >> 6) + 32;
+    bytes.saturating_add(extra)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fronts_are_those_of_zlib() {
+        let front = |level, bits| Settings::new(level, 8, bits, 8, 0).map(|settings| settings.front());
+        assert_eq!(front(6, 15).map(|(bytes, _)| [bytes[0], bytes[1]]), Some([0x78, 0x9c]));
+        assert_eq!(front(1, 15).map(|(bytes, _)| [bytes[0], bytes[1]]), Some([0x78, 0x01]));
+        assert_eq!(front(5, 9).map(|(bytes, _)| [bytes[0], bytes[1]]), Some([0x18, 0x57]));
+        assert_eq!(front(-1, -9).map(|(_, bytes)| bytes), Some(0));
+        assert!(front(10, 15).is_none() && front(6, -8).is_none() && front(6, 24).is_none());
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that a stream keeps between two calls: from the program's `zalloc`, else from malloc.
+//!
+//! Owner   [`Memory`] is how to get and free it, taken from the `z_stream` at initialization. A [`Buffer`] has to be
+//!         given back by [`Buffer::free`]: it has no `Drop`, because programs with an arena (nginx) drop a stream without
+//!         a word, and then nothing of it may be touched any more.
+
+use core::ffi::{c_uint, c_void};
+use core::ptr::{self, NonNull};
+use libz_rs_sys::{alloc_func, free_func, z_stream};
+
+/// How a stream gets memory.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    zalloc: alloc_func,
+    zfree: free_func,
+    opaque: *mut c_void,
+}
+
+unsafe extern "C" fn from_malloc(_: *mut c_void, items: c_uint, bytes: c_uint) -> *mut c_void {
+    // SAFETY: malloc takes any size; 2^64 is not reached.
+    unsafe { libc::malloc(items as usize * bytes as usize) }
+}
+
+unsafe extern "C" fn to_free(_: *mut c_void, memory: *mut c_void) {
+    // SAFETY: it came from `from_malloc`, as zlib.h asks of whoever calls this.
+    unsafe { libc::free(memory) };
+}
+
+/// Sets the functions that the program left null, as zlib does.
+///
+/// # Safety
+/// `strm` is valid.
+pub unsafe fn fill_in(strm: *mut z_stream) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        if (*strm).zalloc.is_none() {
+            (*strm).zalloc = Some(from_malloc);
+            (*strm).opaque = ptr::null_mut();
+        }
+        if (*strm).zfree.is_none() {
+            (*strm).zfree = Some(to_free);
+        }
+    }
+}
+
+impl Memory {
+    /// That of a stream whose functions were filled in.
+    ///
+    /// # Safety
+    /// `strm` is valid.
+    pub unsafe fn of(strm: *const z_stream) -> Memory {
+        // SAFETY: the caller vouches for it.
+        let (zalloc, zfree, opaque) = unsafe { ((*strm).zalloc, (*strm).zfree, (*strm).opaque) };
+        Memory { zalloc: zalloc.unwrap_or(from_malloc), zfree: zfree.unwrap_or(to_free), opaque }
+    }
+
+    /// Whether the program brought its own, which may be an arena of a size that it reckoned beforehand.
+    pub fn is_foreign(&self) -> bool {
+        !core::ptr::fn_addr_eq(self.zalloc, from_malloc as alloc_func)
+    }
+
+    /// Memory for a value, which is moved there. Without memory the value comes back.
+    pub fn keep<T>(&self, value: T) -> Result<NonNull<T>, T> {
+        const { assert!(align_of::<T>() <= 8) };
+        let Some(place) = self.get(size_of::<T>()) else { return Err(value) };
+        let place = place.cast::<T>();
+        // SAFETY: as many bytes as a T, aligned to 8.
+        unsafe { place.write(value) };
+        Ok(place)
+    }
+
+    /// Frees what [`keep`](Memory::keep) got.
+    ///
+    /// # Safety
+    /// `place` came from `keep` of the same memory, and nobody uses it any more.
+    pub unsafe fn drop_kept<T>(&self, place: NonNull<T>) {
+        // SAFETY: the caller vouches for it.
+        unsafe { (self.zfree)(self.opaque, place.as_ptr().cast()) };
+    }
+
+    fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the program's function, called as zlib.h says.
+        let place = unsafe { (self.zalloc)(self.opaque, 1, u32::try_from(bytes).ok()?) };
+        NonNull::new(place.cast::<u8>()).filter(|place| place.as_ptr().addr().is_multiple_of(8))
+    }
+}
+
+/// Bytes in memory of a stream. Everything below `end` is initialized.
+pub struct Buffer {
+    start: *mut u8,
+    capacity: usize,
+    /// First byte that is of interest.
+    pub at: usize,
+    /// Behind the last byte.
+    pub end: usize,
+}
+
+impl Buffer {
+    pub const fn new() -> Buffer {
+        Buffer { start: ptr::null_mut(), capacity: 0, at: 0, end: 0 }
+    }
+
+    /// Makes the capacity at least `bytes`. `false`: there is no memory, and nothing changed.
+    pub fn reserve(&mut self, memory: &Memory, bytes: usize) -> bool {
+        if bytes <= self.capacity {
+            return true;
+        }
+        let Some(place) = memory.get(bytes) else { return false };
+        let mut larger = Buffer { start: place.as_ptr(), capacity: bytes, ..Buffer::new() };
+        larger.push(self.whole());
+        larger.at = self.at;
+        self.free(memory);
+        *self = larger;
+        true
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        if self.at == self.end {
+            return &[];
+        }
+        // SAFETY: initialized, and within the capacity.
+        unsafe { core::slice::from_raw_parts(self.start.add(self.at), self.end - self.at) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.at == self.end
+    }
+
+    /// Everything below `end`, what was of interest before included.
+    pub fn whole(&self) -> &[u8] {
+        if self.end == 0 {
+            return &[];
+        }
+        // SAFETY: initialized, and within the capacity.
+        unsafe { core::slice::from_raw_parts(self.start, self.end) }
+    }
+
+    /// Bytes that can still be added.
+    pub fn room(&self) -> usize {
+        self.capacity - self.end
+    }
+
+    /// Adds bytes. Panics if there is no room.
+    pub fn push(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.room());
+        if !bytes.is_empty() {
+            // SAFETY: there is room; the program's bytes are not in memory that only we have.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.end), bytes.len()) };
+            self.end += bytes.len();
+        }
+    }
+
+    /// Where the next bytes go; [`grow`](Buffer::grow) says how many came.
+    pub fn free_room(&mut self) -> &mut [core::mem::MaybeUninit<u8>] {
+        if self.start.is_null() {
+            return &mut [];
+        }
+        // SAFETY: behind the end, within the capacity.
+        unsafe { core::slice::from_raw_parts_mut(self.start.add(self.end).cast(), self.capacity - self.end) }
+    }
+
+    /// # Safety
+    /// The first `bytes` bytes of [`free_room`](Buffer::free_room) were written.
+    pub unsafe fn grow(&mut self, bytes: usize) {
+        assert!(bytes <= self.room());
+        self.end += bytes;
+    }
+
+    /// Keeps the last `bytes` bytes only, at the start.
+    pub fn keep_last(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.end);
+        if bytes != 0 {
+            // SAFETY: both within what is initialized.
+            unsafe { ptr::copy(self.start.add(self.end - bytes), self.start, bytes) };
+        }
+        (self.at, self.end) = (bytes, bytes);
+    }
+
+    /// Forgets all bytes, not the memory.
+    pub fn clear(&mut self) {
+        (self.at, self.end) = (0, 0);
+    }
+
+    /// A copy with memory of its own. `None`: there is none.
+    pub fn copy(&self, memory: &Memory) -> Option<Buffer> {
+        let mut copy = Buffer::new();
+        if !self.start.is_null() {
+            if !copy.reserve(memory, self.capacity) {
+                return None;
+            }
+            copy.push(self.whole());
+            copy.at = self.at;
+        }
+        Some(copy)
+    }
+
+    /// Gives the memory back.
+    pub fn free(&mut self, memory: &Memory) {
+        if !self.start.is_null() {
+            // SAFETY: it came from this memory's zalloc, and is forgotten in the next line.
+            unsafe { (memory.zfree)(memory.opaque, self.start.cast()) };
+            *self = Buffer::new();
+        }
+    }
+}

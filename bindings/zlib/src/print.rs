@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `gzprintf` and `gzvprintf`: `print.c` formats, this exports and writes.
+//!
+//! Flow    exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ zlib-rs
+
+use core::ffi::{c_char, c_int, c_uint};
+use libz_rs_sys::{Z_STREAM_ERROR, gzFile, gzerror, gzwrite};
+
+unsafe extern "C" {
+    fn memlift_z_gzprintf();
+    fn memlift_z_gzvprintf();
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {}"
+    };
+}
+
+/// As in zlib.h. Takes `(gzFile, const char *, ...)`.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn gzprintf() {
+    core::arch::naked_asm!(jump!(), sym memlift_z_gzprintf)
+}
+
+/// As in zlib.h. Takes `(gzFile, const char *, va_list)`.
+#[cfg(symbol_versions)]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn gzvprintf() {
+    core::arch::naked_asm!(
+        ".symver gzvprintf, gzvprintf@@@ZLIB_1.2.7.1",
+        jump!(),
+        sym memlift_z_gzvprintf
+    )
+}
+
+/// As in zlib.h. Takes `(gzFile, const char *, va_list)`.
+#[cfg(not(symbol_versions))]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn gzvprintf() {
+    core::arch::naked_asm!(jump!(), sym memlift_z_gzvprintf)
+}
+
+/// Writes what was formatted. Returns what `gzprintf` returns.
+///
+/// # Safety
+/// `target` is null or a file of ours; `text` is readable for `bytes` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memlift_z_write(target: gzFile, text: *const c_char, bytes: c_uint) -> c_int {
+    let mut code = 0;
+    // SAFETY: as the caller promises; zlib-rs accepts a null file.
+    unsafe {
+        let written = gzwrite(target, text.cast(), bytes);
+        if written != 0 || bytes == 0 {
+            return written;
+        }
+        gzerror(target, &mut code);
+    }
+    if code < 0 { code } else { Z_STREAM_ERROR }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The `z_stream` of the program: its buffers, its fields, its error texts.
+//!
+//! Owner   the program. It is touched through a raw pointer for the length of one call; zlib-rs gets the same pointer
+//!         while `state` points to its own state ([`with_inner`]).
+
+use crate::memory;
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
+use core::ptr;
+use libz_rs_sys::{
+    Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_STREAM_ERROR, Z_VERSION_ERROR, internal_state, z_stream,
+};
+
+/// `Z_UNKNOWN`, the `data_type` before anything was seen.
+pub const UNKNOWN: c_int = 2;
+
+/// Whether the program was compiled for a libz that we can stand in for.
+///
+/// # Safety
+/// `version` is null or a C string.
+pub unsafe fn version_fits(version: *const c_char, stream_size: c_int) -> bool {
+    // SAFETY: not null, so at least one byte.
+    !version.is_null()
+        && unsafe { *version } == b'1' as c_char
+        && stream_size as usize == size_of::<z_stream>()
+}
+
+/// Stores the text of an error and returns it.
+///
+/// # Safety
+/// `strm` is valid.
+pub unsafe fn fail(strm: *mut z_stream, code: c_int) -> c_int {
+    let text = match code {
+        Z_STREAM_ERROR => c"stream error",
+        Z_DATA_ERROR => c"data error",
+        Z_MEM_ERROR => c"insufficient memory",
+        Z_BUF_ERROR => c"buffer error",
+        Z_VERSION_ERROR => c"incompatible version",
+        _ => c"",
+    };
+    // SAFETY: the caller vouches for it; the text is never written to.
+    unsafe { (*strm).msg = text.as_ptr().cast_mut() };
+    code
+}
+
+/// The fields that a reset sets, and the default allocator where the program gave none.
+///
+/// # Safety
+/// `strm` is valid.
+pub unsafe fn begin(strm: *mut z_stream) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        (*strm).msg = ptr::null_mut();
+        (*strm).total_in = 0;
+        (*strm).total_out = 0;
+        (*strm).data_type = UNKNOWN;
+        memory::fill_in(strm);
+    }
+}
+
+/// What the program offers to read.
+///
+/// # Safety
+/// `strm` is valid, and so are `next_in` and `avail_in`; the bytes do not change while the slice lives.
+pub unsafe fn input<'a>(strm: *const z_stream) -> &'a [u8] {
+    // SAFETY: the caller vouches for it; null only ever comes with 0 bytes.
+    unsafe {
+        if (*strm).avail_in == 0 {
+            return &[];
+        }
+        core::slice::from_raw_parts((*strm).next_in, (*strm).avail_in as usize)
+    }
+}
+
+/// What the program offers to write to.
+///
+/// # Safety
+/// `strm` is valid, and so are `next_out` and `avail_out`; nobody else uses the bytes while the slice lives.
+pub unsafe fn output<'a>(strm: *mut z_stream) -> &'a mut [MaybeUninit<u8>] {
+    // SAFETY: the caller vouches for it; null only ever comes with 0 bytes.
+    unsafe {
+        if (*strm).avail_out == 0 {
+            return &mut [];
+        }
+        core::slice::from_raw_parts_mut((*strm).next_out.cast(), (*strm).avail_out as usize)
+    }
+}
+
+/// Counts bytes as read.
+///
+/// # Safety
+/// `strm` is valid and `bytes` is at most `avail_in`.
+pub unsafe fn took(strm: *mut z_stream, bytes: usize) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        (*strm).next_in = (*strm).next_in.wrapping_add(bytes);
+        (*strm).avail_in -= bytes as u32;
+        (*strm).total_in += bytes as u64;
+    }
+}
+
+/// Counts bytes as written.
+///
+/// # Safety
+/// `strm` is valid and `bytes` is at most `avail_out`.
+pub unsafe fn gave(strm: *mut z_stream, bytes: usize) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        (*strm).next_out = (*strm).next_out.wrapping_add(bytes);
+        (*strm).avail_out -= bytes as u32;
+        (*strm).total_out += bytes as u64;
+    }
+}
+
+/// Writes as much of `bytes` as there is room for. Returns how many.
+///
+/// # Safety
+/// As [`output`]; `bytes` does not overlap the output.
+pub unsafe fn write(strm: *mut z_stream, bytes: &[u8]) -> usize {
+    // SAFETY: the caller vouches for it; the length is that of the shorter one.
+    unsafe {
+        let take = bytes.len().min((*strm).avail_out as usize);
+        if take != 0 {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), (*strm).next_out, take);
+            gave(strm, take);
+        }
+        take
+    }
+}
+
+/// Calls zlib-rs on the stream while its state is in place of ours.
+///
+/// # Safety
+/// `strm` is valid; `inner` is a state of zlib-rs for such a stream, or null if the call makes one.
+pub unsafe fn with_inner<R>(
+    strm: *mut z_stream,
+    inner: &mut *mut internal_state,
+    call: impl FnOnce(*mut z_stream) -> R,
+) -> R {
+    // SAFETY: the caller vouches for it. The functions of zlib-rs are `extern "C"`: they do not unwind.
+    unsafe {
+        let ours = ptr::replace(&raw mut (*strm).state, *inner);
+        let result = call(strm);
+        *inner = ptr::replace(&raw mut (*strm).state, ours);
+        result
+    }
+}

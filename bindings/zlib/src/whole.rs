@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! libz's calls for whole buffers.
+//!
+//! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else zlib-rs
+//!         `uncompress2`: the kernels' unpacker; whatever it refuses is done again by zlib-rs, whose verdict counts
+//! Order   packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
+
+use crate::counts::{self, Row};
+use crate::deflate::compress_bound;
+use crate::export::fenced;
+use crate::pool;
+use core::ffi::{c_int, c_ulong};
+use core::mem::MaybeUninit;
+use libz_rs_sys as port;
+use libz_rs_sys::{Bytef, Z_BUF_ERROR, Z_DEFAULT_COMPRESSION, Z_OK, Z_STREAM_ERROR, uLong, uLongf};
+use memlift_kernels::deflate::{Effort, Format};
+
+/// As in zlib.h.
+///
+/// # Safety
+/// None needed.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn compressBound(bytes: uLong) -> uLong {
+    versioned!(compressBound, "1.2.0");
+    compress_bound(bytes)
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn compress(
+    target: *mut Bytef,
+    target_bytes: *mut uLongf,
+    source: *const Bytef,
+    bytes: uLong,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { compress2(target, target_bytes, source, bytes, Z_DEFAULT_COMPRESSION) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn compress2(
+    target: *mut Bytef,
+    target_bytes: *mut uLongf,
+    source: *const Bytef,
+    bytes: uLong,
+    level: c_int,
+) -> c_int {
+    // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
+    fenced(Z_STREAM_ERROR, || unsafe {
+        let level = if level == Z_DEFAULT_COMPRESSION { 6 } else { level };
+        if target.is_null() || (source.is_null() && bytes != 0) || !(1..=6).contains(&level) {
+            let code = port::compress2(target, target_bytes, source, bytes, level);
+            counts::add(Row::PackPorted, bytes, *target_bytes, code != Z_OK);
+            return code;
+        }
+        let source = slice(source, bytes);
+        let room = core::slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>(), *target_bytes as usize);
+        let effort = if level == 1 { Effort::Fast } else { Effort::Default };
+        let packed = pool::WHOLE.take().packer.pack_uninit(Format::Zlib, effort, source, room);
+        counts::add(Row::PackWhole, bytes, packed.map_or(0, |bytes| bytes as u64), packed.is_err());
+        match packed {
+            Ok(bytes) => {
+                if level == 6 {
+                    *target.add(1) = 0x9c; // what says the level, as zlib has it
+                }
+                *target_bytes = bytes as uLongf;
+                Z_OK
+            }
+            Err(_) => Z_BUF_ERROR,
+        }
+    })
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uncompress(
+    target: *mut Bytef,
+    target_bytes: *mut uLongf,
+    source: *const Bytef,
+    bytes: uLong,
+) -> c_int {
+    let mut bytes = bytes;
+    // SAFETY: as the caller promises.
+    unsafe { uncompress2(target, target_bytes, source, &mut bytes) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn uncompress2(
+    target: *mut Bytef,
+    target_bytes: *mut uLongf,
+    source: *const Bytef,
+    bytes: *mut uLong,
+) -> c_int {
+    versioned!(uncompress2, "1.2.9");
+    // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
+    fenced(Z_STREAM_ERROR, || unsafe {
+        if !target.is_null() && !source.is_null() && *target_bytes != 0 {
+            let source = slice(source, *bytes);
+            let unpacked =
+                pool::UNPACK.take().unpack_raw(Format::Zlib, source, target, *target_bytes as usize);
+            if let Ok(unpacked) = unpacked {
+                (*target_bytes, *bytes) = (unpacked.written as uLongf, unpacked.read as uLong);
+                counts::add(Row::UnpackWhole, unpacked.read as u64, unpacked.written as u64, false);
+                return Z_OK;
+            }
+        }
+        let code = port::uncompress2(target, target_bytes, source, bytes);
+        counts::add(Row::UnpackPorted, *bytes, *target_bytes, code != Z_OK);
+        code
+    })
+}
+
+/// The bytes at a pointer that may be null if there are none.
+unsafe fn slice<'a>(start: *const Bytef, bytes: c_ulong) -> &'a [u8] {
+    // SAFETY: the caller vouches for it.
+    if bytes == 0 { &[] } else { unsafe { core::slice::from_raw_parts(start, bytes as usize) } }
+}
