@@ -111,6 +111,34 @@ pub struct IpcConfig {
     pub socket_dir: Option<PathBuf>,
 }
 
+/// How transforms store their results.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// Decided per message.
+    Adaptive,
+    /// Through the cache.
+    Temporal,
+    /// Past the cache.
+    Streaming,
+    /// Past the cache, with reads that leave it alone.
+    Isolated,
+}
+
+/// Keys under `transform.`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TransformConfig {
+    /// Most scratch memory of all transforms together, bytes.
+    pub scratch_bytes: u64,
+    /// How results are stored.
+    pub placement: Placement,
+    /// How much slower than at its best the cache must be to count as contended, percent.
+    pub contention_percent: u32,
+    /// How much neighbours may be slowed before they are spared, percent.
+    pub slowdown_percent: u32,
+    /// Whether contention is measured.
+    pub probe: bool,
+}
+
 /// The configuration of this process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -118,6 +146,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Keys under `ipc.`.
     pub ipc: IpcConfig,
+    /// Keys under `transform.`.
+    pub transform: TransformConfig,
     values: Vec<(Value, Origin)>,
     unknown_variables: Vec<String>,
 }
@@ -184,7 +214,19 @@ impl Config {
             timeout_s: Some(get("ipc.timeout_s").seconds()).filter(|seconds| *seconds > 0.0),
             socket_dir: path("ipc.socket_dir"),
         };
-        Config { engine, ipc, values, unknown_variables }
+        let transform = TransformConfig {
+            scratch_bytes: get("transform.scratch_bytes").number(),
+            placement: match get("transform.placement").text() {
+                Some("temporal") => Placement::Temporal,
+                Some("streaming") => Placement::Streaming,
+                Some("isolated") => Placement::Isolated,
+                _ => Placement::Adaptive,
+            },
+            contention_percent: get("transform.contention_percent").number() as u32,
+            slowdown_percent: get("transform.slowdown_percent").number() as u32,
+            probe: get("transform.probe").flag(),
+        };
+        Config { engine, ipc, transform, values, unknown_variables }
     }
 
     /// Every key with its value and where that came from.

@@ -117,4 +117,35 @@ pub const KEYS: &[Key] = &[
         default: || Value::Absent,
         doc: "folder for the sockets of servers with a bare name; without it they are abstract, nothing on disk",
     },
+    Key {
+        name: "transform.scratch_bytes",
+        kind: Kind::Bytes { min: 256 * 1024, max: GIB },
+        default: || Value::Bytes(8 * MIB),
+        doc: "most scratch memory of all transforms of the process together; beyond it a call gives Busy or waits",
+    },
+    Key {
+        name: "transform.placement",
+        kind: Kind::Choice(&["adaptive", "temporal", "streaming", "isolated"]),
+        default: || Value::Text("adaptive".to_owned()),
+        doc: "how results are stored: decided per message, or always through the cache, past it, or past it with \
+              reads that leave the cache alone",
+    },
+    Key {
+        name: "transform.contention_percent",
+        kind: Kind::Count { min: 0, max: 1000 },
+        default: || Value::Number(35),
+        doc: "how much slower than at its best the cache must be, in percent, to count as contended",
+    },
+    Key {
+        name: "transform.slowdown_percent",
+        kind: Kind::Count { min: 0, max: 1000 },
+        default: || Value::Number(5),
+        doc: "how much neighbours on the same caches may be slowed, in percent, before they are spared",
+    },
+    Key {
+        name: "transform.probe",
+        kind: Kind::Flag,
+        default: || Value::Flag(true),
+        doc: "whether contention is measured, by at most one percent of a core while transforms run",
+    },
 ];

@@ -27,6 +27,14 @@ pub const fn reason_text(code: u16) -> &'static str {
         2 => "in use already, and nothing is predicted to be 6 % faster",
         3 => "second best, tried to keep its prediction true",
         4 => "the only executor that is calibrated for it",
+        16 => "transform: source or target is in cache, so the result stays there, too",
+        17 => "transform: neither is in cache, and streaming was measured to be faster",
+        18 => "transform: neither is in cache, and ordinary stores were measured to be faster",
+        19 => "transform: the cache is contended, so neighbours are spared",
+        20 => "transform: as before, until the least stay is over or another way is clearly better",
+        21 => "transform: tried to keep its measurement true",
+        22 => "transform: the caller said so",
+        23 => "transform: too small to be looked at",
         _ => "unknown reason",
     }
 }

@@ -27,6 +27,7 @@ pub use calibrate::{CalibrateError, calibrate};
 pub use explain::{Candidate, Explanation, reason_text};
 pub use machine::Machine;
 pub use model::{Calibration, Curve, Line, Model, Thresholds};
+pub use residency::timed_loads;
 pub use store::{Loaded, Origin, StoreError, default_path};
 
 pub(crate) use explain::Why;
@@ -153,6 +154,11 @@ impl Placer {
                 }
             }
         }
+    }
+
+    /// Cycles, timing included, up to which a load counts as cached; 0: calibration could not tell.
+    pub fn hot_cycles(&self) -> u32 {
+        self.fast.hot_cycles.load(Ordering::Relaxed)
     }
 
     /// Without a sample: what fits well into the cache is taken to be there.

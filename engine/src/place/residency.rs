@@ -47,6 +47,16 @@ impl Residency {
     }
 }
 
+/// Cycles of one load of each address, timing included; `None` where the counter is missing or traps.
+///
+/// # Safety
+///
+/// The addresses are readable.
+pub unsafe fn timed_loads<const N: usize>(addresses: [*const u8; N]) -> Option<[u32; N]> {
+    // SAFETY: passed on from the caller.
+    clock_is_cheap().then(|| addresses.map(|address| unsafe { timed_load(address) }))
+}
+
 /// How many of the lines sampled are in cache.
 unsafe fn hot_lines(buffer: *const u8, bytes: usize, hot_cycles: u32) -> usize {
     // SAFETY: passed on from the caller.

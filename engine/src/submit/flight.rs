@@ -9,16 +9,17 @@
 //! Owner    `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
 
 use super::Operation;
+use super::operand::Operand;
 use crate::complete::{FutexParker, ParkWord};
 use crate::observe::{self, Executor};
 use crate::run::{Notify, generation, record};
-use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status, StridedCopy};
+use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
 pub(super) struct Flight {
     operations: UnsafeCell<Vec<Operation>>,
-    operands: UnsafeCell<Box<[StridedCopy]>>,
+    operands: UnsafeCell<Box<[Operand]>>,
     list: UnsafeCell<Box<[Descriptor]>>,
     records: Box<[UnsafeCell<Completion>]>,
     head: UnsafeCell<Completion>,
@@ -39,10 +40,10 @@ unsafe impl Sync for Flight {}
 impl Flight {
     /// One operation and the descriptor that drives it.
     pub fn single(operation: Operation, executor: Executor) -> (Arc<Flight>, Descriptor) {
-        let strided = matches!(operation, Operation::CopyStrided { .. });
-        let mut flight = Flight::new(vec![operation], usize::from(strided), 0, executor);
+        let operands = usize::from(operation.opcode().is_private());
+        let mut flight = Flight::new(vec![operation], operands, 0, executor);
         let this = Arc::get_mut(&mut flight).expect("not shared yet");
-        let mut none = StridedCopy::new(0, 0, 0);
+        let mut none = Operand::None;
         let operand = this.operands.get_mut().first_mut().unwrap_or(&mut none);
         let mut descriptor = this.operations.get_mut()[0].describe(operand);
         descriptor.completion_address = this.head.get().expose_provenance() as u64;
@@ -84,7 +85,7 @@ impl Flight {
             bytes,
             start_ns: observe::now_ns(),
             operations: UnsafeCell::new(operations),
-            operands: UnsafeCell::new(vec![StridedCopy::new(0, 0, 0); operands].into_boxed_slice()),
+            operands: UnsafeCell::new(vec![Operand::None; operands].into_boxed_slice()),
             list: UnsafeCell::new(
                 vec![Descriptor::new(Opcode::NOOP, Flags::NONE); members].into_boxed_slice(),
             ),
@@ -143,6 +144,15 @@ impl Flight {
         assert!(self.settled());
         // SAFETY: settled, so the executor is done with the cells; the caller is the only other one to look.
         unsafe { std::mem::take(&mut *self.operations.get()) }
+    }
+
+    /// The tag that SEAL number `index` made.
+    #[cfg(feature = "transform")]
+    pub fn tag(&self, index: usize) -> Option<[u8; 16]> {
+        assert!(self.settled());
+        // SAFETY: settled, so the executor is done with the block; nobody writes it any more.
+        let operands = unsafe { &*self.operands.get() };
+        operands.get(index)?.tag()
     }
 
     /// The operations back from a flight that was not taken by any executor.

@@ -5,9 +5,18 @@
 //! Owner   the operation owns or leases its buffers; see `buffer`
 
 use super::buffer::{Source, Target};
+use super::operand::Operand;
 use super::{Cache, Reason};
+#[cfg(feature = "transform")]
+use crate::codec::SealKey;
 use memlift_spec::limits::{DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX, TRANSFER_BYTES_MAX};
+#[cfg(feature = "transform")]
+use memlift_spec::operand::HINT_PRIVATE;
 use memlift_spec::{Descriptor, Flags, Opcode, StridedCopy};
+#[cfg(feature = "transform")]
+use memlift_spec::{Effort, Format, PackBlock, SealBlock};
+#[cfg(feature = "transform")]
+use std::sync::Arc;
 
 /// What FILL repeats, least significant byte first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +136,64 @@ pub enum Operation {
         /// The range.
         target: Target,
     },
+    /// Encrypts all of `source` to the start of `target` with AES-GCM. The outcome has the tag.
+    #[cfg(feature = "transform")]
+    Seal {
+        /// Read; may be empty.
+        source: Source,
+        /// Written, as many bytes.
+        target: Target,
+        /// Key, nonce, additional data.
+        seal: Box<SealOptions>,
+    },
+    /// Decrypts. With a wrong tag the target is zeroed and the operation fails.
+    #[cfg(feature = "transform")]
+    Open {
+        /// Read; may be empty.
+        source: Source,
+        /// Written, as many bytes.
+        target: Target,
+        /// Key, nonce, additional data.
+        seal: Box<SealOptions>,
+        /// What sealing gave.
+        tag: [u8; 16],
+    },
+    /// Packs all of `source`. The outcome says into how many bytes, and cuts a vector to them.
+    #[cfg(feature = "transform")]
+    Pack {
+        /// Read; may be empty.
+        source: Source,
+        /// Written; its size is the capacity.
+        target: Target,
+        /// How it is encoded.
+        format: Format,
+        /// How hard to try.
+        effort: Effort,
+    },
+    /// Unpacks the stream at the start of `source`. The outcome says into how many bytes, and cuts a vector to them.
+    #[cfg(feature = "transform")]
+    Unpack {
+        /// Read.
+        source: Source,
+        /// Written; its size is the capacity.
+        target: Target,
+        /// How it is encoded.
+        format: Format,
+    },
+}
+
+/// What sealing and opening need beside their buffers.
+#[cfg(feature = "transform")]
+#[derive(Clone, Debug)]
+pub struct SealOptions {
+    /// The key.
+    pub key: Arc<SealKey>,
+    /// Seals one message under a key, ever.
+    pub nonce: [u8; 12],
+    /// Checked, not sealed.
+    pub aad: Vec<u8>,
+    /// Whether the target is read soon.
+    pub cache: Cache,
 }
 
 const EMPTY: Reason = Reason::Invalid("the buffer is empty: there is nothing to do");
@@ -159,6 +226,14 @@ impl Operation {
             Operation::DeltaApply { .. } => Opcode::DELTA_APPLY,
             Operation::CopyStrided { .. } => Opcode::STRIDED_COPY,
             Operation::CacheFlush { .. } => Opcode::CACHE_FLUSH,
+            #[cfg(feature = "transform")]
+            Operation::Seal { .. } => Opcode::SEAL,
+            #[cfg(feature = "transform")]
+            Operation::Open { .. } => Opcode::OPEN,
+            #[cfg(feature = "transform")]
+            Operation::Pack { .. } => Opcode::PACK,
+            #[cfg(feature = "transform")]
+            Operation::Unpack { .. } => Opcode::UNPACK,
         }
     }
 
@@ -176,6 +251,11 @@ impl Operation {
             | Operation::DeltaApply { target, .. }
             | Operation::CacheFlush { target } => target.bytes(),
             Operation::CopyStrided { rows, row_bytes, .. } => rows.saturating_mul(*row_bytes),
+            #[cfg(feature = "transform")]
+            Operation::Seal { source, .. }
+            | Operation::Open { source, .. }
+            | Operation::Pack { source, .. }
+            | Operation::Unpack { source, .. } => source.bytes(),
         }
     }
 
@@ -190,6 +270,11 @@ impl Operation {
             | Operation::CopyStrided { target, .. }
             | Operation::CacheFlush { target } => Some(target),
             Operation::DeltaCreate { record, .. } => Some(record),
+            #[cfg(feature = "transform")]
+            Operation::Seal { target, .. }
+            | Operation::Open { target, .. }
+            | Operation::Pack { target, .. }
+            | Operation::Unpack { target, .. } => Some(target),
             _ => None,
         }
     }
@@ -205,6 +290,11 @@ impl Operation {
             | Operation::CopyStrided { target, .. }
             | Operation::CacheFlush { target } => Some(target),
             Operation::DeltaCreate { record, .. } => Some(record),
+            #[cfg(feature = "transform")]
+            Operation::Seal { target, .. }
+            | Operation::Open { target, .. }
+            | Operation::Pack { target, .. }
+            | Operation::Unpack { target, .. } => Some(target),
             _ => None,
         }
     }
@@ -215,7 +305,7 @@ impl Operation {
             return Ok(());
         }
         let bytes = self.bytes();
-        if bytes == 0 {
+        if bytes == 0 && !self.takes_nothing() {
             return Err(EMPTY);
         }
         if bytes > TRANSFER_BYTES_MAX as usize {
@@ -256,12 +346,26 @@ impl Operation {
                 let high = *first_offset as i128 + last.max(0) + *row_bytes as i128;
                 if low < 0 || high > source.bytes() as i128 { Err(ROWS) } else { Ok(()) }
             }
+            #[cfg(feature = "transform")]
+            Operation::Seal { target, seal, .. } | Operation::Open { target, seal, .. } => {
+                let most = TRANSFER_BYTES_MAX as usize;
+                if seal.aad.len() > most { Err(LARGE) } else { room(target) }
+            }
+            #[cfg(feature = "transform")]
+            Operation::Pack { target, .. } | Operation::Unpack { target, .. } => {
+                if target.bytes() > TRANSFER_BYTES_MAX as usize { Err(LARGE) } else { Ok(()) }
+            }
             _ => Ok(()),
         }
     }
 
+    /// Whether an empty source is something to work on.
+    fn takes_nothing(&self) -> bool {
+        matches!(self.opcode(), Opcode::SEAL | Opcode::OPEN | Opcode::PACK)
+    }
+
     /// Writes everything but the completion address. `operand` is where the operand block lies, if it needs one.
-    pub(super) fn describe(&mut self, operand: &mut StridedCopy) -> Descriptor {
+    pub(super) fn describe(&mut self, operand: &mut Operand) -> Descriptor {
         let mut flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
         let hot = matches!(
             self,
@@ -271,6 +375,10 @@ impl Operation {
                 | Operation::Dualcast { cache: Cache::Hot, .. }
                 | Operation::CopyStrided { cache: Cache::Hot, .. }
         );
+        #[cfg(feature = "transform")]
+        let hot = hot
+            || matches!(self, Operation::Seal { seal, .. } | Operation::Open { seal, .. } if seal.cache == Cache::Hot)
+            || matches!(self, Operation::Pack { .. } | Operation::Unpack { .. });
         if hot {
             flags = flags.with(Flags::CACHE_CONTROL);
         }
@@ -323,10 +431,38 @@ impl Operation {
             } => {
                 descriptor.source = source.address() + *first_offset as u64;
                 descriptor.target = target.address();
-                *operand = StridedCopy::new(*rows as u64, *row_bytes as u64, *source_stride);
-                descriptor.operation[0] = std::ptr::from_mut(operand).expose_provenance() as u64;
+                let block = StridedCopy::new(*rows as u64, *row_bytes as u64, *source_stride);
+                descriptor.operation[0] = operand.put(block.into());
             }
             Operation::CacheFlush { target } => descriptor.target = target.address(),
+            #[cfg(feature = "transform")]
+            Operation::Seal { source, target, seal } => {
+                let private = source.is_private() && target.is_private();
+                let block = seal.block(Opcode::SEAL, [0; 16], private);
+                (descriptor.source, descriptor.target) = (source.address(), target.address());
+                descriptor.operation[0] = operand.put(Operand::Seal(block));
+            }
+            #[cfg(feature = "transform")]
+            Operation::Open { source, target, seal, tag } => {
+                let private = source.is_private() && target.is_private();
+                let block = seal.block(Opcode::OPEN, *tag, private);
+                (descriptor.source, descriptor.target) = (source.address(), target.address());
+                descriptor.operation[0] = operand.put(Operand::Seal(block));
+            }
+            #[cfg(feature = "transform")]
+            Operation::Pack { source, target, format, effort } => {
+                let block = PackBlock::pack(*format, *effort, target.bytes() as u64);
+                let hints = if source.is_private() && target.is_private() { HINT_PRIVATE } else { 0 };
+                (descriptor.source, descriptor.target) = (source.address(), target.address());
+                descriptor.operation[0] = operand.put(Operand::Pack(block.with_hints(hints)));
+            }
+            #[cfg(feature = "transform")]
+            Operation::Unpack { source, target, format } => {
+                let block = PackBlock::unpack(*format, target.bytes() as u64);
+                let hints = if source.is_private() && target.is_private() { HINT_PRIVATE } else { 0 };
+                (descriptor.source, descriptor.target) = (source.address(), target.address());
+                descriptor.operation[0] = operand.put(Operand::Pack(block.with_hints(hints)));
+            }
         }
         descriptor
     }
@@ -337,3 +473,19 @@ const DELTA: Reason = Reason::Invalid(
      write into (any whole number of entries to apply), a multiple of 10",
 );
 const ROWS: Reason = Reason::Invalid("a row lies outside the source");
+
+#[cfg(feature = "transform")]
+impl SealOptions {
+    /// The operand block: addresses of the key in both forms and of the additional data, which stay where they are.
+    fn block(&self, opcode: Opcode, tag: [u8; 16], private: bool) -> SealBlock {
+        let key = self.key.bytes();
+        let key_address = key.as_ptr().expose_provenance() as u64;
+        let mut block = SealBlock::open(key_address, key.len() as u32, self.nonce, tag);
+        block.opcode = opcode.0;
+        let expanded = std::ptr::from_ref(self.key.expanded()).expose_provenance() as u64;
+        block
+            .with_aad(self.aad.as_ptr().expose_provenance() as u64, self.aad.len() as u64)
+            .with_prepared(memlift_spec::operand::PREPARED_KERNELS, expanded)
+            .with_hints(if private { HINT_PRIVATE } else { 0 })
+    }
+}
