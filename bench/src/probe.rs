@@ -27,6 +27,8 @@ use crate::{BenchError, Dropin, median};
 const MESSAGE_BYTES: usize = 16 << 10;
 const PAIRS: usize = 5;
 const CHILD_MEASURES: Duration = Duration::from_millis(12);
+/// What the provider calls itself.
+const PROVIDER: &str = "memlift";
 /// What children are called.
 pub(crate) const NAME: &str = "probe";
 
@@ -62,10 +64,9 @@ impl Compared {
 /// # Errors
 /// The drop-in is not built, or a library cannot be loaded, or gave wrong bytes.
 pub fn compare(dropin: Dropin, library: &Path) -> Result<Compared, BenchError> {
-    let ours = dropin.find().ok_or_else(|| BenchError::Library {
-        library: dropin.file().to_owned(),
-        reason: dropin.advice(),
-    })?;
+    let ours = dropin
+        .find()
+        .ok_or_else(|| BenchError::Library { library: dropin.file().to_owned(), reason: dropin.advice() })?;
     let configuration = std::env::temp_dir().join(format!("memlift-probe-{}.cnf", std::process::id()));
     if dropin == Dropin::OpenSsl {
         std::fs::write(&configuration, openssl_configuration(&ours))
@@ -108,7 +109,7 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     command.env_remove("LD_PRELOAD").env_remove("OPENSSL_CONF").env_remove("MEMLIFT_STATS");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(path) = configuration {
-        command.env("OPENSSL_CONF", path);
+        command.arg(PROVIDER).env("OPENSSL_CONF", path);
     } else {
         command.env("OPENSSL_CONF", "/dev/null");
     }
@@ -135,8 +136,14 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(),
     let what = arguments.next().unwrap_or_default();
     let path: OsString = arguments.next().unwrap_or_default();
     let message = message();
-    let taken = if what == "deflate" { deflate(&path, &message) } else { gcm(&path, &message) };
-    let taken = taken.map_err(|reason| BenchError::Library { library: path.to_string_lossy().into_owned(), reason })?;
+    let provider = arguments.next();
+    let taken = if what == "deflate" {
+        deflate(&path, &message)
+    } else {
+        gcm(&path, &message, provider.as_deref().and_then(|name| name.to_str()))
+    };
+    let taken = taken
+        .map_err(|reason| BenchError::Library { library: path.to_string_lossy().into_owned(), reason })?;
     println!("{}", serde_json::to_string(&taken).expect("plain data"));
     Ok(())
 }
@@ -278,11 +285,12 @@ const SET_TAG: c_int = 0x11;
 const TAG_BYTES: usize = 16;
 const LOAD_CONFIG: u64 = 0x40;
 
-fn gcm(path: &OsString, message: &[u8]) -> Result<Taken, String> {
+/// `provider`: who must do it; libcrypto says nothing about a provider that it could not load.
+fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
     // SAFETY: the types are those that the headers of OpenSSL 3 declare for these names.
-    let (start, fetch, new, init, update, end, ctrl) = unsafe {
+    let (start, fetch, provider_of, provider_name, new, init, update, end, ctrl) = unsafe {
         (
             library
                 .get::<unsafe extern "C" fn(u64, Handle) -> c_int>(b"OPENSSL_init_crypto")
@@ -291,6 +299,12 @@ fn gcm(path: &OsString, message: &[u8]) -> Result<Taken, String> {
                 .get::<unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> Handle>(
                     b"EVP_CIPHER_fetch",
                 )
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle) -> Handle>(b"EVP_CIPHER_get0_provider")
+                .map_err(wanting)?,
+            library
+                .get::<unsafe extern "C" fn(Handle) -> *const c_char>(b"OSSL_PROVIDER_get0_name")
                 .map_err(wanting)?,
             library.get::<unsafe extern "C" fn() -> Handle>(b"EVP_CIPHER_CTX_new").map_err(wanting)?,
             library
@@ -322,6 +336,12 @@ fn gcm(path: &OsString, message: &[u8]) -> Result<Taken, String> {
         if cipher.is_null() || context.is_null() {
             return Err("it has no AES-128-GCM".to_owned());
         }
+        let serving = CStr::from_ptr(provider_name(provider_of(cipher))).to_string_lossy();
+        if provider.is_some_and(|wanted| wanted != serving) {
+            return Err(format!(
+                "it does not load the drop-in: AES-128-GCM is served by its provider `{serving}`"
+            ));
+        }
         if init(context, cipher, ptr::null_mut(), key.as_ptr(), ptr::null(), 1) != 1 {
             return Err("it takes no AES-128-GCM key".to_owned());
         }
@@ -335,11 +355,7 @@ fn gcm(path: &OsString, message: &[u8]) -> Result<Taken, String> {
         nonce[4..].copy_from_slice(&number.to_be_bytes());
         nonce
     };
-    let crypt = |seals: bool,
-                     number: u64,
-                     source: &[u8],
-                     target: &mut [u8],
-                     tag: &mut [u8; TAG_BYTES]| {
+    let crypt = |seals: bool, number: u64, source: &[u8], target: &mut [u8], tag: &mut [u8; TAG_BYTES]| {
         let nonce = nonce(number);
         let mut count: c_int = 0;
         let mut rest = [0_u8; 16];
@@ -373,13 +389,13 @@ mod tests {
         let message = message();
         let packed = deflate(&"libz.so.1".into(), &message).expect("the system has a libz");
         assert!(packed.us > 0.0 && packed.bytes < MESSAGE_BYTES / 2, "{packed:?}");
-        let sealed = gcm(&"libcrypto.so.3".into(), &message).expect("the system has an OpenSSL 3");
+        let sealed = gcm(&"libcrypto.so.3".into(), &message, None).expect("the system has an OpenSSL 3");
         assert!(sealed.us > 0.0 && sealed.bytes == MESSAGE_BYTES + TAG_BYTES, "{sealed:?}");
     }
 
     #[test]
     fn what_is_no_library_is_said() {
         assert!(deflate(&"/dev/null".into(), &message()).is_err());
-        assert!(gcm(&"libz.so.1".into(), &message()).is_err_and(|said| said.contains("OpenSSL 3")));
+        assert!(gcm(&"libz.so.1".into(), &message(), None).is_err_and(|said| said.contains("OpenSSL 3")));
     }
 }

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::dropin;
+
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
 #[command(name = "memlift", version, about, max_term_width = 100)]
@@ -86,6 +88,12 @@ pub enum Command {
         /// Cache state to assume for a copy
         #[arg(long, value_enum, default_value_t = CacheState::Cold)]
         cache: CacheState,
+    },
+    /// Drop-ins for programs as they are: zlib and OpenSSL, faster
+    Dropin {
+        /// What about them
+        #[command(subcommand)]
+        verb: dropin::Verb,
     },
     /// The configuration
     Config {

@@ -10,6 +10,7 @@ mod bench;
 mod calibrate;
 mod config;
 mod doctor;
+mod dropin;
 mod explain;
 mod exposition;
 mod failure;
@@ -70,6 +71,7 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Arguments::command(), "memlift", &mut text);
             print::line(String::from_utf8_lossy(&text).trim_end())
         }
+        Command::Dropin { verb } => dropin::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
         Command::Metrics { listen: Some(address), allow_remote, .. } => {

@@ -86,7 +86,7 @@ fn help_and_version_are_no_errors() {
 #[test]
 fn completions_name_every_verb() {
     let script = succeeds(&["completions", "bash"]);
-    for verb in ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config"] {
+    for verb in ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config", "dropin"] {
         assert!(script.contains(verb), "{verb}");
     }
 }
@@ -95,13 +95,13 @@ fn completions_name_every_verb() {
 fn doctor_reports_every_section() {
     let report = succeeds(&["doctor"]);
     for wanted in
-        ["cpu", "memory cgroup", "populate_write", "bare names", "Intel DSA", "calibration", "Python"]
+        ["cpu", "memory cgroup", "populate_write", "bare names", "AES-GCM", "Intel DSA", "calibration", "Python"]
     {
         assert!(report.contains(wanted), "{wanted}: {report}");
     }
     let document = json(&["doctor", "--json"]);
     let sections = document["sections"].as_array().expect("sections");
-    assert_eq!(sections.len(), 8);
+    assert_eq!(sections.len(), 9);
     for section in sections {
         let checks = section["checks"].as_array().expect("checks");
         assert!(!checks.is_empty(), "{section}");

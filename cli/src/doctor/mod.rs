@@ -12,6 +12,7 @@ mod facilities;
 mod ipc;
 mod memory;
 mod python;
+mod transform;
 
 use serde_json::{Value, json};
 
@@ -79,6 +80,7 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
         ("memory cgroup", memory::cgroup_checks()),
         ("kernel facilities", facilities::checks()),
         ("ipc", ipc::checks()),
+        ("transform", transform::checks()),
         ("Intel DSA", dsa::checks()),
         ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),

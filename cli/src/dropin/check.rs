@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift dropin check`: which copies of zlib and OpenSSL a program uses, whether a drop-in reaches them, and whether it
+//! would be faster on this machine.
+//!
+//! Flow     subject ─▶ files (a running process: its maps; else what the program needs) ─▶ copies ─▶ each shared library
+//!          that a drop-in reaches is measured beside it for a tenth of a second ─▶ table or JSON
+//! Exit     0 it was looked at, whatever came out · 3 there is nothing to look at
+//! Not here a change of anything
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use memlift_bench::{Compared, Dropin};
+use serde_json::{Value, json};
+
+use super::copies::{self, Copy, Found};
+use super::subject::{self, Subject};
+use super::unit::Place;
+use crate::failure::Failure;
+use crate::print;
+
+/// From this ratio on it is called a help.
+pub const HELPS: f64 = 1.05;
+
+/// Prints it.
+pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Result<(), Failure> {
+    let subject = Subject::find(subject, place)?;
+    let mut found = look(&subject)?;
+    found.remarks.extend(subject.program().and_then(|program| privileged(&program)));
+    let measured: Vec<Option<Result<Compared, String>>> = found
+        .copies
+        .iter()
+        .map(|copy| {
+            (measures && copy.reached).then(|| {
+                print::progress(&format!("measuring {} …", copy.path.display()));
+                memlift_bench::compare(copy.dropin, &copy.path).map_err(|error| error.to_string())
+            })
+        })
+        .collect();
+    let entries: Vec<(&Copy, Option<&Result<Compared, String>>)> =
+        found.copies.iter().zip(measured.iter().map(Option::as_ref)).collect();
+    if as_json {
+        let copies: Vec<Value> = entries.iter().map(|(copy, measured)| document(copy, *measured)).collect();
+        return print::json(&json!({
+            "subject": subject.name(), "kind": subject.kind(), "program": subject.program(), "copies": copies,
+            "remarks": found.remarks,
+        }));
+    }
+    print::line(&text(&subject, &entries, &found.remarks))
+}
+
+fn look(subject: &Subject) -> Result<Found, Failure> {
+    let pids = subject.processes();
+    if let (Some(pid), false) = (pids.last(), matches!(subject, Subject::Command(_))) {
+        match subject::mapped(*pid) {
+            Ok(files) => return Ok(copies::of_files(&files)),
+            // The program itself may still be looked at.
+            Err(failure) if matches!(subject, Subject::Process(_)) => return Err(failure),
+            Err(_) => {}
+        }
+    }
+    let program = subject
+        .program()
+        .ok_or_else(|| Failure::Unavailable(format!("{} names no program", subject.name())))?;
+    copies::of_program(&program).map_err(Failure::Unavailable)
+}
+
+/// A program with more rights than its caller: the loader and OpenSSL ignore the environment then.
+fn privileged(program: &Path) -> Option<String> {
+    let mode = std::fs::metadata(program).ok()?.permissions().mode();
+    (mode & 0o6000 != 0).then(|| {
+        format!(
+            "{} runs with the rights of its owner: it ignores LD_PRELOAD and OPENSSL_CONF",
+            program.display()
+        )
+    })
+}
+
+/// What is measured, per message.
+pub fn work(dropin: Dropin) -> &'static str {
+    match dropin {
+        Dropin::Libz => "gzip level 6, 16 KiB",
+        Dropin::OpenSsl => "AES-128-GCM, 16 KiB",
+    }
+}
+
+fn document(copy: &Copy, measured: Option<&Result<Compared, String>>) -> Value {
+    let measurement = match measured {
+        Some(Ok(one)) => json!({
+            "work": work(copy.dropin), "ours_us": one.ours_us, "theirs_us": one.theirs_us, "ratio": one.ratio(),
+            "ours_bytes": one.ours_bytes, "theirs_bytes": one.theirs_bytes, "helps": one.ratio() >= HELPS,
+        }),
+        Some(Err(reason)) => json!({ "work": work(copy.dropin), "error": reason }),
+        None => Value::Null,
+    };
+    json!({
+        "dropin": copy.dropin.file(), "kind": copy.kind.name(), "path": copy.path, "version": copy.version,
+        "reached": copy.reached, "remark": copy.remark, "measured": measurement,
+    })
+}
+
+/// A measurement in words.
+pub fn verdict(dropin: Dropin, measured: &Result<Compared, String>) -> String {
+    match measured {
+        Ok(one) => {
+            let word = if one.ratio() >= HELPS { "helps" } else { "does not help" };
+            let size = one.ours_bytes as f64 / one.theirs_bytes as f64;
+            let size = if dropin == Dropin::Libz { format!(", size × {size:.2}") } else { String::new() };
+            format!(
+                "{word}: {} in {:.1} µs instead of {:.1} (× {:.2}{size})",
+                work(dropin),
+                one.ours_us,
+                one.theirs_us,
+                one.ratio()
+            )
+        }
+        Err(reason) => format!("not measured: {reason}"),
+    }
+}
+
+fn text(
+    subject: &Subject,
+    entries: &[(&Copy, Option<&Result<Compared, String>>)],
+    remarks: &[String],
+) -> String {
+    let mut lines = vec![subject.name()];
+    for (copy, measured) in entries {
+        let mark = if copy.reached { '✓' } else { '–' };
+        lines.push(format!("  {mark} {} ({}), {}", copy.version, copy.kind.name(), copy.path.display()));
+        lines.push(format!("      {}", copy.remark));
+        if let Some(measured) = measured {
+            lines.push(format!("      {} {}", copy.dropin.file(), verdict(copy.dropin, measured)));
+        }
+    }
+    if entries.is_empty() {
+        lines.push("  – no zlib and no OpenSSL in it".to_owned());
+    }
+    lines.extend(remarks.iter().map(|remark| format!("  – {remark}")));
+    if entries.iter().any(|(copy, _)| copy.reached) && !matches!(subject, Subject::Process(_)) {
+        lines.push("  → memlift dropin enable attaches it".to_owned());
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which copies of zlib and of OpenSSL a program uses, and whether a drop-in reaches them.
+//!
+//! Flow     files (maps of a process, or what a program and its libraries need, searched as the loader does) ─▶ one
+//!          [`Copy`] per library or per copy inside a file
+//! Kinds    system: libz.so.1 or libcrypto.so.3 of the distribution · bundled: the same as a shared library elsewhere (conda,
+//!          a wheel's NAME.libs) · static: compiled into a program or into another library
+//! Reach    a shared libz is replaced by LD_PRELOAD, since symbols are looked up in load order; a static one is not. OpenSSL
+//!          from 3.0 on reads OPENSSL_CONF, also when it is compiled in, unless it was built without modules
+//! Signs    the symbols deflate and inflate; the texts `deflate 1.… Copyright`, `OpenSSL 3.…` and
+//!          `CRYPTOGAMS by` (its assembly) that the libraries carry
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use memlift_bench::Dropin;
+
+use super::elf::{Object, Unfit};
+
+/// At most this many files of a Python are looked at.
+const MODULES_MAX: usize = 400;
+
+/// How a copy came into the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The distribution's shared library.
+    System,
+    /// A shared library from elsewhere.
+    Bundled,
+    /// Compiled into the file.
+    Static,
+}
+
+impl Kind {
+    /// One word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::System => "system",
+            Kind::Bundled => "bundled",
+            Kind::Static => "static",
+        }
+    }
+}
+
+/// One copy of a library.
+#[derive(Debug)]
+pub struct Copy {
+    /// Which drop-in is for it.
+    pub dropin: Dropin,
+    /// How it came here.
+    pub kind: Kind,
+    /// The file that holds it.
+    pub path: PathBuf,
+    /// What it says that it is.
+    pub version: String,
+    /// Whether the drop-in reaches it.
+    pub reached: bool,
+    /// Why, or what to do.
+    pub remark: String,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The copies, each once.
+    pub copies: Vec<Copy>,
+    /// Libraries that are needed and not found, and whatever else limits the search.
+    pub remarks: Vec<String>,
+}
+
+/// Looks through the files that are loaded into a process.
+pub fn of_files(files: &[PathBuf]) -> Found {
+    let mut found = Found::default();
+    for path in files {
+        if let Ok(object) = Object::read(path) {
+            found.copies.extend(copies_in(path, &object));
+        }
+    }
+    found
+}
+
+/// Looks through a program and what it needs; for a Python also through its extension modules.
+pub fn of_program(program: &Path) -> Result<Found, String> {
+    let mut found = Found::default();
+    let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let mut program = real;
+    for _ in 0..4 {
+        match Object::read(&program) {
+            Ok(_) => break,
+            Err(Unfit::Script(line)) => {
+                let next = interpreter(&line)
+                    .ok_or_else(|| format!("{}: its interpreter `{line}` is not here", program.display()))?;
+                let script = program.display();
+                found.remarks.push(format!(
+                    "{script} is a script of {}; name the program that it starts, or a process",
+                    next.display()
+                ));
+                program = next.canonicalize().unwrap_or(next);
+            }
+            Err(Unfit::Unreadable(error)) => return Err(format!("{}: {error}", program.display())),
+            Err(Unfit::Other) => return Err(format!("{} is no 64-bit program", program.display())),
+        }
+    }
+    let mut waiting = vec![program.clone()];
+    waiting.extend(modules(&program));
+    let mut seen = HashSet::new();
+    while let Some(path) = waiting.pop() {
+        let path = path.canonicalize().unwrap_or(path);
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        let Ok(object) = Object::read(&path) else { continue };
+        found.copies.extend(copies_in(&path, &object));
+        for name in &object.needed {
+            match library(name, &object.paths, &path) {
+                Some(next) => waiting.push(next),
+                None => found.remarks.push(format!("{name}, which {} needs, was not found", path.display())),
+            }
+        }
+    }
+    found.copies.sort_by(|a, b| (a.dropin.file(), &a.path).cmp(&(b.dropin.file(), &b.path)));
+    found.remarks.sort();
+    found.remarks.dedup();
+    Ok(found)
+}
+
+/// The program that a `#!` line names.
+fn interpreter(line: &str) -> Option<PathBuf> {
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
+    if !first.ends_with("/env") {
+        return Some(PathBuf::from(first)).filter(|path| path.is_file());
+    }
+    let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|place| place.join(name))
+        .find(|path| path.is_file())
+}
+
+/// Where the loader would find a library: RUNPATH, LD_LIBRARY_PATH, the system's folders.
+fn library(name: &str, paths: &[String], user: &Path) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|path| path.is_file());
+    }
+    let origin = user.parent()?.to_string_lossy();
+    let own = paths
+        .iter()
+        .map(|path| PathBuf::from(path.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)));
+    let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    own.chain(std::env::split_paths(&variable))
+        .chain(system_folders())
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}
+
+/// The loader's folders: those of the distributions, and those of /etc/ld.so.conf.d.
+fn system_folders() -> Vec<PathBuf> {
+    let machine = std::env::consts::ARCH;
+    let mut folders = Vec::new();
+    for file in std::fs::read_dir("/etc/ld.so.conf.d").into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        folders.extend(text.lines().map(str::trim).filter(|line| line.starts_with('/')).map(PathBuf::from));
+    }
+    for base in ["/lib", "/usr/lib", "/usr/local/lib"] {
+        folders.extend(
+            [format!("{base}/{machine}-linux-gnu"), format!("{base}64"), base.to_owned()].map(PathBuf::from),
+        );
+    }
+    folders
+}
+
+/// Whether the loader finds it without being told: the distribution's place.
+fn of_the_system(path: &Path) -> bool {
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    let local = Path::new("/usr/local");
+    folder.is_some_and(|folder| {
+        !folder.starts_with(local)
+            && system_folders().iter().any(|one| one.canonicalize().is_ok_and(|one| one == folder))
+    })
+}
+
+/// Extension modules of a Python that may bring a libz or an OpenSSL, and the libraries of its wheels.
+fn modules(program: &Path) -> Vec<PathBuf> {
+    let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let Some(version) = name.strip_prefix("python").filter(|rest| rest.starts_with('3')) else {
+        return Vec::new();
+    };
+    let Some(prefix) = program.parent().and_then(Path::parent) else { return Vec::new() };
+    let library = prefix.join("lib").join(format!("python{version}"));
+    let mut modules = Vec::new();
+    let mut waiting = vec![(library.join("lib-dynload"), 0), (library.join("site-packages"), 0)];
+    while let Some((folder, depth)) = waiting.pop() {
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let wanted = name.contains("zlib")
+                || name.contains("libz")
+                || name.contains("crypto")
+                || name.contains("ssl")
+                || name.contains("_hashlib")
+                || name.contains("_rust");
+            if path.is_dir() && depth < 4 {
+                waiting.push((path, depth + 1));
+            } else if wanted && name.contains(".so") && modules.len() < MODULES_MAX {
+                modules.push(path);
+            }
+        }
+    }
+    modules
+}
+
+/// The copies in one file: itself, or what is compiled into it.
+fn copies_in(path: &Path, object: &Object) -> Vec<Copy> {
+    let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if file.starts_with("libmemlift_") {
+        return Vec::new();
+    }
+    // A library that is one of the two by its name, also as wheels rename it: libz-1a2b3c.so.1.2.11
+    let named = |stem: &str| {
+        let own = |name: &str| {
+            name.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
+        };
+        own(file) || object.name.as_deref().is_some_and(own)
+    };
+    let kind = || if of_the_system(path) { Kind::System } else { Kind::Bundled };
+    let path = path.to_owned();
+    let mut copies = Vec::new();
+    let deflate = || {
+        let fits =
+            |text: &str| text.contains("Copyright") && text.as_bytes().get(8).is_some_and(u8::is_ascii_digit);
+        object.find_text("deflate ", fits).map(|text| zlib_version(&text))
+    };
+    if named("libz") && object.defines("deflate") {
+        let version = deflate().unwrap_or_else(|| "unknown".to_owned());
+        let remark = "a shared library: LD_PRELOAD comes before it".to_owned();
+        copies.push(Copy {
+            dropin: Dropin::Libz,
+            kind: kind(),
+            path: path.clone(),
+            version,
+            reached: true,
+            remark,
+        });
+    } else if let Some(version) = deflate() {
+        let remark =
+            "compiled in: no drop-in reaches it; build or install the program with the system's zlib"
+                .to_owned();
+        copies.push(Copy {
+            dropin: Dropin::Libz,
+            kind: Kind::Static,
+            path: path.clone(),
+            version,
+            reached: false,
+            remark,
+        });
+    }
+    let shared = named("libcrypto") && object.defines("EVP_EncryptUpdate");
+    // Programs that only use OpenSSL state the version that they were built with, too.
+    let inside = || object.find_text("CRYPTOGAMS by ", |_| true).is_some();
+    if let Some(version) = object.find_text("OpenSSL ", openssl_version).filter(|_| shared || inside()) {
+        let version = version.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        let third = version.as_bytes().get(8).is_some_and(|digit| (b'3'..=b'9').contains(digit));
+        let (kind, reached) = if shared { (kind(), third) } else { (Kind::Static, false) };
+        let remark = match (shared, third) {
+            (_, false) => "older than OpenSSL 3: it knows no providers",
+            (true, true) => "it reads OPENSSL_CONF",
+            (false, true) => {
+                "compiled in: OPENSSL_CONF reaches it unless it was built without modules; memlift dropin status proves it"
+            }
+        };
+        copies.push(Copy {
+            dropin: Dropin::OpenSsl,
+            kind,
+            path,
+            version,
+            reached,
+            remark: remark.to_owned(),
+        });
+    }
+    copies
+}
+
+/// `OpenSSL 3.0.17 1 Jul 2025`, as libcrypto says of itself; not a mention of it in a message.
+fn openssl_version(text: &str) -> bool {
+    let rest = &text["OpenSSL ".len()..];
+    let mut words = rest.split_whitespace();
+    let number = words.next().unwrap_or_default();
+    let dots = number.bytes().filter(|byte| *byte == b'.').count();
+    let plain = number.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+".contains(&byte));
+    let dated =
+        words.next().is_some_and(|day| day.len() <= 2 && day.bytes().all(|byte| byte.is_ascii_digit()));
+    number.starts_with(|digit: char| digit.is_ascii_digit()) && dots == 2 && plain && dated
+}
+
+fn zlib_version(text: &str) -> String {
+    format!("zlib {}", text.split_whitespace().nth(1).unwrap_or("unknown"))
+}
+
+/// The folder of the configuration that a libcrypto reads by itself, as it was built.
+pub fn openssl_folder(library: &Path) -> Option<PathBuf> {
+    let object = Object::read(library).ok()?;
+    let text = object.find_text("OPENSSLDIR: \"", |_| true)?;
+    let folder = text.split('"').nth(1)?;
+    Some(PathBuf::from(folder)).filter(|folder| folder.is_absolute())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(bytes: &[u8], defines: &[&str], name: Option<&str>) -> Object {
+        Object {
+            bytes: bytes.to_vec(),
+            defines: defines.iter().map(|&name| name.to_owned()).collect(),
+            name: name.map(str::to_owned),
+            ..Object::default()
+        }
+    }
+
+    #[test]
+    fn shared_bundled_and_static_copies_are_told_apart() {
+        let zlib = b"\0 deflate 1.2.11 Copyright 1995-2017 Jean-loup Gailly\0";
+        let wheel =
+            copies_in(Path::new("/opt/app/app.libs/libz-0ab1.so.1.2.11"), &object(zlib, &["deflate"], None));
+        assert_eq!(
+            (wheel[0].kind, wheel[0].reached, wheel[0].version.as_str()),
+            (Kind::Bundled, true, "zlib 1.2.11")
+        );
+        let inside = copies_in(Path::new("/opt/app/server"), &object(zlib, &[], None));
+        assert_eq!((inside[0].kind, inside[0].reached), (Kind::Static, false));
+        let mentions = copies_in(Path::new("/opt/app/server"), &object(b"cannot deflate it", &[], None));
+        assert!(mentions.is_empty());
+    }
+
+    #[test]
+    fn only_an_openssl_of_providers_is_reached() {
+        let of =
+            |text: &[u8], file: &str| copies_in(Path::new(file), &object(text, &["EVP_EncryptUpdate"], None));
+        let old = of(b"\0OpenSSL 1.1.1w  11 Sep 2023\0", "/opt/lib/libcrypto.so.1.1");
+        assert_eq!((old[0].kind, old[0].reached), (Kind::Bundled, false));
+        let new = of(b"\0OpenSSL 3.0.17 1 Jul 2025\0", "/opt/lib/libcrypto.so.3");
+        assert_eq!((new[0].reached, new[0].version.as_str()), (true, "OpenSSL 3.0.17"));
+        let built = b"built with OpenSSL 3.5.1 1 Jul 2025\0";
+        assert!(of(built, "/opt/app/server").is_empty());
+        let inside =
+            of(b"\0OpenSSL 3.5.1 1 Jul 2025\0CRYPTOGAMS by <appro@openssl.org>\0", "/opt/app/_rust.abi3.so");
+        assert_eq!((inside[0].kind, inside[0].reached), (Kind::Static, false));
+        assert!(of(b"\0OpenSSL 1.1.1 or newer is needed\0", "/opt/app/x").is_empty());
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift dropin`: attach the drop-ins to a program, prove it, undo it.
+//!
+//! Flow     [`check`] finds copies (copies.rs on elf.rs) and measures ─▶ [`enable`] writes or prints the environment (unit.rs,
+//!          openssl_cnf.rs) ─▶ [`status`] proves it from maps and counters ─▶ [`enable::disable`] takes it back
+//! Not here the drop-ins: bindings/zlib and bindings/openssl
+
+pub mod check;
+mod copies;
+mod elf;
+mod enable;
+mod openssl_cnf;
+mod status;
+mod subject;
+mod unit;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use memlift_bench::Dropin;
+
+use crate::failure::Failure;
+use enable::Wish;
+use unit::Place;
+
+/// Verbs of `dropin`.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Which copies of zlib and OpenSSL a program uses, and whether a drop-in would help
+    Check {
+        #[command(flatten)]
+        whom: Whom,
+        /// Only look, do not measure
+        #[arg(long)]
+        no_measure: bool,
+    },
+    /// Attach the drop-ins: write a setting beside the unit, or print the environment for a command
+    Enable {
+        #[command(flatten)]
+        whom: Whom,
+        /// Say what would be written and write nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Attach this one, whatever a search finds; may be repeated
+        #[arg(long, value_enum, value_name = "DROPIN")]
+        only: Vec<Which>,
+        /// The openssl.cnf to start from [default: the one that the program reads now]
+        #[arg(long, value_name = "FILE")]
+        openssl_conf: Option<PathBuf>,
+    },
+    /// Prove which processes have a drop-in, and show what it has done
+    Status {
+        #[command(flatten)]
+        whom: Whom,
+    },
+    /// Undo exactly what enable wrote
+    Disable {
+        #[command(flatten)]
+        whom: Whom,
+        /// Say what would be removed and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Who is meant.
+#[derive(Debug, Args)]
+pub struct Whom {
+    /// A systemd service, a command, or a process id
+    #[arg(value_name = "UNIT|COMMAND|PID")]
+    subject: String,
+    /// The user's own units
+    #[arg(long)]
+    user: bool,
+    /// Look for units below this folder, as in an image
+    #[arg(long, value_name = "FOLDER")]
+    root: Option<PathBuf>,
+}
+
+/// A drop-in, as the command line calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Which {
+    /// zlib, by LD_PRELOAD
+    Libz,
+    /// OpenSSL 3, by OPENSSL_CONF
+    Openssl,
+}
+
+impl Whom {
+    fn parts(self) -> (String, Place) {
+        (self.subject, Place { root: self.root, user: self.user })
+    }
+}
+
+/// Runs a verb.
+pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
+    match verb {
+        Verb::Check { whom, no_measure } => {
+            let (subject, place) = whom.parts();
+            check::check(&subject, &place, !no_measure, json)
+        }
+        Verb::Enable { whom, dry_run, only, openssl_conf } => {
+            let (subject, place) = whom.parts();
+            let only = only.into_iter().map(|which| match which {
+                Which::Libz => Dropin::Libz,
+                Which::Openssl => Dropin::OpenSsl,
+            });
+            enable::enable(&Wish { subject, place, dry_run, only: only.collect(), openssl_conf }, json)
+        }
+        Verb::Status { whom } => {
+            let (subject, place) = whom.parts();
+            status::status(&subject, &place, json)
+        }
+        Verb::Disable { whom, dry_run } => {
+            let (subject, place) = whom.parts();
+            enable::disable(&subject, &place, dry_run, json)
+        }
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift dropin status`: which processes have a drop-in, proven by their maps, and what it has done, by its own counters.
+//!
+//! Flow     subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ /proc/PID/fd: a memfd named memlift:… is a page of
+//!          counters (docs/formats/dropin.md) ─▶ table or JSON
+//! Exit     0 at least one process has one · 1 none has · 3 nothing runs, or nobody may look
+//! Rule     pages are read, not mapped, and believed in nothing but their numbers
+
+use std::fs;
+use std::io::Read;
+
+use memlift_bench::Dropin;
+use memlift_kernels::counters::{PAGE_BYTES, State, View};
+use serde_json::{Value, json};
+
+use super::subject::{self, Subject};
+use super::unit::Place;
+use crate::failure::Failure;
+use crate::print;
+
+/// A row of a page: what, how often, bytes read, bytes written, refused.
+#[derive(Debug, Default)]
+struct Row {
+    name: String,
+    count: u64,
+    source_bytes: u64,
+    target_bytes: u64,
+    failures: u64,
+}
+
+/// What a drop-in says of itself.
+#[derive(Debug)]
+struct Page {
+    name: String,
+    state: &'static str,
+    reason: String,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    attached: Vec<String>,
+    pages: Vec<Page>,
+}
+
+/// Prints it.
+pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure> {
+    let subject = Subject::find(subject, place)?;
+    let pids = subject.processes();
+    if pids.is_empty() {
+        return Err(Failure::Unavailable(format!(
+            "{} does not run: there is nothing to look at",
+            subject.name()
+        )));
+    }
+    let (mut processes, mut unseen) = (Vec::new(), None);
+    for pid in pids {
+        match look(pid) {
+            Ok(process) => processes.push(process),
+            Err(failure) => unseen = Some(failure),
+        }
+    }
+    if processes.is_empty() {
+        return Err(unseen.unwrap_or_else(|| Failure::Unavailable(format!("{} has ended", subject.name()))));
+    }
+    if as_json {
+        print::json(
+            &json!({ "subject": subject.name(), "kind": subject.kind(), "processes": processes.iter().map(Process::json).collect::<Vec<_>>() }),
+        )?;
+    } else {
+        print::line(&text(&subject, &processes))?;
+    }
+    if processes.iter().any(|process| !process.attached.is_empty()) {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "{} runs without a drop-in: memlift dropin enable attaches it, and it must be started again after that",
+        subject.name()
+    )))
+}
+
+fn look(pid: u32) -> Result<Process, Failure> {
+    let files = subject::mapped(pid)?;
+    let attached = Dropin::ALL
+        .iter()
+        .filter_map(|one| files.iter().find(|path| path.file_name().is_some_and(|name| name == one.file())))
+        .map(|path| path.display().to_string())
+        .collect();
+    Ok(Process { pid, attached, pages: pages(pid) })
+}
+
+fn pages(pid: u32) -> Vec<Page> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            target.to_str().is_some_and(|name| name.starts_with("/memfd:memlift:"))
+        })
+        .filter_map(|entry| {
+            let mut bytes = Vec::new();
+            fs::File::open(entry.path()).ok()?.take(PAGE_BYTES as u64 + 1).read_to_end(&mut bytes).ok()?;
+            let view = View::parse(&bytes)?;
+            // A child has its parent's open files, but counts in a page of its own.
+            (view.pid() == u64::from(pid)).then(|| Page::new(view))
+        })
+        .collect()
+}
+
+impl Page {
+    fn new(view: View<'_>) -> Page {
+        let rows = view.rows().map(|(name, amount)| Row {
+            name: name.collect(),
+            count: amount.count,
+            source_bytes: amount.source_bytes,
+            target_bytes: amount.target_bytes,
+            failures: amount.failures,
+        });
+        let state = match view.state() {
+            State::Serving => "serving",
+            State::Aside => "aside",
+            State::Loaded => "loaded",
+        };
+        Page { name: view.name().collect(), state, reason: view.reason().collect(), rows: rows.collect() }
+    }
+}
+
+impl Process {
+    fn json(&self) -> Value {
+        let row = |row: &Row| json!({ "name": row.name, "count": row.count, "source_bytes": row.source_bytes, "target_bytes": row.target_bytes, "failures": row.failures });
+        let page = |page: &Page| json!({ "name": page.name, "state": page.state, "reason": page.reason, "rows": page.rows.iter().map(row).collect::<Vec<_>>() });
+        json!({ "pid": self.pid, "attached": self.attached, "counters": self.pages.iter().map(page).collect::<Vec<_>>() })
+    }
+}
+
+fn text(subject: &Subject, processes: &[Process]) -> String {
+    let mut lines = vec![subject.name()];
+    for process in processes {
+        let attached =
+            if process.attached.is_empty() { "no drop-in".to_owned() } else { process.attached.join(", ") };
+        lines.push(format!("  {}  {attached}", process.pid));
+        for page in &process.pages {
+            let reason = if page.reason.is_empty() { String::new() } else { format!(": {}", page.reason) };
+            lines.push(format!("    {} {}{reason}", page.name, page.state));
+            let rows: Vec<Vec<String>> = page
+                .rows
+                .iter()
+                .filter(|row| row.count > 0)
+                .map(|row| {
+                    let bytes = [row.source_bytes, row.target_bytes].map(print::bytes);
+                    vec![
+                        row.name.clone(),
+                        row.count.to_string(),
+                        bytes[0].clone(),
+                        bytes[1].clone(),
+                        row.failures.to_string(),
+                    ]
+                })
+                .collect();
+            if !rows.is_empty() {
+                let table = print::table(&["what", ">messages", ">read", ">written", ">refused"], &rows);
+                lines.extend(table.lines().map(|line| format!("      {line}")));
+            }
+        }
+        if process.pages.is_empty() && !process.attached.is_empty() {
+            lines.push(
+                "    no counters yet: nothing was done, or MEMLIFT_STATS=1 is not in its environment"
+                    .to_owned(),
+            );
+        }
+    }
+    lines.join("\n")
+}

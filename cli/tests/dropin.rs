@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift dropin` as its users meet it: units below a temporary root, commands and processes of this machine.
+//!
+//! Method   MEMLIFT_DROPINS names a folder with stand-ins: attaching needs the files only, and measures nothing
+//! Not here how much faster anything is: `bench transform`
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A root with one unit, and a folder of drop-ins.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(service: &str) -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let units = folder.path().join("root/usr/lib/systemd/system");
+        fs::create_dir_all(&units).expect("made");
+        fs::write(units.join("web.service"), format!("[Unit]\nDescription=x\n[Service]\n{service}"))
+            .expect("written");
+        let dropins = folder.path().join("dropins");
+        fs::create_dir_all(&dropins).expect("made");
+        for name in ["libmemlift_z.so", "libmemlift_openssl.so"] {
+            fs::write(dropins.join(name), "stand-in").expect("written");
+        }
+        Place { folder }
+    }
+
+    fn path(&self, inside: &str) -> PathBuf {
+        self.folder.path().join(inside)
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.path("root/etc/systemd/system/web.service.d")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_memlift"))
+            .arg("dropin")
+            .args(arguments)
+            .env("MEMLIFT_DROPINS", self.path("dropins"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("LD_PRELOAD")
+            .env_remove("OPENSSL_CONF")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the command starts")
+    }
+
+    /// With the root of this place.
+    fn unit(&self, arguments: &[&str]) -> Output {
+        let root = self.path("root");
+        let mut all = arguments.to_vec();
+        all.extend(["--root", root.to_str().expect("UTF-8")]);
+        self.run(&all)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn succeeds(output: Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Ends a process when the test does.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn enable_and_disable_leave_a_unit_as_it_was() {
+    let place = Place::new("ExecStart=/bin/true\nEnvironment=LD_PRELOAD=/opt/first.so OTHER=1\n");
+    let base = place.path("openssl.cnf");
+    fs::write(&base, "openssl_conf = own\n[own]\nssl_conf = s\n").expect("written");
+    let base = base.to_str().expect("UTF-8");
+    let wanted = ["enable", "web", "--only", "libz", "--only", "openssl", "--openssl-conf", base];
+
+    let said = succeeds(place.unit(&[&wanted[..], &["--dry-run"]].concat()));
+    assert!(said.contains("would write") && said.contains("LD_PRELOAD="), "{said}");
+    assert!(!place.settings().exists(), "--dry-run writes nothing");
+
+    let said = succeeds(place.unit(&wanted));
+    assert!(said.contains("systemctl daemon-reload && systemctl restart web.service"), "{said}");
+    let settings = fs::read_to_string(place.settings().join("memlift.conf")).expect("written");
+    let library = place.path("dropins/libmemlift_z.so").canonicalize().expect("there");
+    let preload = format!("Environment=\"LD_PRELOAD={}:/opt/first.so\"", library.display());
+    assert!(
+        settings.contains(&preload) && settings.contains("MEMLIFT_STATS=1") && !settings.contains("OTHER"),
+        "{settings}"
+    );
+    let merged = fs::read_to_string(place.settings().join("memlift-openssl.cnf")).expect("written");
+    assert!(
+        merged.contains("ssl_conf = s")
+            && merged.contains("libmemlift_openssl.so")
+            && merged.contains("activate = 1"),
+        "{merged}"
+    );
+    assert!(settings.contains("memlift-openssl.cnf"), "{settings}");
+
+    // A second time changes nothing, although the first is in force.
+    succeeds(place.unit(&wanted));
+    assert_eq!(fs::read_to_string(place.settings().join("memlift.conf")).expect("there"), settings);
+
+    let document: Value =
+        serde_json::from_str(&succeeds(place.unit(&["disable", "web", "--json"]))).expect("JSON");
+    assert_eq!(document["removed"].as_array().map(Vec::len), Some(2), "{document}");
+    assert!(!place.settings().exists(), "the folder was ours alone");
+    assert!(succeeds(place.unit(&["disable", "web"])).contains("nothing to undo"));
+}
+
+#[test]
+fn foreign_and_edited_files_are_refused_and_stay() {
+    let place = Place::new("ExecStart=/bin/true\n");
+    let file = place.settings().join("memlift.conf");
+    fs::create_dir_all(place.settings()).expect("made");
+    fs::write(&file, "[Service]\nEnvironment=A=1\n").expect("written");
+    for verb in [&["enable", "web", "--only", "libz"][..], &["disable", "web"]] {
+        let output = place.unit(verb);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains("was not written by memlift"), "{}", text(&output.stderr));
+    }
+    fs::remove_file(&file).expect("removed");
+    succeeds(place.unit(&["enable", "web", "--only", "libz"]));
+    fs::write(place.settings().join("other.conf"), "[Service]\n").expect("written");
+    let ours = fs::read_to_string(&file).expect("there");
+    fs::write(&file, format!("{ours}Environment=B=2\n")).expect("written");
+    let output = place.unit(&["disable", "web"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("was edited"), "{}", text(&output.stderr));
+    fs::write(&file, ours).expect("written");
+    succeeds(place.unit(&["disable", "web"]));
+    assert!(!file.exists() && place.settings().join("other.conf").exists());
+}
+
+#[test]
+fn a_command_gets_its_environment() {
+    let place = Place::new("");
+    let line = succeeds(place.run(&["enable", "/bin/true", "--only", "libz"]));
+    let library = place.path("dropins/libmemlift_z.so").canonicalize().expect("there");
+    assert_eq!(line.trim(), format!("LD_PRELOAD={} MEMLIFT_STATS=1 /bin/true", library.display()));
+    let document: Value =
+        serde_json::from_str(&succeeds(place.run(&["enable", "/bin/true", "--only", "openssl", "--json"])))
+            .expect("JSON");
+    let file = place.path("config/memlift/dropin/openssl.cnf");
+    assert_eq!(document["environment"]["OPENSSL_CONF"], file.to_str().expect("UTF-8"));
+    assert!(file.is_file());
+    succeeds(place.run(&["disable", "/bin/true"]));
+    assert!(!file.exists());
+}
+
+#[test]
+fn check_finds_what_openssl_uses_and_says_where_it_comes_from() {
+    let place = Place::new("");
+    let document: Value =
+        serde_json::from_str(&succeeds(place.run(&["check", "openssl", "--no-measure", "--json"])))
+            .expect("JSON");
+    let copies = document["copies"].as_array().expect("copies");
+    let copy =
+        copies.iter().find(|copy| copy["dropin"] == "libmemlift_openssl.so").expect("openssl uses OpenSSL");
+    assert!(copy["version"].as_str().is_some_and(|version| version.starts_with("OpenSSL ")), "{copy}");
+    assert!(matches!(copy["kind"].as_str(), Some("system" | "bundled" | "static")), "{copy}");
+    assert_eq!(copy["measured"], Value::Null);
+    let nothing = succeeds(place.run(&["check", "/bin/true", "--no-measure"]));
+    assert!(nothing.contains("no zlib and no OpenSSL"), "{nothing}");
+}
+
+#[test]
+fn a_stand_in_is_not_measured_but_said() {
+    let place = Place::new("");
+    let document: Value =
+        serde_json::from_str(&succeeds(place.run(&["check", "openssl", "--json"]))).expect("JSON");
+    for copy in document["copies"].as_array().expect("copies").iter().filter(|copy| copy["reached"] == true) {
+        assert!(copy["measured"]["error"].is_string(), "{copy}");
+    }
+}
+
+#[test]
+fn status_tells_who_runs_without() {
+    let place = Place::new("ExecStart=/bin/true\n");
+    let sleeper = Ended(Command::new("sleep").arg("60").spawn().expect("sleep starts"));
+    let pid = sleeper.0.id().to_string();
+    let output = place.run(&["status", &pid, "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(document["processes"][0]["attached"].as_array().map(Vec::len), Some(0));
+    assert_eq!(place.unit(&["status", "web"]).status.code(), Some(3), "it does not run");
+}
+
+#[test]
+fn status_sees_a_library_in_the_maps() {
+    let place = Place::new("");
+    // Any shared library will do: the system's libc under the name of a drop-in.
+    let own = fs::read_to_string("/proc/self/maps").expect("maps");
+    let libc = own
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .find(|path| path.contains("/libc.so"))
+        .expect("libc");
+    let library = place.path("dropins/libmemlift_z.so");
+    fs::copy(libc, &library).expect("copied");
+    let mut command = Command::new("sleep");
+    command.arg("60").env("LD_PRELOAD", &library);
+    let sleeper = Ended(command.spawn().expect("sleep starts"));
+    let seen = || {
+        let output = place.run(&["status", &sleeper.0.id().to_string(), "--json"]);
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")["processes"][0]["attached"][0].clone()
+    };
+    // It is attached once the loader has come that far.
+    let mut attached = seen();
+    while attached.is_null() && Path::new(&format!("/proc/{}/exe", sleeper.0.id())).exists() {
+        attached = seen();
+    }
+    assert_eq!(attached, library.to_str().expect("UTF-8"));
+}
+
+#[test]
+fn who_cannot_be_meant_is_said() {
+    let place = Place::new("");
+    for (arguments, code) in [
+        (&["check", "no-such-command-here"][..], 3),
+        (&["enable", "no-such.service"], 3),
+        (&["status", "4194305"], 3),
+        (&["enable"], 2),
+        (&["enable", "web", "--only", "libpng"], 2),
+    ] {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).starts_with("memlift: error: "), "{arguments:?}");
+    }
+    let own = std::process::id().to_string();
+    let output = place.run(&["enable", &own]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
