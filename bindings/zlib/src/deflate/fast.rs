@@ -2,11 +2,12 @@
 //! Streams that the kernels pack.
 //!
 //! Flow    everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
-//!         pieces ──wait in the window until it is full or a flush comes──[`session`]: a `PackStream` is lent, learns the
-//!         history, packs what waits and what comes, ends at a whole byte──▶ output, what does not fit pending
+//!         pieces ──wait in the window until more than [`session_bytes`] are there, or a flush comes──[`session`]: a
+//!         `PackStream` is lent, learns the history, packs, ends at a whole byte──▶ output, what does not fit pending
 //! Layout  window: one window of history and [`session_bytes`] that wait. With the program's own `zalloc` window and pending
 //!         together stay below what zlib itself asks for at these settings.
-//! Order   at most [`session_bytes`] are begun that the output has no room for: so pending has a bound.
+//! Order   a session has [`session_bytes`] bytes, unless a flush ends it: what is written depends on the bytes and the
+//!         flushes, not on the pieces in which they came nor on the room for output. Pending holds one session at most.
 
 use super::settings::Wrap;
 use super::state::{Deflate, Route, Status};
@@ -20,10 +21,10 @@ use libz_rs_sys::{
     Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR, Z_NO_FLUSH, Z_OK, Z_STREAM_END,
     Z_STREAM_ERROR, Z_SYNC_FLUSH, Z_TEXT, z_stream,
 };
-use memlift_kernels::deflate::{self, Flush, PackStream};
+use memlift_kernels::deflate::{self, Flush, Format, PackStream};
 
-/// The largest message that is packed into scratch memory when the output may be too small.
-const SCRATCH_BYTES: usize = 128 << 10;
+/// The largest message that is packed at once: one block, the same that a session makes of it.
+const AT_ONCE_BYTES: usize = 32 << 10;
 /// Bytes that decide about `data_type`.
 const LOOK_BYTES: usize = 1024;
 
@@ -40,7 +41,7 @@ pub fn session_bytes(window_bits: u32, foreign: bool) -> usize {
 
 /// Room for the frame, the flush and the blocks of packed bytes that did not get shorter.
 fn with_overhead(bytes: usize) -> usize {
-    bytes + bytes / 2048 + 160
+    bytes + bytes / 2048 + 256
 }
 
 /// zlib's order of flushes.
@@ -124,10 +125,8 @@ unsafe fn end_of_call(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
 /// Whether the message is here as a whole, and the packer can have it.
 unsafe fn fits_at_once(state: &Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the stream is valid.
-    let (source, room) = unsafe { ((*strm).avail_in as usize, (*strm).avail_out as usize) };
-    let settings = &state.settings;
-    let near = settings.window_bits == 15 || source <= settings.window_bytes();
-    near && (source <= SCRATCH_BYTES || room >= deflate::bound(settings.wrap.format(), source))
+    let source = unsafe { (*strm).avail_in as usize };
+    source <= AT_ONCE_BYTES.min(state.settings.window_bytes())
 }
 
 /// Packs a message that is here as a whole. `false`: no memory.
@@ -182,22 +181,55 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
 
 /// Reads what the program offers, all of it unless the output is short. `false`: no memory.
 unsafe fn take(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
-    let session_bytes = session_bytes(state.settings.window_bits, state.memory.is_foreign());
+    let most = session_bytes(state.settings.window_bits, state.memory.is_foreign());
     // SAFETY: the buffers are as the program gave them.
     unsafe {
-        let source = strm::input(strm);
-        if flush != Z_NO_FLUSH || state.window.bytes().len() + source.len() > session_bytes {
-            return session(state, strm, flush, session_bytes);
+        loop {
+            let (waiting, source) = (state.window.bytes().len(), strm::input(strm));
+            let rest = waiting + source.len();
+            if rest > most {
+                if !session(state, strm, Flush::Sync, most - waiting) {
+                    return false;
+                }
+            } else if flush == Z_NO_FLUSH {
+                return wait(state, strm, source, most);
+            } else {
+                let flush = match flush {
+                    Z_FINISH => Flush::Finish,
+                    Z_FULL_FLUSH => Flush::Full,
+                    _ => Flush::Sync,
+                };
+                return session(state, strm, flush, source.len());
+            }
+            if !state.pending.is_empty() || (*strm).avail_out == 0 {
+                return true;
+            }
         }
-        if !state.window.reserve(&state.memory, state.settings.window_bytes() + session_bytes) {
-            return false;
-        }
-        state.window.push(source);
-        state.saw(source);
+    }
+}
+
+/// Lets `source` wait in the window. `false`: no memory.
+unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: usize) -> bool {
+    if source.is_empty() {
+        return true;
+    }
+    if !state.window.reserve(&state.memory, state.settings.window_bytes() + most) {
+        return false;
+    }
+    state.window.push(source);
+    state.clean = false;
+    // SAFETY: the source is all of the stream's input.
+    unsafe { read(state, strm, source) };
+    true
+}
+
+/// Notes that `source`, the first bytes of the input, was read.
+unsafe fn read(state: &mut Deflate, strm: *mut z_stream, source: &[u8]) {
+    state.saw(source);
+    // SAFETY: the caller vouches for it.
+    unsafe {
         strm::took(strm, source.len());
         (*strm).adler = state.sum.into();
-        state.clean = false;
-        true
     }
 }
 
@@ -210,74 +242,49 @@ pub unsafe fn settle(state: &mut Deflate, strm: *mut z_stream) -> bool {
     unsafe {
         let hidden = ((*strm).avail_in, (*strm).avail_out);
         ((*strm).avail_in, (*strm).avail_out) = (0, 0);
-        let bytes = session_bytes(state.settings.window_bits, state.memory.is_foreign());
-        let done = session(state, strm, Z_SYNC_FLUSH, bytes);
+        let done = session(state, strm, Flush::Sync, 0);
         ((*strm).avail_in, (*strm).avail_out) = hidden;
         done
     }
 }
 
-/// Packs what waits and what the program offers. `false`: no memory; nothing happened then.
-unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: c_int, session_bytes: usize) -> bool {
+/// Packs what waits and `bytes` bytes of the input. `false`: no memory; nothing happened then.
+unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes: usize) -> bool {
     let settings = state.settings;
-    let history = if flush == Z_FINISH || flush == Z_FULL_FLUSH { 0 } else { settings.window_bytes() };
+    let history = if flush == Flush::Sync { settings.window_bytes() } else { 0 };
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call.
     unsafe {
-        let source = strm::input(strm);
-        let waiting = state.window.bytes().len();
-        let room = (*strm).avail_out as usize;
-        if history != 0 && !state.window.reserve(&state.memory, settings.window_bytes() + session_bytes) {
+        let source = &strm::input(strm)[..bytes];
+        let most = with_overhead(state.window.bytes().len() + bytes);
+        let short = ((*strm).avail_out as usize) < most;
+        let window_bytes =
+            settings.window_bytes() + session_bytes(settings.window_bits, state.memory.is_foreign());
+        if history != 0 && !state.window.reserve(&state.memory, window_bytes)
+            || short && !state.pending.reserve(&state.memory, most)
+        {
             return false;
         }
-        let most = 2 * with_overhead(waiting + source.len()) - waiting - source.len();
-        if room < most && !state.pending.reserve(&state.memory, most.min(with_overhead(session_bytes))) {
-            return false;
-        }
-
-        let mut lent = pool::STREAM.take();
-        let stream = &mut *lent;
-        stream.reset(deflate::Format::Raw, settings.effort());
-        stream.set_window_bits(settings.window_bits);
-        let past = &state.window.whole()[..state.window.at];
-        if !past.is_empty() {
-            stream.set_history(past);
-        }
-        // `held`: read by the packer, not written yet; the output has room for it.
-        let (mut read, mut held) = (0, 0);
-        loop {
-            let first = if read == 0 { waiting } else { 0 };
-            let piece = (source.len() - read).min(session_bytes - first);
-            let begun = held + first + piece;
-            let all = read + piece == source.len();
-            let stop = ((*strm).avail_out as usize) < with_overhead(begun);
-            let flush = match (all, stop) {
-                (true, _) => match flush {
-                    Z_FINISH => Flush::Finish,
-                    Z_FULL_FLUSH => Flush::Full,
-                    _ => Flush::Sync,
-                },
-                (false, true) => Flush::Sync,
-                (false, false) => Flush::None,
-            };
-            if first != 0 {
-                let none = if piece == 0 { flush } else { Flush::None };
-                push(stream, state.window.bytes(), none, strm, &mut state.pending);
+        {
+            let mut stream = pool::STREAM.take();
+            stream.reset(Format::Raw, settings.effort());
+            stream.set_window_bits(settings.window_bits);
+            let past = &state.window.whole()[..state.window.at];
+            if !past.is_empty() {
+                stream.set_history(past);
             }
-            if piece != 0 || first == 0 {
-                push(stream, &source[read..read + piece], flush, strm, &mut state.pending);
+            let waiting = state.window.bytes();
+            let first = if source.is_empty() { flush } else { Flush::None };
+            if !waiting.is_empty() || source.is_empty() {
+                push(&mut stream, waiting, first, strm, &mut state.pending);
             }
-            read += piece;
-            held = begun.min(deflate_held());
-            if all || stop {
-                break;
+            if !source.is_empty() {
+                push(&mut stream, source, flush, strm, &mut state.pending);
             }
         }
-        drop(lent);
-
-        state.saw(&source[..read]);
-        keep_history(&mut state.window, &source[..read], history);
-        state.clean = flush != Z_NO_FLUSH && read == source.len();
-        if flush == Z_FINISH && read == source.len() {
+        keep_history(&mut state.window, source, history);
+        read(state, strm, source);
+        state.clean = true;
+        if flush == Flush::Finish {
             let (back, bytes) = settings.back(state.sum, state.total);
             let written = if state.pending.is_empty() { strm::write(strm, &back[..bytes]) } else { 0 };
             state.pending.push(&back[written..bytes]);
@@ -285,15 +292,8 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: c_int, sessio
             let waits = state.pending.bytes().len() as u64;
             counts::add(Row::PackStream, state.total, (*strm).total_out + waits, false);
         }
-        strm::took(strm, read);
-        (*strm).adler = state.sum.into();
     }
     true
-}
-
-/// The most that a `PackStream` has read and not written.
-const fn deflate_held() -> usize {
-    64 << 10
 }
 
 /// Pushes all of `source`, into the output and then into pending.

@@ -150,7 +150,8 @@ impl Settings {
     /// The most that the fast path makes of `bytes` bytes, in however many pieces without flushes; never less than zlib's.
     pub fn bound(&self, bytes: c_ulong) -> c_ulong {
         let session = super::fast::session_bytes(self.window_bits, true) as c_ulong;
-        let ours = bytes.saturating_add(bytes / session * 10).saturating_add(bytes / 2048).saturating_add(64);
+        let ours =
+            bytes.saturating_add(bytes / session * 10).saturating_add(bytes / 2048).saturating_add(256);
         ours.max(compress_bound(bytes).saturating_add(12))
     }
 }
