@@ -1,3 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AES-GCM for every program on OpenSSL 3: a provider.
+//!
+//! `libmemlift_openssl.so` brings vector AES (VAES) to programs on OpenSSL 3.0, which has no code for it: TLS 1.2,
+//! TLS 1.3 and whoever calls EVP. It is switched on by a few lines of configuration (`openssl.cnf` beside this
+//! crate shows them) and nothing is rebuilt. Where it would not be faster, it steps aside.
+//!
+//! Flow    OpenSSL ──▶ [`provider`]: serve or not, by [`choice`] ──▶ [`cipher`]: C in and out ([`abi`], [`param`])
+//!         ──▶ [`context`]: one key, one message at a time; [`record`]: TLS 1.2 ──▶ `memlift_kernels::aead`
+//!         [`tally`] ──▶ `memlift_kernels::counters`, which `memlift dropin status` reads
+//! Order   a nonce never seals two messages in one context. No panic leaves; no entry point trusts that none happens.
+//! Owner   all state belongs to a context or a library context of OpenSSL, so a fork needs no care: each process
+//!         goes on with its own copy. The library is never unloaded (`-z nodelete`).
+//! Not here threads, locks, files, allocation per message, symbols of libcrypto. Other ciphers: they fall to the
+//!         providers beside us.
 #![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "C structs that are constants and hold addresses")]
+mod abi;
+#[expect(unsafe_code, reason = "reads and writes the caller's memory as its lists describe it")]
+mod param;
+#[expect(unsafe_code, reason = "calls functions that the core passed as addresses")]
+mod core;
+#[expect(unsafe_code, reason = "reads the environment of the program it was loaded into")]
+mod choice;
+mod tally;
+#[expect(unsafe_code, reason = "ciphers memory that the caller gives by address")]
+mod context;
+#[expect(unsafe_code, reason = "ciphers memory that the caller gives by address")]
+mod record;
+#[expect(unsafe_code, reason = "functions that C calls")]
+mod cipher;
+#[expect(unsafe_code, reason = "functions that C calls")]
+mod provider;
+
+pub use provider::OSSL_provider_init;

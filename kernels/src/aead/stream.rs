@@ -217,6 +217,21 @@ impl Stream {
     }
 }
 
+/// A second stream at the same place in the same message. Allocates. Two that both go on sealing use one nonce twice:
+/// that is the caller's to know.
+impl Clone for Stream {
+    fn clone(&self) -> Stream {
+        // SAFETY: makes an empty context, or null where there is no memory.
+        let context = unsafe { lc::EVP_CIPHER_CTX_new() };
+        assert!(!context.is_null(), "no memory for a cipher context");
+        let stream = Stream { context, ..*self };
+        // SAFETY: both contexts are alive, and the new one is empty.
+        let done = unsafe { lc::EVP_CIPHER_CTX_copy(stream.context, self.context) };
+        assert!(done == 1, "no memory for a copy of a cipher context");
+        stream
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: the context is ours alone; aws-lc overwrites it before it gives the memory back.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether to serve: once per library context, by OpenSSL's version, the CPU and `MEMLIFT_OPENSSL`.
+//!
+//! Flow    `OSSL_provider_init` ──▶ [`choose`] ──▶ serve, or step aside: then the next provider in OpenSSL's list serves
+//! Order   the environment variable first (`force`, `off`), then the CPU, then the version.
+//! Not here a measurement: it would cost every short-lived program more than it could gain. The rule below states what
+//!         was measured.
+
+use core::ffi::CStr;
+
+/// The environment variable: `force` serves wherever the code runs, `off` never does.
+pub const VARIABLE: &CStr = c"MEMLIFT_OPENSSL";
+
+/// Serves or not, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    pub serves: bool,
+    pub reason: &'static CStr,
+}
+
+/// What the CPU has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cpu {
+    /// No instructions for AES and for GHASH.
+    Plain,
+    /// One block at a time.
+    Aes,
+    /// Four blocks at a time.
+    VectorAes,
+}
+
+/// `asked` is the variable's value, `version` OpenSSL's major and minor number.
+pub fn choose(asked: &[u8], cpu: Cpu, version: Option<(u32, u32)>) -> Choice {
+    let serve = |reason| Choice { serves: true, reason };
+    let aside = |reason| Choice { serves: false, reason };
+    match (asked, cpu, version) {
+        (b"off", ..) => aside(c"MEMLIFT_OPENSSL=off"),
+        (b"force", ..) => serve(c"MEMLIFT_OPENSSL=force"),
+        (_, Cpu::Plain, _) => aside(c"this CPU has no AES and carry-less multiplication instructions"),
+        (_, Cpu::Aes, _) => aside(c"this CPU has no vector AES: OpenSSL's own code is as fast"),
+        (_, Cpu::VectorAes, Some((3, 0))) => serve(c"OpenSSL 3.0 has no code for this CPU's vector AES"),
+        (_, Cpu::VectorAes, Some(_)) => {
+            aside(c"this OpenSSL has its own code for vector AES (3.1 and later)")
+        }
+        (_, Cpu::VectorAes, None) => aside(c"this OpenSSL does not say its version"),
+    }
+}
+
+/// The CPU that runs us.
+#[cfg(target_arch = "x86_64")]
+pub fn cpu() -> Cpu {
+    use std::arch::is_x86_feature_detected as has;
+    if !(has!("aes") && has!("pclmulqdq") && has!("ssse3")) {
+        return Cpu::Plain;
+    }
+    let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+    if wide && has!("vaes") && has!("vpclmulqdq") { Cpu::VectorAes } else { Cpu::Aes }
+}
+
+/// The CPU that runs us: without a measurement of it, OpenSSL's own code is taken to be as fast.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn cpu() -> Cpu {
+    Cpu::Aes
+}
+
+/// Calls `then` with the variable's value; a program with more rights than its caller ignores it.
+pub fn with_asked<T>(then: impl FnOnce(&[u8]) -> T) -> T {
+    // SAFETY: the name is a C string; what getenv gives is valid while nobody changes the environment, and this
+    // runs while the program loads us.
+    unsafe {
+        let value = libc::getenv(VARIABLE.as_ptr());
+        let ignored = value.is_null() || libc::getauxval(libc::AT_SECURE) != 0;
+        then(if ignored { b"" } else { CStr::from_ptr(value).to_bytes() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cpu, choose};
+
+    #[test]
+    fn serves_only_where_it_is_faster_unless_told() {
+        let serves = |asked: &[u8], cpu, version| choose(asked, cpu, version).serves;
+        assert!(serves(b"", Cpu::VectorAes, Some((3, 0))));
+        for version in [Some((3, 1)), Some((3, 5)), Some((4, 0)), None] {
+            assert!(!serves(b"", Cpu::VectorAes, version));
+            assert!(serves(b"force", Cpu::VectorAes, version));
+            assert!(serves(b"force", Cpu::Plain, version));
+        }
+        assert!(!serves(b"", Cpu::Aes, Some((3, 0))));
+        assert!(!serves(b"", Cpu::Plain, Some((3, 0))));
+        assert!(!serves(b"off", Cpu::VectorAes, Some((3, 0))));
+        assert!(serves(b"nonsense", Cpu::VectorAes, Some((3, 0))));
+    }
+}

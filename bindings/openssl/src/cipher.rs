@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The functions that OpenSSL calls for a cipher, and the tables that name them.
+//!
+//! Flow    EVP ──pointers──▶ here ──slices, [`Reason`]──▶ [`context`](crate::context), [`record`](crate::record)
+//!         per TLS 1.3 record: init, update (additional data), update, final, get the tag: five calls, no allocation
+//! Order   no panic leaves: every function catches, and a context in which one was caught is not used again.
+//! Owner   OpenSSL owns a context from `newctx` to `freectx`, and calls with one context from one thread at a time.
+//! Layout  parameters as OpenSSL's own provider has them: what it lists, we list; what it ignores, we ignore
+//!         (libssl also sets "tls-version" and "tls-mac-size" on AEAD ciphers).
+
+use crate::abi::*;
+use crate::context::{Context, NONCE_BYTES_MAX};
+use crate::core::Core;
+use crate::param::{each, get_octets, get_size, set_octets, set_octets_or_address, set_unsigned};
+use crate::record;
+use ::core::ffi::{c_int, c_uchar, c_void};
+use ::core::{ptr, slice};
+use memlift_kernels::aead::{NONCE_BYTES, TAG_BYTES};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What OpenSSL holds: a context and the core that asked for it.
+struct Held {
+    context: Context,
+    core: *const Core,
+    broken: bool,
+}
+
+impl Held {
+    #[cold]
+    fn raise(&self, reason: Reason) -> bool {
+        // SAFETY: the core lives until teardown, which comes after the last context.
+        unsafe { (*self.core).raise(reason) }
+    }
+
+    #[cold]
+    fn fail(&self, reason: Option<Reason>) -> bool {
+        if let Some(reason) = reason {
+            self.raise(reason);
+        }
+        false
+    }
+}
+
+/// Runs what works on a context: 1 or 0, whatever happens.
+///
+/// # Safety
+/// `held` must be null or come from `newctx`, and be used by this thread only.
+#[inline]
+unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int {
+    // SAFETY: as the caller promises.
+    let Some(held) = (unsafe { held.cast::<Held>().as_mut() }) else { return 0 };
+    if held.broken {
+        return 0;
+    }
+    match catch_unwind(AssertUnwindSafe(|| work(held))) {
+        Ok(done) => c_int::from(done),
+        Err(_) => {
+            held.broken = true;
+            0
+        }
+    }
+}
+
+unsafe extern "C" fn newctx<const KEY_BYTES: usize>(provider: *mut c_void) -> *mut c_void {
+    let made = catch_unwind(|| {
+        Box::new(Held { context: Context::new(KEY_BYTES), core: provider.cast(), broken: false })
+    });
+    made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
+}
+
+unsafe extern "C" fn freectx(held: *mut c_void) {
+    if !held.is_null() {
+        // SAFETY: from `newctx` or `dupctx`, and freed once. A panic in a drop leaks at worst.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) })));
+    }
+}
+
+unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
+    // SAFETY: OpenSSL gives a live context.
+    let Some(held) = (unsafe { held.cast::<Held>().as_ref() }) else { return ptr::null_mut() };
+    if held.broken {
+        return ptr::null_mut();
+    }
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        Box::new(Held { context: held.context.clone(), core: held.core, broken: false })
+    }));
+    made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
+}
+
+/// # Safety
+/// Arguments as OpenSSL gives them: `key` and `nonce` null or as long as said, `params` null or a list.
+#[inline]
+unsafe fn init(
+    held: *mut c_void,
+    seals: bool,
+    (key, key_bytes): (*const c_uchar, usize),
+    (nonce, nonce_bytes): (*const c_uchar, usize),
+    params: *mut Param,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        with(held, |held| {
+            let key = (!key.is_null()).then(|| slice::from_raw_parts(key, key_bytes));
+            let nonce = (!nonce.is_null()).then(|| slice::from_raw_parts(nonce, nonce_bytes));
+            match held.context.init(seals, key, nonce) {
+                Ok(()) => set_all(held, params),
+                Err(reason) => held.raise(reason),
+            }
+        })
+    }
+}
+
+unsafe extern "C" fn encrypt_init(
+    held: *mut c_void,
+    key: *const c_uchar,
+    key_bytes: usize,
+    nonce: *const c_uchar,
+    nonce_bytes: usize,
+    params: *mut Param,
+) -> c_int {
+    // SAFETY: OpenSSL's arguments.
+    unsafe { init(held, true, (key, key_bytes), (nonce, nonce_bytes), params) }
+}
+
+unsafe extern "C" fn decrypt_init(
+    held: *mut c_void,
+    key: *const c_uchar,
+    key_bytes: usize,
+    nonce: *const c_uchar,
+    nonce_bytes: usize,
+    params: *mut Param,
+) -> c_int {
+    // SAFETY: OpenSSL's arguments.
+    unsafe { init(held, false, (key, key_bytes), (nonce, nonce_bytes), params) }
+}
+
+/// One call for additional data (no target), for message bytes, for a record, or (no source) for the end.
+///
+/// # Safety
+/// `source` must be null or readable, `target` null or writable, for `bytes` bytes.
+#[inline]
+unsafe fn process(
+    held: &mut Held,
+    target: *mut c_uchar,
+    source: *const c_uchar,
+    bytes: usize,
+) -> Result<usize, Option<Reason>> {
+    let context = &mut held.context;
+    if let Some(additional) = context.record.announced {
+        if !ptr::eq(target, source) || target.is_null() {
+            context.record.announced = None;
+            return Err(None);
+        }
+        // SAFETY: the buffer is both, readable and writable.
+        return unsafe { record::cipher(context, &additional, target, bytes) };
+    }
+    if source.is_null() {
+        return context.finish().map(|()| 0);
+    }
+    // SAFETY: as the caller promises.
+    let done = unsafe {
+        if target.is_null() {
+            context.additional(slice::from_raw_parts(source, bytes))
+        } else {
+            context.update(source, target, bytes)
+        }
+    };
+    if done { Ok(bytes) } else { Err(None) }
+}
+
+unsafe extern "C" fn update(
+    held: *mut c_void,
+    target: *mut c_uchar,
+    written_bytes: *mut usize,
+    target_bytes: usize,
+    source: *const c_uchar,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: OpenSSL's arguments.
+    unsafe {
+        with(held, |held| {
+            *written_bytes = 0;
+            if bytes == 0 {
+                return true;
+            }
+            if target_bytes < bytes {
+                return held.raise(Reason::OutputBufferTooSmall);
+            }
+            match process(held, target, source, bytes) {
+                Ok(bytes) => {
+                    *written_bytes = bytes;
+                    true
+                }
+                Err(reason) => held.raise(reason.unwrap_or(Reason::CipherOperationFailed)),
+            }
+        })
+    }
+}
+
+unsafe extern "C" fn finish(
+    held: *mut c_void,
+    _target: *mut c_uchar,
+    written_bytes: *mut usize,
+    _target_bytes: usize,
+) -> c_int {
+    // SAFETY: OpenSSL's arguments.
+    unsafe {
+        with(held, |held| {
+            *written_bytes = 0;
+            if held.context.record.announced.take().is_some() {
+                return false;
+            }
+            match held.context.finish() {
+                Ok(()) => true,
+                Err(reason) => held.fail(reason),
+            }
+        })
+    }
+}
+
+/// `EVP_Cipher`: update, and without a source the end.
+unsafe extern "C" fn cipher(
+    held: *mut c_void,
+    target: *mut c_uchar,
+    written_bytes: *mut usize,
+    target_bytes: usize,
+    source: *const c_uchar,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: OpenSSL's arguments.
+    unsafe {
+        with(held, |held| {
+            if target_bytes < bytes {
+                return held.raise(Reason::OutputBufferTooSmall);
+            }
+            match process(held, target, source, bytes) {
+                Ok(_) => {
+                    *written_bytes = bytes;
+                    true
+                }
+                Err(reason) => held.fail(reason),
+            }
+        })
+    }
+}
+
+unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) -> c_int {
+    // SAFETY: OpenSSL's list.
+    let done = catch_unwind(|| unsafe {
+        each(params, |name, param| {
+            let value = match name {
+                b"mode" => u64::from(MODE_GCM),
+                b"keylen" => KEY_BYTES as u64,
+                b"ivlen" => NONCE_BYTES as u64,
+                b"blocksize" | b"aead" | b"custom-iv" => 1,
+                b"cts" | b"tls-multi" | b"has-randkey" => 0,
+                _ => return true,
+            };
+            set_unsigned(param, value)
+        })
+    });
+    c_int::from(done.unwrap_or(false))
+}
+
+unsafe extern "C" fn get_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+    // SAFETY: OpenSSL's context and list.
+    unsafe { with(held, |held| each(params, |name, param| get_one(held, name, param))) }
+}
+
+/// # Safety
+/// `param` must be an entry of OpenSSL's.
+unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
+    let context = &mut held.context;
+    let done = match name {
+        b"ivlen" => set_unsigned(param, context.nonce_bytes as u64),
+        b"keylen" => set_unsigned(param, context.key_bytes as u64),
+        b"taglen" => set_unsigned(param, context.tag_bytes.unwrap_or(TAG_BYTES) as u64),
+        b"tlsaadpad" => set_unsigned(param, context.record.pad_bytes as u64),
+        b"tag" => {
+            let Some(made_bytes) = context.tag_bytes.filter(|_| context.seals) else {
+                return held.raise(Reason::TagNotSet);
+            };
+            let bytes = if param.data.is_null() { made_bytes } else { param.data_bytes };
+            if bytes == 0 || bytes > TAG_BYTES {
+                return held.raise(Reason::InvalidTag);
+            }
+            set_octets(param, &context.tag[..bytes])
+        }
+        b"iv" | b"updated-iv" => {
+            if !context.ensure_nonce() {
+                return false;
+            }
+            let bytes = context.nonce_bytes;
+            if param.data_type == OCTET_STRING && !param.data.is_null() && param.data_bytes < bytes {
+                return held.raise(Reason::InvalidIvLength);
+            }
+            // SAFETY: the nonce lies in the context, which the caller keeps while it uses the address.
+            unsafe { set_octets_or_address(param, context.nonce_now()) }
+        }
+        b"tlsivgen" => {
+            let bytes = match param.data_bytes {
+                0 => context.nonce_bytes,
+                more => more.min(context.nonce_bytes),
+            };
+            if param.data_type != OCTET_STRING || param.data.is_null() {
+                return false;
+            }
+            // SAFETY: the caller has room for what was asked; 0 asks for a whole nonce.
+            let target = unsafe { slice::from_raw_parts_mut(param.data.cast::<u8>(), bytes) };
+            return record::next_nonce(context, target);
+        }
+        _ => true,
+    };
+    done || held.raise(Reason::FailedToSetParameter)
+}
+
+unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+    // SAFETY: OpenSSL's context and list.
+    unsafe { with(held, |held| set_all(held, params)) }
+}
+
+/// # Safety
+/// `params` must be null or OpenSSL's list.
+#[inline]
+unsafe fn set_all(held: &mut Held, params: *mut Param) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { each(params, |name, param| set_one(held, name, param)) }
+}
+
+/// # Safety
+/// `param` must be an entry of OpenSSL's.
+unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
+    let context = &mut held.context;
+    match name {
+        b"tag" => {
+            let Some(tag) = get_octets(param).filter(|tag| tag.len() <= TAG_BYTES) else {
+                return held.raise(Reason::FailedToGetParameter);
+            };
+            if context.seals {
+                return held.raise(Reason::TagNotNeeded);
+            }
+            if tag.is_empty() {
+                return held.raise(Reason::InvalidTag);
+            }
+            context.tag[..tag.len()].copy_from_slice(tag);
+            context.tag_bytes = Some(tag.len());
+            true
+        }
+        b"ivlen" => {
+            let Some(bytes) = get_size(param) else { return held.raise(Reason::FailedToGetParameter) };
+            context.set_nonce_bytes(bytes).map_or_else(|reason| held.raise(reason), |()| true)
+        }
+        b"tlsaad" => {
+            let Some(additional) = get_octets(param) else {
+                return held.raise(Reason::FailedToGetParameter);
+            };
+            record::announce(context, additional).map_or_else(|reason| held.raise(reason), |()| true)
+        }
+        b"tlsivfixed" => {
+            // A length of -1 gives a whole nonce.
+            let whole = param.data_bytes == usize::MAX;
+            if whole {
+                param.data_bytes = context.nonce_bytes;
+            }
+            let done =
+                get_octets(param).filter(|nonce| nonce.len() <= NONCE_BYTES_MAX).is_some_and(|nonce| {
+                    if whole {
+                        record::set_whole(context, nonce);
+                        return true;
+                    }
+                    record::set_fixed(context, nonce)
+                });
+            if whole {
+                param.data_bytes = usize::MAX;
+            }
+            done || held.raise(Reason::FailedToGetParameter)
+        }
+        b"tlsivinv" => get_octets(param).is_some_and(|nonce| record::peer_nonce(context, nonce)),
+        _ => true,
+    }
+}
+
+static PARAMS: [Param; 10] = [
+    Param::uint(c"mode", 4),
+    Param::uint(c"keylen", 8),
+    Param::uint(c"ivlen", 8),
+    Param::uint(c"blocksize", 8),
+    Param::int(c"aead"),
+    Param::int(c"custom-iv"),
+    Param::int(c"cts"),
+    Param::int(c"tls-multi"),
+    Param::int(c"has-randkey"),
+    Param::END,
+];
+
+static GETTABLE: [Param; 9] = [
+    Param::uint(c"keylen", 8),
+    Param::uint(c"ivlen", 8),
+    Param::uint(c"taglen", 8),
+    Param::octets(c"iv"),
+    Param::octets(c"updated-iv"),
+    Param::octets(c"tag"),
+    Param::uint(c"tlsaadpad", 8),
+    Param::octets(c"tlsivgen"),
+    Param::END,
+];
+
+static SETTABLE: [Param; 6] = [
+    Param::uint(c"ivlen", 8),
+    Param::octets(c"tag"),
+    Param::octets(c"tlsaad"),
+    Param::octets(c"tlsivfixed"),
+    Param::octets(c"tlsivinv"),
+    Param::END,
+];
+
+unsafe extern "C" fn gettable_params(_provider: *mut c_void) -> *const Param {
+    PARAMS.as_ptr()
+}
+
+unsafe extern "C" fn gettable_ctx_params(_held: *mut c_void, _provider: *mut c_void) -> *const Param {
+    GETTABLE.as_ptr()
+}
+
+unsafe extern "C" fn settable_ctx_params(_held: *mut c_void, _provider: *mut c_void) -> *const Param {
+    SETTABLE.as_ptr()
+}
+
+const fn table<const KEY_BYTES: usize>() -> [Dispatch; 15] {
+    const fn entry(id: c_int, function: *const c_void) -> Dispatch {
+        Dispatch { id, function }
+    }
+    [
+        entry(CIPHER_NEWCTX, newctx::<KEY_BYTES> as *const c_void),
+        entry(CIPHER_FREECTX, freectx as *const c_void),
+        entry(CIPHER_DUPCTX, dupctx as *const c_void),
+        entry(CIPHER_ENCRYPT_INIT, encrypt_init as *const c_void),
+        entry(CIPHER_DECRYPT_INIT, decrypt_init as *const c_void),
+        entry(CIPHER_UPDATE, update as *const c_void),
+        entry(CIPHER_FINAL, finish as *const c_void),
+        entry(CIPHER_CIPHER, cipher as *const c_void),
+        entry(CIPHER_GET_PARAMS, get_params::<KEY_BYTES> as *const c_void),
+        entry(CIPHER_GET_CTX_PARAMS, get_ctx_params as *const c_void),
+        entry(CIPHER_SET_CTX_PARAMS, set_ctx_params as *const c_void),
+        entry(CIPHER_GETTABLE_PARAMS, gettable_params as *const c_void),
+        entry(CIPHER_GETTABLE_CTX_PARAMS, gettable_ctx_params as *const c_void),
+        entry(CIPHER_SETTABLE_CTX_PARAMS, settable_ctx_params as *const c_void),
+        Dispatch::END,
+    ]
+}
+
+static AES_128_GCM: [Dispatch; 15] = table::<16>();
+static AES_256_GCM: [Dispatch; 15] = table::<32>();
+
+/// What we implement, with the names and object identifiers under which OpenSSL knows it.
+pub static CIPHERS: [Algorithm; 3] = [
+    Algorithm {
+        names: c"AES-128-GCM:id-aes128-GCM:2.16.840.1.101.3.4.1.6".as_ptr(),
+        properties: c"provider=memlift".as_ptr(),
+        implementation: AES_128_GCM.as_ptr(),
+        description: c"AES-128-GCM with vector instructions".as_ptr(),
+    },
+    Algorithm {
+        names: c"AES-256-GCM:id-aes256-GCM:2.16.840.1.101.3.4.1.46".as_ptr(),
+        properties: c"provider=memlift".as_ptr(),
+        implementation: AES_256_GCM.as_ptr(),
+        description: c"AES-256-GCM with vector instructions".as_ptr(),
+    },
+    Algorithm {
+        names: ptr::null(),
+        properties: ptr::null(),
+        implementation: ptr::null(),
+        description: ptr::null(),
+    },
+];

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The functions that OpenSSL calls for the provider itself.
+//!
+//! Flow    dlopen ──▶ [`OSSL_provider_init`] ──▶ query "ciphers?" ──▶ our table, or null: we stepped aside
+//!         `openssl list -providers -verbose` ──▶ get_params: why, and the counters
+//! Owner   one [`Provider`] per library context, from init to teardown; the counters are the process's.
+//! Order   loading reads the environment and asks the CPU, and touches nothing else.
+
+use crate::abi::*;
+use crate::choice::{Choice, choose, cpu, with_asked};
+use crate::cipher::CIPHERS;
+use crate::core::Core;
+use crate::param::{each, set_text, set_unsigned};
+use crate::tally::{ASIDE, OPEN, ROWS, SEAL};
+use ::core::ffi::{CStr, c_int, c_void};
+use ::core::ptr;
+use memlift_kernels::counters::{self, Amount, State};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The core first: a context of a cipher gets this address and looks no further.
+#[repr(C)]
+struct Provider {
+    core: Core,
+    choice: Choice,
+}
+
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(text) => text,
+    Err(_) => c"unknown",
+};
+
+/// What the core looks for in the library.
+///
+/// # Safety
+/// Arguments as provider-base(7) has them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn OSSL_provider_init(
+    handle: *const c_void,
+    offered: *const Dispatch,
+    ours: *mut *const Dispatch,
+    provider: *mut *mut c_void,
+) -> c_int {
+    let made = catch_unwind(|| {
+        // SAFETY: what the core passed.
+        let core = unsafe { Core::new(handle, offered) };
+        let choice = with_asked(|asked| choose(asked, cpu(), core.version()));
+        counters::declare("memlift:openssl", &ROWS);
+        counters::set_state(
+            if choice.serves { State::Serving } else { State::Aside },
+            choice.reason.to_str().unwrap_or_default(),
+        );
+        counters::share_if_asked();
+        Box::into_raw(Box::new(Provider { core, choice }))
+    });
+    let Ok(made) = made else { return 0 };
+    // SAFETY: the core gives room for both.
+    unsafe {
+        *ours = FUNCTIONS.as_ptr();
+        *provider = made.cast();
+    }
+    1
+}
+
+static FUNCTIONS: [Dispatch; 5] = [
+    Dispatch { id: PROVIDER_TEARDOWN, function: teardown as *const c_void },
+    Dispatch { id: PROVIDER_GETTABLE_PARAMS, function: gettable_params as *const c_void },
+    Dispatch { id: PROVIDER_GET_PARAMS, function: get_params as *const c_void },
+    Dispatch { id: PROVIDER_QUERY_OPERATION, function: query as *const c_void },
+    Dispatch::END,
+];
+
+unsafe extern "C" fn teardown(provider: *mut c_void) {
+    if !provider.is_null() {
+        // SAFETY: from init, and torn down once. Plain memory: its drop does not panic.
+        let _ =
+            catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(provider.cast::<Provider>()) })));
+    }
+}
+
+unsafe extern "C" fn query(
+    provider: *mut c_void,
+    operation: c_int,
+    no_cache: *mut c_int,
+) -> *const Algorithm {
+    // SAFETY: our provider, and room for an answer.
+    let provider = unsafe {
+        if !no_cache.is_null() {
+            *no_cache = 0;
+        }
+        provider.cast::<Provider>().as_ref()
+    };
+    let Some(provider) = provider.filter(|_| operation == OPERATION_CIPHER) else { return ptr::null() };
+    if provider.choice.serves {
+        return CIPHERS.as_ptr();
+    }
+    let _ = catch_unwind(|| counters::add(ASIDE, &Amount { count: 1, ..Amount::default() }));
+    ptr::null()
+}
+
+static PARAMS: [Param; 13] = [
+    Param::text(c"name"),
+    Param::text(c"version"),
+    Param::text(c"buildinfo"),
+    Param::uint(c"status", 4),
+    Param::uint(c"memlift-serves", 4),
+    Param::text(c"memlift-reason"),
+    Param::uint(c"memlift-sealed", 8),
+    Param::uint(c"memlift-sealed-bytes", 8),
+    Param::uint(c"memlift-opened", 8),
+    Param::uint(c"memlift-opened-bytes", 8),
+    Param::uint(c"memlift-refused", 8),
+    Param::uint(c"memlift-aside", 8),
+    Param::END,
+];
+
+unsafe extern "C" fn gettable_params(_provider: *mut c_void) -> *const Param {
+    PARAMS.as_ptr()
+}
+
+unsafe extern "C" fn get_params(provider: *mut c_void, params: *mut Param) -> c_int {
+    // SAFETY: our provider.
+    let Some(provider) = (unsafe { provider.cast::<Provider>().as_ref() }) else { return 0 };
+    let choice = provider.choice;
+    // SAFETY: OpenSSL's list.
+    let done = catch_unwind(|| unsafe {
+        each(params, |name, param| match name {
+            b"name" => set_text(param, c"memlift AES-GCM provider"),
+            b"version" | b"buildinfo" => set_text(param, VERSION),
+            b"status" => set_unsigned(param, 1),
+            b"memlift-serves" => set_unsigned(param, u64::from(choice.serves)),
+            b"memlift-reason" => set_text(param, choice.reason),
+            b"memlift-sealed" => set_unsigned(param, counters::get(SEAL).count),
+            b"memlift-sealed-bytes" => set_unsigned(param, counters::get(SEAL).source_bytes),
+            b"memlift-opened" => set_unsigned(param, counters::get(OPEN).count),
+            b"memlift-opened-bytes" => set_unsigned(param, counters::get(OPEN).source_bytes),
+            b"memlift-refused" => set_unsigned(param, counters::get(OPEN).failures),
+            b"memlift-aside" => set_unsigned(param, counters::get(ASIDE).count),
+            _ => true,
+        })
+    });
+    c_int::from(done.unwrap_or(false))
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! TLS 1.2 records (RFC 5288): the nonce is 4 fixed bytes and 8 that travel with the record.
+//!
+//! Flow    [`set_fixed`] once per key ──▶ per record: [`announce`] (the 13 bytes that are authenticated) ──▶
+//!         [`cipher`]: explicit nonce, payload and tag in one buffer, one AEAD call
+//! Layout  buffer: 8 bytes of nonce, payload, 16 bytes of tag. Additional data: sequence number 8, type 1, version 2,
+//!         length 2; the length comes as that of the buffer, and is authenticated as that of the payload.
+//! Order   the explicit nonce counts up by one per record that is sealed, from a random start; after 2⁶⁴ − 1 records a
+//!         key seals no more. A record that fails leaves zeros instead of plaintext.
+
+use crate::abi::Reason;
+use crate::context::{Context, Nonce, random};
+use memlift_kernels::aead::TAG_BYTES;
+
+/// Bytes of additional data.
+pub const ADDITIONAL_BYTES: usize = 13;
+const FIXED_BYTES: usize = 4;
+const EXPLICIT_BYTES: usize = 8;
+
+/// What a context knows about records.
+#[derive(Clone, Default)]
+pub struct Record {
+    /// The next record's additional data: set, the next update is a record.
+    pub announced: Option<[u8; ADDITIONAL_BYTES]>,
+    /// How much longer a record is than its payload, besides the nonce: 0 before the first.
+    pub pad_bytes: usize,
+    /// Records sealed with this key.
+    pub sealed: u64,
+}
+
+/// Takes the next record's additional data.
+pub fn announce(context: &mut Context, additional: &[u8]) -> Result<(), Reason> {
+    let mut additional = <[u8; ADDITIONAL_BYTES]>::try_from(additional).map_err(|_| Reason::InvalidAad)?;
+    let around = if context.seals { EXPLICIT_BYTES } else { EXPLICIT_BYTES + TAG_BYTES };
+    let length = u16::from_be_bytes([additional[11], additional[12]]);
+    let payload = length.checked_sub(around as u16).ok_or(Reason::InvalidAad)?;
+    additional[11..].copy_from_slice(&payload.to_be_bytes());
+    context.record.announced = Some(additional);
+    context.record.pad_bytes = TAG_BYTES;
+    Ok(())
+}
+
+/// Takes the fixed field of the nonce; who seals gets a random start for the rest.
+pub fn set_fixed(context: &mut Context, fixed: &[u8]) -> bool {
+    let bytes = context.nonce_bytes;
+    if fixed.len() < FIXED_BYTES || fixed.len() + EXPLICIT_BYTES > bytes {
+        return false;
+    }
+    context.nonce_field[..fixed.len()].copy_from_slice(fixed);
+    if context.seals && !random(&mut context.nonce_field[fixed.len()..bytes]) {
+        return false;
+    }
+    context.nonce_counts = true;
+    context.nonce = Nonce::Ready;
+    true
+}
+
+/// Takes a whole nonce that shall count from now on.
+pub fn set_whole(context: &mut Context, nonce: &[u8]) {
+    context.nonce_field[..nonce.len()].copy_from_slice(nonce);
+    context.nonce_counts = true;
+    context.nonce = Nonce::Ready;
+}
+
+/// Begins a message under the next counted nonce and gives its last bytes: as many as the target has, at most all.
+pub fn next_nonce(context: &mut Context, target: &mut [u8]) -> bool {
+    let bytes = context.nonce_bytes;
+    if !context.nonce_counts || bytes < EXPLICIT_BYTES || target.len() > bytes || !context.begin() {
+        return false;
+    }
+    target.copy_from_slice(&context.nonce_field[bytes - target.len()..bytes]);
+    advance(context);
+    true
+}
+
+/// Begins a message under a nonce whose last bytes came from the peer.
+pub fn peer_nonce(context: &mut Context, last: &[u8]) -> bool {
+    if !place_peer_nonce(context, last) {
+        return false;
+    }
+    context.begin()
+}
+
+fn place_peer_nonce(context: &mut Context, last: &[u8]) -> bool {
+    let bytes = context.nonce_bytes;
+    if !context.nonce_counts || context.key.is_none() || context.seals || last.len() > bytes {
+        return false;
+    }
+    context.nonce_field[bytes - last.len()..bytes].copy_from_slice(last);
+    true
+}
+
+fn advance(context: &mut Context) {
+    let bytes = context.nonce_bytes;
+    let counter = &mut context.nonce_field[bytes - EXPLICIT_BYTES..bytes];
+    for byte in counter.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            break;
+        }
+    }
+}
+
+/// Seals or opens the announced record in place. Gives the bytes of the whole record, or of its payload.
+///
+/// # Safety
+/// `buffer` must be readable and writable for `bytes` bytes.
+pub unsafe fn cipher(
+    context: &mut Context,
+    additional: &[u8; ADDITIONAL_BYTES],
+    buffer: *mut u8,
+    bytes: usize,
+) -> Result<usize, Option<Reason>> {
+    context.record.announced = None;
+    let Some(payload_bytes) = bytes.checked_sub(EXPLICIT_BYTES + TAG_BYTES) else { return Err(None) };
+    if context.key.is_none() || !context.nonce_counts || context.nonce_bytes < EXPLICIT_BYTES {
+        return Err(None);
+    }
+    context.nonce = Nonce::Spent;
+    let nonce_bytes = context.nonce_bytes;
+    // SAFETY: nonce, payload and tag follow each other and fill the buffer, which the caller gives for this call.
+    unsafe {
+        let explicit = &mut *buffer.cast::<[u8; EXPLICIT_BYTES]>();
+        let payload = buffer.add(EXPLICIT_BYTES);
+        let tag = &mut *payload.add(payload_bytes).cast::<[u8; TAG_BYTES]>();
+        if context.seals {
+            context.record.sealed = context.record.sealed.checked_add(1).ok_or(Reason::TooManyRecords)?;
+            explicit.copy_from_slice(&context.nonce_field[nonce_bytes - EXPLICIT_BYTES..nonce_bytes]);
+            let sealed = context.whole(additional, payload, payload, payload_bytes, tag);
+            advance(context);
+            context.nonce = Nonce::Spent;
+            if sealed { Ok(bytes) } else { Err(None) }
+        } else {
+            if !place_peer_nonce(context, explicit) {
+                return Err(None);
+            }
+            let mut expected = *tag;
+            let right = context.whole(additional, payload, payload, payload_bytes, &mut expected);
+            context.nonce = Nonce::Spent;
+            if right { Ok(payload_bytes) } else { Err(None) }
+        }
+    }
+}
