@@ -3,18 +3,23 @@
 //!
 //! Flow    `Key::new` ──▶ aws-lc's expanded key (round keys, powers of H) in one box; `seal` and `open` pass the
 //!         caller's addresses straight to it, so that copying and ciphering are one read and one write.
-//! Owner   the box holds the only copy of the secrets; it never moves, and is overwritten with zeros on drop.
+//!         What the own routines need is prepared when the first of them is called, see [`prepared`](super::prepared).
+//! Owner   the boxes hold the only copies of the secrets; they never move, and are overwritten with zeros on drop.
 //! Order   `seal` and `open` only read the key: any number of threads may use one at a time.
 //! Not here allocation per message: the state of a message is on the stack. Only a wrong tag makes aws-lc note an
 //!         error in a list of the thread, which is emptied at once.
 
+use super::prepared::Prepared;
 use super::{KeyLength, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed};
+use crate::Isa;
 use aws_lc_sys as lc;
 use core::ptr;
+use std::sync::OnceLock;
 
 /// An AES-128 or AES-256 key, ready for use.
 pub struct Key {
     expanded: Box<Expanded>,
+    prepared: OnceLock<Box<Prepared>>,
 }
 
 /// On cache lines of its own.
@@ -58,7 +63,7 @@ impl Key {
                 ptr::null_mut(),
             )
         };
-        let key = Key { expanded };
+        let key = Key { expanded, prepared: OnceLock::new() };
         if done == 1 { Ok(key) } else { Err(wrong) }
     }
 
@@ -70,6 +75,17 @@ impl Key {
     /// The key itself, for routines with a schedule of their own.
     pub(super) fn secret(&self) -> &[u8] {
         &self.expanded.key[..self.expanded.key_bytes]
+    }
+
+    /// The key as the own routines want it.
+    pub(super) fn prepared(&self) -> &Prepared {
+        self.prepared.get_or_init(|| Prepared::new(self.secret(), crate::active().isa))
+    }
+
+    /// Prepares the key for [`seal_streaming`](Key::seal_streaming) and [`Scatter`](super::Scatter) now, with the
+    /// best routines up to the level `isa` instead of the process's; `false` if it is prepared already.
+    pub fn prepare(&self, isa: Isa) -> bool {
+        self.prepared.set(Prepared::new(self.secret(), isa)).is_ok()
     }
 
     /// Encrypts `bytes` bytes from `source` to `target` and returns the tag of message and additional data.

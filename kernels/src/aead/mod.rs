@@ -2,7 +2,9 @@
 //! AES-GCM (NIST SP 800-38D): copy that seals or opens on the way, with AES-128 and AES-256 and tags of 16 bytes.
 //!
 //! Flow    whole message     ──▶ [`Key`]: one call, no allocation, any number of threads at once
+//!         … from and to cold memory ──▶ [`Key::seal_streaming`]: prefetch, and stores past the caches
 //!         pieces in order   ──▶ [`Stream`]: one message at a time, restarted without allocation
+//!         ranges in any order ──▶ [`Scatter`]; [`Untrusted`] if the target is a slice that is being opened
 //! Layout  a message is as long sealed as open; the tag travels apart. Source and target are equal or do not
 //!         overlap: anything else is refused, as is a message longer than [`MESSAGE_BYTES_MAX`].
 //! Owner   the memory of source and target belongs to the caller and may be shared with other threads, but what is
@@ -13,11 +15,23 @@
 //!         Lengths, addresses and the verdict of a tag are not secret. Tags are compared by [`tags_equal`].
 //! Not here a choice of nonces: a (key, nonce) pair seals one message, ever; the caller answers for that.
 
+#[cfg(target_arch = "x86_64")]
+mod clmul;
+mod coverage;
+mod field;
 mod key;
+mod prepared;
+mod scatter;
 mod stream;
+mod streaming;
+mod untrusted;
+#[cfg(target_arch = "x86_64")]
+mod vaes;
 
 pub use key::Key;
+pub use scatter::Scatter;
 pub use stream::Stream;
+pub use untrusted::Untrusted;
 
 /// The longest message of GCM: 2³² − 2 blocks of 16 bytes.
 pub const MESSAGE_BYTES_MAX: u64 = (1 << 36) - 32;
@@ -54,6 +68,17 @@ pub enum Refused {
     /// Additional data after message bytes, or either after the tag.
     #[error("out of order: first all additional data, then the message, then the tag, then restart")]
     Order,
+    /// A range that begins inside a block.
+    #[error("a range that does not begin at a multiple of 16: begin it where a block begins")]
+    Misaligned,
+    /// A range with bytes that came before.
+    #[error("some bytes of this range came before: give each byte of a message once")]
+    Again,
+    /// Bytes that have not come, or lie beyond the length.
+    #[error(
+        "not exactly the bytes of the message have come: give those that are missing, then ask for the tag"
+    )]
+    Missing,
 }
 
 /// Whether two tags are the same, in a time that depends on the lengths only.
@@ -65,7 +90,7 @@ pub fn tags_equal(a: &[u8], b: &[u8]) -> bool {
 
 /// The rules that every routine shares: not too long, and equal or disjoint.
 fn allowed(source: usize, target: usize, bytes: usize, before_bytes: u64) -> Result<(), Refused> {
-    if bytes as u64 > MESSAGE_BYTES_MAX - before_bytes {
+    if before_bytes > MESSAGE_BYTES_MAX || bytes as u64 > MESSAGE_BYTES_MAX - before_bytes {
         return Err(Refused::TooLong);
     }
     if source != target && source.abs_diff(target) < bytes {

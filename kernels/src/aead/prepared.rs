@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A key as the own routines want it, and CTR with GHASH over any run of blocks.
+//!
+//! Flow    `pass`: [`Isa::Avx512`] (with VAES) ──▶ [`vaes`](super::vaes), one pass in registers
+//!         otherwise, by [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all
+//!         constant time), GHASH by [`clmul`](super::clmul) or portable [`field`](super::field)
+//! Layout  hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds
+//!         H^−(d·16ᵏ) for each hexadecimal digit d at place k, so a block's place costs at most 8 products. It is
+//!         made when the first [`Scatter`](super::Scatter) needs it.
+//! Owner   boxed once per key, overwritten with zeros on drop. Chunks hold sealed bytes only.
+//! Order   each byte of a source is read once, so what is hashed is what was ciphered, whoever writes meanwhile.
+
+use super::field::{self, Element};
+use crate::Isa;
+use aws_lc_sys as lc;
+use core::ptr;
+use std::sync::OnceLock;
+
+/// Own routines without VAES work through a buffer of this size in the first-level cache.
+const CHUNK_BYTES: usize = 1024;
+
+/// Digits of a block's place: 8 of 4 bits.
+type Positions = [[Element; 16]; 8];
+
+/// Whether a run is sealed or opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Seal,
+    Open,
+}
+
+/// Whether the target's cache lines are worth keeping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Store {
+    Cached,
+    Streaming,
+}
+
+pub(super) struct Prepared {
+    isa: Isa,
+    cipher: lc::AES_KEY,
+    /// H¹ to H¹⁶.
+    powers: [Element; 16],
+    positions: OnceLock<Box<Positions>>,
+    #[cfg(target_arch = "x86_64")]
+    vaes: super::vaes::Schedule,
+}
+
+impl Prepared {
+    /// For a key of 16 or 32 bytes, with the routines of the best level up to `isa`.
+    pub(super) fn new(key: &[u8], isa: Isa) -> Box<Prepared> {
+        // SAFETY: aws-lc's schedule is plain data.
+        let cipher = unsafe { core::mem::zeroed() };
+        let mut prepared = Box::new(Prepared {
+            isa: best_below(isa),
+            cipher,
+            powers: [0; 16],
+            positions: OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
+            vaes: super::vaes::Schedule::EMPTY,
+        });
+        // SAFETY: the key is as long as it says, and of a length of AES.
+        let failed =
+            unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 8 * key.len() as u32, &mut prepared.cipher) };
+        assert!(failed == 0, "aws-lc refused a key of {} bytes", key.len());
+        let hash_key = field::hash_key(prepared.block([0; 16]));
+        let mut power = hash_key;
+        for i in 0..16 {
+            prepared.powers[i] = power;
+            power = prepared.multiply(power, hash_key);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if prepared.isa == Isa::Avx512 {
+            let Prepared { vaes, powers, .. } = &mut *prepared;
+            // SAFETY: `best_below` has found the instructions.
+            unsafe { vaes.fill(key, powers) };
+        }
+        prepared
+    }
+
+    /// Whether [`Store::Streaming`] makes a difference.
+    pub(super) fn streams(&self) -> bool {
+        self.isa == Isa::Avx512
+    }
+
+    /// One block through the cipher.
+    pub(super) fn block(&self, block: [u8; 16]) -> [u8; 16] {
+        let mut target = [0; 16];
+        // SAFETY: both are 16 bytes; the schedule is ready.
+        unsafe { lc::AES_encrypt(block.as_ptr(), target.as_mut_ptr(), &self.cipher) };
+        target
+    }
+
+    /// The field's product.
+    pub(super) fn multiply(&self, a: Element, b: Element) -> Element {
+        #[cfg(target_arch = "x86_64")]
+        if self.isa >= Isa::Avx2 {
+            // SAFETY: `best_below` has found the instructions.
+            return unsafe { super::clmul::multiply(a, b) };
+        }
+        field::multiply(a, b)
+    }
+
+    /// H to this power.
+    pub(super) fn power(&self, exponent: u64) -> Element {
+        field::power(self.powers[0], u128::from(exponent), |a, b| self.multiply(a, b))
+    }
+
+    /// `a·H^−place`.
+    pub(super) fn place(&self, mut a: Element, place: u64) -> Element {
+        let positions = self.positions.get_or_init(|| self.positions());
+        for (k, powers) in positions.iter().enumerate() {
+            let digit = (place >> (4 * k)) as usize % 16;
+            if digit != 0 {
+                a = self.multiply(a, powers[digit]);
+            }
+        }
+        a
+    }
+
+    fn positions(&self) -> Box<Positions> {
+        let mut positions = Box::new([[field::ONE; 16]; 8]);
+        let mut base = field::inverse(self.powers[0], |a, b| self.multiply(a, b));
+        for powers in positions.iter_mut() {
+            for digit in 1..16 {
+                powers[digit] = self.multiply(powers[digit - 1], base);
+            }
+            base = self.multiply(powers[15], base);
+        }
+        positions
+    }
+
+    /// The hash of `sum` and whole blocks after it.
+    fn hash_blocks(&self, mut sum: Element, blocks: &[[u8; 16]]) -> Element {
+        #[cfg(target_arch = "x86_64")]
+        if self.isa >= Isa::Avx2 {
+            // SAFETY: `best_below` has found the instructions.
+            return unsafe { super::clmul::hash(sum, blocks, &self.powers) };
+        }
+        for block in blocks {
+            sum = field::multiply(sum ^ u128::from_be_bytes(*block), self.powers[0]);
+        }
+        sum
+    }
+
+    /// The hash of `sum` and bytes after it, filled up with zeros to whole blocks.
+    pub(super) fn hash(&self, sum: Element, bytes: &[u8]) -> Element {
+        let (blocks, rest) = bytes.as_chunks::<16>();
+        let sum = self.hash_blocks(sum, blocks);
+        if rest.is_empty() {
+            return sum;
+        }
+        let mut last = [0; 16];
+        last[..rest.len()].copy_from_slice(rest);
+        self.hash_blocks(sum, &[last])
+    }
+
+    /// Ciphers `bytes` bytes from `source` to `target`, counting from the counter block `counter` on, and returns
+    /// the hash of `hash` and the sealed bytes after it, filled up with zeros to whole blocks.
+    ///
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes; they must be equal or disjoint.
+    pub(super) unsafe fn pass(
+        &self,
+        (direction, store): (Direction, Store),
+        counter: u128,
+        hash: Element,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Element {
+        #[cfg(target_arch = "x86_64")]
+        if self.isa == Isa::Avx512 {
+            use super::vaes::{SEALS, STREAMS, pass};
+            // SAFETY: `best_below` has found the instructions; the rest is the caller's promise.
+            return unsafe {
+                match (direction, store) {
+                    (Direction::Open, Store::Cached) => {
+                        pass::<0>(&self.vaes, counter, hash, source, target, bytes)
+                    }
+                    (Direction::Seal, Store::Cached) => {
+                        pass::<SEALS>(&self.vaes, counter, hash, source, target, bytes)
+                    }
+                    (Direction::Open, Store::Streaming) => {
+                        pass::<STREAMS>(&self.vaes, counter, hash, source, target, bytes)
+                    }
+                    (Direction::Seal, Store::Streaming) => {
+                        pass::<{ SEALS | STREAMS }>(&self.vaes, counter, hash, source, target, bytes)
+                    }
+                }
+            };
+        }
+        let _ = store;
+        // SAFETY: the caller's promises are the same.
+        unsafe { self.pass_chunks(direction, counter, hash, source, target, bytes) }
+    }
+
+    /// [`pass`](Prepared::pass) through a buffer.
+    ///
+    /// # Safety
+    /// As for [`pass`](Prepared::pass).
+    unsafe fn pass_chunks(
+        &self,
+        direction: Direction,
+        counter: u128,
+        mut hash: Element,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Element {
+        let mut counter = counter.to_be_bytes();
+        let mut chunk = [0; CHUNK_BYTES];
+        let mut done = 0;
+        while done < bytes {
+            let chunk_bytes = CHUNK_BYTES.min(bytes - done);
+            let chunk = &mut chunk[..chunk_bytes];
+            // SAFETY: the chunk lies inside source and target, as the caller promises, and our buffer is as long.
+            unsafe {
+                match direction {
+                    Direction::Seal => {
+                        self.cipher(&mut counter, source.add(done), chunk.as_mut_ptr(), chunk_bytes);
+                        hash = self.hash(hash, chunk);
+                        ptr::copy_nonoverlapping(chunk.as_ptr(), target.add(done), chunk_bytes);
+                    }
+                    Direction::Open => {
+                        ptr::copy_nonoverlapping(source.add(done), chunk.as_mut_ptr(), chunk_bytes);
+                        hash = self.hash(hash, chunk);
+                        self.cipher(&mut counter, chunk.as_ptr(), target.add(done), chunk_bytes);
+                    }
+                }
+            }
+            done += chunk_bytes;
+        }
+        hash
+    }
+
+    /// CTR. (aws-lc counts in 128 bits, GCM in 32; from 2 on, the longest message ends before they differ.)
+    ///
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes.
+    unsafe fn cipher(&self, counter: &mut [u8; 16], source: *const u8, target: *mut u8, bytes: usize) {
+        let (mut pad, mut pad_bytes) = ([0; 16], 0);
+        // SAFETY: as the caller promises; counter and pad are locals of 16 bytes.
+        unsafe {
+            lc::AES_ctr128_encrypt(
+                source,
+                target,
+                bytes,
+                &self.cipher,
+                counter.as_mut_ptr(),
+                pad.as_mut_ptr(),
+                &mut pad_bytes,
+            );
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // SAFETY: all three are plain data of ours that nobody reads any more.
+        unsafe {
+            if let Some(positions) = self.positions.get_mut() {
+                lc::OPENSSL_cleanse(positions.as_mut_ptr().cast(), size_of::<Positions>());
+            }
+            lc::OPENSSL_cleanse(self.powers.as_mut_ptr().cast(), size_of_val(&self.powers));
+            lc::OPENSSL_cleanse(ptr::from_mut(&mut self.cipher).cast(), size_of::<lc::AES_KEY>());
+            #[cfg(target_arch = "x86_64")]
+            lc::OPENSSL_cleanse(ptr::from_mut(&mut self.vaes).cast(), size_of_val(&self.vaes));
+        }
+    }
+}
+
+/// The best level up to `isa` that this CPU has and that has routines of its own here: `Avx512` with VAES, `Avx2`
+/// with PCLMULQDQ, `Scalar`.
+pub(super) fn best_below(isa: Isa) -> Isa {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if isa == Isa::Avx512 && super::vaes::available() && super::clmul::available() {
+            return Isa::Avx512;
+        }
+        if isa >= Isa::Avx2 && super::clmul::available() {
+            return Isa::Avx2;
+        }
+    }
+    let _ = isa;
+    Isa::Scalar
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One AES-GCM message whose blocks come in any order, as SmartDIMM's cache lines do (Patel et al., CompCpy).
+//!
+//! Flow    `seal`/`open` ──▶ `update(at, …)`*, in any order ──▶ `tag(length)` ──▶ `restart(nonce, aad)` ──▶ …
+//! Layout  counters come from a block's place. The hash wants block j of n times H^(n+1−j), and n is not known until
+//!         the end: each range is hashed by itself, divided by H to the place of its last block, and added; `tag`
+//!         multiplies the sum with H to the number of blocks. (If H is zero, so is every product.)
+//! Order   each byte comes once: a second time would encrypt two texts with the same bits, and is refused. Ranges
+//!         begin at multiples of 16; only the message's end may lie between two.
+//! Owner   the key outlives it. Nothing is allocated per range while the message has few holes, see
+//!         [`Coverage`](super::coverage).
+
+use super::coverage::Coverage;
+use super::field::Element;
+use super::prepared::{Direction, Prepared, Store};
+use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, allowed};
+
+/// A message that is sealed or opened by ranges in any order.
+///
+/// What an opening one has written is not verified before the tag is: use none of it until then. The type
+/// [`Untrusted`](super::Untrusted) sees to that for a target that Rust knows.
+pub struct Scatter<'key> {
+    prepared: &'key Prepared,
+    direction: Direction,
+    /// The counter block before block 0's, as a number.
+    counter: u128,
+    aad_hash: Element,
+    aad_bytes: u64,
+    /// Σ over ranges: hash · H^−(place of the last block).
+    sum: Element,
+    coverage: Coverage,
+}
+
+impl<'key> Scatter<'key> {
+    /// Begins a message to encrypt.
+    pub fn seal(key: &'key Key, nonce: &[u8; NONCE_BYTES], aad: &[u8]) -> Scatter<'key> {
+        Scatter::begin(key, Direction::Seal, nonce, aad)
+    }
+
+    /// Begins a message to decrypt.
+    pub fn open(key: &'key Key, nonce: &[u8; NONCE_BYTES], aad: &[u8]) -> Scatter<'key> {
+        Scatter::begin(key, Direction::Open, nonce, aad)
+    }
+
+    fn begin(key: &'key Key, direction: Direction, nonce: &[u8; NONCE_BYTES], aad: &[u8]) -> Scatter<'key> {
+        let mut scatter = Scatter {
+            prepared: key.prepared(),
+            direction,
+            counter: 0,
+            aad_hash: 0,
+            aad_bytes: 0,
+            sum: 0,
+            coverage: Coverage::default(),
+        };
+        scatter.restart(nonce, aad);
+        scatter
+    }
+
+    /// Begins the next message with the same key and direction, whatever became of the last one.
+    pub fn restart(&mut self, nonce: &[u8; NONCE_BYTES], aad: &[u8]) {
+        self.counter = first_counter(nonce);
+        self.aad_hash = self.prepared.hash(0, aad);
+        self.aad_bytes = aad.len() as u64;
+        self.sum = 0;
+        self.coverage.clear();
+    }
+
+    /// Encrypts or decrypts the `bytes` bytes of the message that begin at its byte `at`, a multiple of 16. A range
+    /// that is refused changes nothing.
+    ///
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes.
+    pub unsafe fn update(
+        &mut self,
+        at: u64,
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), Refused> {
+        if !at.is_multiple_of(16) {
+            return Err(Refused::Misaligned);
+        }
+        allowed(source.addr(), target.addr(), bytes, at)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !self.coverage.add(at..at + bytes as u64) {
+            return Err(Refused::Again);
+        }
+        let block = at / 16;
+        let counter = self.counter + 1 + u128::from(block);
+        // SAFETY: the memory is as the caller promises, and equal or disjoint, as checked.
+        let hash =
+            unsafe { self.prepared.pass((self.direction, Store::Cached), counter, 0, source, target, bytes) };
+        let last_block = block + bytes.div_ceil(16) as u64 - 1;
+        self.sum ^= self.prepared.place(hash, last_block);
+        Ok(())
+    }
+
+    /// The tag of a message of `message_bytes` bytes; [`Refused::Missing`] unless exactly these have come.
+    /// Of an opening one, the caller compares it with the tag that came with the message, by
+    /// [`tags_equal`](super::tags_equal).
+    pub fn tag(&self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
+        if !self.coverage.is_up_to(message_bytes) {
+            return Err(Refused::Missing);
+        }
+        let blocks = message_bytes.div_ceil(16);
+        let hash = match blocks {
+            0 => self.aad_hash,
+            _ => {
+                let aad = self.prepared.multiply(self.aad_hash, self.prepared.power(1));
+                self.prepared.multiply(aad ^ self.sum, self.prepared.power(blocks - 1))
+            }
+        };
+        Ok(seal_hash(self.prepared, self.counter, hash, self.aad_bytes, message_bytes))
+    }
+
+    /// [`tag`](Scatter::tag), and the end.
+    pub fn finish(self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
+        self.tag(message_bytes)
+    }
+}
+
+/// The counter block that seals the hash, as a number; block 0 of the message has the next one.
+pub(super) fn first_counter(nonce: &[u8; NONCE_BYTES]) -> u128 {
+    let mut counter = [0; 16];
+    counter[..NONCE_BYTES].copy_from_slice(nonce);
+    counter[15] = 1;
+    u128::from_be_bytes(counter)
+}
+
+/// The tag from the hash of additional data and message: the lengths in bits go in, the first pad goes over it.
+pub(super) fn seal_hash(
+    prepared: &Prepared,
+    counter: u128,
+    hash: Element,
+    aad_bytes: u64,
+    message_bytes: u64,
+) -> [u8; TAG_BYTES] {
+    let lengths = u128::from(aad_bytes) << 67 | u128::from(message_bytes) << 3;
+    let hash = prepared.multiply(hash ^ lengths, prepared.power(1));
+    (hash ^ u128::from_be_bytes(prepared.block(counter.to_be_bytes()))).to_be_bytes()
+}
+
+impl core::fmt::Debug for Scatter<'_> {
+    /// Direction and progress; no secret.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Scatter")
+            .field("direction", &self.direction)
+            .field("coverage", &self.coverage)
+            .finish_non_exhaustive()
+    }
+}

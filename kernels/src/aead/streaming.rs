@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whole messages from cold memory to cold memory: read once with a prefetch, stored past the caches.
+//!
+//! Flow    additional data ──▶ `Prepared::pass` with [`Store::Streaming`] ──▶ tag
+//! Not here the decision that a message is cold: a target that is read again soon is better sealed by
+//!         [`Key::seal`], which leaves it in the caches.
+
+use super::prepared::{Direction, Store};
+use super::scatter::{first_counter, seal_hash};
+use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed, tags_equal};
+use aws_lc_sys as lc;
+
+impl Key {
+    /// Whether [`seal_streaming`](Key::seal_streaming) has instructions of its own here; otherwise it is
+    /// [`try_seal`](Key::try_seal) and gains nothing.
+    pub fn streams(&self) -> bool {
+        self.prepared().streams()
+    }
+
+    /// [`try_seal`](Key::try_seal) for a source and a target that are in no cache, and a target that need not be:
+    /// non-temporal stores, the source prefetched. The first call with a key prepares it, which allocates.
+    ///
+    /// # Safety
+    /// As for [`seal`](Key::seal).
+    pub unsafe fn seal_streaming(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<[u8; TAG_BYTES], Refused> {
+        if !self.streams() {
+            // SAFETY: the caller's promises are the same.
+            return unsafe { self.try_seal(nonce, aad, source, target, bytes) };
+        }
+        allowed(source.addr(), target.addr(), bytes, 0)?;
+        // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+        Ok(unsafe { self.stream(Direction::Seal, nonce, aad, source, target, bytes) })
+    }
+
+    /// [`open`](Key::open) for a source and a target that are in no cache, and a target that need not be.
+    ///
+    /// # Safety
+    /// As for [`open`](Key::open).
+    pub unsafe fn open_streaming(
+        &self,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        tag: &[u8; TAG_BYTES],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), WrongTag> {
+        if !self.streams() || allowed(source.addr(), target.addr(), bytes, 0).is_err() {
+            // SAFETY: the caller's promises are the same.
+            return unsafe { self.open(nonce, aad, tag, source, target, bytes) };
+        }
+        // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+        let made = unsafe { self.stream(Direction::Open, nonce, aad, source, target, bytes) };
+        if tags_equal(&made, tag) {
+            return Ok(());
+        }
+        // SAFETY: the target is writable, as the caller promises.
+        unsafe { lc::OPENSSL_cleanse(target.cast(), bytes) };
+        Err(WrongTag)
+    }
+
+    /// # Safety
+    /// `source` must be readable and `target` writable for `bytes` bytes, equal or disjoint, no longer than a
+    /// message may be.
+    unsafe fn stream(
+        &self,
+        direction: Direction,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> [u8; TAG_BYTES] {
+        let prepared = self.prepared();
+        let counter = first_counter(nonce);
+        let hash = prepared.hash(0, aad);
+        // SAFETY: as the caller promises.
+        let hash =
+            unsafe { prepared.pass((direction, Store::Streaming), counter + 1, hash, source, target, bytes) };
+        seal_hash(prepared, counter, hash, aad.len() as u64, bytes as u64)
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! CTR and GHASH in one pass over memory, four blocks per register: VAES and VPCLMULQDQ on AVX-512.
+//!
+//! Flow    16 blocks a turn: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
+//!         registers b of four sealed blocks each, one reduction a turn. Lane l thus sums the blocks 4i + l; at the
+//!         end the lanes are weighted H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps
+//!         short, pass under masks and take as many powers as there are.
+//! Layout  `STREAMS` stores whole cache lines past the caches whatever the alignment of the target: line i is the
+//!         end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
+//!         ends of the run, which share lines with others, are stored under masks, through the caches.
+//!         `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
+//! Order   constant time: the only branches are on lengths. Non-temporal stores are fenced before the return.
+//! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
+
+use super::field::{Element, FOLD};
+use core::arch::x86_64::*;
+
+/// What the routines need of a key.
+#[repr(C)]
+pub(super) struct Schedule {
+    rounds: [[u32; 4]; 15],
+    round_count: usize,
+    /// H¹⁶, H¹², H⁸, H⁴.
+    strides: [Element; 4],
+    /// H⁴, H³, H², H¹, then zeros: from entry 4 − m on, the powers of m last blocks.
+    last: [Element; 8],
+}
+
+/// Whether this CPU has what the routines use.
+pub(super) fn available() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    has!("avx512f")
+        && has!("avx512bw")
+        && has!("avx512vl")
+        && has!("avx512vbmi")
+        && has!("vaes")
+        && has!("vpclmulqdq")
+        && has!("aes")
+}
+
+impl Schedule {
+    /// Nothing yet.
+    pub(super) const EMPTY: Schedule =
+        Schedule { rounds: [[0; 4]; 15], round_count: 10, strides: [0; 4], last: [0; 8] };
+
+    /// Expands a key of 16 or 32 bytes (FIPS 197, section 5.2) and takes of H¹ to H¹⁶ what it needs.
+    #[target_feature(enable = "aes,sse2")]
+    pub(super) fn fill(&mut self, key: &[u8], powers: &[Element; 16]) {
+        let key_words = key.len() / 4;
+        self.round_count = key_words + 6;
+        let words = self.rounds.as_flattened_mut();
+        for (word, bytes) in words.iter_mut().zip(key.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        let mut constant = 1u32;
+        for i in key_words..4 * (self.round_count + 1) {
+            let mut word = words[i - 1];
+            if i % key_words == 0 {
+                word = substitute(word).rotate_right(8) ^ constant;
+                constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
+            } else if key_words == 8 && i % 8 == 4 {
+                word = substitute(word);
+            }
+            words[i] = words[i - key_words] ^ word;
+        }
+        self.strides = [powers[15], powers[11], powers[7], powers[3]];
+        self.last[..4].copy_from_slice(&[powers[3], powers[2], powers[1], powers[0]]);
+    }
+}
+
+/// The S-box on four bytes.
+#[target_feature(enable = "aes,sse2")]
+fn substitute(word: u32) -> u32 {
+    _mm_cvtsi128_si32(_mm_aeskeygenassist_si128::<0>(_mm_set1_epi32(word as i32))) as u32
+}
+
+/// The bytes of each block in reverse order.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn swap(v: __m512i) -> __m512i {
+    let order = _mm512_broadcast_i32x4(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    _mm512_shuffle_epi8(v, order)
+}
+
+/// A sum of products, not yet reduced.
+#[derive(Clone, Copy)]
+struct Sum {
+    low: __m512i,
+    middle: __m512i,
+    high: __m512i,
+}
+
+/// Lane by lane.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn product(a: __m512i, b: __m512i) -> Sum {
+    Sum {
+        low: _mm512_clmulepi64_epi128::<0x00>(a, b),
+        middle: _mm512_xor_si512(
+            _mm512_clmulepi64_epi128::<0x01>(a, b),
+            _mm512_clmulepi64_epi128::<0x10>(a, b),
+        ),
+        high: _mm512_clmulepi64_epi128::<0x11>(a, b),
+    }
+}
+
+/// The sum, and one more product.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn add(sum: Sum, a: __m512i, b: __m512i) -> Sum {
+    Sum {
+        low: _mm512_xor_si512(sum.low, _mm512_clmulepi64_epi128::<0x00>(a, b)),
+        middle: _mm512_ternarylogic_epi64::<0x96>(
+            sum.middle,
+            _mm512_clmulepi64_epi128::<0x01>(a, b),
+            _mm512_clmulepi64_epi128::<0x10>(a, b),
+        ),
+        high: _mm512_xor_si512(sum.high, _mm512_clmulepi64_epi128::<0x11>(a, b)),
+    }
+}
+
+/// Montgomery's reduction, lane by lane.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn reduce(sum: Sum) -> __m512i {
+    let fold = _mm512_set1_epi64(FOLD as i64);
+    let folded = _mm512_ternarylogic_epi64::<0x96>(
+        sum.middle,
+        _mm512_shuffle_epi32::<0x4e>(sum.low),
+        _mm512_clmulepi64_epi128::<0x00>(sum.low, fold),
+    );
+    _mm512_ternarylogic_epi64::<0x96>(
+        sum.high,
+        _mm512_shuffle_epi32::<0x4e>(folded),
+        _mm512_clmulepi64_epi128::<0x00>(folded, fold),
+    )
+}
+
+/// The sum of the lanes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn lanes(v: __m512i) -> u128 {
+    let half = _mm256_xor_si256(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v));
+    let one = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+    // SAFETY: both are 16 plain bytes.
+    unsafe { core::mem::transmute(one) }
+}
+
+/// Zeros but for the first block.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+fn lane_0(x: u128) -> __m512i {
+    _mm512_zextsi128_si512(block(x))
+}
+
+/// 64 bytes, at any alignment.
+///
+/// # Safety
+/// `at` must be readable for 64 bytes.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+#[inline]
+unsafe fn load(at: *const u128) -> __m512i {
+    // SAFETY: as the caller promises.
+    unsafe { _mm512_loadu_si512(at.cast()) }
+}
+
+/// Mode: the target is what is hashed; otherwise the source is.
+pub(super) const SEALS: u8 = 1;
+/// Mode: stores past the caches, and asks for the source ahead.
+pub(super) const STREAMS: u8 = 2;
+
+/// How far ahead of the loads the source is asked for.
+const AHEAD_BYTES: usize = 2048;
+
+/// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
+/// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
+/// number of blocks from it to the end, itself included.
+///
+/// # Safety
+/// The CPU must have what [`available`] asks for; `source` must be readable and `target` writable for `bytes` bytes,
+/// equal or disjoint.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+pub(super) unsafe fn pass<const MODE: u8>(
+    schedule: &Schedule,
+    counter: u128,
+    hash: Element,
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+) -> Element {
+    // SAFETY: the caller's promises are the same.
+    unsafe {
+        if schedule.round_count == 10 {
+            pass_rounds::<MODE, 10>(schedule, counter, hash, source, target, bytes)
+        } else {
+            pass_rounds::<MODE, 14>(schedule, counter, hash, source, target, bytes)
+        }
+    }
+}
+
+/// [`pass`] with the number of rounds fixed.
+///
+/// # Safety
+/// As for [`pass`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
+    schedule: &Schedule,
+    counter: u128,
+    hash: Element,
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+) -> Element {
+    let keys: [__m512i; 15] = core::array::from_fn(|i| _mm512_broadcast_i32x4(round(schedule.rounds[i])));
+    let strides: [__m512i; 4] = core::array::from_fn(|i| _mm512_broadcast_i32x4(block(schedule.strides[i])));
+    let step = _mm512_set_epi32(0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4);
+    let mut counters = _mm512_add_epi32(
+        _mm512_broadcast_i32x4(block(counter)),
+        _mm512_set_epi32(0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0),
+    );
+    let mut hash = hash;
+    let mut done = 0;
+    // SAFETY: every access lies inside `bytes` bytes of source or target, by the conditions of the loops and masks.
+    unsafe {
+        if bytes >= 64 {
+            let mut lines = Lines::<MODE>::new(target);
+            if MODE & STREAMS != 0 {
+                for line in 0..AHEAD_BYTES.min(bytes) / 64 {
+                    _mm_prefetch::<_MM_HINT_T0>(source.add(64 * line).cast());
+                }
+            }
+            // The hash so far goes into the first block.
+            let mut first = lane_0(hash);
+            let mut sum = _mm512_setzero_si512();
+            while bytes - done >= 256 {
+                if MODE & STREAMS != 0 && bytes - done >= AHEAD_BYTES + 256 {
+                    for line in 0..4 {
+                        _mm_prefetch::<_MM_HINT_T0>(source.add(done + AHEAD_BYTES + 64 * line).cast());
+                    }
+                }
+                let mut text = [_mm512_setzero_si512(); 4];
+                let mut pad = [_mm512_setzero_si512(); 4];
+                for i in 0..4 {
+                    text[i] = _mm512_loadu_si512(source.add(done + 64 * i).cast());
+                    pad[i] = _mm512_xor_si512(swap(counters), keys[0]);
+                    counters = _mm512_add_epi32(counters, step);
+                }
+                for key in &keys[1..ROUNDS] {
+                    for pad in &mut pad {
+                        *pad = _mm512_aesenc_epi128(*pad, *key);
+                    }
+                }
+                for i in 0..4 {
+                    pad[i] = _mm512_aesenclast_epi128(pad[i], _mm512_xor_si512(keys[ROUNDS], text[i]));
+                    lines.push(pad[i]);
+                }
+                let sealed = if MODE & SEALS != 0 { pad } else { text };
+                let mut products = product(sum, strides[0]);
+                products = add(products, _mm512_xor_si512(swap(sealed[0]), first), strides[1]);
+                products = add(products, swap(sealed[1]), strides[2]);
+                products = add(products, swap(sealed[2]), strides[3]);
+                first = _mm512_setzero_si512();
+                sum = _mm512_xor_si512(reduce(products), swap(sealed[3]));
+                done += 256;
+            }
+            while bytes - done >= 64 {
+                let text = _mm512_loadu_si512(source.add(done).cast());
+                let mut pad = _mm512_xor_si512(swap(counters), keys[0]);
+                counters = _mm512_add_epi32(counters, step);
+                for key in &keys[1..ROUNDS] {
+                    pad = _mm512_aesenc_epi128(pad, *key);
+                }
+                pad = _mm512_aesenclast_epi128(pad, _mm512_xor_si512(keys[ROUNDS], text));
+                lines.push(pad);
+                let sealed = swap(if MODE & SEALS != 0 { pad } else { text });
+                sum = _mm512_ternarylogic_epi64::<0x96>(reduce(product(sum, strides[3])), sealed, first);
+                first = _mm512_setzero_si512();
+                done += 64;
+            }
+            lines.finish();
+            hash = lanes(reduce(product(sum, load(schedule.last.as_ptr()))));
+        }
+        let rest_bytes = bytes - done;
+        if rest_bytes > 0 {
+            let mask = u64::MAX >> (64 - rest_bytes);
+            let text = _mm512_maskz_loadu_epi8(mask, source.add(done).cast());
+            let mut pad = _mm512_xor_si512(swap(counters), keys[0]);
+            for key in &keys[1..ROUNDS] {
+                pad = _mm512_aesenc_epi128(pad, *key);
+            }
+            pad = _mm512_aesenclast_epi128(pad, _mm512_xor_si512(keys[ROUNDS], text));
+            _mm512_mask_storeu_epi8(target.add(done).cast(), mask, pad);
+            let sealed = if MODE & SEALS != 0 { _mm512_maskz_mov_epi8(mask, pad) } else { text };
+            let sealed = _mm512_xor_si512(swap(sealed), lane_0(hash));
+            // At most four blocks: the powers lie inside the eight entries.
+            let powers = load(schedule.last.as_ptr().add(4 - rest_bytes.div_ceil(16)));
+            hash = lanes(reduce(product(sealed, powers)));
+        }
+    }
+    hash
+}
+
+/// A run of registers on its way to memory.
+struct Lines<const MODE: u8> {
+    target: *mut u8,
+    /// `STREAMS`: how many bytes of the target lie before its first whole cache line.
+    head_bytes: usize,
+    /// `STREAMS`: from these bytes of two registers comes a line.
+    order: __m512i,
+    previous: __m512i,
+    /// How many registers were pushed.
+    count: usize,
+}
+
+impl<const MODE: u8> Lines<MODE> {
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+    #[inline]
+    fn new(target: *mut u8) -> Self {
+        let head_bytes = target.addr().wrapping_neg() % 64;
+        let mut order = [0u8; 64];
+        for (i, from) in order.iter_mut().enumerate() {
+            *from = (head_bytes + i) as u8;
+        }
+        // SAFETY: 64 plain bytes.
+        let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+        Lines { target, head_bytes, order, previous: _mm512_setzero_si512(), count: 0 }
+    }
+
+    /// # Safety
+    /// The target must be writable for 64 bytes per register pushed so far and this one.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+    #[inline]
+    unsafe fn push(&mut self, register: __m512i) {
+        // SAFETY: as the caller promises; a line ends before the register that completes it does.
+        unsafe {
+            if MODE & STREAMS == 0 {
+                _mm512_storeu_si512(self.target.add(64 * self.count).cast(), register);
+            } else if self.count == 0 {
+                _mm512_mask_storeu_epi8(self.target.cast(), (1u64 << self.head_bytes) - 1, register);
+            } else {
+                let line = _mm512_permutex2var_epi8(self.previous, self.order, register);
+                _mm512_stream_si512(self.target.add(64 * (self.count - 1) + self.head_bytes).cast(), line);
+            }
+        }
+        self.previous = register;
+        self.count += 1;
+    }
+
+    /// # Safety
+    /// As for the last [`push`](Lines::push), of which there was one.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+    #[inline]
+    unsafe fn finish(self) {
+        if MODE & STREAMS != 0 {
+            let rest = _mm512_permutex2var_epi8(self.previous, self.order, self.previous);
+            // SAFETY: what is left of the last register ends where it does.
+            unsafe {
+                let at = self.target.add(64 * (self.count - 1) + self.head_bytes);
+                _mm512_mask_storeu_epi8(at.cast(), u64::MAX >> self.head_bytes, rest);
+                _mm_sfence();
+            }
+        }
+    }
+}
+
+/// A number as a register.
+fn block(x: u128) -> __m128i {
+    // SAFETY: both are 16 plain bytes.
+    unsafe { core::mem::transmute(x) }
+}
+
+/// A round key as a register.
+fn round(words: [u32; 4]) -> __m128i {
+    // SAFETY: both are 16 plain bytes.
+    unsafe { core::mem::transmute(words) }
+}
