@@ -8,13 +8,19 @@
 //! Missing  a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
 //! Not here rows of nginx, which Python measures
 
+#[expect(unsafe_code, reason = "calls aws-lc, a C library")]
+mod awslc;
 mod corpus;
 mod evp;
+#[expect(unsafe_code, reason = "lets the rival copy and seal raw memory")]
+mod fused;
 #[expect(unsafe_code, reason = "calls ISA-L, a C library")]
 mod isal;
 pub(crate) mod nginx;
 #[expect(unsafe_code, reason = "calls libcrypto, a C library")]
 mod openssl;
+#[expect(unsafe_code, reason = "calls memlift on raw memory")]
+mod ours;
 mod pack;
 mod pairs;
 #[expect(unsafe_code, reason = "steps a child process through a call")]
@@ -33,6 +39,8 @@ enum Kind {
     Evp { seals: bool, bytes: usize },
     Pack(Pack),
     Unpack { bytes: usize },
+    CopySeal { bytes: usize },
+    CopyCrcSeal { bytes: usize },
 }
 
 impl Kind {
@@ -54,6 +62,8 @@ impl Kind {
             ["pack", size, kind, "fast"] => {
                 Kind::Pack(Pack { bytes: bytes(size)?, kind: corpus(kind)?, fast: true })
             }
+            ["copy_seal", size, "cold"] => Kind::CopySeal { bytes: bytes(size)? },
+            ["copy_crc_seal", size] => Kind::CopyCrcSeal { bytes: bytes(size)? },
             ["unpack", size, "html"] => Kind::Unpack { bytes: bytes(size)? },
             _ => return None,
         })
@@ -90,6 +100,8 @@ pub(crate) fn run(
             Some(Kind::Evp { seals, bytes }) => evp::row(definition, seals, bytes, options.quick),
             Some(Kind::Pack(pack)) => pack::row(definition, pack, options.quick),
             Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
+            Some(Kind::CopySeal { bytes }) => fused::copy_seal(definition, bytes, options.quick),
+            Some(Kind::CopyCrcSeal { bytes }) => fused::copy_crc_seal(definition, bytes, options.quick),
             None => Err(Stop::Failed(BenchError::Engine {
                 reason: format!("{} is no transform; see bench/src/transform.rs", definition.name),
             })),

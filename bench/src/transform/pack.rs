@@ -22,7 +22,7 @@ const PASS_BYTES: usize = 1 << 20;
 const PASS_BYTES_QUICK: usize = 128 << 10;
 const SAMPLE_S: f64 = 5e-3;
 /// Messages whose instructions are counted.
-const COUNTED: usize = 4;
+const COUNTED: usize = 2;
 
 /// What a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
