@@ -6,8 +6,8 @@
 //! Order   [`Nonce`] says what the next byte may do: a nonce serves one message, and is `Spent` with its tag. A message
 //!         begins at the first update after its nonce. When opening, plaintext comes out before the tag was
 //!         looked at, as everywhere in EVP; `finish` says whether it was right.
-//! Owner   the caller, who uses a context from one thread at a time. The expanded key is shared by copies of a
-//!         context; the stream is each one's own, and kept from message to message: no allocation per message.
+//! Owner   the caller, who uses a context from one thread at a time. The expanded key of whole messages is shared
+//!         by copies of a context; the stream is each one's own, and kept from message to message: no allocation per message.
 //! Not here OpenSSL's types: see [`cipher`](crate::cipher).
 
 use crate::abi::Reason;
@@ -36,9 +36,13 @@ pub enum Nonce {
 pub struct Context {
     pub key_bytes: usize,
     pub seals: bool,
-    pub key: Option<Arc<Key>>,
+    secret: Secret,
+    /// Of whole messages: expanded at the first one.
+    key: Option<Arc<Key>>,
+    /// Of messages in pieces: likewise, for one direction.
     stream: Option<Stream>,
     stream_seals: bool,
+    stream_stale: bool,
     pub nonce: Nonce,
     pub nonce_bytes: usize,
     pub nonce_field: [u8; NONCE_BYTES_MAX],
@@ -57,9 +61,11 @@ impl Context {
         Context {
             key_bytes,
             seals: false,
+            secret: Secret::default(),
             key: None,
             stream: None,
             stream_seals: false,
+            stream_stale: false,
             nonce: Nonce::Unset,
             nonce_bytes: NONCE_BYTES,
             nonce_field: [0; NONCE_BYTES_MAX],
@@ -91,21 +97,26 @@ impl Context {
             if key.len() != self.key_bytes {
                 return Err(Reason::InvalidKeyLength);
             }
-            self.set_key(key)?;
+            self.set_key(key);
         }
         Ok(())
     }
 
-    fn set_key(&mut self, key: &[u8]) -> Result<(), Reason> {
-        let key = Key::new(key).map_err(|_| Reason::InvalidKeyLength)?;
-        self.stream = None;
-        self.key = Some(Arc::new(key));
+    /// `key` is as long as it must be. What is expanded from it waits until it is known which way it is used.
+    fn set_key(&mut self, key: &[u8]) {
+        self.secret.set(key);
+        self.key = None;
+        self.stream_stale = true;
         self.record.sealed = 0;
         if self.nonce == Nonce::Begun {
             // The message that was under way went with the old key.
             self.nonce = Nonce::Spent;
         }
-        Ok(())
+    }
+
+    /// Whether there is a key.
+    pub fn keyed(&self) -> bool {
+        self.secret.bytes != 0
     }
 
     /// Another length: a nonce that is here does not fit it any more.
@@ -143,16 +154,25 @@ impl Context {
     /// Begins a message with the nonce as it stands. False: there is no key.
     #[inline]
     pub fn begin(&mut self) -> bool {
+        if !self.keyed() {
+            return false;
+        }
         let nonce = &self.nonce_field[..self.nonce_bytes];
-        match (&mut self.stream, &self.key) {
-            (Some(stream), _) if self.stream_seals == self.seals => stream.restart(nonce),
-            (_, Some(key)) => {
-                let stream = if self.seals { Stream::seal(key, nonce) } else { Stream::open(key, nonce) };
-                self.stream = Some(stream);
+        match &mut self.stream {
+            Some(stream) if self.stream_seals == self.seals => {
+                if self.stream_stale && stream.rekey(self.secret.get()).is_err() {
+                    return false;
+                }
+                stream.restart(nonce);
+            }
+            other => {
+                let Ok(mut stream) = Stream::new(self.secret.get(), self.seals) else { return false };
+                stream.restart(nonce);
+                *other = Some(stream);
                 self.stream_seals = self.seals;
             }
-            (_, None) => return false,
         }
+        self.stream_stale = false;
         self.nonce = Nonce::Begun;
         self.message_bytes = 0;
         true
@@ -161,7 +181,9 @@ impl Context {
     /// The stream of a message under way, begun now if need be.
     #[inline]
     fn under_way(&mut self) -> Option<&mut Stream> {
-        self.key.as_ref()?;
+        if !self.keyed() {
+            return None;
+        }
         if self.nonce == Nonce::Unset {
             self.ensure_nonce();
         }
@@ -231,6 +253,9 @@ impl Context {
         bytes: usize,
         tag: &mut [u8; TAG_BYTES],
     ) -> bool {
+        if self.key.is_none() && self.nonce_bytes == NONCE_BYTES {
+            self.key = Key::new(self.secret.get()).ok().map(Arc::new);
+        }
         let nonce = self.nonce_now();
         let right = match (<&[u8; NONCE_BYTES]>::try_from(nonce), &self.key) {
             // SAFETY: as the caller promises.
@@ -290,6 +315,32 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         self.tally.flush(self.seals);
+    }
+}
+
+/// The key as it came; overwritten when it goes.
+#[derive(Clone, Default)]
+struct Secret {
+    key: [u8; 32],
+    /// 0: none yet.
+    bytes: usize,
+}
+
+impl Secret {
+    fn set(&mut self, key: &[u8]) {
+        self.key[..key.len()].copy_from_slice(key);
+        self.bytes = key.len();
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.key[..self.bytes]
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        // SAFETY: our own bytes; the call is one that compilers leave in place.
+        unsafe { libc::explicit_bzero(self.key.as_mut_ptr().cast(), self.key.len()) };
     }
 }
 

@@ -83,7 +83,7 @@ pub fn peer_nonce(context: &mut Context, last: &[u8]) -> bool {
 
 fn place_peer_nonce(context: &mut Context, last: &[u8]) -> bool {
     let bytes = context.nonce_bytes;
-    if !context.nonce_counts || context.key.is_none() || context.seals || last.len() > bytes {
+    if !context.nonce_counts || !context.keyed() || context.seals || last.len() > bytes {
         return false;
     }
     context.nonce_field[bytes - last.len()..bytes].copy_from_slice(last);
@@ -113,7 +113,7 @@ pub unsafe fn cipher(
 ) -> Result<usize, Option<Reason>> {
     context.record.announced = None;
     let Some(payload_bytes) = bytes.checked_sub(EXPLICIT_BYTES + TAG_BYTES) else { return Err(None) };
-    if context.key.is_none() || !context.nonce_counts || context.nonce_bytes < EXPLICIT_BYTES {
+    if !context.keyed() || !context.nonce_counts || context.nonce_bytes < EXPLICIT_BYTES {
         return Err(None);
     }
     context.nonce = Nonce::Spent;

@@ -207,6 +207,8 @@ fn calls_in_any_order_get_the_same_answers() {
         let (mut keyed, mut given) = (false, false);
         // OpenSSL leaves open what follows a failure, additional data after the message or a key in its middle.
         let (mut data, mut begun) = (false, false);
+        // OpenSSL 3.0 keeps the tag that it refuses in place of the one it made.
+        let mut spoilt = false;
         let mut story = Vec::new();
         for _ in 0..10 {
             // Without a nonce, who seals makes one: then no two are the same.
@@ -241,19 +243,20 @@ fn calls_in_any_order_get_the_same_answers() {
                 5 => {
                     let answers = (theirs.finish(), ours.finish());
                     if answers.0 {
-                        (data, begun) = (false, false);
+                        (data, begun, spoilt) = (false, false, false);
                     } else if answers == (false, false) {
                         break;
                     }
                     answers
                 }
-                6 => {
+                6 if !spoilt => {
                     let (a, b) = (theirs.tag(16), ours.tag(16));
                     assert_eq!(a, b, "{story:?}, then {operation}");
                     (a.is_some(), b.is_some())
                 }
                 7 => {
                     let tag = numbers.bytes(16);
+                    spoilt |= seals;
                     (theirs.set_tag(&tag), ours.set_tag(&tag))
                 }
                 8 if !begun => {

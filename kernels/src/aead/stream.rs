@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One AES-GCM message in order, in pieces of any length, and the next message after it.
 //!
-//! Flow    `seal`/`open` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
+//! Flow    `seal`/`open`/`new` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
 //! Owner   a stream has a key schedule of its own (aws-lc's cipher context), so it outlives the [`Key`] and may move
 //!         to another thread; the context is zeroed when it is dropped.
 //! Order   `stage` only moves forward until `restart`; a call that would move it back is refused, and so a second
@@ -10,7 +10,7 @@
 //!         only gives out the tag of a context that encrypts; the hash is over ciphertext in both directions, so
 //!         `tag` turns the direction round (a call without key and nonce, which leaves the state alone) and asks.
 
-use super::{Key, Refused, TAG_BYTES, allowed};
+use super::{Key, KeyLength, Refused, TAG_BYTES, allowed};
 use aws_lc_sys as lc;
 use core::ffi::c_int;
 use core::ptr;
@@ -24,6 +24,7 @@ const CALL_BYTES_MAX: usize = 1 << 30;
 pub struct Stream {
     context: *mut lc::EVP_CIPHER_CTX,
     seals: bool,
+    key_bytes: usize,
     nonce_bytes: usize,
     message_bytes: u64,
     stage: Stage,
@@ -59,20 +60,59 @@ impl Stream {
     }
 
     fn begin(key: &Key, nonce: &[u8], seals: bool) -> Stream {
+        let mut stream = Stream::keyed(key.secret(), seals);
+        stream.restart(nonce);
+        stream
+    }
+
+    /// A stream without a [`Key`], for who needs no other: expands `key` (16 or 32 bytes) for one direction. It waits
+    /// for [`restart`](Stream::restart). Allocates.
+    pub fn new(key: &[u8], seals: bool) -> Result<Stream, KeyLength> {
+        if key.len() != 16 && key.len() != 32 {
+            return Err(KeyLength { bytes: key.len() });
+        }
+        Ok(Stream::keyed(key, seals))
+    }
+
+    /// `key` has 16 or 32 bytes.
+    fn keyed(key: &[u8], seals: bool) -> Stream {
         // SAFETY: makes an empty context, or null where there is no memory.
         let context = unsafe { lc::EVP_CIPHER_CTX_new() };
         assert!(!context.is_null(), "no memory for a cipher context");
-        let mut stream = Stream { context, seals, nonce_bytes: 12, message_bytes: 0, stage: Stage::Tagged };
-        let secret = key.secret();
+        let key_bytes = key.len();
+        let stream =
+            Stream { context, seals, key_bytes, nonce_bytes: 12, message_bytes: 0, stage: Stage::Tagged };
         // SAFETY: the context is empty; the key is as long as the cipher wants it; a null nonce means "later".
         let done = unsafe {
-            let cipher = if secret.len() == 16 { lc::EVP_aes_128_gcm() } else { lc::EVP_aes_256_gcm() };
+            let cipher = if key_bytes == 16 { lc::EVP_aes_128_gcm() } else { lc::EVP_aes_256_gcm() };
             let direction = c_int::from(seals);
-            lc::EVP_CipherInit_ex(context, cipher, ptr::null_mut(), secret.as_ptr(), ptr::null(), direction)
+            lc::EVP_CipherInit_ex(context, cipher, ptr::null_mut(), key.as_ptr(), ptr::null(), direction)
         };
         assert!(done == 1, "no memory for a key schedule");
-        stream.restart(nonce);
         stream
+    }
+
+    /// Another key of the same length, for all that follows; the message under way is given up. Then
+    /// [`restart`](Stream::restart). No allocation.
+    pub fn rekey(&mut self, key: &[u8]) -> Result<(), KeyLength> {
+        if key.len() != self.key_bytes {
+            return Err(KeyLength { bytes: key.len() });
+        }
+        self.stage = Stage::Tagged;
+        // SAFETY: the context has a cipher, and the key is as long as before; null means "as it was".
+        let done = unsafe {
+            let direction = c_int::from(self.seals);
+            lc::EVP_CipherInit_ex(
+                self.context,
+                ptr::null(),
+                ptr::null_mut(),
+                key.as_ptr(),
+                ptr::null(),
+                direction,
+            )
+        };
+        assert!(done == 1, "aws-lc refused a key of {} bytes", key.len());
+        Ok(())
     }
 
     /// Begins the next message with the same key and direction, whatever became of the last one. No allocation,

@@ -178,11 +178,8 @@ unsafe impl Sync for Cipher {}
 impl Cipher {
     pub fn session(&self) -> Session {
         // SAFETY: makes an empty context.
-        Session {
-            f: &self.crypto.f,
-            context: unsafe { (self.crypto.f.EVP_CIPHER_CTX_new)() },
-            cipher: self.cipher,
-        }
+        let context = unsafe { (self.crypto.f.EVP_CIPHER_CTX_new)() };
+        Session { f: &self.crypto.f, context, cipher: self.cipher }
     }
 }
 
