@@ -32,6 +32,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),
+    ("tour/transform_chapter.py", include_bytes!("../tour/transform_chapter.py")),
 ];
 
 /// A script of the unpacked folder and its arguments.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift tour`: one chapter per service, on real input, beside the rivals.
 //!
-//! Flow     tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
+//! Flow     chapter `ipc` here, then tour/transform.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
 //! Not here how a chapter measures; each says that in its own header
+
+mod transform;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -61,6 +63,13 @@ struct Entry {
 /// # Errors
 /// No Python, or a chapter that could not begin.
 pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
+    let ipc = ipc(options)?;
+    let transform = transform::run(options)?;
+    Ok(ipc && transform)
+}
+
+/// First chapter.
+fn ipc(options: &TourOptions) -> Result<bool, BenchError> {
     let mut arguments = Vec::new();
     if options.quick {
         arguments.extend(["--seconds", "0", "--batches", "2"].map(str::to_owned));

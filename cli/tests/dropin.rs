@@ -177,7 +177,7 @@ fn check_finds_what_openssl_uses_and_says_where_it_comes_from() {
 }
 
 #[test]
-fn a_stand_in_is_not_measured_but_said() {
+fn a_drop_in_that_cannot_be_loaded_is_said() {
     let place = Place::new("");
     let document: Value =
         serde_json::from_str(&succeeds(place.run(&["check", "openssl", "--json"]))).expect("JSON");

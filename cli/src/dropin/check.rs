@@ -50,13 +50,18 @@ pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Res
 }
 
 fn look(subject: &Subject) -> Result<Found, Failure> {
-    let pids = subject.processes();
-    if let (Some(pid), false) = (pids.last(), matches!(subject, Subject::Command(_))) {
-        match subject::mapped(*pid) {
-            Ok(files) => return Ok(copies::of_files(&files)),
-            // The program itself may still be looked at.
-            Err(failure) if matches!(subject, Subject::Process(_)) => return Err(failure),
-            Err(_) => {}
+    if !matches!(subject, Subject::Command(_)) {
+        // Whatever any of its processes has loaded; this command may be a child of the one that is looked at.
+        let pids = subject.processes().into_iter().filter(|pid| *pid != std::process::id());
+        let maps: Vec<_> = pids.map(subject::mapped).collect();
+        let mut files: Vec<_> = maps.iter().flatten().flatten().cloned().collect();
+        files.sort();
+        files.dedup();
+        if !files.is_empty() {
+            return Ok(copies::of_files(&files));
+        }
+        if let (Subject::Process(_), Some(Err(failure))) = (subject, maps.into_iter().next()) {
+            return Err(failure);
         }
     }
     let program = subject

@@ -80,10 +80,9 @@ pub fn of_files(files: &[PathBuf]) -> Found {
 }
 
 /// Looks through a program and what it needs; for a Python also through its extension modules.
-pub fn of_program(program: &Path) -> Result<Found, String> {
+pub fn of_program(named: &Path) -> Result<Found, String> {
     let mut found = Found::default();
-    let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-    let mut program = real;
+    let mut program = named.canonicalize().unwrap_or_else(|_| named.to_owned());
     for _ in 0..4 {
         match Object::read(&program) {
             Ok(_) => break,
@@ -102,7 +101,8 @@ pub fn of_program(program: &Path) -> Result<Found, String> {
         }
     }
     let mut waiting = vec![program.clone()];
-    waiting.extend(modules(&program));
+    // A virtual environment is a link to its Python, with packages of its own.
+    waiting.extend([named, &program].into_iter().flat_map(|one| modules(&program, one)));
     let mut seen = HashSet::new();
     while let Some(path) = waiting.pop() {
         let path = path.canonicalize().unwrap_or(path);
@@ -179,13 +179,14 @@ fn of_the_system(path: &Path) -> bool {
     })
 }
 
-/// Extension modules of a Python that may bring a libz or an OpenSSL, and the libraries of its wheels.
-fn modules(program: &Path) -> Vec<PathBuf> {
+/// Extension modules of a Python that may bring a libz or an OpenSSL, and the libraries of its wheels; `named` is the
+/// program or a link to it, beside whose folder they lie.
+fn modules(program: &Path, named: &Path) -> Vec<PathBuf> {
     let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(version) = name.strip_prefix("python").filter(|rest| rest.starts_with('3')) else {
         return Vec::new();
     };
-    let Some(prefix) = program.parent().and_then(Path::parent) else { return Vec::new() };
+    let Some(prefix) = named.parent().and_then(Path::parent) else { return Vec::new() };
     let library = prefix.join("lib").join(format!("python{version}"));
     let mut modules = Vec::new();
     let mut waiting = vec![(library.join("lib-dynload"), 0), (library.join("site-packages"), 0)];

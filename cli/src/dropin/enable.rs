@@ -49,6 +49,16 @@ struct Planned {
     text: String,
 }
 
+impl Planned {
+    /// What is new in it: all, or what stands behind a copy.
+    fn shown(&self) -> String {
+        match self.text.split_once(openssl_cnf::ADDED) {
+            Some((_, rest)) => format!("# … a copy of the one in force, and:{rest}"),
+            None => self.text.clone(),
+        }
+    }
+}
+
 /// What enable does.
 #[derive(Debug)]
 struct Plan {
@@ -87,7 +97,7 @@ pub fn enable(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     for file in &plan.files {
         match &subject {
             Subject::Unit(_) if wish.dry_run => {
-                print::line(&format!("{verb} {}:\n{}", file.path.display(), file.text))?
+                print::line(&format!("{verb} {}:\n{}", file.path.display(), file.shown()))?;
             }
             Subject::Unit(_) => print::line(&format!("{verb} {}", file.path.display()))?,
             _ => print::progress(&format!("{verb} {}", file.path.display())),

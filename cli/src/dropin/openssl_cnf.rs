@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Names that the block uses; a text that uses them is ours already.
 const OURS: &str = "memlift_provider";
+/// Heads the block.
+pub const ADDED: &str = "# Added by memlift dropin enable: AES-GCM by memlift, everything else as above.";
 const PREFERENCE: &str = "?provider=memlift";
 const INCLUDE_DEPTH: usize = 4;
 
@@ -138,9 +140,7 @@ pub fn merge(text: &str, module: &Path) -> Result<String, String> {
     };
     block += &format!("[{algorithms}]\ndefault_properties = {preference}\n");
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    Ok(format!(
-        "{text}{end}\n# Added by memlift dropin enable: AES-GCM by memlift, everything else as above.\n{block}"
-    ))
+    Ok(format!("{text}{end}\n{ADDED}\n{block}"))
 }
 
 #[cfg(test)]
