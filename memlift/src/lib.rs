@@ -5,6 +5,7 @@
 //! memlift::spec      the words of the engine: descriptor, opcodes, status, the Backend trait
 //! memlift::engine    regions, the life of a descriptor, calibration, waiting, stats
 //! memlift::ipc       call another process with arrays                                   (feature `ipc`, on)
+//! memlift::transform copy that seals, opens, packs, unpacks or checks on the way        (feature `transform`, on)
 //! ```
 //!
 //! One feature per service, so that nobody compiles one that they do not use.
@@ -14,3 +15,5 @@ pub use memlift_engine as engine;
 #[cfg(feature = "ipc")]
 pub use memlift_ipc as ipc;
 pub use memlift_spec as spec;
+#[cfg(feature = "transform")]
+pub use memlift_transform as transform;

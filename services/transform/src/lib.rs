@@ -1,3 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Copy that seals, opens, packs, unpacks or checks on the way.
+//! Copy that seals, opens, packs, unpacks or checks on the way: one read and one write of memory.
+//!
+//! ```
+//! use memlift_transform::{self as transform, Chain, Format, Key, Packing, Step};
+//!
+//! let key = Key::new(&[7; 16])?;
+//! let source = vec![b'a'; 200_000];
+//! let nonce = [1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0];
+//! let chain = Chain::framed(
+//!     &[
+//!         Step::Crc32c { seed: 0 },
+//!         Step::Pack { format: Format::Deflate, packing: Packing::Default },
+//!         Step::Seal { key: &key, nonce, aad: b"" },
+//!     ],
+//!     64 * 1024,
+//! )?;
+//! let mut target = vec![0; chain.bound(source.len()).unwrap()];
+//! let done = transform::copy(&chain, &source, &mut target)?;
+//! assert!(done.written < 2_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Flow     `copy` / `Transfer` / `compcpy` / `submit` ──▶ `request` (steps, chains) ──▶ `adapt` (through the cache or past
+//!          it) ──▶ `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ kernels, by way of the engine
+//! Layout   frames: `frame`, `docs/formats/transform.md`
+//! Owner    buffers are the caller's; scratch is one bounded pool, and who finds it in use waits or gets `Busy`
+//! Not here the routines (kernels), threads (the engine's workers run what is submitted)
+//!
+//! The interface is that of SmartDIMM's CompCpy; the work is done by this CPU's vector units.
 #![deny(unsafe_code)]
+
+pub mod adapt;
+#[expect(unsafe_code, reason = "the paper's call takes addresses")]
+mod compcpy;
+mod error;
+#[expect(unsafe_code, reason = "works on addresses that callers vouch for")]
+mod flat;
+mod frame;
+mod request;
+mod scratch;
+#[expect(unsafe_code, reason = "copies between addresses that callers vouch for")]
+mod store;
+#[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
+mod stream;
+mod submit;
+#[expect(unsafe_code, reason = "works on addresses that callers vouch for")]
+mod transfer;
+#[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
+mod transform;
+
+pub use adapt::{Adapt, Contention, Decision, Explanation, Why};
+pub use compcpy::{PAGE_BYTES, compcpy};
+pub use error::Error;
+pub use frame::{HEADER_BYTES, RECORD_BYTES};
+pub use memlift_engine::Cache;
+pub use memlift_engine::codec::SealKey as Key;
+pub use memlift_engine::codec::{aead, bound, deflate, supported};
+pub use memlift_engine::submit::{Lease, Source, Target, Ticket};
+pub use memlift_spec::{Effort, Format};
+pub use request::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Chain, Op, Options, Outcome, Packing, Patience, Step};
+pub use scratch::{SLAB_BYTES, Scratch, ScratchStats};
+pub use store::Store;
+pub use stream::{OpenStream, SealStream, Untrusted};
+pub use submit::Submission;
+pub use transfer::{Progress, Transfer};
+pub use transform::{Transform, copy};

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Contention: is somebody else using the caches? One interface for every way to tell, and the watch that asks.
+//!
+//! Flow     `Watch::passed` after each message ──some MiB later, and when the last sample's cost is one percent of the
+//!          time since──▶ sample ──▶ level (1: as good as it ever was) ──hysteresis, least stay──▶ contended or not
+//! Order    one thread samples (a lock that is only tried); everybody reads words
+//! Owner    no thread: a process that transforms nothing measures nothing
+//!
+//! Sources, the first that works: memory bandwidth counters of the kernel (`resctrl`), cache misses of this process
+//! (`perf`), a dense sweep of own memory (`sweep`), which works everywhere.
+
+use super::knee::Knee;
+use super::perf::Perf;
+use super::resctrl::Resctrl;
+use super::sweep::Sweep;
+use memlift_engine::Engine;
+use memlift_engine::observe::now_ns;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Tells how contended the caches are.
+pub trait Contention: Send + std::fmt::Debug {
+    /// Short lower-case name, as in `explain`.
+    fn name(&self) -> &'static str;
+
+    /// How slow the caches are, 1 being as fast as they ever were; `None`: cannot be told now. May take about a
+    /// millisecond.
+    fn sample(&mut self) -> Option<f64>;
+}
+
+/// The share of time that measuring may take.
+const DUTY: u64 = 100;
+const SAMPLE_EVERY_NS: u64 = 100_000_000;
+const KNEE_EVERY_NS: u64 = 30_000_000_000;
+/// Bytes that must have passed since the last measurement.
+const BYTES_BETWEEN: usize = 4 << 20;
+/// A state stays at least so long.
+const STAY_NS: u64 = 200_000_000;
+/// The part of the threshold at which contention is over.
+const LEAVE_AT: f64 = 0.5;
+
+#[derive(Debug)]
+struct Tools {
+    source: Box<dyn Contention>,
+    knee: Knee,
+    knee_round_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    tools: Mutex<Option<Tools>>,
+    threshold: f64,
+    enabled: bool,
+    bytes: AtomicUsize,
+    next_ns: AtomicU64,
+    contended: AtomicBool,
+    changed_ns: AtomicU64,
+    level: AtomicU32,
+    knee_bytes: AtomicUsize,
+    spent_ns: AtomicU64,
+    samples: AtomicU64,
+}
+
+fn best_source() -> Box<dyn Contention> {
+    if let Some(source) = Resctrl::open() {
+        return Box::new(source);
+    }
+    if let Some(source) = Perf::open() {
+        return Box::new(source);
+    }
+    Box::new(Sweep::default())
+}
+
+impl Watch {
+    pub fn new(threshold: f64, enabled: bool) -> Watch {
+        Watch {
+            tools: Mutex::new(None),
+            threshold,
+            enabled,
+            bytes: AtomicUsize::new(0),
+            next_ns: AtomicU64::new(0),
+            contended: AtomicBool::new(false),
+            changed_ns: AtomicU64::new(0),
+            level: AtomicU32::new(0),
+            knee_bytes: AtomicUsize::new(0),
+            spent_ns: AtomicU64::new(0),
+            samples: AtomicU64::new(0),
+        }
+    }
+
+    pub fn contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// The last level; 0: none yet.
+    pub fn level(&self) -> f64 {
+        f64::from(f32::from_bits(self.level.load(Ordering::Relaxed)))
+    }
+
+    pub fn knee_bytes(&self) -> usize {
+        self.knee_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn spent_ns(&self) -> u64 {
+        self.spent_ns.load(Ordering::Relaxed)
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.samples.load(Ordering::Relaxed)
+    }
+
+    pub fn threshold(&self) -> f64 {
+        self.threshold
+    }
+
+    pub fn source_name(&self) -> &'static str {
+        match self.tools.try_lock() {
+            Ok(tools) => tools.as_ref().map_or("none yet", |tools| tools.source.name()),
+            Err(_) => "busy",
+        }
+    }
+
+    pub fn replace(&self, source: Box<dyn Contention>) {
+        let mut tools = self.tools.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match &mut *tools {
+            Some(tools) => tools.source = source,
+            none => *none = Some(Tools { source, knee: Knee::default(), knee_round_ns: 0 }),
+        }
+    }
+
+    /// A message of `bytes` went through: measures, if it is time.
+    pub fn passed(&self, engine: &Engine, bytes: usize) {
+        let passed = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if !self.enabled || passed < BYTES_BETWEEN {
+            return;
+        }
+        let start_ns = now_ns();
+        let next_ns = self.next_ns.load(Ordering::Relaxed);
+        if next_ns == 0 {
+            // Short-lived users pay nothing.
+            self.next_ns.store(start_ns + SAMPLE_EVERY_NS, Ordering::Relaxed);
+            self.bytes.store(0, Ordering::Relaxed);
+            return;
+        }
+        if start_ns < next_ns {
+            return;
+        }
+        let Ok(mut tools) = self.tools.try_lock() else { return };
+        if start_ns < self.next_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        let tools = tools.get_or_insert_with(|| Tools {
+            source: best_source(),
+            knee: Knee::default(),
+            knee_round_ns: 0,
+        });
+        let knee_is_due = start_ns.saturating_sub(tools.knee_round_ns) > KNEE_EVERY_NS;
+        if knee_is_due && self.samples() % 4 == 3 {
+            if tools.knee.turn() {
+                tools.knee_round_ns = start_ns;
+                self.knee_bytes.store(tools.knee.bytes(), Ordering::Relaxed);
+            }
+        } else if let Some(level) = tools.source.sample() {
+            self.judge(level, start_ns);
+        }
+        let _ = engine;
+        self.samples.fetch_add(1, Ordering::Relaxed);
+        let end_ns = now_ns();
+        let cost_ns = end_ns.saturating_sub(start_ns);
+        self.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
+        self.next_ns.store(end_ns + SAMPLE_EVERY_NS.max(cost_ns * DUTY), Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Turns the state at the threshold, back at half of it, and not before the least stay is over.
+    fn judge(&self, level: f64, at_ns: u64) {
+        self.level.store((level as f32).to_bits(), Ordering::Relaxed);
+        let contended = self.contended();
+        let limit = 1.0 + if contended { self.threshold * LEAVE_AT } else { self.threshold };
+        let stayed_ns = at_ns.saturating_sub(self.changed_ns.load(Ordering::Relaxed));
+        if (level > limit) != contended && stayed_ns >= STAY_NS {
+            self.contended.store(!contended, Ordering::Relaxed);
+            self.changed_ns.store(at_ns, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_turns_with_hysteresis_and_stays() {
+        let watch = Watch::new(0.35, true);
+        let mut at_ns = 10 * STAY_NS;
+        let mut judge = |level, later_ns| {
+            at_ns += later_ns;
+            watch.judge(level, at_ns);
+            watch.contended()
+        };
+        assert!(!judge(1.34, STAY_NS));
+        assert!(judge(1.40, STAY_NS));
+        assert!(judge(1.20, STAY_NS), "between the two limits nothing turns");
+        assert!(!judge(1.10, STAY_NS));
+        assert!(!judge(1.90, STAY_NS / 2), "not before the least stay");
+        assert!(judge(1.90, STAY_NS));
+    }
+
+    #[derive(Debug)]
+    struct Loud;
+
+    impl Contention for Loud {
+        fn name(&self) -> &'static str {
+            "loud"
+        }
+        fn sample(&mut self) -> Option<f64> {
+            Some(9.0)
+        }
+    }
+
+    #[test]
+    fn who_transforms_little_measures_nothing() {
+        let watch = Watch::new(0.35, true);
+        watch.replace(Box::new(Loud));
+        for _ in 0..100 {
+            watch.passed(Engine::global(), 4096);
+        }
+        assert_eq!((watch.samples(), watch.spent_ns()), (0, 0));
+        assert!(!watch.contended());
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What each store costs for messages that are not in cache, as measured, and the choice by it.
+//!
+//! Layout   per (opcode, power of two of the size): three averages in picoseconds per byte (0: never tried), and the
+//!          incumbent with the time since when
+//! Order    an untried store is tried first, twice; then the cheapest, price included, unless the incumbent has not
+//!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
+//!          the second best, if that is not much worse
+//! Limits   a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
+
+use super::Why;
+use crate::store::Store;
+use memlift_spec::Opcode;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const CLASSES: usize = 40;
+const OPCODES: usize = 6;
+const STAY_NS: u64 = 20_000_000;
+const SWITCH_BELOW: f64 = 0.94;
+const TRY_EVERY: u32 = 64;
+const TRY_WITHIN: f64 = 1.5;
+const TRIES: u32 = 2;
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Average, picoseconds per byte.
+    ps: [AtomicU32; 3],
+    tries: [AtomicU32; 3],
+    /// Store + 1; 0: none yet.
+    incumbent: AtomicU32,
+    since_ns: AtomicU64,
+    count: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(super) struct Costs {
+    slots: Box<[Slot]>,
+}
+
+/// A store, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    pub store: Store,
+    pub why: Why,
+    pub predicted_ns: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs { slots: (0..OPCODES * CLASSES).map(|_| Slot::default()).collect() }
+    }
+}
+
+fn slot_of(opcode: Opcode, bytes: usize) -> usize {
+    let row = match opcode {
+        Opcode::MEMMOVE => 0,
+        Opcode::COPY_CRC => 1,
+        Opcode::SEAL => 2,
+        Opcode::OPEN => 3,
+        Opcode::PACK => 4,
+        _ => 5,
+    };
+    row * CLASSES + (bytes.max(1).ilog2() as usize).min(CLASSES - 1)
+}
+
+impl Costs {
+    pub fn choose(&self, opcode: Opcode, bytes: usize, now_ns: u64, price: impl Fn(Store) -> f64) -> Choice {
+        let slot = &self.slots[slot_of(opcode, bytes)];
+        let cost = |store: Store| f64::from(slot.ps[store as usize].load(Ordering::Relaxed));
+        let choice = |store, why| Choice { store, why, predicted_ns: cost(store) * bytes as f64 / 1000.0 };
+        let untried = |store: &Store| slot.tries[*store as usize].load(Ordering::Relaxed) < TRIES;
+        if let Some(store) = Store::ALL.into_iter().find(untried) {
+            return choice(store, Why::Tried);
+        }
+        let mut ranked = Store::ALL.map(|store| (store, cost(store) * price(store)));
+        ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let [best, second, _] = ranked;
+        let count = slot.count.fetch_add(1, Ordering::Relaxed);
+        if count % TRY_EVERY == TRY_EVERY - 1 && second.1 < best.1 * TRY_WITHIN {
+            return choice(second.0, Why::Tried);
+        }
+        let incumbent = slot.incumbent.load(Ordering::Relaxed);
+        if let Some(&held) = ranked.iter().find(|(store, _)| *store as u32 + 1 == incumbent)
+            && held.0 != best.0
+        {
+            let stayed_ns = now_ns.saturating_sub(slot.since_ns.load(Ordering::Relaxed));
+            if stayed_ns < STAY_NS || best.1 > held.1 * SWITCH_BELOW {
+                return choice(held.0, Why::Held);
+            }
+        }
+        if incumbent != best.0 as u32 + 1 {
+            slot.incumbent.store(best.0 as u32 + 1, Ordering::Relaxed);
+            slot.since_ns.store(now_ns, Ordering::Relaxed);
+        }
+        let why = match best.0 {
+            Store::Temporal => Why::TemporalFaster,
+            store if cost(store) <= cost(Store::Temporal) => Why::StreamingFaster,
+            _ => Why::Contended,
+        };
+        choice(best.0, why)
+    }
+
+    pub fn learn(&self, opcode: Opcode, bytes: usize, store: Store, took_ns: u64) {
+        let slot = &self.slots[slot_of(opcode, bytes)];
+        let sample = (took_ns as f64 * 1000.0 / bytes.max(1) as f64).clamp(1.0, 4e9);
+        let place = &slot.ps[store as usize];
+        let old = f64::from(place.load(Ordering::Relaxed));
+        let tries = slot.tries[store as usize].load(Ordering::Relaxed);
+        // The first messages meet page faults and cold code: the best of them counts.
+        let new = if old == 0.0 {
+            sample
+        } else if tries < TRIES {
+            old.min(sample)
+        } else {
+            old + (sample.clamp(old / 2.0, old * 2.0) - old) / 8.0
+        };
+        place.store(new.max(1.0) as u32, Ordering::Relaxed);
+        if tries < TRIES {
+            slot.tries[store as usize].store(tries + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Measured picoseconds per byte of each store; 0: not tried.
+    pub fn measured(&self, opcode: Opcode, bytes: usize) -> [(Store, u32); 3] {
+        let slot = &self.slots[slot_of(opcode, bytes)];
+        Store::ALL.map(|store| (store, slot.ps[store as usize].load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: (Opcode, usize) = (Opcode::SEAL, 65536);
+
+    fn learnt(ns: [u64; 3]) -> Costs {
+        let costs = Costs::default();
+        for _ in 0..4 {
+            Store::ALL.into_iter().zip(ns).for_each(|(store, ns)| costs.learn(AT.0, AT.1, store, ns));
+        }
+        costs
+    }
+
+    #[test]
+    fn everything_is_tried_then_the_cheapest_is_taken() {
+        let costs = Costs::default();
+        let mut tried = [0; 3];
+        for _ in 0..6 {
+            let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
+            assert_eq!(choice.why, Why::Tried);
+            tried[choice.store as usize] += 1;
+            costs.learn(AT.0, AT.1, choice.store, 1000 + choice.store as u64 * 500);
+        }
+        assert_eq!(tried, [2, 2, 2]);
+        let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
+        assert_eq!((choice.store, choice.why), (Store::Temporal, Why::TemporalFaster));
+    }
+
+    #[test]
+    fn a_price_on_the_footprint_turns_the_choice_only_after_the_least_stay() {
+        let costs = learnt([1000, 1100, 1200]);
+        let choose = |now_ns, weight: f64| {
+            costs.choose(AT.0, AT.1, now_ns, |store| 1.0 + weight * [1.0, 0.5, 0.0][store as usize])
+        };
+        assert_eq!(choose(0, 0.0).store, Store::Temporal);
+        let held = choose(STAY_NS / 2, 0.5);
+        assert_eq!((held.store, held.why), (Store::Temporal, Why::Held));
+        let turned = choose(STAY_NS * 2, 0.5);
+        assert_eq!((turned.store, turned.why), (Store::Isolated, Why::Contended));
+        assert_eq!(choose(STAY_NS * 2 + 1, 0.0).store, Store::Isolated, "it stays for a while");
+    }
+
+    #[test]
+    fn a_small_difference_does_not_turn_it() {
+        let costs = learnt([1000, 3000, 1010]);
+        assert_eq!(costs.choose(AT.0, AT.1, 0, |_| 1.0).store, Store::Temporal);
+        for _ in 0..40 {
+            costs.learn(AT.0, AT.1, Store::Isolated, 970);
+        }
+        let choice = costs.choose(AT.0, AT.1, STAY_NS * 9, |_| 1.0);
+        assert_eq!((choice.store, choice.why), (Store::Temporal, Why::Held));
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Placement per message: through the cache or past it, decided from what is measured, without counters or privileges.
+//!
+//! Flow     message ──`residency` (a few loads of lines that it needs anyway)──▶ cached: through the cache
+//!          not cached ──▶ cost per byte of each store as measured (`cost`) × price of what it does to neighbours
+//!          (`contention`) ──▶ least, with hysteresis and a least stay ──▶ run ──▶ measured ──▶ `cost`
+//! Order    relaxed words and one lock that only ever is tried: a lost update costs nothing
+//! Probe    `contention` and `knee` are measured by the calling thread between messages, for at most one percent of
+//!          the time since the last measurement, only after some MiB went through, and never while nothing does
+//! Not here what the caller does with the target afterwards: who reads it at once says `Cache::Hot`
+//!
+//! SmartDIMM asks one question per message, whether its source is in DRAM, and answers it for all messages by the miss
+//! rate of the last-level cache; here each message is asked, and the miss rate's place is taken by what a dense
+//! sweep of own memory costs (`contention_percent` is the paper's threshold).
+
+mod contention;
+mod cost;
+mod explain;
+mod knee;
+#[expect(unsafe_code, reason = "reads counters of the kernel")]
+mod perf;
+mod residency;
+mod resctrl;
+mod ring;
+mod sweep;
+
+pub use contention::Contention;
+pub use explain::Explanation;
+
+use crate::store::Store;
+use contention::Watch;
+use cost::Costs;
+use memlift_engine::Cache;
+use memlift_engine::Engine;
+use memlift_engine::config::{Placement, TransformConfig};
+use memlift_engine::observe::{self, CacheState, DecisionRecord};
+use memlift_spec::Opcode;
+use residency::Residency;
+
+/// Messages below this are not looked at: a look would cost more than it could save.
+pub const GATE_BYTES: usize = 4096;
+
+/// Why a store was taken. The codes are those of the stats page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Why {
+    /// Source or target is in cache.
+    Cached = 16,
+    /// Streaming was measured to be faster.
+    StreamingFaster = 17,
+    /// Ordinary stores were measured to be faster.
+    TemporalFaster = 18,
+    /// Neighbours are spared.
+    Contended = 19,
+    /// As before: the least stay is not over, or nothing else is clearly better.
+    Held = 20,
+    /// Tried to keep its measurement true.
+    Tried = 21,
+    /// The caller or the configuration said so.
+    Told = 22,
+    /// Too small to be looked at.
+    Small = 23,
+}
+
+/// How one message is run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Decision {
+    /// How its bytes are read and written.
+    pub store: Store,
+    /// Where they were.
+    pub cache: CacheState,
+    /// Whether the caches were contended.
+    pub contended: bool,
+    /// Why.
+    pub why: Why,
+    /// What it was expected to take, nanoseconds; 0: nothing was known.
+    pub predicted_ns: f64,
+}
+
+/// What a message will do to its bytes, as far as placement cares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub opcode: Opcode,
+    pub bytes: usize,
+    pub source: *const u8,
+    pub target: *const u8,
+    pub target_bytes: usize,
+    pub cache: Cache,
+}
+
+/// Decides, measures, remembers.
+#[derive(Debug)]
+pub struct Adapt {
+    settings: TransformConfig,
+    residency: Residency,
+    costs: Costs,
+    watch: Watch,
+}
+
+impl Adapt {
+    /// Measures nothing before the first message.
+    pub fn new(settings: &TransformConfig) -> Adapt {
+        Adapt {
+            residency: Residency::default(),
+            costs: Costs::default(),
+            watch: Watch::new(f64::from(settings.contention_percent) / 100.0, settings.probe),
+            settings: settings.clone(),
+        }
+    }
+
+    /// What neighbours' comfort costs us at most, as a factor on what we take: 0 to 2 over the time itself. A
+    /// contended cache and a small budget make it dear.
+    fn price(&self, store: Store, contended: bool) -> f64 {
+        let footprint = match store {
+            Store::Temporal => 1.0,
+            Store::Streaming => 0.6,
+            Store::Isolated => 0.0,
+        };
+        let budget = f64::from(self.settings.slowdown_percent.max(1)) / 100.0;
+        let weight = if contended { 0.5 } else { 0.05 } * (0.05 / budget).clamp(0.05, 4.0);
+        1.0 + weight * footprint
+    }
+
+    /// Decides about a message of at least one page.
+    ///
+    /// # Safety
+    ///
+    /// Source and target of the message are readable for their bytes.
+    #[expect(unsafe_code, reason = "looks at lines that the caller vouches for")]
+    pub(crate) unsafe fn decide(&self, engine: &Engine, message: &Message) -> Decision {
+        let contended = self.watch.contended();
+        let told = |store, cache| Decision { store, cache, contended, why: Why::Told, predicted_ns: 0.0 };
+        let fixed = match self.settings.placement {
+            Placement::Adaptive => None,
+            Placement::Temporal => Some(Store::Temporal),
+            Placement::Streaming => Some(Store::Streaming),
+            Placement::Isolated => Some(Store::Isolated),
+        };
+        if let Some(store) = fixed {
+            return told(store, CacheState::Unknown);
+        }
+        if message.bytes < GATE_BYTES {
+            return Decision { why: Why::Small, ..told(Store::Temporal, CacheState::Unknown) };
+        }
+        let cached = match message.cache {
+            Cache::Hot => return told(Store::Temporal, CacheState::Hot),
+            Cache::Cold => false,
+            // SAFETY: passed on from the caller.
+            Cache::Auto => unsafe { self.residency.cached(engine, message, self.watch.knee_bytes()) },
+        };
+        if cached {
+            return Decision { why: Why::Cached, ..told(Store::Temporal, CacheState::Hot) };
+        }
+        let now_ns = observe::now_ns();
+        let choice =
+            self.costs.choose(message.opcode, message.bytes, now_ns, |store| self.price(store, contended));
+        Decision {
+            store: choice.store,
+            cache: CacheState::Cold,
+            contended,
+            why: choice.why,
+            predicted_ns: choice.predicted_ns,
+        }
+    }
+
+    /// Tells how long a message took, and lets the probe have its turn.
+    pub(crate) fn learn(&self, engine: &Engine, message: &Message, decision: &Decision, took_ns: u64) {
+        if message.bytes < GATE_BYTES {
+            return;
+        }
+        if decision.cache == CacheState::Cold {
+            self.costs.learn(message.opcode, message.bytes, decision.store, took_ns);
+        }
+        observe::record(decision.store.executor(), message.opcode, message.bytes as u64, took_ns, true);
+        observe::decide(DecisionRecord {
+            time_ns: observe::now_ns().saturating_sub(took_ns),
+            opcode: message.opcode,
+            executor: decision.store.executor(),
+            cache_state: decision.cache,
+            size: message.bytes as u64,
+            predicted_ns: decision.predicted_ns as u64,
+            measured_ns: took_ns,
+            reason: decision.why as u16,
+        });
+        self.watch.passed(engine, message.bytes);
+    }
+
+    /// Takes the place of what measures contention: a source of the operator's own, a counter.
+    pub fn set_contention(&self, source: Box<dyn Contention>) {
+        self.watch.replace(source);
+    }
+
+    /// Everything a decision about such a message would be made from now.
+    pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
+        explain::explain(self, opcode, bytes)
+    }
+}

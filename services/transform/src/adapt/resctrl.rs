@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Contention by the kernel's memory bandwidth monitoring (`/sys/fs/resctrl`), where it is mounted and readable.
+//!
+//! Flow     bytes that all tasks of the root group moved ──difference over time──▶ over the most there ever was
+//! Level    1 + that share: at the threshold of 0.35 a third of the best bandwidth seen is in use
+//!
+//! Source: the kernel's documentation, `filesystems/resctrl.rst` (`mon_data/mon_L3_*/mbm_total_bytes`).
+
+use super::contention::Contention;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Bandwidth that counts as much until more was seen, bytes per second.
+const MOST_AT_FIRST: f64 = 4e9;
+
+#[derive(Debug)]
+pub(super) struct Resctrl {
+    files: Vec<PathBuf>,
+    last: Option<(Instant, u64)>,
+    most: f64,
+}
+
+impl Resctrl {
+    /// `None`: not mounted, not allowed, or without bandwidth monitoring.
+    pub fn open() -> Option<Resctrl> {
+        Resctrl::open_at(Path::new("/sys/fs/resctrl"))
+    }
+
+    fn open_at(root: &Path) -> Option<Resctrl> {
+        let domains = std::fs::read_dir(root.join("mon_data")).ok()?;
+        let files = domains.flatten().map(|domain| domain.path().join("mbm_total_bytes"));
+        let files: Vec<PathBuf> = files.filter(|file| read(file).is_some()).collect();
+        (!files.is_empty()).then_some(Resctrl { files, last: None, most: MOST_AT_FIRST })
+    }
+}
+
+/// A counter; the kernel writes `Unavailable` where it has none.
+fn read(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+impl Contention for Resctrl {
+    fn name(&self) -> &'static str {
+        "resctrl"
+    }
+
+    fn sample(&mut self) -> Option<f64> {
+        let bytes: u64 = self.files.iter().filter_map(|file| read(file)).sum();
+        let now = Instant::now();
+        let (before, bytes_before) = self.last.replace((now, bytes))?;
+        let seconds = now.duration_since(before).as_secs_f64();
+        if seconds < 1e-3 {
+            return None;
+        }
+        let rate = bytes.saturating_sub(bytes_before) as f64 / seconds;
+        self.most = self.most.max(rate);
+        Some(1.0 + rate / self.most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_and_what_is_unavailable_is_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Resctrl::open_at(root.path()).is_none());
+        for (domain, text) in [("mon_L3_00", "1000\n"), ("mon_L3_01", "Unavailable\n")] {
+            let folder = root.path().join("mon_data").join(domain);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("mbm_total_bytes"), text).unwrap();
+        }
+        let mut source = Resctrl::open_at(root.path()).unwrap();
+        assert_eq!(source.files.len(), 1);
+        assert_eq!(source.sample(), None, "one reading is no rate");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::fs::write(root.path().join("mon_data/mon_L3_00/mbm_total_bytes"), "900000000000").unwrap();
+        assert_eq!(source.sample(), Some(2.0), "more than ever before");
+    }
+}

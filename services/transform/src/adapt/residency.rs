@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Is a message in cache? Times loads of a few of its lines.
+//!
+//! Flow     every message of 64 KiB or more, and each eighth smaller one of its size class, is looked at: three lines of
+//!          the source, three of the target; the others take their class's last answer
+//! Limit    cycles between a cached and an uncached load: the engine's calibration, else measured at the first look
+//!          on lines that were flushed and touched again (some ten microseconds)
+//! Blind    where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
+//!
+//! A message counts as uncached only if at most one of the six lines is cached: streaming what is in cache costs
+//! more than it saves.
+
+use super::Message;
+use memlift_engine::Engine;
+use memlift_engine::place::timed_loads;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+const CLASSES: usize = 40;
+const LINES: usize = 3;
+const LINE_BYTES: usize = 64;
+/// From here on every message is looked at.
+const EACH_BYTES: usize = 64 * 1024;
+const EACH_OF: u32 = 8;
+/// No limit can be told.
+const BLIND: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Residency {
+    /// 0: not measured yet.
+    limit_cycles: AtomicU32,
+    /// Per size class: messages since the last look × 2, and the last answer.
+    classes: [AtomicU32; CLASSES],
+    turn: AtomicUsize,
+}
+
+impl Default for Residency {
+    fn default() -> Residency {
+        Residency {
+            limit_cycles: AtomicU32::new(0),
+            classes: [const { AtomicU32::new(0) }; CLASSES],
+            turn: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Residency {
+    /// Whether source or target is (mostly) in cache.
+    ///
+    /// # Safety
+    ///
+    /// Both are readable for their bytes.
+    #[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
+    pub unsafe fn cached(&self, engine: &Engine, message: &Message, knee_bytes: usize) -> bool {
+        let class = &self.classes[(message.bytes.ilog2() as usize).min(CLASSES - 1)];
+        let seen = class.load(Ordering::Relaxed);
+        if message.bytes < EACH_BYTES && seen >> 1 != 0 && !(seen >> 1).is_multiple_of(EACH_OF) {
+            class.store(seen + 2, Ordering::Relaxed);
+            return seen & 1 == 1;
+        }
+        let limit = self.limit(engine);
+        let fits = message.bytes.saturating_mul(4) <= knee_bytes;
+        let turn = self.turn.fetch_add(0x9e37_79b9, Ordering::Relaxed) >> 8;
+        // SAFETY: passed on from the caller.
+        let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
+        let cached = if limit == BLIND {
+            fits
+        } else {
+            let source = hot(message.source, message.bytes);
+            let target = if source == LINES { 0 } else { hot(message.target, message.target_bytes) };
+            source + target >= 2
+        };
+        class.store((((seen >> 1).wrapping_add(1) % (1 << 20)) << 1) | u32::from(cached), Ordering::Relaxed);
+        cached
+    }
+
+    fn limit(&self, engine: &Engine) -> u32 {
+        let limit = self.limit_cycles.load(Ordering::Relaxed);
+        if limit != 0 {
+            return limit;
+        }
+        let limit = match engine.placer().hot_cycles() {
+            0 => measure().unwrap_or(BLIND),
+            cycles => cycles,
+        };
+        self.limit_cycles.store(limit, Ordering::Relaxed);
+        limit
+    }
+
+    /// The limit in cycles, if there is one.
+    pub fn limit_cycles(&self) -> Option<u32> {
+        Some(self.limit_cycles.load(Ordering::Relaxed)).filter(|&limit| limit != 0 && limit != BLIND)
+    }
+}
+
+#[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
+unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) -> usize {
+    let stride = bytes / LINES;
+    if stride < LINE_BYTES {
+        return LINES;
+    }
+    let jitter = turn % (stride / LINE_BYTES) * LINE_BYTES;
+    let places = std::array::from_fn::<_, LINES, _>(|index| buffer.wrapping_add(index * stride + jitter));
+    // SAFETY: each place lies in the buffer, for which the caller vouches.
+    let cycles = unsafe { timed_loads(places) };
+    cycles.map_or(LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
+}
+
+/// The geometric mean of a load from the first-level cache and one from memory.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "flushes and times lines of a buffer of its own")]
+fn measure() -> Option<u32> {
+    const PAGES: usize = 24;
+    let buffer = vec![1u8; PAGES * 4096];
+    let mut near = Vec::new();
+    let mut far = Vec::new();
+    for page in 0..PAGES {
+        let place = buffer[page * 4096 + page * LINE_BYTES..].as_ptr();
+        // SAFETY: the place lies in the buffer; flushing a line changes nothing but where it is.
+        unsafe {
+            std::arch::x86_64::_mm_clflush(place);
+            std::arch::x86_64::_mm_mfence();
+            far.push(timed_loads([place])?[0]);
+            near.push(timed_loads([place])?[0]);
+        }
+    }
+    near.sort_unstable();
+    far.sort_unstable();
+    let (near, far) = (near[PAGES / 2].max(1), far[PAGES / 2]);
+    (far > near * 3 / 2).then(|| (f64::from(near) * f64::from(far)).sqrt() as u32)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn measure() -> Option<u32> {
+    None
+}

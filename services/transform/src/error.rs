@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong, and what to do next. After an error no byte behind the target's end was written; after
+//! [`Error::WrongTag`] the target holds zeros where it held anything.
+
+use memlift_engine::codec::CodecError;
+use memlift_engine::codec::aead::{KeyLength, Refused};
+
+/// Why a transform did not give its result.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What was opened is not what was sealed.
+    #[error(
+        "the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed"
+    )]
+    WrongTag,
+    /// The packed stream, or the frames around it, cannot be read.
+    #[error("the packed stream is corrupt, cut off or of another format: get it again")]
+    Corrupt,
+    /// The plain bytes are not those that the frame's checksum was made of.
+    #[error("block {block} does not have the checksum that its frame says: get it again")]
+    Checksum {
+        /// Number of the block.
+        block: u64,
+    },
+    /// The result needs more room.
+    #[error("the target has {has} bytes and the result may need {needed}: give it that many")]
+    TargetTooSmall {
+        /// How many bytes always suffice.
+        needed: usize,
+        /// How many there were.
+        has: usize,
+    },
+    /// The result of unpacking needs more room, and nobody can say how much.
+    #[error("the target has {has} bytes, which the unpacked bytes do not fit into: give it more")]
+    UnpackedTooLarge {
+        /// How many there were.
+        has: usize,
+    },
+    /// The bytes do not get smaller, and the target has no room for what they get to.
+    #[error("{bytes} bytes do not pack into {has}: send them as they are, or give the target {needed} bytes")]
+    Incompressible {
+        /// Bytes to pack.
+        bytes: usize,
+        /// Bytes of the target.
+        has: usize,
+        /// How many bytes always suffice.
+        needed: usize,
+    },
+    /// Source and target share bytes.
+    #[error("source and target overlap: keep them apart (sealing and opening also work in place)")]
+    Overlap,
+    /// CompCpy works on whole pages.
+    #[error("{what} at {address:#x} is not aligned to {align} bytes: allocate it there")]
+    NotAligned {
+        /// Which buffer.
+        what: &'static str,
+        /// Where it is.
+        address: usize,
+        /// What it must be a multiple of.
+        align: usize,
+    },
+    /// More bytes than one message may have.
+    #[error(
+        "{bytes} bytes are too many for one message (at most {most}): send several, or a chain in frames"
+    )]
+    TooLong {
+        /// How many.
+        bytes: usize,
+        /// How many may be.
+        most: u64,
+    },
+    /// All scratch memory is in use.
+    #[error(
+        "all {slabs} scratch slabs are in use: try again, wait for one, or raise transform.scratch_bytes"
+    )]
+    Busy {
+        /// How many there are.
+        slabs: usize,
+    },
+    /// A key is too short or too long.
+    #[error(transparent)]
+    Key(#[from] KeyLength),
+    /// The steps do not make a chain.
+    #[error("{0}")]
+    Chain(&'static str),
+    /// The call does not fit what was called before.
+    #[error("{0}")]
+    Order(&'static str),
+    /// Not built in.
+    #[error("this build has no {format}: take deflate, zlib or gzip")]
+    Unsupported {
+        /// The format's name.
+        format: &'static str,
+    },
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        match refused {
+            Refused::Overlap => Error::Overlap,
+            Refused::TooLong => {
+                Error::TooLong { bytes: usize::MAX, most: memlift_engine::codec::aead::MESSAGE_BYTES_MAX }
+            }
+            _ => Error::Order("out of order: first all additional data, then the message, then the end"),
+        }
+    }
+}
+
+impl Error {
+    /// What a codec said while it unpacked into `has` bytes.
+    pub(crate) fn unpacking(error: CodecError, has: usize) -> Error {
+        match error {
+            CodecError::TargetTooSmall => Error::UnpackedTooLarge { has },
+            CodecError::Unsupported { format } => Error::Unsupported { format: format.name() },
+            _ => Error::Corrupt,
+        }
+    }
+
+    /// What a codec said while it packed `bytes` bytes into `has`.
+    pub(crate) fn packing(error: CodecError, bytes: usize, has: usize, needed: usize) -> Error {
+        match error {
+            CodecError::Unsupported { format } => Error::Unsupported { format: format.name() },
+            _ if has >= bytes => Error::Incompressible { bytes, has, needed },
+            _ => Error::TargetTooSmall { needed, has },
+        }
+    }
+}

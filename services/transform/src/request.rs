@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests: steps, chains of them, options, and what comes back.
+//!
+//! Flow    steps ──`Chain::new` / `Chain::framed`──▶ checked once (`Plan`) ──▶ run any number of times
+//! Layout  a flat chain writes what its steps would write one after the other; a framed one writes
+//!         `docs/formats/transform.md`
+//!
+//! | chain | steps, in this order |
+//! |---|---|
+//! | flat | crc?, one of {copy, seal, open, pack, unpack, pack + seal, open + unpack}, crc? |
+//! | framed, forward | crc?, pack, seal? · or crc?, seal |
+//! | framed, back | open?, unpack, crc? · or open, crc? |
+
+use crate::Error;
+use crate::adapt::Decision;
+use memlift_engine::Cache;
+use memlift_engine::codec::SealKey;
+use memlift_spec::{Effort, Format};
+use std::time::Duration;
+
+/// How hard packing tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Packing {
+    /// Within 1.09 × of what zlib's level 6 makes, whatever else goes on.
+    #[default]
+    Default,
+    /// Within 1.28 ×.
+    Fast,
+    /// About as small as zlib's level 6, or smaller.
+    Small,
+    /// `Default`, but `Fast` while the caches are contended: large tables are what contention hurts.
+    Adaptive,
+}
+
+impl Packing {
+    /// The effort under a decision.
+    pub(crate) fn effort(self, contended: bool) -> Effort {
+        match self {
+            Packing::Fast => Effort::Fast,
+            Packing::Small => Effort::Small,
+            Packing::Adaptive if contended => Effort::Fast,
+            _ => Effort::Default,
+        }
+    }
+}
+
+/// One thing to do on the way.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Step<'a> {
+    /// Nothing but copying.
+    Copy,
+    /// CRC-32C of what passes; `seed` is 0, or the value of the bytes before.
+    Crc32c {
+        /// 0, or the value of the bytes before.
+        seed: u32,
+    },
+    /// AES-GCM. A (key, nonce) pair seals one message, ever.
+    Seal {
+        /// AES-128 or AES-256.
+        key: &'a SealKey,
+        /// In a framed chain the last five bytes count blocks and must be zero.
+        nonce: [u8; 12],
+        /// Checked, not sealed.
+        aad: &'a [u8],
+    },
+    /// The reverse. In a framed chain the tags are in the frames and `tag` is not looked at.
+    Open {
+        /// AES-128 or AES-256.
+        key: &'a SealKey,
+        /// As it was sealed with.
+        nonce: [u8; 12],
+        /// As it was sealed with.
+        aad: &'a [u8],
+        /// What sealing gave.
+        tag: [u8; 16],
+    },
+    /// Compresses.
+    Pack {
+        /// How it is encoded.
+        format: Format,
+        /// How hard to try.
+        packing: Packing,
+    },
+    /// Decompresses the stream at the start of the source; in a chain after opening, all of it.
+    Unpack {
+        /// How it is encoded.
+        format: Format,
+    },
+}
+
+/// Steps that run block by block, so that memory is read once and written once.
+#[derive(Clone, Debug)]
+pub struct Chain<'a> {
+    pub(crate) plan: Plan<'a>,
+}
+
+/// What a chain's middle does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body<'a> {
+    Copy,
+    Cipher { seals: bool, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
+    Pack { format: Format, packing: Packing },
+    Unpack { format: Format },
+    PackSeal { format: Format, packing: Packing, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8] },
+    OpenUnpack { format: Format, key: &'a SealKey, nonce: [u8; 12], aad: &'a [u8], tag: [u8; 16] },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan<'a> {
+    /// Seed of the checksum over what is read.
+    pub before: Option<u32>,
+    pub body: Body<'a>,
+    /// Seed of the checksum over what is written.
+    pub after: Option<u32>,
+    /// Plain bytes of a block, in frames.
+    pub block_bytes: Option<usize>,
+}
+
+/// Smallest and largest block of a framed chain, bytes: whole pages.
+pub const BLOCK_BYTES_MIN: usize = 4096;
+/// See [`BLOCK_BYTES_MIN`].
+pub const BLOCK_BYTES_MAX: usize = 64 * 1024;
+
+impl<'a> Chain<'a> {
+    /// A flat chain: the same bytes as its steps one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Chain`] says which order there is.
+    pub fn new(steps: &[Step<'a>]) -> Result<Chain<'a>, Error> {
+        Ok(Chain { plan: Plan::new(steps)? })
+    }
+
+    /// A chain over blocks of `block_bytes` (whole pages, 4 to 64 KiB), each with a frame of its own: it can be
+    /// stopped after any block and resumed, and each block can be read by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Chain`].
+    pub fn framed(steps: &[Step<'a>], block_bytes: usize) -> Result<Chain<'a>, Error> {
+        let mut plan = Plan::new(steps)?;
+        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) || !block_bytes.is_multiple_of(4096) {
+            return Err(Error::Chain("blocks of a framed chain are whole pages, 4 to 64 KiB"));
+        }
+        let nonce = match plan.body {
+            Body::Cipher { nonce, .. } | Body::PackSeal { nonce, .. } | Body::OpenUnpack { nonce, .. } => {
+                nonce
+            }
+            _ => [0; 12],
+        };
+        if nonce[7..] != [0; 5] {
+            return Err(Error::Chain(
+                "the last five bytes of a framed chain's nonce count its blocks: leave them zero, and do not use \
+                 the first seven twice with one key",
+            ));
+        }
+        let forward = match plan.body {
+            Body::Copy => return Err(Error::Chain("a framed chain packs, seals, unpacks or opens")),
+            Body::Cipher { seals, .. } => seals,
+            Body::Pack { .. } | Body::PackSeal { .. } => true,
+            Body::Unpack { .. } | Body::OpenUnpack { .. } => false,
+        };
+        let outside = if forward { plan.after } else { plan.before };
+        if outside.is_some() {
+            return Err(Error::Chain("the checksum of a framed chain is over the plain bytes"));
+        }
+        plan.block_bytes = Some(block_bytes);
+        Ok(Chain { plan })
+    }
+
+    /// Target bytes that always suffice for `bytes` bytes of source; `None` for what unpacks.
+    pub fn bound(&self, bytes: usize) -> Option<usize> {
+        self.plan.bound(bytes)
+    }
+}
+
+const GRAMMAR: Error = Error::Chain(
+    "a chain is a checksum or none, then one of copy, seal, open, pack, unpack, pack + seal, open + unpack, then a \
+     checksum or none",
+);
+
+impl<'a> Plan<'a> {
+    pub fn new(steps: &[Step<'a>]) -> Result<Plan<'a>, Error> {
+        let mut plan = Plan { before: None, body: Body::Copy, after: None, block_bytes: None };
+        let mut begun = false;
+        for step in steps {
+            if plan.after.is_some() && !matches!(step, Step::Copy) {
+                return Err(GRAMMAR);
+            }
+            plan.body = match (*step, plan.body) {
+                (Step::Copy, body) => body,
+                (Step::Crc32c { seed }, body) if begun => {
+                    plan.after = Some(seed);
+                    body
+                }
+                (Step::Crc32c { seed }, body) if plan.before.is_none() => {
+                    plan.before = Some(seed);
+                    body
+                }
+                (Step::Seal { key, nonce, aad }, Body::Copy) => {
+                    Body::Cipher { seals: true, key, nonce, aad, tag: [0; 16] }
+                }
+                (Step::Open { key, nonce, aad, tag }, Body::Copy) => {
+                    Body::Cipher { seals: false, key, nonce, aad, tag }
+                }
+                (Step::Pack { format, packing }, Body::Copy) => Body::Pack { format, packing },
+                (Step::Unpack { format }, Body::Copy) => Body::Unpack { format },
+                (Step::Seal { key, nonce, aad }, Body::Pack { format, packing }) => {
+                    Body::PackSeal { format, packing, key, nonce, aad }
+                }
+                (Step::Unpack { format }, Body::Cipher { seals: false, key, nonce, aad, tag }) => {
+                    Body::OpenUnpack { format, key, nonce, aad, tag }
+                }
+                _ => return Err(GRAMMAR),
+            };
+            begun |= !matches!(plan.body, Body::Copy);
+        }
+        Ok(plan)
+    }
+
+    pub fn bound(&self, bytes: usize) -> Option<usize> {
+        if let Some(block_bytes) = self.block_bytes {
+            return crate::frame::bound(bytes, block_bytes).filter(|_| {
+                matches!(
+                    self.body,
+                    Body::Cipher { seals: true, .. } | Body::Pack { .. } | Body::PackSeal { .. }
+                )
+            });
+        }
+        match self.body {
+            Body::Copy | Body::Cipher { .. } => Some(bytes),
+            Body::Pack { format, .. } | Body::PackSeal { format, .. } => {
+                Some(memlift_engine::codec::bound(format, bytes))
+            }
+            Body::Unpack { .. } | Body::OpenUnpack { .. } => None,
+        }
+    }
+}
+
+/// What to do: one step, or a chain.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Op<'a> {
+    /// One step.
+    Step(Step<'a>),
+    /// Several.
+    Chain(Chain<'a>),
+}
+
+impl<'a> From<Step<'a>> for Op<'a> {
+    fn from(step: Step<'a>) -> Op<'a> {
+        Op::Step(step)
+    }
+}
+
+impl<'a> From<Chain<'a>> for Op<'a> {
+    fn from(chain: Chain<'a>) -> Op<'a> {
+        Op::Chain(chain)
+    }
+}
+
+impl<'a> From<&Chain<'a>> for Op<'a> {
+    fn from(chain: &Chain<'a>) -> Op<'a> {
+        Op::Chain(chain.clone())
+    }
+}
+
+impl<'a> Op<'a> {
+    pub(crate) fn plan(&self) -> Plan<'a> {
+        match self {
+            Op::Step(step) => Plan::new(&[*step]).expect("one step is a chain"),
+            Op::Chain(chain) => chain.plan,
+        }
+    }
+
+    /// Target bytes that always suffice for `bytes` bytes of source; `None` for what unpacks.
+    pub fn bound(&self, bytes: usize) -> Option<usize> {
+        self.plan().bound(bytes)
+    }
+}
+
+/// What to do when all scratch memory is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Patience {
+    /// Wait for some.
+    #[default]
+    Wait,
+    /// Give [`Error::Busy`].
+    None,
+    /// Wait so long, then give [`Error::Busy`].
+    AtMost(Duration),
+}
+
+/// How a transform is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// What the caller knows of the buffers: `Hot` also says that the target is read next.
+    pub cache: Cache,
+    /// Bytes of the target become visible in ascending order, line by line.
+    pub ordered: bool,
+    /// What to do when all scratch memory is in use.
+    pub patience: Patience,
+}
+
+/// What a transform gave.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outcome {
+    /// Bytes of the source that were read (unpacking stops at the stream's end).
+    pub read: usize,
+    /// Bytes of the target that were written.
+    pub written: usize,
+    /// Of sealing, unless the tags are in frames.
+    pub tag: Option<[u8; 16]>,
+    /// Of a checksum over what was read (the plain bytes, in frames).
+    pub crc: Option<u32>,
+    /// Of a checksum behind the last step, if there is one in front, too.
+    pub crc_after: Option<u32>,
+    /// How it was run, and why.
+    pub decision: Decision,
+}

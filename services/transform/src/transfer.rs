@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Transfers: framed chains block by block, so that one can stop after any block and go on later, elsewhere.
+//!
+//! Flow     forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target
+//!          back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target
+//!          The block stays in the second-level cache from its first step to its last; memory is read once and
+//!          written once.
+//! Order    a `Progress` is true at every moment between two `advance`s: all blocks before it are whole in the target
+//! Owner    the transfer holds one slab of the pool while it lives, and the caller's buffers
+//! Failure  back: blocks before the bad one were checked and stay; of the bad one nothing reaches the target
+
+use crate::adapt::Decision;
+use crate::frame::{
+    FLAG_CRC, FLAG_PACKED, FLAG_SEALED, HEADER_BYTES, Header, RECORD_AAD_BYTES, RECORD_BYTES, Record, blocks,
+    nonce,
+};
+use crate::request::{Body, Chain, Packing, Plan};
+use crate::scratch::{Lease, STAGE_BYTES, Slab};
+use crate::store::{Store, push};
+use crate::{Error, Options, Outcome, Transform};
+use memlift_engine::Engine;
+use memlift_engine::codec::SealKey;
+use memlift_spec::Format;
+use std::marker::PhantomData;
+
+/// How far a transfer has come: plain data, to be kept and given to [`Transfer::resume`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Blocks that are done.
+    pub blocks: u64,
+    /// Bytes of the source that are done with.
+    pub source_bytes: u64,
+    /// Bytes of the target that are whole.
+    pub target_bytes: u64,
+    /// Checksum of the plain bytes so far, if the chain has one.
+    pub crc: u32,
+}
+
+/// A framed chain on its way.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    engine: &'a Engine,
+    plan: Plan<'a>,
+    header: Header,
+    header_bytes: [u8; HEADER_BYTES],
+    source: *const u8,
+    source_bytes: usize,
+    target: *mut u8,
+    capacity: usize,
+    lease: Lease<'a>,
+    ordered: bool,
+    decision: Decision,
+    progress: Progress,
+    buffers: PhantomData<(&'a [u8], &'a mut [u8])>,
+}
+
+// SAFETY: the pointers are those of slices that the transfer borrows, shared and uniquely.
+unsafe impl Send for Transfer<'_> {}
+
+/// The parts of a plan that blocks need.
+#[derive(Clone, Copy)]
+struct Steps<'a> {
+    forward: bool,
+    code: Option<(Format, Packing)>,
+    seal: Option<(&'a SealKey, [u8; 12], &'a [u8])>,
+}
+
+fn steps<'a>(plan: &Plan<'a>) -> Steps<'a> {
+    match plan.body {
+        Body::Copy => Steps { forward: true, code: None, seal: None },
+        Body::Cipher { seals, key, nonce, aad, .. } => {
+            Steps { forward: seals, code: None, seal: Some((key, nonce, aad)) }
+        }
+        Body::Pack { format, packing } => Steps { forward: true, code: Some((format, packing)), seal: None },
+        Body::Unpack { format } => {
+            Steps { forward: false, code: Some((format, Packing::Default)), seal: None }
+        }
+        Body::PackSeal { format, packing, key, nonce, aad } => {
+            Steps { forward: true, code: Some((format, packing)), seal: Some((key, nonce, aad)) }
+        }
+        Body::OpenUnpack { format, key, nonce, aad, .. } => {
+            Steps { forward: false, code: Some((format, Packing::Default)), seal: Some((key, nonce, aad)) }
+        }
+    }
+}
+
+impl<'a> Transfer<'a> {
+    /// Begins at the first block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]: no framed chain, a target that is too small, a source without a header, or no scratch.
+    pub fn new(
+        transform: &'a Transform,
+        chain: &Chain<'a>,
+        source: &'a [u8],
+        target: &'a mut [u8],
+        options: &Options,
+    ) -> Result<Transfer<'a>, Error> {
+        Transfer::resume(transform, chain, source, target, options, Progress::default())
+    }
+
+    /// Goes on after the blocks that `progress` says are done, with the same chain, source and target.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Transfer::new); [`Error::Order`] for a progress that cannot be of this chain and source.
+    pub fn resume(
+        transform: &'a Transform,
+        chain: &Chain<'a>,
+        source: &'a [u8],
+        target: &'a mut [u8],
+        options: &Options,
+        progress: Progress,
+    ) -> Result<Transfer<'a>, Error> {
+        // SAFETY: both are slices, borrowed for as long as the transfer lives.
+        unsafe {
+            let place = (source.as_ptr(), source.len(), target.as_mut_ptr(), target.len());
+            Transfer::begin(transform, chain.plan, place, options, progress)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The source is readable and the target writable while the transfer lives, they do not overlap, and nobody else
+    /// touches them.
+    pub(crate) unsafe fn begin(
+        transform: &'a Transform,
+        plan: Plan<'a>,
+        (source, source_bytes, target, capacity): (*const u8, usize, *mut u8, usize),
+        options: &Options,
+        mut progress: Progress,
+    ) -> Result<Transfer<'a>, Error> {
+        let engine = transform.engine();
+        let Some(block_bytes) = plan.block_bytes else {
+            return Err(Error::Chain("a transfer needs a framed chain: make it with Chain::framed"));
+        };
+        let asked = steps(&plan);
+        let header = if asked.forward {
+            let needed = plan.bound(source_bytes).ok_or(Error::TooLong {
+                bytes: source_bytes,
+                most: u64::from(u32::MAX) * block_bytes as u64,
+            })?;
+            if capacity < needed {
+                return Err(Error::TargetTooSmall { needed, has: capacity });
+            }
+            let stores_crc = plan.before.is_some() && asked.seal.is_none();
+            Header {
+                flags: if stores_crc { FLAG_CRC } else { 0 }
+                    | if asked.code.is_some() { FLAG_PACKED } else { 0 }
+                    | if asked.seal.is_some() { FLAG_SEALED } else { 0 },
+                format: asked.code.map_or(0, |(format, _)| format as u8),
+                block_bytes: block_bytes as u32,
+                source_bytes: source_bytes as u64,
+                blocks: blocks(source_bytes as u64, block_bytes as u64),
+            }
+        } else {
+            // SAFETY: at most the source's bytes, for which the caller vouches.
+            let front = unsafe { std::slice::from_raw_parts(source, source_bytes.min(HEADER_BYTES)) };
+            let header = Header::from_bytes(engine, front)?;
+            let sealed = header.flags & FLAG_SEALED != 0;
+            let packed = header.flags & FLAG_PACKED != 0;
+            let format = Format::from_code(header.format);
+            let same = sealed == asked.seal.is_some()
+                && packed == asked.code.is_some()
+                && asked.code.is_none_or(|(asked, _)| format == Some(asked));
+            if !same || header.flags & !(FLAG_CRC | FLAG_PACKED | FLAG_SEALED) != 0 {
+                return Err(Error::Chain("the frames were made by other steps than this chain reverses"));
+            }
+            let needed = usize::try_from(header.source_bytes).map_err(|_| Error::Corrupt)?;
+            if capacity < needed {
+                return Err(Error::TargetTooSmall { needed, has: capacity });
+            }
+            header
+        };
+        if let Some((format, _)) = asked.code
+            && !memlift_engine::codec::supported(format)
+        {
+            return Err(Error::Unsupported { format: format.name() });
+        }
+        let lease = transform.scratch().take(options.patience)?;
+        let header_bytes = header.to_bytes(engine);
+        if progress == Progress::default() {
+            progress.crc = plan.before.or(plan.after).unwrap_or(0);
+            if asked.forward {
+                // SAFETY: the capacity was checked.
+                unsafe { push(engine, Store::Temporal, options.ordered, &header_bytes, target) };
+                progress.target_bytes = HEADER_BYTES as u64;
+            } else {
+                progress.source_bytes = HEADER_BYTES as u64;
+            }
+        }
+        let plain = progress.blocks.saturating_mul(u64::from(header.block_bytes)).min(header.source_bytes);
+        let (plain_at, framed_at, framed_bytes) = if asked.forward {
+            (progress.source_bytes, progress.target_bytes, capacity)
+        } else {
+            (progress.target_bytes, progress.source_bytes, source_bytes)
+        };
+        let framed_least = HEADER_BYTES as u64 + progress.blocks.saturating_mul(RECORD_BYTES as u64);
+        if progress.blocks > header.blocks
+            || plain_at != plain
+            || framed_at < framed_least
+            || framed_at > framed_bytes as u64
+            || framed_at > framed_least + plain
+        {
+            return Err(Error::Order("this progress is not of this chain and source: begin anew"));
+        }
+        // SAFETY: passed on from the caller.
+        let decision = unsafe { transform.decide(&plan, options, (source, source_bytes, target, capacity)) };
+        Ok(Transfer {
+            engine,
+            plan,
+            header,
+            header_bytes,
+            source,
+            source_bytes,
+            target,
+            capacity,
+            lease,
+            ordered: options.ordered,
+            decision,
+            progress,
+            buffers: PhantomData,
+        })
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Whether all blocks are done.
+    pub fn is_finished(&self) -> bool {
+        self.progress.blocks == self.header.blocks
+    }
+
+    /// Works on up to `blocks` blocks more; gives whether all are done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] of the first block that could not be done; the progress stands before it.
+    pub fn advance(&mut self, blocks: u64) -> Result<bool, Error> {
+        let asked = steps(&self.plan);
+        for _ in 0..blocks {
+            if self.is_finished() {
+                break;
+            }
+            let (read, written, crc) = if asked.forward { self.forward(&asked)? } else { self.back(&asked)? };
+            self.progress = Progress {
+                blocks: self.progress.blocks + 1,
+                source_bytes: self.progress.source_bytes + read as u64,
+                target_bytes: self.progress.target_bytes + written as u64,
+                crc,
+            };
+        }
+        Ok(self.is_finished())
+    }
+
+    /// What came of it, once all blocks are done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Order`] before.
+    pub fn finish(self) -> Result<Outcome, Error> {
+        if !self.is_finished() {
+            return Err(Error::Order("not all blocks are done: advance first"));
+        }
+        let checks = self.plan.before.is_some() || self.plan.after.is_some();
+        Ok(Outcome {
+            read: self.progress.source_bytes as usize,
+            written: self.progress.target_bytes as usize,
+            tag: None,
+            crc: checks.then_some(self.progress.crc),
+            crc_after: None,
+            decision: self.decision,
+        })
+    }
+
+    fn aad<'b>(room: &'b mut Vec<u8>, header: &[u8], record: &[u8], aad: &[u8]) -> &'b [u8] {
+        room.clear();
+        room.extend_from_slice(header);
+        room.extend_from_slice(&record[..RECORD_AAD_BYTES]);
+        room.extend_from_slice(aad);
+        room
+    }
+
+    fn forward(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
+        let number = self.progress.blocks;
+        let last = number + 1 == self.header.blocks;
+        let plain = self.header.plain_bytes(number);
+        let framed = self.progress.target_bytes as usize;
+        if self.capacity - framed < RECORD_BYTES + plain {
+            return Err(Error::TargetTooSmall { needed: framed + RECORD_BYTES + plain, has: self.capacity });
+        }
+        let Slab { stage, beside, aad: aad_room, codec } = &mut *self.lease;
+        let crc32c = self.engine.kernels().crc32c;
+        // SAFETY: the block lies in the source (its size was taken from it) and in the target (checked above);
+        // whoever began the transfer vouches that nobody else touches them. The record goes before the block.
+        unsafe {
+            let mut from = self.source.add(self.progress.source_bytes as usize);
+            let target = self.target.add(framed);
+            if self.decision.store == Store::Isolated {
+                // Read once, past the outer caches: every later step reads the private copy.
+                crate::store::pull(self.engine, self.decision.store, from, &mut beside[..plain]);
+                from = beside.as_ptr();
+            }
+            let block = std::slice::from_raw_parts(from, plain);
+            let sum = |wanted: bool, seed| if wanted { crc32c(block.as_ptr(), plain, seed) } else { 0 };
+            let stores = self.header.flags & FLAG_CRC != 0;
+            let checks = self.plan.before.is_some() || self.plan.after.is_some();
+            let (crc, of_block) = (sum(checks, self.progress.crc), sum(stores, 0));
+            let mut stored = plain;
+            if let Some((format, packing)) = asked.code {
+                // A block that does not get smaller is stored as it is.
+                let effort = packing.effort(self.decision.contended);
+                let room = &mut stage[..STAGE_BYTES];
+                stored = match codec.pack(format, effort, block, room) {
+                    Ok(packed) if packed < plain => packed,
+                    _ => plain,
+                };
+            }
+            let packed = stored < plain;
+            let mut record = Record {
+                number: number as u32,
+                plain_bytes: plain as u32,
+                stored_bytes: stored as u32,
+                crc: of_block,
+                tag: [0; 16],
+            };
+            let body = target.add(RECORD_BYTES);
+            let direct = self.decision.store == Store::Temporal && !self.ordered;
+            let from = if packed { stage.as_ptr() } else { block.as_ptr() };
+            if let Some((key, of_message, aad)) = asked.seal {
+                let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
+                let nonce = nonce(of_message, number, last);
+                // In place in the stage, or beside it where the block itself is the source.
+                let to = if direct { body } else { stage.as_mut_ptr() };
+                record.tag = key.expanded().try_seal(&nonce, aad, from, to, stored)?;
+                if !direct {
+                    push(self.engine, self.decision.store, self.ordered, &record.to_bytes(), target);
+                    push(self.engine, self.decision.store, self.ordered, &stage[..stored], body);
+                } else {
+                    push(self.engine, Store::Temporal, false, &record.to_bytes(), target);
+                }
+            } else {
+                let bytes = std::slice::from_raw_parts(from, stored);
+                push(self.engine, Store::Temporal, self.ordered, &record.to_bytes(), target);
+                push(self.engine, self.decision.store, self.ordered, bytes, body);
+            }
+            Ok((plain, RECORD_BYTES + stored, crc))
+        }
+    }
+
+    fn back(&mut self, asked: &Steps<'_>) -> Result<(usize, usize, u32), Error> {
+        let number = self.progress.blocks;
+        let last = number + 1 == self.header.blocks;
+        let framed = self.progress.source_bytes as usize;
+        let Slab { stage, beside, aad: aad_room, codec } = &mut *self.lease;
+        let crc32c = self.engine.kernels().crc32c;
+        // SAFETY: what is read lies in the source (checked against its end before each read), what is written in the
+        // target (all plain bytes fit, checked at the beginning); nobody else touches them.
+        unsafe {
+            let left = std::slice::from_raw_parts(self.source.add(framed), self.source_bytes - framed);
+            let record = Record::from_bytes(left, &self.header, number)?;
+            let (plain, stored) = (record.plain_bytes as usize, record.stored_bytes as usize);
+            let body = left.get(RECORD_BYTES..RECORD_BYTES + stored).ok_or(Error::Corrupt)?;
+            let target = self.target.add(self.progress.target_bytes as usize);
+            let packed = stored < plain;
+            let direct = self.decision.store == Store::Temporal && !self.ordered;
+            let mut from: *const u8 = body.as_ptr();
+            if self.decision.store == Store::Isolated {
+                crate::store::pull(self.engine, self.decision.store, from, &mut stage[..stored]);
+                from = stage.as_ptr();
+            }
+            if let Some((key, of_message, aad)) = asked.seal {
+                let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
+                let nonce = nonce(of_message, number, last);
+                let opened = key.expanded().open(&nonce, aad, &record.tag, from, stage.as_mut_ptr(), stored);
+                opened.map_err(|_| Error::WrongTag)?;
+                from = stage.as_ptr();
+            }
+            let from = std::slice::from_raw_parts(from, stored);
+            let mut plain_at: *const u8 = from.as_ptr();
+            if let Some((format, _)) = asked.code.filter(|_| packed) {
+                // Straight into the target only if it is this block's alone to write and nothing can go wrong with
+                // what was authenticated.
+                let to: &mut [u8] = if direct && asked.seal.is_some() {
+                    std::slice::from_raw_parts_mut(target, plain)
+                } else {
+                    &mut beside[..plain]
+                };
+                let done = codec.unpack(format, from, to).map_err(|_| Error::Corrupt)?;
+                if done.written != plain || done.read != stored {
+                    return Err(Error::Corrupt);
+                }
+                plain_at = to.as_ptr();
+            }
+            let block = std::slice::from_raw_parts(plain_at, plain);
+            let checks = self.plan.before.is_some() || self.plan.after.is_some();
+            let stores = self.header.flags & FLAG_CRC != 0;
+            if stores && crc32c(block.as_ptr(), plain, 0) != record.crc {
+                return Err(Error::Checksum { block: number });
+            }
+            let crc = if checks { crc32c(block.as_ptr(), plain, self.progress.crc) } else { 0 };
+            if plain_at != target.cast_const() {
+                push(self.engine, self.decision.store, self.ordered, block, target);
+            }
+            Ok((RECORD_BYTES + stored, plain, crc))
+        }
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The service itself: engine, scratch pool and placement under one roof, and the call that everything goes through.
+//!
+//! Flow     op ──▶ plan ──▶ sizes, overlaps ──▶ placement ──▶ flat run, or framed transfer to its end ──▶ learnt
+//! Owner    one per process (`global`) is enough; others have pools and measurements of their own
+//! Not here what each step does (`flat`, `transfer`)
+
+use crate::adapt::{Adapt, Decision, Explanation, Message};
+use crate::flat::{Place, Run};
+use crate::request::{Body, Plan};
+use crate::scratch::Scratch;
+use crate::transfer::{Progress, Transfer};
+use crate::{Error, Op, Options, Outcome, ScratchStats};
+use memlift_engine::config::{Config, TransformConfig};
+use memlift_engine::observe::now_ns;
+use memlift_engine::{Cache, Engine};
+use memlift_spec::Opcode;
+use std::sync::OnceLock;
+
+/// Transforms, with a scratch pool and placement of its own.
+#[derive(Debug)]
+pub struct Transform {
+    engine: &'static Engine,
+    scratch: Scratch,
+    adapt: Adapt,
+}
+
+/// The opcode that a plan is counted as.
+fn opcode(plan: &Plan<'_>) -> Opcode {
+    match plan.body {
+        Body::Copy if plan.before.is_some() => Opcode::COPY_CRC,
+        Body::Copy => Opcode::MEMMOVE,
+        Body::Cipher { seals: true, .. } => Opcode::SEAL,
+        Body::Cipher { seals: false, .. } => Opcode::OPEN,
+        Body::Pack { .. } | Body::PackSeal { .. } => Opcode::PACK,
+        Body::Unpack { .. } | Body::OpenUnpack { .. } => Opcode::UNPACK,
+    }
+}
+
+fn overlap(a: usize, a_bytes: usize, b: usize, b_bytes: usize) -> bool {
+    a_bytes > 0 && b_bytes > 0 && a < b.saturating_add(b_bytes) && b < a.saturating_add(a_bytes)
+}
+
+impl Transform {
+    /// With settings of its own.
+    pub fn new(engine: &'static Engine, settings: &TransformConfig) -> Transform {
+        Transform {
+            engine,
+            scratch: Scratch::new(usize::try_from(settings.scratch_bytes).unwrap_or(usize::MAX)),
+            adapt: Adapt::new(settings),
+        }
+    }
+
+    /// The process-wide one, configured by `memlift.toml` and `MEMLIFT_*` (defaults where they cannot be used).
+    pub fn global() -> &'static Transform {
+        static GLOBAL: OnceLock<Transform> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let config = Config::load().unwrap_or_else(|_| Config::defaults());
+            Transform::new(Engine::global(), &config.transform)
+        })
+    }
+
+    /// The engine that runs what is submitted.
+    pub fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// The placement.
+    pub fn adapt(&self) -> &Adapt {
+        &self.adapt
+    }
+
+    /// Counters of the scratch pool.
+    pub fn scratch_stats(&self) -> ScratchStats {
+        self.scratch.stats()
+    }
+
+    /// Everything a decision about such a message would be made from now.
+    pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
+        self.adapt.explain(opcode, bytes)
+    }
+
+    /// Does `op` while it copies `source` to the start of `target`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]. Nothing behind the target's end is ever written; a wrong tag leaves zeros.
+    pub fn copy<'a>(
+        &self,
+        op: impl Into<Op<'a>>,
+        source: &[u8],
+        target: &mut [u8],
+    ) -> Result<Outcome, Error> {
+        self.copy_with(op, source, target, &Options::default())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Transform::copy).
+    pub fn copy_with<'a>(
+        &self,
+        op: impl Into<Op<'a>>,
+        source: &[u8],
+        target: &mut [u8],
+        options: &Options,
+    ) -> Result<Outcome, Error> {
+        // SAFETY: both are slices of these lengths.
+        unsafe {
+            self.copy_raw(op, (source.as_ptr(), source.len()), (target.as_mut_ptr(), target.len()), options)
+        }
+    }
+
+    /// The same on addresses. Sealing, opening and copying also work in place (source equal to target).
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](Transform::copy), and [`Error::Overlap`].
+    ///
+    /// # Safety
+    ///
+    /// The source is readable and the target writable for their bytes, and nobody else changes either meanwhile: bytes
+    /// that another process can change go through [`submit`](Transform::submit) with leases on their regions.
+    pub unsafe fn copy_raw<'a>(
+        &self,
+        op: impl Into<Op<'a>>,
+        source: (*const u8, usize),
+        target: (*mut u8, usize),
+        options: &Options,
+    ) -> Result<Outcome, Error> {
+        let plan = op.into().plan();
+        let ((source, bytes), (target, capacity)) = (source, target);
+        let keeps_size = matches!(plan.body, Body::Copy | Body::Cipher { .. }) && plan.block_bytes.is_none();
+        let written = if keeps_size { bytes } else { capacity };
+        let in_place = keeps_size && source.addr() == target.addr();
+        if !in_place && overlap(source.addr(), bytes, target.addr(), written) {
+            return Err(Error::Overlap);
+        }
+        if keeps_size && capacity < bytes {
+            return Err(Error::TargetTooSmall { needed: bytes, has: capacity });
+        }
+        if in_place && matches!(plan.body, Body::Copy) {
+            // Nothing moves; a checksum may be wanted all the same.
+            let decision = self.told_nothing();
+            // SAFETY: passed on from the caller.
+            let crc = plan.before.map(|seed| unsafe { (self.engine.kernels().crc32c)(source, bytes, seed) });
+            return Ok(Outcome { read: bytes, written: bytes, tag: None, crc, crc_after: None, decision });
+        }
+        if plan.block_bytes.is_some() {
+            // SAFETY: passed on from the caller; they were found apart.
+            return unsafe { self.run_framed(plan, (source, bytes, target, capacity), options) };
+        }
+        let message = message(&plan, options, (source, bytes, target, capacity));
+        // SAFETY: passed on from the caller; sizes and overlaps were checked.
+        unsafe {
+            let decision = self.adapt.decide(self.engine, &message);
+            let start_ns = now_ns();
+            let run = Run { engine: self.engine, scratch: &self.scratch, options, decision };
+            let outcome = run.run(&plan, Place { source, bytes, target, capacity })?;
+            self.adapt.learn(self.engine, &message, &decision, now_ns().saturating_sub(start_ns));
+            Ok(outcome)
+        }
+    }
+
+    fn told_nothing(&self) -> Decision {
+        Decision {
+            store: crate::Store::Temporal,
+            cache: memlift_engine::observe::CacheState::Unknown,
+            contended: false,
+            why: crate::adapt::Why::Small,
+            predicted_ns: 0.0,
+        }
+    }
+
+    unsafe fn run_framed(
+        &self,
+        plan: Plan<'_>,
+        place: (*const u8, usize, *mut u8, usize),
+        options: &Options,
+    ) -> Result<Outcome, Error> {
+        let message = message(&plan, options, place);
+        let start_ns = now_ns();
+        // SAFETY: passed on from the caller.
+        let mut transfer = unsafe { Transfer::begin(self, plan, place, options, Progress::default())? };
+        if let Err(error) = transfer.advance(u64::MAX) {
+            if error == Error::WrongTag {
+                // Blocks that were verified before the wrong one go, too: a message is whole or nothing.
+                let written = transfer.progress().target_bytes as usize;
+                // SAFETY: these bytes of the target were written.
+                unsafe { (self.engine.kernels().fill)(place.2, 0, written) };
+            }
+            return Err(error);
+        }
+        let outcome = transfer.finish()?;
+        self.adapt.learn(self.engine, &message, &outcome.decision, now_ns().saturating_sub(start_ns));
+        Ok(outcome)
+    }
+
+    /// # Safety
+    ///
+    /// Source and target are readable for their bytes.
+    pub(crate) unsafe fn decide(
+        &self,
+        plan: &Plan<'_>,
+        options: &Options,
+        place: (*const u8, usize, *mut u8, usize),
+    ) -> Decision {
+        let message = message(plan, options, place);
+        // SAFETY: passed on from the caller.
+        unsafe { self.adapt.decide(self.engine, &message) }
+    }
+}
+
+fn message(
+    plan: &Plan<'_>,
+    options: &Options,
+    (source, bytes, target, capacity): (*const u8, usize, *mut u8, usize),
+) -> Message {
+    let cache = if options.ordered { Cache::Hot } else { options.cache };
+    Message { opcode: opcode(plan), bytes, source, target, target_bytes: capacity, cache }
+}
+
+/// Does `op` while it copies `source` to the start of `target`, with the process's own [`Transform`].
+///
+/// # Errors
+///
+/// As [`Transform::copy`].
+pub fn copy<'a>(op: impl Into<Op<'a>>, source: &[u8], target: &mut [u8]) -> Result<Outcome, Error> {
+    Transform::global().copy(op, source, target)
+}
