@@ -22,6 +22,7 @@ use libz_rs_sys::{
     Bytef, Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_MEM_ERROR, Z_OK,
     Z_STREAM_ERROR, Z_SYNC_FLUSH, Z_VERSION_ERROR, gz_headerp, uInt, z_stream, z_streamp,
 };
+use memlift_kernels::deflate::adler32;
 use settings::{Settings, Wrap};
 use state::{Deflate, Route, Status};
 
@@ -246,7 +247,17 @@ pub unsafe extern "C" fn deflateSetDictionary(
         if code != Z_OK {
             return code;
         }
-        strm::with_inner(strm, &mut state.inner, |strm| port::deflateSetDictionary(strm, dictionary, bytes))
+        // zlib takes the last window of it, and the checksum of all of it.
+        let whole = core::slice::from_raw_parts(dictionary, bytes as usize);
+        let last = &whole[whole.len().saturating_sub(state.settings.window_bytes())..];
+        let first_sum = (*strm).adler;
+        let code = strm::with_inner(strm, &mut state.inner, |strm| {
+            port::deflateSetDictionary(strm, last.as_ptr(), last.len() as uInt)
+        });
+        if code == Z_OK && wrap == Wrap::Zlib {
+            (*strm).adler = adler32(first_sum as u32, whole).into();
+        }
+        code
     })
 }
 
