@@ -3,8 +3,9 @@
 //!
 //! Flow    `OSSL_provider_init` ──▶ [`choose`] ──▶ serve, or step aside: then the next provider in OpenSSL's list serves
 //! Order   the environment variable first (`force`, `off`), then the CPU, then the version.
-//! Not here a measurement: it would cost every short-lived program more than it could gain. The rule below states what
-//!         was measured.
+//! Not here a measurement: it would cost every short-lived program more than it could gain. The rule states what was
+//!         measured once, through EVP, against OpenSSL 3.0's own code: with vector AES 2 times as fast at 4 KiB and
+//!         2.6 at 16 KiB; with plain AES instructions 1.02 to 1.07 times at 4 KiB and the same at 16 KiB.
 
 use core::ffi::CStr;
 
@@ -34,15 +35,21 @@ pub fn choose(asked: &[u8], cpu: Cpu, version: Option<(u32, u32)>) -> Choice {
     let serve = |reason| Choice { serves: true, reason };
     let aside = |reason| Choice { serves: false, reason };
     match (asked, cpu, version) {
-        (b"off", ..) => aside(c"MEMLIFT_OPENSSL=off"),
-        (b"force", ..) => serve(c"MEMLIFT_OPENSSL=force"),
-        (_, Cpu::Plain, _) => aside(c"this CPU has no AES and carry-less multiplication instructions"),
-        (_, Cpu::Aes, _) => aside(c"this CPU has no vector AES: OpenSSL's own code is as fast"),
-        (_, Cpu::VectorAes, Some((3, 0))) => serve(c"OpenSSL 3.0 has no code for this CPU's vector AES"),
-        (_, Cpu::VectorAes, Some(_)) => {
-            aside(c"this OpenSSL has its own code for vector AES (3.1 and later)")
+        (b"off", ..) => aside(c"stepped aside: MEMLIFT_OPENSSL=off"),
+        (b"force", ..) => serve(c"serves: MEMLIFT_OPENSSL=force"),
+        (_, Cpu::Plain, _) => {
+            aside(c"stepped aside: this CPU has no AES and carry-less multiplication instructions")
         }
-        (_, Cpu::VectorAes, None) => aside(c"this OpenSSL does not say its version"),
+        (_, Cpu::Aes, _) => {
+            aside(c"stepped aside: this CPU has no vector AES: OpenSSL's own code is as fast")
+        }
+        (_, Cpu::VectorAes, Some((3, 0))) => {
+            serve(c"serves: OpenSSL 3.0 has no code for this CPU's vector AES")
+        }
+        (_, Cpu::VectorAes, Some(_)) => {
+            aside(c"stepped aside: this OpenSSL has its own code for vector AES (3.1 and later)")
+        }
+        (_, Cpu::VectorAes, None) => aside(c"stepped aside: this OpenSSL does not say its version"),
     }
 }
 

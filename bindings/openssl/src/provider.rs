@@ -2,7 +2,7 @@
 //! The functions that OpenSSL calls for the provider itself.
 //!
 //! Flow    dlopen ──▶ [`OSSL_provider_init`] ──▶ query "ciphers?" ──▶ our table, or null: we stepped aside
-//!         `openssl list -providers -verbose` ──▶ get_params: why, and the counters
+//!         `openssl list -providers -verbose` ──▶ get_params: why ("build info"); programs: the counters, too
 //! Owner   one [`Provider`] per library context, from init to teardown; the counters are the process's.
 //! Order   loading reads the environment and asks the CPU, and touches nothing else.
 
@@ -125,10 +125,10 @@ unsafe extern "C" fn get_params(provider: *mut c_void, params: *mut Param) -> c_
     let done = catch_unwind(|| unsafe {
         each(params, |name, param| match name {
             b"name" => set_text(param, c"memlift AES-GCM provider"),
-            b"version" | b"buildinfo" => set_text(param, VERSION),
+            b"version" => set_text(param, VERSION),
             b"status" => set_unsigned(param, 1),
             b"memlift-serves" => set_unsigned(param, u64::from(choice.serves)),
-            b"memlift-reason" => set_text(param, choice.reason),
+            b"buildinfo" | b"memlift-reason" => set_text(param, choice.reason),
             b"memlift-sealed" => set_unsigned(param, counters::get(SEAL).count),
             b"memlift-sealed-bytes" => set_unsigned(param, counters::get(SEAL).source_bytes),
             b"memlift-opened" => set_unsigned(param, counters::get(OPEN).count),

@@ -411,3 +411,43 @@ fn threads_and_forks_go_on_with_their_own_contexts() {
         }
     });
 }
+
+#[test]
+fn it_can_be_loaded_and_closed_again_and_again() {
+    let Some(crypto) = crypto() else { return };
+    let path = std::ffi::CString::new(libcrypto::provider_path().to_str().unwrap()).unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                for _ in 0..20 {
+                    // SAFETY: a library context of this thread's own; what is made in it is freed before it.
+                    unsafe {
+                        let context = (crypto.f.OSSL_LIB_CTX_new)();
+                        let provider = (crypto.f.OSSL_PROVIDER_load)(context, path.as_ptr());
+                        assert!(!provider.is_null());
+                        let name = c"AES-128-GCM".as_ptr();
+                        let cipher = (crypto.f.EVP_CIPHER_fetch)(context, name, std::ptr::null());
+                        assert!(!cipher.is_null());
+                        let session = (crypto.f.EVP_CIPHER_CTX_new)();
+                        let (key, iv) = ([1u8; 16], [2u8; 12]);
+                        let null = std::ptr::null_mut();
+                        let done =
+                            (crypto.f.EVP_CipherInit_ex)(session, cipher, null, key.as_ptr(), iv.as_ptr(), 1);
+                        assert_eq!(done, 1);
+                        let (mut buffer, mut written) = ([0u8; 64], 0);
+                        let address = buffer.as_mut_ptr();
+                        let done = (crypto.f.EVP_CipherUpdate)(session, address, &mut written, address, 64);
+                        assert_eq!((done, written), (1, 64));
+                        (crypto.f.EVP_CIPHER_CTX_free)(session);
+                        (crypto.f.EVP_CIPHER_free)(cipher);
+                        assert_eq!((crypto.f.OSSL_PROVIDER_unload)(provider), 1);
+                        (crypto.f.OSSL_LIB_CTX_free)(context);
+                    }
+                }
+            })
+        })
+        .collect();
+    // Threads that used it end after it was closed: what they clean up must still be there.
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

@@ -23,6 +23,7 @@ fn openssl_lists_the_provider_and_takes_its_ciphers() {
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     assert!(text.contains("memlift AES-GCM provider"), "{text}");
     assert!(text.contains("memlift-sealed-bytes"), "{text}");
+    assert!(text.contains("build info: serves: MEMLIFT_OPENSSL=force"), "{text}");
     let listed = workshop.command("openssl", true).args(["list", "-cipher-algorithms"]).output().unwrap();
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     assert!(text.contains("id-aes128-GCM") && text.contains("@ memlift"), "{text}");

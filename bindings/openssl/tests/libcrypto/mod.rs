@@ -3,6 +3,7 @@
 //!
 //! Flow    [`crypto`] ──dlopen──▶ libcrypto.so.3 ──OSSL_PROVIDER_load──▶ default, and the library under test
 //! Owner   one libcrypto per test process, never unloaded. A [`Cipher`] and a [`Session`] free what they hold.
+//!         `MEMLIFT_TEST_LIBCRYPTO` names another one than the system's.
 //! Order   `MEMLIFT_OPENSSL=force` is set before the provider is loaded, so that tests run on every CPU and OpenSSL.
 #![allow(dead_code, reason = "every test file uses another part")]
 
@@ -43,6 +44,7 @@ type Any = *mut c_void;
 
 functions! {
     OSSL_LIB_CTX_new() -> Any;
+    OSSL_LIB_CTX_free(Any);
     OSSL_PROVIDER_load(Any, *const c_char) -> Any;
     OSSL_PROVIDER_unload(Any) -> c_int;
     OSSL_PROVIDER_get_params(Any, *mut Param) -> c_int;
@@ -106,7 +108,9 @@ pub fn crypto() -> Option<&'static Crypto> {
         unsafe { std::env::set_var("MEMLIFT_OPENSSL", "force") };
         // SAFETY: loads a library and two providers with valid names.
         unsafe {
-            let library = libc::dlopen(c"libcrypto.so.3".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            let name = std::env::var("MEMLIFT_TEST_LIBCRYPTO").unwrap_or("libcrypto.so.3".to_owned());
+            let name = CString::new(name).unwrap();
+            let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             if library.is_null() {
                 return None;
             }
