@@ -2,17 +2,18 @@
 //! What a drop-in has done in the program that it lives in: one page of counters, which others may look at.
 //!
 //! Flow    [`declare`] (at load: static memory only) ──▶ [`add`] per message ──▶ page ◀── [`get`]
-//!         [`share`]d: the first `add` makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
+//!         [`share`] makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
 //! Layout  [`Page`]: a header of 256 bytes, then 60 rows of 64; `docs/formats/dropin.md`
 //! Order   counters are relaxed: each is right, two may disagree for a moment. `magic` is stored last.
-//! Owner   the process. A forked child makes a page of its own, from zero; one that does not share keeps counting
-//!         from its parent's numbers.
-//! Not here allocation, threads, locks, files on disk. Without [`share`] no system call either: some programs run
-//!         where one that they do not expect ends them (a seccomp filter), so whoever starts them must ask for it.
+//! Owner   the process. A child that is forked gets a page of its own, from zero, and gives its parent's back; one
+//!         that does not share keeps counting from its parent's numbers.
+//! Not here allocation, threads, locks, files on disk. Without [`share`] no system call either, and after it none
+//!         but in `fork`: a program may have a filter (seccomp) that ends it at a call that it does not expect, so
+//!         the page is made before the program goes on, and only where whoever starts it asks for it.
 
 use core::ffi::CStr;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// First word of a page that is ready: the bytes `MLDROP01`.
@@ -90,9 +91,12 @@ pub struct Amount {
 
 /// The page while it is nobody else's, and the source of every other page's header.
 static HOME: Page = Page::new();
-/// The page in force; null: the next `add` decides.
+/// The page in force; null: HOME.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 static SHARED: AtomicBool = AtomicBool::new(false);
+/// The memfd of `PAGE`: its number, and its inode by which it is known again.
+static FD: AtomicI32 = AtomicI32::new(-1);
+static INODE: AtomicU64 = AtomicU64::new(0);
 
 /// Names the library (also its memfd: give `memlift:` and a word) and its rows, at most [`ROWS`]. Text beyond 31
 /// bytes is cut. Call it at load; a second call with the same names changes nothing.
@@ -106,20 +110,20 @@ pub fn declare(name: &str, rows: &[&str]) {
 
 /// Says whether the drop-in serves, and why (at most 159 bytes).
 pub fn set_state(state: State, reason: &str) {
-    for page in [&HOME, current().unwrap_or(&HOME)] {
+    for page in [&HOME, current()] {
         put(&page.reason, reason);
         page.state.store(state as u64, Ordering::Relaxed);
     }
 }
 
-/// From now on the page can be seen by other processes of the same user: the next [`add`] makes it a memfd, here
-/// and in every child that is forked. Where that fails, counting goes on in private.
+/// From now on the page can be seen by other processes of the same user, here and in every child that is forked. Call
+/// it after [`declare`]. Where the system says no, counting goes on in private.
 pub fn share() {
     if !SHARED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handler only stores to an atomic, which is allowed in the child of a threaded process. The
-        // drop-ins are never unloaded (`-z nodelete`), so the function stays where it is.
-        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
-        PAGE.store(ptr::null_mut(), Ordering::Release);
+        // SAFETY: the handler makes system calls and stores to atomics, which is allowed in the child of a threaded
+        // process. The drop-ins are never unloaded (`-z nodelete`), so the function stays where it is.
+        unsafe { libc::pthread_atfork(None, None, Some(renew)) };
+        PAGE.store(map(), Ordering::Release);
     }
 }
 
@@ -139,8 +143,7 @@ pub fn share_if_asked() {
 /// Adds to the row of this number, which [`declare`] named.
 #[inline]
 pub fn add(row: usize, amount: &Amount) {
-    let page = current().unwrap_or_else(|| make());
-    let row = &page.rows[row];
+    let row = &current().rows[row];
     row.count.fetch_add(amount.count, Ordering::Relaxed);
     row.source_bytes.fetch_add(amount.source_bytes, Ordering::Relaxed);
     row.target_bytes.fetch_add(amount.target_bytes, Ordering::Relaxed);
@@ -151,7 +154,7 @@ pub fn add(row: usize, amount: &Amount) {
 
 /// What a row has come to.
 pub fn get(row: usize) -> Amount {
-    let row = &current().unwrap_or(&HOME).rows[row];
+    let row = &current().rows[row];
     Amount {
         count: row.count.load(Ordering::Relaxed),
         source_bytes: row.source_bytes.load(Ordering::Relaxed),
@@ -161,35 +164,33 @@ pub fn get(row: usize) -> Amount {
 }
 
 #[inline]
-fn current() -> Option<&'static Page> {
-    // SAFETY: PAGE is null, or points to HOME, or to a mapping that is never undone.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+fn current() -> &'static Page {
+    // SAFETY: PAGE is null, or points to a mapping that is undone only by `renew`, when no other thread is there.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&HOME)
 }
 
-/// The child of a fork must not count into its parent's page.
-extern "C" fn forget() {
-    PAGE.store(ptr::null_mut(), Ordering::Release);
-}
-
-#[cold]
-fn make() -> &'static Page {
-    let mapped = if SHARED.load(Ordering::Acquire) { map() } else { ptr::null_mut() };
-    let page = if mapped.is_null() { ptr::from_ref(&HOME).cast_mut() } else { mapped };
-    match PAGE.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: HOME or the new mapping, which nobody undoes from now on.
-        Ok(_) => unsafe { &*page },
-        Err(winner) => {
-            if !mapped.is_null() {
-                // SAFETY: this mapping was never published. Its fd stays open, without a magic: it is ours and
-                // harmless, and closing it could race with nobody but is not worth a second return value.
-                unsafe {
-                    (*mapped).magic.store(0, Ordering::Release);
-                    libc::munmap(mapped.cast(), PAGE_BYTES);
-                }
+/// In the child of a fork, before it goes on: it must not count into its parent's page.
+extern "C" fn renew() {
+    let inherited = PAGE.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !inherited.is_null() {
+        let fd = FD.load(Ordering::Relaxed);
+        // SAFETY: this thread is the only one of the child, so nobody else looks at the mapping. The number is closed
+        // only if it still means the page: the program may have closed it and opened something else.
+        unsafe {
+            libc::munmap(inherited.cast(), PAGE_BYTES);
+            if inode(fd) == Some(INODE.load(Ordering::Relaxed)) {
+                libc::close(fd);
             }
-            // SAFETY: whoever won stored a page that lives for ever.
-            unsafe { &*winner }
         }
+    }
+    PAGE.store(map(), Ordering::Release);
+}
+
+fn inode(fd: i32) -> Option<u64> {
+    // SAFETY: the structure is plain data for the system to fill in; the call fails if there is no such fd.
+    unsafe {
+        let mut about: libc::stat = core::mem::zeroed();
+        (libc::fstat(fd, &mut about) == 0).then_some(about.st_ino)
     }
 }
 
@@ -221,6 +222,8 @@ fn map() -> *mut Page {
             return ptr::null_mut();
         }
         (*mapped.cast::<Page>()).fill();
+        FD.store(fd, Ordering::Relaxed);
+        INODE.store(inode(fd).unwrap_or(0), Ordering::Relaxed);
         mapped.cast()
     }
 }
@@ -389,12 +392,7 @@ mod tests {
         share();
         add(1, &Amount { failures: 1, ..amount });
         set_state(State::Serving, "because\u{7} of this test");
-        let mut copies = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let target = std::fs::read_link(&path).ok()?;
-            (target.to_str()? == "/memfd:memlift:test (deleted)").then(|| std::fs::read(path).unwrap())
-        });
-        let copy = copies.next().expect("the page is a memfd of this process");
+        let copy = pages().pop().expect("the page is a memfd of this process");
         let view = View::parse(&copy).expect("a page");
         assert_eq!(view.pid(), u64::from(std::process::id()));
         assert_eq!(view.state(), State::Serving);
@@ -404,6 +402,35 @@ mod tests {
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0], ("seal".to_string(), Amount::default()));
         assert_eq!(rows[1], ("open".to_string(), Amount { failures: 1, ..amount }));
+
+        // A child has its own page and no other, from zero, before it counts anything.
+        // SAFETY: the child reads files of its own and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let pages = pages();
+            let own = View::parse(&pages[0]).is_some_and(|view| {
+                view.pid() == u64::from(std::process::id()) && view.state() == State::Serving
+            });
+            let zero = get(1) == Amount::default();
+            // SAFETY: no destructor of the parent's runs in the child.
+            unsafe { libc::_exit(i32::from(!(pages.len() == 1 && own && zero))) };
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(get(1).failures, 1);
+        assert_eq!(pages().len(), 1);
+    }
+
+    fn pages() -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+        let ours = entries.filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let target = std::fs::read_link(&path).ok()?;
+            (target.to_str()? == "/memfd:memlift:test (deleted)").then(|| std::fs::read(path).unwrap())
+        });
+        ours.collect()
     }
 
     #[test]
