@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The functions that OpenSSL calls for a cipher, and the tables that name them.
+//! The functions that OpenSSL calls for a cipher; [`table`](crate::table) names them.
 //!
 //! Flow    EVP ──pointers──▶ here ──slices, [`Reason`]──▶ [`context`](crate::context), [`record`](crate::record)
 //!         per TLS 1.3 record: init, update (additional data), update, final, get the tag: five calls, no allocation
 //! Order   no panic leaves: every function catches, and a context in which one was caught is not used again.
 //! Owner   OpenSSL owns a context from `newctx` to `freectx`, and calls with one context from one thread at a time.
-//! Layout  parameters as OpenSSL's own provider has them: what it lists, we list; what it ignores, we ignore
-//!         (libssl also sets "tls-version" and "tls-mac-size" on AEAD ciphers).
+//! Layout  parameters that nobody knows are ignored (libssl also sets "tls-version" and "tls-mac-size" on AEAD
+//!         ciphers).
 
 use crate::abi::*;
 use crate::context::{Context, NONCE_BYTES_MAX};
@@ -61,21 +61,21 @@ unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int
     }
 }
 
-unsafe extern "C" fn newctx<const KEY_BYTES: usize>(provider: *mut c_void) -> *mut c_void {
+pub unsafe extern "C" fn newctx<const KEY_BYTES: usize>(provider: *mut c_void) -> *mut c_void {
     let made = catch_unwind(|| {
         Box::new(Held { context: Context::new(KEY_BYTES), core: provider.cast(), broken: false })
     });
     made.map_or(ptr::null_mut(), |held| Box::into_raw(held).cast())
 }
 
-unsafe extern "C" fn freectx(held: *mut c_void) {
+pub unsafe extern "C" fn freectx(held: *mut c_void) {
     if !held.is_null() {
         // SAFETY: from `newctx` or `dupctx`, and freed once. A panic in a drop leaks at worst.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(held.cast::<Held>()) })));
     }
 }
 
-unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
+pub unsafe extern "C" fn dupctx(held: *mut c_void) -> *mut c_void {
     // SAFETY: OpenSSL gives a live context.
     let Some(held) = (unsafe { held.cast::<Held>().as_ref() }) else { return ptr::null_mut() };
     if held.broken {
@@ -110,7 +110,7 @@ unsafe fn init(
     }
 }
 
-unsafe extern "C" fn encrypt_init(
+pub unsafe extern "C" fn encrypt_init(
     held: *mut c_void,
     key: *const c_uchar,
     key_bytes: usize,
@@ -122,7 +122,7 @@ unsafe extern "C" fn encrypt_init(
     unsafe { init(held, true, (key, key_bytes), (nonce, nonce_bytes), params) }
 }
 
-unsafe extern "C" fn decrypt_init(
+pub unsafe extern "C" fn decrypt_init(
     held: *mut c_void,
     key: *const c_uchar,
     key_bytes: usize,
@@ -168,7 +168,7 @@ unsafe fn process(
     if done { Ok(bytes) } else { Err(None) }
 }
 
-unsafe extern "C" fn update(
+pub unsafe extern "C" fn update(
     held: *mut c_void,
     target: *mut c_uchar,
     written_bytes: *mut usize,
@@ -197,7 +197,7 @@ unsafe extern "C" fn update(
     }
 }
 
-unsafe extern "C" fn finish(
+pub unsafe extern "C" fn finish(
     held: *mut c_void,
     _target: *mut c_uchar,
     written_bytes: *mut usize,
@@ -219,7 +219,7 @@ unsafe extern "C" fn finish(
 }
 
 /// `EVP_Cipher`: update, and without a source the end.
-unsafe extern "C" fn cipher(
+pub unsafe extern "C" fn cipher(
     held: *mut c_void,
     target: *mut c_uchar,
     written_bytes: *mut usize,
@@ -244,7 +244,7 @@ unsafe extern "C" fn cipher(
     }
 }
 
-unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) -> c_int {
+pub unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) -> c_int {
     // SAFETY: OpenSSL's list.
     let done = catch_unwind(|| unsafe {
         each(params, |name, param| {
@@ -262,7 +262,7 @@ unsafe extern "C" fn get_params<const KEY_BYTES: usize>(params: *mut Param) -> c
     c_int::from(done.unwrap_or(false))
 }
 
-unsafe extern "C" fn get_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+pub unsafe extern "C" fn get_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
     // SAFETY: OpenSSL's context and list.
     unsafe { with(held, |held| each(params, |name, param| get_one(held, name, param))) }
 }
@@ -314,7 +314,7 @@ unsafe fn get_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
     done || held.raise(Reason::FailedToSetParameter)
 }
 
-unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
+pub unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -> c_int {
     // SAFETY: OpenSSL's context and list.
     unsafe { with(held, |held| set_all(held, params)) }
 }
@@ -379,97 +379,3 @@ unsafe fn set_one(held: &mut Held, name: &[u8], param: &mut Param) -> bool {
         _ => true,
     }
 }
-
-static PARAMS: [Param; 10] = [
-    Param::uint(c"mode", 4),
-    Param::uint(c"keylen", 8),
-    Param::uint(c"ivlen", 8),
-    Param::uint(c"blocksize", 8),
-    Param::int(c"aead"),
-    Param::int(c"custom-iv"),
-    Param::int(c"cts"),
-    Param::int(c"tls-multi"),
-    Param::int(c"has-randkey"),
-    Param::END,
-];
-
-static GETTABLE: [Param; 9] = [
-    Param::uint(c"keylen", 8),
-    Param::uint(c"ivlen", 8),
-    Param::uint(c"taglen", 8),
-    Param::octets(c"iv"),
-    Param::octets(c"updated-iv"),
-    Param::octets(c"tag"),
-    Param::uint(c"tlsaadpad", 8),
-    Param::octets(c"tlsivgen"),
-    Param::END,
-];
-
-static SETTABLE: [Param; 6] = [
-    Param::uint(c"ivlen", 8),
-    Param::octets(c"tag"),
-    Param::octets(c"tlsaad"),
-    Param::octets(c"tlsivfixed"),
-    Param::octets(c"tlsivinv"),
-    Param::END,
-];
-
-unsafe extern "C" fn gettable_params(_provider: *mut c_void) -> *const Param {
-    PARAMS.as_ptr()
-}
-
-unsafe extern "C" fn gettable_ctx_params(_held: *mut c_void, _provider: *mut c_void) -> *const Param {
-    GETTABLE.as_ptr()
-}
-
-unsafe extern "C" fn settable_ctx_params(_held: *mut c_void, _provider: *mut c_void) -> *const Param {
-    SETTABLE.as_ptr()
-}
-
-const fn table<const KEY_BYTES: usize>() -> [Dispatch; 15] {
-    const fn entry(id: c_int, function: *const c_void) -> Dispatch {
-        Dispatch { id, function }
-    }
-    [
-        entry(CIPHER_NEWCTX, newctx::<KEY_BYTES> as *const c_void),
-        entry(CIPHER_FREECTX, freectx as *const c_void),
-        entry(CIPHER_DUPCTX, dupctx as *const c_void),
-        entry(CIPHER_ENCRYPT_INIT, encrypt_init as *const c_void),
-        entry(CIPHER_DECRYPT_INIT, decrypt_init as *const c_void),
-        entry(CIPHER_UPDATE, update as *const c_void),
-        entry(CIPHER_FINAL, finish as *const c_void),
-        entry(CIPHER_CIPHER, cipher as *const c_void),
-        entry(CIPHER_GET_PARAMS, get_params::<KEY_BYTES> as *const c_void),
-        entry(CIPHER_GET_CTX_PARAMS, get_ctx_params as *const c_void),
-        entry(CIPHER_SET_CTX_PARAMS, set_ctx_params as *const c_void),
-        entry(CIPHER_GETTABLE_PARAMS, gettable_params as *const c_void),
-        entry(CIPHER_GETTABLE_CTX_PARAMS, gettable_ctx_params as *const c_void),
-        entry(CIPHER_SETTABLE_CTX_PARAMS, settable_ctx_params as *const c_void),
-        Dispatch::END,
-    ]
-}
-
-static AES_128_GCM: [Dispatch; 15] = table::<16>();
-static AES_256_GCM: [Dispatch; 15] = table::<32>();
-
-/// What we implement, with the names and object identifiers under which OpenSSL knows it.
-pub static CIPHERS: [Algorithm; 3] = [
-    Algorithm {
-        names: c"AES-128-GCM:id-aes128-GCM:2.16.840.1.101.3.4.1.6".as_ptr(),
-        properties: c"provider=memlift".as_ptr(),
-        implementation: AES_128_GCM.as_ptr(),
-        description: c"AES-128-GCM with vector instructions".as_ptr(),
-    },
-    Algorithm {
-        names: c"AES-256-GCM:id-aes256-GCM:2.16.840.1.101.3.4.1.46".as_ptr(),
-        properties: c"provider=memlift".as_ptr(),
-        implementation: AES_256_GCM.as_ptr(),
-        description: c"AES-256-GCM with vector instructions".as_ptr(),
-    },
-    Algorithm {
-        names: ptr::null(),
-        properties: ptr::null(),
-        implementation: ptr::null(),
-        description: ptr::null(),
-    },
-];

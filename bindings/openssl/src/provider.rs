@@ -8,9 +8,9 @@
 
 use crate::abi::*;
 use crate::choice::{Choice, choose, cpu, with_asked};
-use crate::cipher::CIPHERS;
 use crate::core::Core;
 use crate::param::{each, set_text, set_unsigned};
+use crate::table::CIPHERS;
 use crate::tally::{ASIDE, OPEN, ROWS, SEAL};
 use ::core::ffi::{CStr, c_int, c_void};
 use ::core::ptr;

@@ -178,3 +178,44 @@ fn nginx_serves_through_reload_and_binary_upgrade() {
     }
     drop(guard);
 }
+
+/// OpenSSH's server ciphers inside a filter that ends it at a system call that it does not expect.
+#[test]
+fn sshd_lives_behind_its_filter() {
+    let Some(workshop) = Workshop::open("sshd", &["sshd", "ssh", "ssh-keygen"]) else { return };
+    // SAFETY: asks who we are.
+    if unsafe { libc::geteuid() } != 0 || !Path::new("/run/sshd").is_dir() {
+        println!("not run: sshd separates its privileges only as root, with /run/sshd");
+        return;
+    }
+    for name in ["host", "user"] {
+        let made = workshop
+            .command("ssh-keygen", false)
+            .args(["-q", "-t", "ed25519", "-N", "", "-f", name])
+            .status();
+        assert!(made.unwrap().success());
+    }
+    let folder = workshop.folder.display();
+    let port = free_port();
+    let child = workshop
+        .command("/usr/sbin/sshd", true)
+        .args(["-D", "-e", "-f", "/dev/null", "-p", &port.to_string(), "-h", &format!("{folder}/host")])
+        .args(["-o", "ListenAddress=127.0.0.1", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes"])
+        .args(["-o", "PidFile=none", "-o", &format!("AuthorizedKeysFile={folder}/user.pub")])
+        .spawn()
+        .unwrap();
+    let server = Running(child);
+    wait_for("sshd", || listens(port));
+    for cipher in ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com"] {
+        let got = workshop
+            .command("ssh", true)
+            .args(["-i", "user", "-p", &port.to_string(), "-c", cipher, "-o", "BatchMode=yes"])
+            .args(["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-F", "none"])
+            .args(["root@127.0.0.1", &format!("cat {folder}/payload")])
+            .output()
+            .unwrap();
+        assert!(got.status.success(), "{}", String::from_utf8_lossy(&got.stderr));
+        assert!(got.stdout == workshop.payload, "{cipher}: {} bytes", got.stdout.len());
+    }
+    assert!(page_of(server.program()).is_some(), "sshd has loaded the provider");
+}
