@@ -10,6 +10,7 @@
 //! Owner   boxed once per key, overwritten with zeros on drop. Chunks hold sealed bytes only.
 //! Order   each byte of a source is read once, so what is hashed is what was ciphered, whoever writes meanwhile.
 
+use super::TAG_BYTES;
 use super::field::{self, Element};
 use crate::Isa;
 use aws_lc_sys as lc;
@@ -76,6 +77,23 @@ impl Prepared {
             unsafe { vaes.fill(key, powers) };
         }
         prepared
+    }
+
+    /// The bits that go over the hash.
+    pub(super) fn pad(&self, first_counter: u128) -> u128 {
+        u128::from_be_bytes(self.block(first_counter.to_be_bytes()))
+    }
+
+    /// The tag from the hash of additional data and message: the lengths in bits go in, the pad goes over it.
+    pub(super) fn tag(
+        &self,
+        pad: u128,
+        hash: Element,
+        aad_bytes: u64,
+        message_bytes: u64,
+    ) -> [u8; TAG_BYTES] {
+        let lengths = u128::from(aad_bytes) << 67 | u128::from(message_bytes) << 3;
+        (self.multiply(hash ^ lengths, self.powers[0]) ^ pad).to_be_bytes()
     }
 
     /// Whether [`Store::Streaming`] makes a difference.
@@ -159,7 +177,8 @@ impl Prepared {
     /// the hash of `hash` and the sealed bytes after it, filled up with zeros to whole blocks.
     ///
     /// # Safety
-    /// `source` must be readable and `target` writable for `bytes` bytes; they must be equal or disjoint.
+    /// `source` must be readable and `target` writable for `bytes` bytes; they must be equal or disjoint. After
+    /// [`Store::Streaming`], [`fence`](Prepared::fence) must follow before anyone is told.
     pub(super) unsafe fn pass(
         &self,
         (direction, store): (Direction, Store),
@@ -193,6 +212,14 @@ impl Prepared {
         let _ = store;
         // SAFETY: the caller's promises are the same.
         unsafe { self.pass_chunks(direction, counter, hash, source, target, bytes) }
+    }
+
+    /// Ends what [`Store::Streaming`] began.
+    pub(super) fn fence(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if self.isa == Isa::Avx512 {
+            super::vaes::fence();
+        }
     }
 
     /// [`pass`](Prepared::pass) through a buffer.

@@ -6,7 +6,7 @@
 //!         [`Key::seal`], which leaves it in the caches.
 
 use super::prepared::{Direction, Store};
-use super::scatter::{first_counter, seal_hash};
+use super::scatter::first_counter;
 use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed, tags_equal};
 use aws_lc_sys as lc;
 
@@ -80,10 +80,13 @@ impl Key {
     ) -> [u8; TAG_BYTES] {
         let prepared = self.prepared();
         let counter = first_counter(nonce);
+        let pad = prepared.pad(counter);
         let hash = prepared.hash(0, aad);
         // SAFETY: as the caller promises.
         let hash =
             unsafe { prepared.pass((direction, Store::Streaming), counter + 1, hash, source, target, bytes) };
-        seal_hash(prepared, counter, hash, aad.len() as u64, bytes as u64)
+        let tag = prepared.tag(pad, hash, aad.len() as u64, bytes as u64);
+        prepared.fence();
+        tag
     }
 }

@@ -9,7 +9,8 @@
 //!         end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
 //!         ends of the run, which share lines with others, are stored under masks, through the caches.
 //!         `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
-//! Order   constant time: the only branches are on lengths. Non-temporal stores are fenced before the return.
+//! Order   constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work
+//!         to do while they drain, and calls [`fence`] then.
 //! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
 
 use super::field::{Element, FOLD};
@@ -170,7 +171,7 @@ pub(super) const SEALS: u8 = 1;
 pub(super) const STREAMS: u8 = 2;
 
 /// How far ahead of the loads the source is asked for.
-const AHEAD_BYTES: usize = 2048;
+const AHEAD_BYTES: usize = 1024;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
 /// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
@@ -178,7 +179,7 @@ const AHEAD_BYTES: usize = 2048;
 ///
 /// # Safety
 /// The CPU must have what [`available`] asks for; `source` must be readable and `target` writable for `bytes` bytes,
-/// equal or disjoint.
+/// equal or disjoint. After `STREAMS`, [`fence`] must follow before anyone is told.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 pub(super) unsafe fn pass<const MODE: u8>(
     schedule: &Schedule,
@@ -357,10 +358,15 @@ impl<const MODE: u8> Lines<MODE> {
             unsafe {
                 let at = self.target.add(64 * (self.count - 1) + self.head_bytes);
                 _mm512_mask_storeu_epi8(at.cast(), u64::MAX >> self.head_bytes, rest);
-                _mm_sfence();
             }
         }
     }
+}
+
+/// Makes the stores of `STREAMS` as visible as any before whatever is stored next.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 CPU has the instruction.
+    unsafe { _mm_sfence() };
 }
 
 /// A number as a register.
