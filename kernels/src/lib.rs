@@ -30,6 +30,10 @@
 pub mod aead;
 #[cfg(feature = "deflate")]
 pub mod deflate;
+#[cfg(feature = "lz4")]
+pub mod lz4;
+#[cfg(feature = "zstd")]
+pub mod zstd;
 mod isa;
 mod table;
 mod delta;

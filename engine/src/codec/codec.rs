@@ -4,6 +4,8 @@
 //! Order   `bound` is what a packed message never exceeds; whoever gives that much room gets no `TargetTooSmall`
 
 use memlift_kernels::deflate::{self, Packer, UnpackError, Unpacker};
+use memlift_kernels::lz4::{self, Lz4, Lz4Error};
+use memlift_kernels::zstd::{self, Zstd, ZstdError};
 use memlift_spec::{Effort, Format};
 
 /// Why a message was not packed or unpacked. Nothing behind the target's end was written.
@@ -38,6 +40,8 @@ pub struct Unpacked {
 pub struct Codec {
     packer: Option<Packer>,
     unpacker: Option<Unpacker>,
+    lz4: Option<Lz4>,
+    zstd: Option<Zstd>,
 }
 
 impl std::fmt::Debug for Codec {
@@ -60,14 +64,16 @@ fn deflate_format(format: Format) -> Option<deflate::Format> {
 
 /// Whether this build packs and unpacks `format`.
 pub fn supported(format: Format) -> bool {
-    deflate_format(format).is_some()
+    deflate_format(format).is_some() || matches!(format, Format::Lz4 | Format::Zstd)
 }
 
 /// The most bytes that a message of `bytes` takes when packed at once.
 pub fn bound(format: Format, bytes: usize) -> usize {
-    match deflate_format(format) {
-        Some(format) => deflate::bound(format, bytes),
-        None => bytes,
+    match (deflate_format(format), format) {
+        (Some(format), _) => deflate::bound(format, bytes),
+        (None, Format::Lz4) => lz4::bound(bytes),
+        (None, Format::Zstd) => zstd::bound(bytes),
+        (None, _) => bytes,
     }
 }
 
@@ -89,6 +95,18 @@ impl Codec {
         source: &[u8],
         target: &mut [u8],
     ) -> Result<usize, CodecError> {
+        match format {
+            Format::Lz4 => {
+                let lz4 = self.lz4.get_or_insert_with(Lz4::new);
+                return lz4.pack(source, target).map_err(|_| CodecError::TargetTooSmall);
+            }
+            Format::Zstd => {
+                let level = zstd::LEVELS[effort as usize % zstd::LEVELS.len()];
+                let packed = self.zstd.get_or_insert_with(Zstd::new).pack(level, source, target);
+                return packed.map_err(|_| CodecError::TargetTooSmall);
+            }
+            _ => {}
+        }
         let Some(format) = deflate_format(format) else {
             return Err(CodecError::Unsupported { format });
         };
@@ -112,15 +130,50 @@ impl Codec {
         source: &[u8],
         target: &mut [u8],
     ) -> Result<Unpacked, CodecError> {
+        match format {
+            Format::Lz4 => {
+                let unpacked = self.lz4.get_or_insert_with(Lz4::new).unpack(source, target);
+                return match unpacked {
+                    Ok(written) => Ok(Unpacked { read: source.len(), written }),
+                    Err(Lz4Error::TargetTooSmall) => Err(CodecError::TargetTooSmall),
+                    Err(_) => Err(CodecError::Corrupt),
+                };
+            }
+            Format::Zstd => {
+                let unpacked = self.zstd.get_or_insert_with(Zstd::new).unpack(source, target);
+                return match unpacked {
+                    Ok((read, written)) => Ok(Unpacked { read, written }),
+                    Err(ZstdError::TargetTooSmall) => Err(CodecError::TargetTooSmall),
+                    Err(_) => Err(CodecError::Corrupt),
+                };
+            }
+            _ => {}
+        }
         let Some(format) = deflate_format(format) else {
             return Err(CodecError::Unsupported { format });
         };
         let unpacker = self.unpacker.get_or_insert_with(Unpacker::new);
-        let deflate::Unpacked { read, written } =
-            unpacker.unpack(format, source, target).map_err(|error| match error {
-                UnpackError::TargetTooSmall => CodecError::TargetTooSmall,
-                _ => CodecError::Corrupt,
-            })?;
-        Ok(Unpacked { read, written })
+        match unpacker.unpack(format, source, target) {
+            Ok(deflate::Unpacked { read, written }) => Ok(Unpacked { read, written }),
+            Err(UnpackError::TargetTooSmall) => Err(cut_off(unpacker, format, source, target.len())),
+            Err(_) => Err(CodecError::Corrupt),
+        }
+    }
+}
+
+/// The unpacker reads some zeros behind the end of a stream before it notices, and what it makes of them may be what
+/// did not fit: with room for that, a stream that was cut off shows itself.
+#[cold]
+fn cut_off(unpacker: &mut Unpacker, format: deflate::Format, source: &[u8], capacity: usize) -> CodecError {
+    /// A bit buffer of zeros, each a match of the longest kind.
+    const MORE_BYTES: usize = 64 * 258 * 2;
+    let mut room: Vec<u8> = Vec::new();
+    if room.try_reserve_exact(capacity + MORE_BYTES).is_err() {
+        return CodecError::TargetTooSmall;
+    }
+    room.resize(capacity + MORE_BYTES, 0);
+    match unpacker.unpack(format, source, &mut room) {
+        Err(UnpackError::Corrupt) => CodecError::Corrupt,
+        _ => CodecError::TargetTooSmall,
     }
 }

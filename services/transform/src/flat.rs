@@ -4,7 +4,8 @@
 //! Flow     sealing, opening, checking: block of 64 KiB ──▶ checksum ──▶ cipher ──▶ checksum ──▶ target, the block being in
 //!          cache from the first step to the last
 //!          packing: the whole message at once, then sealed where it lies; unpacking: opened into scratch, then unpacked
-//! Order    ordered, streaming and isolated stores go through a private stage; else the kernel writes the target itself
+//! Order    ordered and isolated stores, and streaming ones that the cipher has no instructions for, go through a private
+//!          stage; else the kernel writes the target itself
 //! Owner    addresses that the caller vouches for; a slab for what is staged
 //! Failure  an opened message with a wrong tag leaves zeros; nothing is written behind the capacity
 //!
@@ -119,9 +120,15 @@ impl Run<'_> {
         let (mut before, mut after) = (plan.before, plan.after);
         // SAFETY: for all of it: passed on from the caller; blocks lie in both ranges.
         let tag = unsafe {
-            if self.direct() && (bytes <= BLOCK_BYTES || (before.is_none() && after.is_none())) {
+            let whole = bytes <= BLOCK_BYTES || (before.is_none() && after.is_none());
+            let streams = self.decision.store == Store::Streaming && cipher.key.streams();
+            if whole && !self.options.ordered && (self.direct() || streams) {
                 before = before.map(|seed| self.crc(source, bytes, seed));
-                let tag = cipher.once(source, target, bytes)?;
+                let tag = if streams {
+                    cipher.streaming(source, target, bytes)?
+                } else {
+                    cipher.once(source, target, bytes)?
+                };
                 after = after.map(|seed| self.crc(target, bytes, seed));
                 tag
             } else if self.direct() {
@@ -314,6 +321,25 @@ impl Cipher<'_> {
                 return Err(Error::TooLong { bytes, most: MESSAGE_BYTES_MAX });
             }
             let opened = self.key.open(&self.nonce, self.aad, &self.tag, source, target, bytes);
+            opened.map(|()| self.tag).map_err(|_| Error::WrongTag)
+        }
+    }
+
+    /// The whole message, read and written past the caches by the cipher itself.
+    ///
+    /// # Safety
+    ///
+    /// As for [`once`](Cipher::once).
+    unsafe fn streaming(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<[u8; 16], Error> {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if self.seals {
+                return Ok(self.key.seal_streaming(&self.nonce, self.aad, source, target, bytes)?);
+            }
+            if bytes as u64 > MESSAGE_BYTES_MAX {
+                return Err(Error::TooLong { bytes, most: MESSAGE_BYTES_MAX });
+            }
+            let opened = self.key.open_streaming(&self.nonce, self.aad, &self.tag, source, target, bytes);
             opened.map(|()| self.tag).map_err(|_| Error::WrongTag)
         }
     }

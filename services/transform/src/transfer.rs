@@ -196,12 +196,13 @@ impl<'a> Transfer<'a> {
         } else {
             (progress.target_bytes, progress.source_bytes, source_bytes)
         };
-        let framed_least = HEADER_BYTES as u64 + progress.blocks.saturating_mul(RECORD_BYTES as u64);
+        let framed_least =
+            progress.blocks.saturating_mul(RECORD_BYTES as u64).saturating_add(HEADER_BYTES as u64);
         if progress.blocks > header.blocks
             || plain_at != plain
             || framed_at < framed_least
             || framed_at > framed_bytes as u64
-            || framed_at > framed_least + plain
+            || framed_at > framed_least.saturating_add(plain)
         {
             return Err(Error::Order("this progress is not of this chain and source: begin anew"));
         }
@@ -334,9 +335,15 @@ impl<'a> Transfer<'a> {
                 let aad = Transfer::aad(aad_room, &self.header_bytes, &record.to_bytes(), aad);
                 let nonce = nonce(of_message, number, last);
                 // In place in the stage, or beside it where the block itself is the source.
-                let to = if direct { body } else { stage.as_mut_ptr() };
-                record.tag = key.expanded().try_seal(&nonce, aad, from, to, stored)?;
-                if !direct {
+                let key = key.expanded();
+                let streams = self.decision.store == Store::Streaming && !self.ordered && key.streams();
+                let to = if direct || streams { body } else { stage.as_mut_ptr() };
+                record.tag = if streams {
+                    key.seal_streaming(&nonce, aad, from, to, stored)?
+                } else {
+                    key.try_seal(&nonce, aad, from, to, stored)?
+                };
+                if !direct && !streams {
                     push(self.engine, self.decision.store, self.ordered, &record.to_bytes(), target);
                     push(self.engine, self.decision.store, self.ordered, &stage[..stored], body);
                 } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each store costs for messages that are not in cache, as measured, and the choice by it.
 //!
-//! Layout   per (opcode, power of two of the size): three averages in picoseconds per byte (0: never tried), and the
+//! Layout   per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
 //!          incumbent with the time since when
 //! Order    an untried store is tried first, twice; then the cheapest, price included, unless the incumbent has not
 //!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
@@ -23,8 +23,8 @@ const TRIES: u32 = 2;
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Average, picoseconds per byte.
-    ps: [AtomicU32; 3],
+    /// Average, femtoseconds per byte.
+    fs: [AtomicU32; 3],
     tries: [AtomicU32; 3],
     /// Store + 1; 0: none yet.
     incumbent: AtomicU32,
@@ -66,8 +66,8 @@ fn slot_of(opcode: Opcode, bytes: usize) -> usize {
 impl Costs {
     pub fn choose(&self, opcode: Opcode, bytes: usize, now_ns: u64, price: impl Fn(Store) -> f64) -> Choice {
         let slot = &self.slots[slot_of(opcode, bytes)];
-        let cost = |store: Store| f64::from(slot.ps[store as usize].load(Ordering::Relaxed));
-        let choice = |store, why| Choice { store, why, predicted_ns: cost(store) * bytes as f64 / 1000.0 };
+        let cost = |store: Store| f64::from(slot.fs[store as usize].load(Ordering::Relaxed));
+        let choice = |store, why| Choice { store, why, predicted_ns: cost(store) * bytes as f64 * 1e-6 };
         let untried = |store: &Store| slot.tries[*store as usize].load(Ordering::Relaxed) < TRIES;
         if let Some(store) = Store::ALL.into_iter().find(untried) {
             return choice(store, Why::Tried);
@@ -102,8 +102,8 @@ impl Costs {
 
     pub fn learn(&self, opcode: Opcode, bytes: usize, store: Store, took_ns: u64) {
         let slot = &self.slots[slot_of(opcode, bytes)];
-        let sample = (took_ns as f64 * 1000.0 / bytes.max(1) as f64).clamp(1.0, 4e9);
-        let place = &slot.ps[store as usize];
+        let sample = (took_ns as f64 * 1e6 / bytes.max(1) as f64).clamp(1.0, 4e9);
+        let place = &slot.fs[store as usize];
         let old = f64::from(place.load(Ordering::Relaxed));
         let tries = slot.tries[store as usize].load(Ordering::Relaxed);
         // The first messages meet page faults and cold code: the best of them counts.
@@ -120,10 +120,10 @@ impl Costs {
         }
     }
 
-    /// Measured picoseconds per byte of each store; 0: not tried.
+    /// Measured femtoseconds per byte of each store; 0: not tried.
     pub fn measured(&self, opcode: Opcode, bytes: usize) -> [(Store, u32); 3] {
         let slot = &self.slots[slot_of(opcode, bytes)];
-        Store::ALL.map(|store| (store, slot.ps[store as usize].load(Ordering::Relaxed)))
+        Store::ALL.map(|store| (store, slot.fs[store as usize].load(Ordering::Relaxed)))
     }
 }
 

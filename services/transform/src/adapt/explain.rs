@@ -33,7 +33,7 @@ pub struct Explanation {
     pub probes: u64,
     /// How much neighbours may be slowed, percent.
     pub slowdown_percent: u32,
-    /// Each store: its name, measured picoseconds per byte of uncached messages (0: not tried yet), and the factor
+    /// Each store: its name, measured femtoseconds per byte of uncached messages (0: not tried yet), and the factor
     /// for what it does to neighbours.
     pub stores: [(&'static str, u32, f64); 3],
     /// What would be taken for an uncached message, as far as is known.
@@ -45,7 +45,7 @@ pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanatio
     let stores = adapt
         .costs
         .measured(opcode, bytes)
-        .map(|(store, ps)| (store.name(), ps, adapt.price(store, contended)));
+        .map(|(store, fs)| (store.name(), fs, adapt.price(store, contended)));
     let tried = stores.iter().filter(|store| store.1 > 0);
     let best = tried.min_by(|a, b| (f64::from(a.1) * a.2).total_cmp(&(f64::from(b.1) * b.2)));
     Explanation {
@@ -91,11 +91,11 @@ impl std::fmt::Display for Explanation {
             write!(f, " (cached: a load takes at most {cycles} cycles)")?;
         }
         write!(f, "; uncached ones {}", self.uncached)?;
-        for (name, ps, price) in self.stores {
-            if ps == 0 {
+        for (name, fs, price) in self.stores {
+            if fs == 0 {
                 write!(f, ", {name} not tried yet")?;
             } else {
-                write!(f, ", {name} {:.3} ns/byte × {price:.2}", f64::from(ps) / 1000.0)?;
+                write!(f, ", {name} {:.3} ns/byte × {price:.2}", f64::from(fs) * 1e-6)?;
             }
         }
         write!(
