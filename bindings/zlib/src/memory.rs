@@ -80,8 +80,10 @@ impl Memory {
     }
 
     fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
+        // nginx gives 8 KiB to whoever asks for less and for anything but a multiple of 512: it takes that for zlib's state.
+        let bytes = u32::try_from(bytes.next_multiple_of(512)).ok()?;
         // SAFETY: the program's function, called as zlib.h says.
-        let place = unsafe { (self.zalloc)(self.opaque, 1, u32::try_from(bytes).ok()?) };
+        let place = unsafe { (self.zalloc)(self.opaque, 1, bytes) };
         NonNull::new(place.cast::<u8>()).filter(|place| place.as_ptr().addr().is_multiple_of(8))
     }
 }

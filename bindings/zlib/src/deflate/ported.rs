@@ -20,12 +20,13 @@ use libz_rs_sys::{
 /// Makes a state of zlib-rs.
 unsafe fn init(state: &mut Deflate, strm: *mut z_stream, bits: c_int) -> c_int {
     let settings = state.settings;
+    // zlib-rs needs more than zlib does. With buffers a step smaller it stays within what nginx sets aside for zlib-ng.
+    let memory = if state.memory.is_foreign() { (settings.mem_level - 1).max(1) } else { settings.mem_level };
     let (version, bytes) = (port::zlibVersion(), size_of::<z_stream>() as c_int);
     // SAFETY: the stream is valid, and zlib-rs finds no state in it.
     unsafe {
         with_inner(strm, &mut state.inner, |strm| {
-            let level = settings.ported_level();
-            let (memory, strategy) = (settings.mem_level, settings.strategy);
+            let (level, strategy) = (settings.ported_level(), settings.strategy);
             port::deflateInit2_(strm, level, Z_DEFLATED, bits, memory, strategy, version, bytes)
         })
     }
