@@ -91,6 +91,7 @@ fn look(pid: u32) -> Result<Process, Failure> {
 }
 
 fn pages(pid: u32) -> Vec<Page> {
+    let own = own_number(pid);
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     entries
         .filter(|entry| {
@@ -102,9 +103,17 @@ fn pages(pid: u32) -> Vec<Page> {
             fs::File::open(entry.path()).ok()?.take(PAGE_BYTES as u64 + 1).read_to_end(&mut bytes).ok()?;
             let view = View::parse(&bytes)?;
             // A child has its parent's open files, but counts in a page of its own.
-            (view.pid() == u64::from(pid)).then(|| Page::new(view))
+            (view.pid() == own).then(|| Page::new(view))
         })
         .collect()
+}
+
+/// The number by which a process knows itself: in a container it is another one.
+fn own_number(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let inner = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    inner.unwrap_or(u64::from(pid))
 }
 
 impl Page {
