@@ -8,14 +8,18 @@
 //! Missing  a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
 //! Not here rows of nginx, which Python measures
 
+mod adaptive;
 #[expect(unsafe_code, reason = "calls aws-lc, a C library")]
 mod awslc;
 mod corpus;
+#[expect(unsafe_code, reason = "lets the rival copy and seal raw memory")]
+mod corunner;
 mod evp;
 #[expect(unsafe_code, reason = "lets the rival copy and seal raw memory")]
 mod fused;
 #[expect(unsafe_code, reason = "calls ISA-L, a C library")]
 mod isal;
+mod neighbour;
 pub(crate) mod nginx;
 #[expect(unsafe_code, reason = "calls libcrypto, a C library")]
 mod openssl;
@@ -28,6 +32,7 @@ mod steps;
 #[expect(unsafe_code, reason = "calls zlib, a C library")]
 mod zlib;
 
+use self::adaptive::Phase;
 use self::pack::Pack;
 use crate::definition::Definition;
 use crate::row::Sink;
@@ -41,6 +46,8 @@ enum Kind {
     Unpack { bytes: usize },
     CopySeal { bytes: usize },
     CopyCrcSeal { bytes: usize },
+    Corunner,
+    Adaptive(Phase),
 }
 
 impl Kind {
@@ -64,6 +71,8 @@ impl Kind {
             }
             ["copy_seal", size, "cold"] => Kind::CopySeal { bytes: bytes(size)? },
             ["copy_crc_seal", size] => Kind::CopyCrcSeal { bytes: bytes(size)? },
+            ["corunner", "slowdown"] => Kind::Corunner,
+            ["adaptive", phase] => Kind::Adaptive(Phase::parse(phase)?),
             ["unpack", size, "html"] => Kind::Unpack { bytes: bytes(size)? },
             _ => return None,
         })
@@ -102,6 +111,8 @@ pub(crate) fn run(
             Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
             Some(Kind::CopySeal { bytes }) => fused::copy_seal(definition, bytes, options.quick),
             Some(Kind::CopyCrcSeal { bytes }) => fused::copy_crc_seal(definition, bytes, options.quick),
+            Some(Kind::Corunner) => corunner::row(definition, options.quick),
+            Some(Kind::Adaptive(phase)) => adaptive::row(definition, phase, options.quick),
             None => Err(Stop::Failed(BenchError::Engine {
                 reason: format!("{} is no transform; see bench/src/transform.rs", definition.name),
             })),

@@ -2,8 +2,9 @@
 //! `copy_seal/…/cold` and `copy_crc_seal/…`: one pass that copies and seals, against a pass for each.
 //!
 //! Flow     source area ─▶ target area, message by message in an order that no prefetcher knows, or as one message in blocks
-//! Cold     both areas together exceed the measured last-level cache, and before every sample a sweep evicts them; a sample
-//!          is long enough that the write-back of what it left in the cache falls into it
+//! Cold     each area is at least as large as the measured last-level cache, so that a pass evicts what the one before it left;
+//!          before every sample a sweep evicts both. A sample is several passes: write-back of what they left in the cache
+//!          falls into it, and so does memlift's measuring of contention, at the share of the time that it takes
 //! Check    after every sample the target's checksum, the tags and the CRC are those that the rival's first run left
 //! Rival    `memcpy_awslc`: memcpy of a message, then aws-lc in place on what is hot now · `three_passes`: memcpy of everything,
 //!          memlift's own CRC-32C over everything, aws-lc in place over everything
@@ -11,7 +12,7 @@
 use super::Stop;
 use super::awslc::AwsLc;
 use super::openssl::TAG_BYTES;
-use super::ours::Sealer;
+use super::ours::{Ours, Placing};
 use super::pairs::{self, Side};
 use crate::area::Area;
 use crate::definition::Definition;
@@ -20,21 +21,24 @@ use crate::{BenchError, Row, cache, machine, reference};
 const AREA_BYTES: usize = 64 << 20;
 const AREA_BYTES_QUICK: usize = 4 << 20;
 const SWEEP_BYTES_QUICK: usize = 16 << 20;
-/// Blocks of a chain: they stay in the second-level cache.
-pub(super) const BLOCK_BYTES: usize = 64 << 10;
-const KEY: [u8; 16] = *b"memlift, 16 byte";
+/// Passes of a sample.
+const PASSES: usize = 6;
+/// Of no secret.
+pub(super) const KEY: [u8; 16] = *b"memlift, 16 byte";
 
 /// Source, target, and what evicts them.
-struct Areas {
-    source: Area,
-    target: Area,
+pub(super) struct Areas {
+    pub source: Area,
+    pub target: Area,
     sweep: Area,
     cache_bytes: usize,
 }
 
 impl Areas {
-    fn new(bytes: usize, quick: bool) -> Result<Areas, BenchError> {
+    /// Areas of `bytes`, or of the last-level cache's size if that is more and they may grow.
+    pub fn new(bytes: usize, grows: bool, quick: bool) -> Result<Areas, BenchError> {
         let cache_bytes = cache::measure(quick)?;
+        let bytes = if grows && !quick { bytes.max(cache_bytes) } else { bytes };
         let sweep_bytes = if quick { SWEEP_BYTES_QUICK } else { cache::sweep_bytes(cache_bytes) };
         let needed_bytes = (2 * bytes + sweep_bytes) as u64;
         let available_bytes = machine::available_bytes();
@@ -51,12 +55,14 @@ impl Areas {
         Ok(areas)
     }
 
-    fn evict(&self) {
+    /// Overwrites the target and gets both areas out of the caches.
+    pub fn evict(&self) {
         reference::pattern(self.target.part(0, self.target.bytes()), 13);
         std::hint::black_box(reference::xor64(self.sweep.part(0, self.sweep.bytes())));
     }
 
-    fn about(&self) -> String {
+    /// For `qualifies`.
+    pub fn about(&self) -> String {
         format!(
             "cold: {} MiB to {} MiB, in huge pages where the kernel has them, evicted by a sweep of {} MiB (cache measured: \
              {} MiB)",
@@ -78,17 +84,17 @@ struct Left {
 
 /// Measures `copy_seal/BYTES/cold`.
 pub(super) fn copy_seal(definition: &Definition, bytes: usize, quick: bool) -> Result<Row, Stop> {
-    let area_bytes = (if quick { AREA_BYTES_QUICK } else { AREA_BYTES }) / bytes * bytes;
-    let areas = Areas::new(area_bytes, quick)?;
-    let count = area_bytes / bytes;
+    let areas = Areas::new(if quick { AREA_BYTES_QUICK } else { AREA_BYTES }, true, quick)?;
+    let count = areas.source.bytes() / bytes;
+    let passes = if quick { 1 } else { PASSES };
     // Coprime to any power of two, and far apart.
     let order: Vec<usize> = (0..count).map(|index| index * 1_000_003 % count).collect();
-    let (mut ours, theirs) = (Sealer::new(&KEY)?, AwsLc::new(&KEY)?);
+    let (ours, theirs) = (Ours::new(&KEY, Placing::Configured)?, AwsLc::new(&KEY)?);
     let mut left = Left { checksum: 0, tags: vec![[0; TAG_BYTES]; count], crc: 0 };
     let turn = |side: Side, left: &mut Left| {
         areas.evict();
-        let took = pairs::time(count, || {
-            for &index in &order {
+        let took = pairs::time(count * passes, || {
+            for &index in order.iter().cycle().take(count * passes) {
                 let (source, target) =
                     (areas.source.part(index * bytes, bytes), areas.target.part(index * bytes, bytes));
                 let nonce = nonce(index);
@@ -103,7 +109,7 @@ pub(super) fn copy_seal(definition: &Definition, bytes: usize, quick: bool) -> R
             }
             Ok(())
         })?;
-        left.checksum = reference::checksum(areas.target.part(0, area_bytes));
+        left.checksum = reference::checksum(areas.target.part(0, count * bytes));
         Ok(took)
     };
     let about = format!(
@@ -117,34 +123,36 @@ pub(super) fn copy_seal(definition: &Definition, bytes: usize, quick: bool) -> R
 /// Measures `copy_crc_seal/BYTES`.
 pub(super) fn copy_crc_seal(definition: &Definition, bytes: usize, quick: bool) -> Result<Row, Stop> {
     let bytes = if quick { bytes.min(AREA_BYTES_QUICK) } else { bytes };
-    let areas = Areas::new(bytes, quick)?;
-    let (mut ours, theirs) = (Sealer::new(&KEY)?, AwsLc::new(&KEY)?);
+    let areas = Areas::new(bytes, false, quick)?;
+    let passes = if quick || bytes < areas.cache_bytes { 1 } else { PASSES };
+    let (ours, theirs) = (Ours::new(&KEY, Placing::Configured)?, AwsLc::new(&KEY)?);
     let mut left = Left { checksum: 0, tags: vec![[0; TAG_BYTES]; 1], crc: 0 };
     let nonce = nonce(0);
     let turn = |side: Side, left: &mut Left| {
         areas.evict();
         let (source, target) = (areas.source.part(0, bytes), areas.target.part(0, bytes));
-        let took = pairs::time(1, || {
-            (left.tags[0], left.crc) = match side {
-                Side::Ours => ours.copy_crc_seal(&nonce, source, target)?,
-                // SAFETY: as in `copy_seal`.
-                Side::Theirs => unsafe {
-                    libc::memcpy(target.start().cast(), source.start().cast(), bytes);
-                    let crc = (memlift_kernels::active().crc32c)(target.start(), bytes, 0);
-                    (theirs.seal(&nonce, target.start(), bytes)?, crc)
-                },
-            };
+        let took = pairs::time(passes, || {
+            for _ in 0..passes {
+                (left.tags[0], left.crc) = match side {
+                    Side::Ours => ours.copy_crc_seal(&nonce, source, target)?,
+                    // SAFETY: as in `copy_seal`.
+                    Side::Theirs => unsafe {
+                        libc::memcpy(target.start().cast(), source.start().cast(), bytes);
+                        let crc = (memlift_kernels::active().crc32c)(target.start(), bytes, 0);
+                        (theirs.seal(&nonce, target.start(), bytes)?, crc)
+                    },
+                };
+            }
             Ok(())
         })?;
         left.checksum = reference::checksum(target);
         Ok(took)
     };
     let about = format!(
-        "copy, CRC-32C and AES-128-GCM as one message of {} MiB; {}; ours: blocks of {} KiB; theirs: three passes over the whole \
+        "copy, CRC-32C and AES-128-GCM as one message of {} MiB; {}; ours: one chain, in blocks of 64 KiB; theirs: three passes over the whole \
          buffer, memcpy of the C library, memlift's CRC-32C, aws-lc in place; one thread; {}",
         bytes >> 20,
         areas.about(),
-        BLOCK_BYTES >> 10,
         machine::vectors()
     );
     measure(definition, quick, turn, &mut left, bytes, about)

@@ -37,7 +37,7 @@ pub(super) struct Pack {
 
 /// Who packs.
 enum Packs {
-    Memlift(Packer, Effort),
+    Memlift(Box<Packer>, Effort),
     Zlib(Zlib),
     Isal(Isal, u32),
 }
@@ -115,7 +115,7 @@ pub(super) fn row(definition: &Definition, pack: Pack, quick: bool) -> Result<Ro
     let zlib = Zlib::open().map_err(Stop::Missing)?;
     let name = definition.name.as_str();
     let effort = if pack.fast { Effort::Fast } else { Effort::Default };
-    let mut ours = Packs::Memlift(Packer::new(), effort);
+    let mut ours = Packs::Memlift(Box::new(Packer::new()), effort);
     let mut as_zlib = Packs::Zlib(zlib);
     let reference = Packed::verified(name, &corpus, pack.bytes, &mut as_zlib, &zlib)?;
     let permille = |packed: &Packed| (packed.total() * 1000).div_ceil(reference.total()) as u64;

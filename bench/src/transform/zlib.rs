@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn messages_come_back_and_wrong_ones_are_found() {
         let zlib = Zlib::open().expect("libz.so.1");
-        let source: Vec<u8> = (0..20_000_u32).map(|index| (index * index >> 7) as u8).collect();
+        let source: Vec<u8> = (0..20_000_u32).map(|index| ((index * index) >> 7) as u8).collect();
         for bytes in [0, 1, 255, 4096, 16_384, 20_000] {
             let mut packed = vec![0; bytes + 1024];
             let length = zlib.pack(&source[..bytes], &mut packed).expect("packs");

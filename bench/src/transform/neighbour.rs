@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A neighbour on another core: one that is hurt by what we do to the caches, or one that hurts.
+//!
+//! Flow     `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
+//! Owner    dropping it ends the thread; dropping a [`Pinned`] gives the calling thread its cores back
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::CpuSet;
+
+use crate::BenchError;
+
+/// What it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// Follows a random cycle through so many bytes; counts lines.
+    Chase(usize),
+    /// Copies between two buffers of so many bytes; counts bytes.
+    Copy(usize),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    ends: AtomicBool,
+    awake: AtomicBool,
+    done: AtomicU64,
+}
+
+/// A running neighbour.
+#[derive(Debug)]
+pub struct Neighbour {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Neighbour {
+    /// Starts it on this core, asleep.
+    pub fn start(work: Work, core: usize) -> Result<Neighbour, BenchError> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("neighbour".to_owned())
+            .spawn(move || {
+                // Unpinned it would be a neighbour of nobody in particular, which is still one.
+                let _ = set_core(core);
+                match work {
+                    Work::Chase(bytes) => chase(bytes, &theirs),
+                    Work::Copy(bytes) => copy(bytes, &theirs),
+                }
+            })
+            .map_err(BenchError::system("starting a thread"))?;
+        Ok(Neighbour { shared, thread: Some(thread) })
+    }
+
+    /// Lets it work, or sleep.
+    pub fn wake(&self, awake: bool) {
+        self.shared.awake.store(awake, Ordering::Relaxed);
+    }
+
+    /// What it has done so far.
+    pub fn done(&self) -> u64 {
+        self.shared.done.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the neighbour has been printed; there is nothing to add to it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Calls `turn` while awake; gives up when the owner does.
+fn work(shared: &Shared, mut turn: impl FnMut() -> u64) {
+    while !shared.ends.load(Ordering::Relaxed) {
+        if shared.awake.load(Ordering::Relaxed) {
+            let done = turn();
+            shared.done.fetch_add(done, Ordering::Relaxed);
+        } else {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+fn chase(bytes: usize, shared: &Shared) {
+    const WORDS: usize = 16;
+    const STEPS: u64 = 4096;
+    let lines = (bytes / 64).max(2);
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for index in (1..lines).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(index, (state >> 33) as usize % (index + 1));
+    }
+    let mut next = vec![0_u32; lines * WORDS];
+    for (index, &line) in order.iter().enumerate() {
+        next[line as usize * WORDS] = order[(index + 1) % lines];
+    }
+    let mut at = 0;
+    work(shared, || {
+        for _ in 0..STEPS {
+            at = next[at as usize * WORDS];
+        }
+        std::hint::black_box(at);
+        STEPS
+    });
+}
+
+fn copy(bytes: usize, shared: &Shared) {
+    const PART: usize = 256 << 10;
+    let source = vec![3_u8; bytes];
+    let mut target = vec![5_u8; bytes];
+    let mut at = 0;
+    work(shared, || {
+        let end = (at + PART).min(bytes);
+        target[at..end].copy_from_slice(std::hint::black_box(&source[at..end]));
+        std::hint::black_box(&mut target);
+        let done = end - at;
+        at = if end == bytes { 0 } else { end };
+        done as u64
+    });
+}
+
+fn set_core(core: usize) -> rustix::io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set)
+}
+
+/// The calling thread, held to one core.
+#[derive(Debug)]
+pub struct Pinned {
+    before: CpuSet,
+    /// Another core that this process may use.
+    pub other: usize,
+}
+
+impl Pinned {
+    /// Holds the calling thread to the first core it may use. None where there is only one.
+    pub fn first() -> Option<Pinned> {
+        let before = rustix::thread::sched_getaffinity(None).ok()?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
+        let (first, other) = (cores.next()?, cores.next()?);
+        set_core(first).ok()?;
+        Some(Pinned { before, other })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // Where it fails the thread stays on its core, which is no error of a bench that ends.
+        let _ = rustix::thread::sched_setaffinity(None, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_work_only_while_awake() {
+        for work in [Work::Chase(1 << 16), Work::Copy(1 << 20)] {
+            let neighbour = Neighbour::start(work, 0).expect("a thread");
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(neighbour.done(), 0);
+            neighbour.wake(true);
+            while neighbour.done() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
