@@ -12,8 +12,8 @@ pub(crate) const LISTS: usize = DATA_BYTES;
 pub(crate) const LIST_BYTES: usize = 1100 * 64;
 /// Where operand blocks start.
 pub(crate) const OPERANDS: usize = LISTS + LIST_BYTES;
-/// Operand blocks.
-pub(crate) const OPERAND_COUNT: usize = 1100;
+/// Places of 64 bytes for operand blocks, some of which take two.
+pub(crate) const OPERAND_COUNT: usize = 2200;
 /// Where records start.
 pub(crate) const RECORDS: usize = OPERANDS + OPERAND_COUNT * 64;
 /// Records.

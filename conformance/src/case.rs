@@ -6,9 +6,14 @@
 //! Order    what is in flight together touches disjoint memory: lanes between each other, members of a batch
 //!          between each other unless every member is fenced, in which case they share and depend on each other
 
-use crate::arena::{ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERANDS, RECORD_COUNT, RECORDS};
+use crate::arena::{
+    ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERAND_COUNT, OPERANDS, RECORD_COUNT, RECORDS,
+};
+use crate::naive;
 use crate::random::Random;
-use memlift_spec::{Capabilities, Descriptor, Flags, Opcode, StridedCopy};
+use memlift_spec::{
+    Capabilities, Descriptor, Effort, Flags, Format, Opcode, PackBlock, SealBlock, StridedCopy,
+};
 
 const LANES: usize = 4;
 const OPCODES: &[Opcode] = &[
@@ -25,7 +30,11 @@ const OPCODES: &[Opcode] = &[
     Opcode::COPY_CRC,
     Opcode::CACHE_FLUSH,
     Opcode::STRIDED_COPY,
+    Opcode::SEAL,
+    Opcode::OPEN,
 ];
+/// What writes bytes that nobody can foresee, or none that mean anything: never in batches, whose members share.
+const CODES: &[Opcode] = &[Opcode::PACK, Opcode::UNPACK];
 const FOREIGN: &[u8] = &[0x0f, 0x12, 0x13, 0x14, 0x15, 0x17, 0x42, 0x81, 0xc0, 0xff];
 
 /// A stretch of the arena, by offset.
@@ -97,7 +106,16 @@ impl<'a> Builder<'a> {
     }
 
     fn single(&mut self, room: Room) -> Descriptor {
-        let mut descriptor = self.operation(room);
+        let codes: Vec<Opcode> =
+            CODES.iter().copied().filter(|&opcode| self.capabilities.supports(opcode)).collect();
+        let mut descriptor = if !codes.is_empty() && self.random.one_in(4) {
+            let opcode = self.random.pick(&codes);
+            let mut d = self.blank(opcode);
+            self.code(room, &mut d);
+            d
+        } else {
+            self.operation(room)
+        };
         if self.random.one_in(4) {
             self.spoil(&mut descriptor);
         }
@@ -211,10 +229,18 @@ impl<'a> Builder<'a> {
                 (d.target, d.size) = (self.address(starts[0]), bytes as u32);
             }
             Opcode::STRIDED_COPY => self.strided(room, &mut d),
+            Opcode::SEAL | Opcode::OPEN => self.seal(room, &mut d),
             _ => {}
         }
-        let writes =
-            [Opcode::MEMMOVE, Opcode::FILL, Opcode::DUALCAST, Opcode::COPY_CRC, Opcode::STRIDED_COPY];
+        let writes = [
+            Opcode::MEMMOVE,
+            Opcode::FILL,
+            Opcode::DUALCAST,
+            Opcode::COPY_CRC,
+            Opcode::STRIDED_COPY,
+            Opcode::SEAL,
+            Opcode::OPEN,
+        ];
         if writes.contains(&opcode) {
             if self.random.one_in(2) {
                 d.add_flags(Flags::CACHE_CONTROL);
@@ -377,6 +403,126 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// A block in the operands' part of the arena; gives its address.
+    fn operand(&mut self, bytes: &[u8]) -> u64 {
+        let operand = OPERANDS + self.operands * 64;
+        self.operands += bytes.len() / 64;
+        assert!(self.operands <= OPERAND_COUNT);
+        self.write(operand, bytes);
+        self.address(operand)
+    }
+
+    /// Source (or source and target at once), target, and in the third part key and additional data.
+    fn seal(&mut self, room: Room, d: &mut Descriptor) {
+        let (starts, bytes) = self.parts(room, 3, 1);
+        let bytes = if self.random.one_in(10) { 0 } else { bytes.min(2000) };
+        let target = if self.random.one_in(4) { starts[0] } else { starts[1] };
+        let key_bytes = self.random.pick(&[16, 32]);
+        let aad_bytes = self.random.below(33) as usize;
+        let (key, aad) = (starts[2], starts[2] + 32);
+        self.noise(starts[0], bytes);
+        self.noise(key, 64);
+        let nonce: [u8; 12] = std::array::from_fn(|_| self.random.below(256) as u8);
+        let mut tag = [0; 16];
+        if d.opcode() == Opcode::OPEN {
+            let memory = &mut *self.memory;
+            let key = memory[key..key + key_bytes].to_vec();
+            let (cipher, made) = {
+                let plain = &memory[starts[0]..starts[0] + bytes];
+                naive::gcm(true, &key, &nonce, &memory[aad..aad + aad_bytes], plain)
+            };
+            memory[starts[0]..starts[0] + bytes].copy_from_slice(&cipher);
+            tag = made;
+            match self.random.below(4) {
+                0 => tag[self.random.below(16) as usize] ^= 1,
+                1 if bytes > 0 => self.memory[starts[0] + self.random.below(bytes as u64) as usize] ^= 0x40,
+                _ => {}
+            }
+        }
+        let mut block = SealBlock::open(self.address(key), key_bytes as u32, nonce, tag)
+            .with_aad(self.address(aad), aad_bytes as u64)
+            .with_hints(self.random.below(2) as u32);
+        block.opcode = d.opcode().0;
+        match self.random.below(40) {
+            0 => block.version = 2,
+            1 => block.opcode ^= 1,
+            2 => block.block_bytes = 64,
+            3 => block.reserved2[4] = 1,
+            4 => block.hints = 2,
+            5 => block.key_bytes = 24,
+            6 => block.prepared_address = 64,
+            7 => block.aad_bytes = 1 << 40,
+            8 => block.aad_address = self.address(target),
+            9 => block.prepared_kind = 77,
+            _ => {}
+        }
+        d.operation[0] = self.operand(&seal_bytes(&block));
+        (d.source, d.target, d.size) = (self.address(starts[0]), self.address(target), bytes as u32);
+        if self.random.one_in(5) {
+            d.add_flags(Flags::STRICT_ORDER);
+        }
+    }
+
+    /// PACK with room for whatever comes out, or for nothing; UNPACK of good streams and spoilt ones.
+    fn code(&mut self, room: Room, d: &mut Descriptor) {
+        let (starts, part) = self.parts(room, 2, 1);
+        let format = self.random.pick(&[Format::Deflate, Format::Zlib, Format::Gzip]);
+        let bytes = part.min(9000) / 2;
+        self.noise(starts[0], bytes);
+        if self.random.one_in(2) {
+            for at in (starts[0]..starts[0] + bytes).filter(|at| at % 17 > 2) {
+                self.memory[at] = (at / 64) as u8;
+            }
+        }
+        let effort = self.random.pick(&Effort::ALL);
+        let most = room.bytes / 2 - 64;
+        let (block, size) = if d.opcode() == Opcode::PACK {
+            let capacity = if self.random.one_in(6) { 1 } else { most };
+            (PackBlock::pack(format, effort, capacity as u64), bytes)
+        } else {
+            let message = self.memory[starts[0]..starts[0] + bytes.min(most / 2)].to_vec();
+            let stream = match self.random.below(3) {
+                0 => naive::stored(&message, 1000),
+                1 => naive::stored(&message, 65_535),
+                _ => naive::fixed(&message),
+            };
+            let mut packed = naive::wrap(format, &message, stream);
+            let mut capacity = message.len() + self.random.below(9) as usize;
+            match self.random.below(6) {
+                0 => packed.truncate(packed.len() - 1),
+                1 => {
+                    // A block of type 3, which there is none of.
+                    packed[[0, 2, 10][format as usize]] |= 6;
+                }
+                2 if format != Format::Deflate => *packed.last_mut().expect("a trailer") ^= 1,
+                3 if !message.is_empty() => capacity = message.len() - 1,
+                _ => packed.extend([0xaa; 3]),
+            }
+            packed.truncate(most);
+            self.write(starts[0], &packed);
+            (PackBlock::unpack(format, capacity as u64), packed.len())
+        };
+        let mut block = block.with_hints(self.random.below(2) as u32);
+        match self.random.below(40) {
+            0 => block.version = 9,
+            1 => block.format = 99,
+            2 => block.effort = 3,
+            3 => block.reserved3[1] = 1,
+            4 => block.hints = 4,
+            5 => block.target_capacity = (1 << 31) + 1,
+            6 => block.reserved = 1,
+            _ => {}
+        }
+        d.operation[0] = self.operand(&pack_bytes(&block));
+        (d.source, d.target, d.size) = (self.address(starts[0]), self.address(starts[1]), size as u32);
+        if self.random.one_in(5) {
+            d.add_flags(Flags::STRICT_ORDER);
+        }
+        if self.random.one_in(20) {
+            d.target = d.source + 1;
+        }
+    }
+
     /// Makes a descriptor one that hardware refuses, or (rarely) leaves it good.
     fn spoil(&mut self, d: &mut Descriptor) {
         let fenced = d.flags().has(Flags::FENCE);
@@ -410,8 +556,42 @@ impl<'a> Builder<'a> {
 }
 
 fn yields_result(opcode: Opcode) -> bool {
-    [Opcode::COMPARE, Opcode::COMPARE_PATTERN, Opcode::DELTA_CREATE, Opcode::CRC, Opcode::COPY_CRC]
-        .contains(&opcode)
+    [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93].contains(&opcode.0)
+}
+
+fn seal_bytes(block: &SealBlock) -> Vec<u8> {
+    let words = [
+        u64::from(block.opcode)
+            | u64::from(block.version) << 8
+            | u64::from(block.block_bytes) << 16
+            | u64::from(block.reserved) << 32,
+        block.key_address,
+        u64::from(block.key_bytes) | u64::from(block.prepared_kind) << 32,
+        block.prepared_address,
+        block.aad_address,
+        block.aad_bytes,
+    ];
+    let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    bytes.extend(block.nonce);
+    bytes.extend(block.hints.to_le_bytes());
+    bytes.extend(block.tag);
+    bytes.extend(block.reserved2.into_iter().flat_map(u64::to_le_bytes));
+    bytes
+}
+
+fn pack_bytes(block: &PackBlock) -> Vec<u8> {
+    let words = [
+        u64::from(block.opcode)
+            | u64::from(block.version) << 8
+            | u64::from(block.block_bytes) << 16
+            | u64::from(block.reserved) << 32,
+        u64::from(block.format)
+            | u64::from(block.effort) << 8
+            | u64::from(block.reserved2) << 16
+            | u64::from(block.hints) << 32,
+        block.target_capacity,
+    ];
+    words.into_iter().chain(block.reserved3).flat_map(u64::to_le_bytes).collect()
 }
 
 pub(crate) fn descriptor_bytes(d: &Descriptor) -> Vec<u8> {
@@ -437,6 +617,7 @@ mod tests {
     fn cases_reach_every_status_that_software_can_give() {
         let capabilities = OPCODES
             .iter()
+            .chain(CODES)
             .chain(&[Opcode::BATCH, Opcode::DRAIN])
             .fold(Capabilities::none(16), |all, &opcode| all.with(opcode));
         let mut memory = vec![0; ARENA_BYTES];
@@ -466,6 +647,12 @@ mod tests {
             Status::ADDRESS_ALIGN,
             Status::BAD_PRIVILEGE,
             Status::ABANDONED,
+            Status::WRONG_TAG,
+            Status::CORRUPT_STREAM,
+            Status::TARGET_TOO_SMALL,
+            Status::BAD_KEY_SIZE,
+            Status::BAD_FORMAT,
+            Status::BAD_OPERAND,
         ];
         let missing: Vec<_> = reachable.iter().filter(|status| !seen.contains(&status.0)).collect();
         assert!(missing.is_empty(), "never seen: {missing:x?}");

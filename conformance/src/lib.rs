@@ -13,11 +13,14 @@
 //!          because the whole arena is compared
 //! Not here speed, threads of the submitter, tickets: those are the engine's own tests
 //!
+//! What PACK writes is the encoder's choice: it is unpacked and compared, and what it fits is what counts.
+//!
 //! The oracle is written from the specification, byte by byte, and shares no code with the kernels.
 #![deny(unsafe_code)]
 
 mod arena;
 mod case;
+mod naive;
 mod oracle;
 mod random;
 #[expect(unsafe_code, reason = "submits raw descriptors")]

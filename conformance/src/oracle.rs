@@ -9,7 +9,8 @@
 //! Source: Intel Data Streaming Accelerator Architecture Specification. Naive on purpose: no word is moved where
 //! a byte would do.
 
-use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
+use crate::naive;
+use memlift_spec::{Completion, Descriptor, Flags, Format, Opcode, Status};
 
 pub(crate) struct Oracle<'a> {
     /// Address of the first byte of `memory` in the backend's view.
@@ -93,11 +94,13 @@ impl Oracle<'_> {
             Opcode::TRANSLATION_FETCH | Opcode::CACHE_FLUSH => 0x1f3e,
             Opcode::CRC => 0x7_1e3e,
             Opcode::COPY_CRC => 0x7_ff3e,
+            Opcode::SEAL | Opcode::OPEN => 0xff3e,
+            Opcode::PACK | Opcode::UNPACK => 0xbf3e,
             _ => return Some(Status::BAD_OPCODE),
         };
         let known = if in_batch { known | 1 } else { known };
         let (valid, requested) = (flags & 4 != 0, flags & 8 != 0);
-        let result = [0x05, 0x06, 0x07, 0x10, 0x11].contains(&opcode.0);
+        let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93].contains(&opcode.0);
         if flags & !known != 0 || (requested && !valid) || (result && !requested) {
             return Some(Status::BAD_FLAGS);
         }
@@ -169,8 +172,72 @@ impl Oracle<'_> {
                 reserved((high | c) != 0).or(sized(most)).or(overlap(source, size, target, size))
             }
             Opcode::CACHE_FLUSH => reserved((source | a | b | c) != 0).or(sized(most)),
+            Opcode::SEAL | Opcode::OPEN => self.refuse_seal(d),
+            Opcode::PACK | Opcode::UNPACK => self.refuse_pack(d),
             _ => self.refuse_strided(d),
         }
+    }
+
+    /// What both kinds of transform blocks are refused for first.
+    fn refuse_block(&self, d: &Descriptor, block_bytes: u64) -> Option<Status> {
+        let [block, b, c] = d.operation;
+        if (b | c) != 0 {
+            return Some(Status::BAD_RESERVED);
+        }
+        if block == 0 || block % 64 != 0 {
+            return Some(Status::ADDRESS_ALIGN);
+        }
+        let header = u64::from(d.opcode().0) | 1 << 8 | block_bytes << 16;
+        (self.number(block, 4) != header).then_some(Status::BAD_OPERAND)
+    }
+
+    fn refuse_seal(&self, d: &Descriptor) -> Option<Status> {
+        if let Some(status) = self.refuse_block(d, 128) {
+            return Some(status);
+        }
+        let block = d.operation[0];
+        let field = |offset: u64, bytes| self.number(block + offset, bytes);
+        let clean = (80..128).step_by(8).all(|offset| field(offset, 8) == 0) && field(4, 4) == 0;
+        if !clean || field(60, 4) > 1 || (field(20, 4) == 0 && field(24, 8) != 0) {
+            return Some(Status::BAD_RESERVED);
+        }
+        let (key, key_bytes, aad, aad_bytes) = (field(8, 8), field(16, 4), field(32, 8), field(40, 8));
+        if key_bytes != 16 && key_bytes != 32 {
+            return Some(Status::BAD_KEY_SIZE);
+        }
+        let size = u64::from(d.size);
+        if size > 1 << 31 || aad_bytes > 1 << 31 {
+            return Some(Status::BAD_SIZE);
+        }
+        let overlap = |x: u64, xn: u64, y: u64, yn: u64| x < y + yn && y < x + xn;
+        let touched = [(block, 128), (key, key_bytes), (aad, aad_bytes)]
+            .into_iter()
+            .any(|(start, bytes)| overlap(start, bytes, d.target, size));
+        let shifted = d.source != d.target && overlap(d.source, size, d.target, size);
+        (touched || shifted).then_some(Status::OVERLAP)
+    }
+
+    fn refuse_pack(&self, d: &Descriptor) -> Option<Status> {
+        if let Some(status) = self.refuse_block(d, 64) {
+            return Some(status);
+        }
+        let block = d.operation[0];
+        let field = |offset: u64, bytes| self.number(block + offset, bytes);
+        let unpacks = d.opcode() == Opcode::UNPACK;
+        let clean = (24..64).step_by(8).all(|offset| field(offset, 8) == 0);
+        let zero = field(4, 4) == 0 && field(10, 2) == 0;
+        if !clean || !zero || field(12, 4) > 1 || (unpacks && field(9, 1) != 0) {
+            return Some(Status::BAD_RESERVED);
+        }
+        if field(8, 1) > 4 || field(9, 1) > 2 {
+            return Some(Status::BAD_FORMAT);
+        }
+        let (size, capacity) = (u64::from(d.size), field(16, 8));
+        if size > 1 << 31 || capacity > 1 << 31 || (unpacks && size == 0) {
+            return Some(Status::BAD_SIZE);
+        }
+        let overlap = |x: u64, xn: u64| x < d.target + capacity && d.target < x + xn;
+        (overlap(block, 64) || overlap(d.source, size)).then_some(Status::OVERLAP)
     }
 
     fn refuse_strided(&self, d: &Descriptor) -> Option<Status> {
@@ -266,9 +333,90 @@ impl Oracle<'_> {
                     self.copy(start, d.target + index * row, row);
                 }
             }
+            Opcode::SEAL | Opcode::OPEN => return self.seal(d),
+            Opcode::PACK | Opcode::UNPACK => return self.code(d),
             _ => {}
         }
         done
+    }
+
+    fn bytes(&self, address: u64, bytes: u64) -> Vec<u8> {
+        (0..bytes).map(|index| self.byte(address + index)).collect()
+    }
+
+    fn seal(&mut self, d: &Descriptor) -> End {
+        let block = d.operation[0];
+        let key = self.bytes(self.number(block + 8, 8), self.number(block + 16, 4));
+        let aad = self.bytes(self.number(block + 32, 8), self.number(block + 40, 8));
+        let nonce = std::array::from_fn(|index| self.byte(block + 48 + index as u64));
+        let text = self.bytes(d.source, u64::from(d.size));
+        let seals = d.opcode() == Opcode::SEAL;
+        let (mut other, tag) = naive::gcm(seals, &key, &nonce, &aad, &text);
+        let right = seals || tag[..] == self.bytes(block + 64, 16);
+        if !right {
+            other.fill(0);
+        }
+        other.into_iter().enumerate().for_each(|(at, byte)| self.set(d.target + at as u64, byte));
+        if seals {
+            tag.into_iter().enumerate().for_each(|(at, byte)| self.set(block + 64 + at as u64, byte));
+        }
+        if right { End { bytes: d.size, ..end(Status::SUCCESS) } } else { end(Status::WRONG_TAG) }
+    }
+
+    /// What PACK writes is left open: the suite unpacks it. One byte is not enough for any stream.
+    fn code(&mut self, d: &Descriptor) -> End {
+        let block = d.operation[0];
+        let capacity = self.number(block + 16, 8);
+        if d.opcode() == Opcode::PACK {
+            let fits = capacity > 1;
+            let status = if fits { Status::SUCCESS } else { Status::TARGET_TOO_SMALL };
+            return End { bytes: if fits { d.size } else { 0 }, ..end(status) };
+        }
+        let format = Format::from_code(self.byte(block + 8)).expect("refused otherwise");
+        let source = self.bytes(d.source, u64::from(d.size));
+        match naive::unpack(format, &source, capacity as usize) {
+            Ok(done) => {
+                let written = done.bytes.len() as u64;
+                done.bytes
+                    .into_iter()
+                    .enumerate()
+                    .for_each(|(at, byte)| self.set(d.target + at as u64, byte));
+                End { bytes: done.read as u32, value: written, ..end(Status::SUCCESS) }
+            }
+            Err(status) => end(status),
+        }
+    }
+
+    /// Settles what is the backend's choice: what PACK wrote must unpack to its source, and what lies in a target behind
+    /// the bytes written means nothing. Makes this memory equal to `bytes` there.
+    pub fn settle(&mut self, d: &Descriptor, bytes: &[u8]) -> Result<(), String> {
+        let record = self.at(d.completion_address);
+        let status = self.memory[record];
+        let ran = [Status::SUCCESS, Status::TARGET_TOO_SMALL, Status::CORRUPT_STREAM].map(|status| status.0);
+        if !matches!(d.opcode(), Opcode::PACK | Opcode::UNPACK) || !ran.contains(&status) {
+            return Ok(());
+        }
+        let block = d.operation[0];
+        let capacity = self.number(block + 16, 8) as usize;
+        let target = self.at(d.target);
+        let mut written = self.number(d.completion_address + 16, 8) as usize;
+        if d.opcode() == Opcode::PACK && status == Status::SUCCESS.0 && bytes[record] == status {
+            let value: [u8; 8] = bytes[record + 16..record + 24].try_into().expect("eight bytes");
+            written = u64::from_le_bytes(value) as usize;
+            let format = Format::from_code(self.byte(block + 8)).expect("refused otherwise");
+            let source = self.bytes(d.source, u64::from(d.size));
+            let packed = bytes.get(target..target + written.min(capacity)).unwrap_or_default();
+            let unpacked = naive::unpack(format, packed, source.len());
+            let whole = unpacked.as_ref().is_ok_and(|done| done.bytes == source && done.read == written);
+            if !whole || written > capacity {
+                return Err(format!("PACK wrote {written} bytes that do not unpack to its source: {d:x?}"));
+            }
+            self.memory[record + 16..record + 24].copy_from_slice(&value);
+            self.memory[target..target + written].copy_from_slice(&bytes[target..target + written]);
+        }
+        self.memory[target + written..target + capacity]
+            .copy_from_slice(&bytes[target + written..target + capacity]);
+        Ok(())
     }
 
     /// As if the whole source were read first.

@@ -78,6 +78,8 @@ pub fn run(backend: &dyn Backend, plan: &Plan) -> Result<(), Failure> {
             return Err(failed(what));
         }
         let bytes = arena.to_vec();
+        let mut oracle = Oracle { base, memory: &mut image };
+        queue.iter().try_for_each(|descriptor| oracle.settle(descriptor, &bytes)).map_err(failed)?;
         if bytes[..ARENA_BYTES] != image[..] {
             return Err(failed(difference(&queue, base, &bytes, &image)));
         }

@@ -7,10 +7,12 @@
 //! Not here shared memory: a codec reads its source more than once, so it only ever sees private bytes (`run` stages
 //!         what others can change)
 
+#[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
+mod direct;
 mod key;
 #[expect(clippy::module_inception, reason = "the codec of the module codec")]
 mod codec;
 
 pub use codec::{Codec, CodecError, Unpacked, bound, supported};
 pub use key::SealKey;
-pub use memlift_kernels::{aead, deflate};
+pub use memlift_kernels::{aead, deflate, lz4, zstd};
