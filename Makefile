@@ -25,7 +25,7 @@ WITHOUT_PYTHON := --workspace --exclude memlift-python
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 # Left out are the tests whose subject is that a facility is there.
 FALLBACK_CRATES := -p memlift-engine -p memlift-ipc
-FALLBACK_DISABLE ?= populate_write,huge_pages,thp memfd_seal eventfd,futex_shared,pidfd io_uring,uffd_move,numa,waitpkg,mwaitx,movdir64b,enqcmd
+FALLBACK_DISABLE ?= populate_write,huge_pages,thp memfd_seal io_uring,uffd_move,numa,waitpkg,mwaitx,movdir64b,enqcmd
 FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
 FALLBACK_ISA ?= scalar sse2 avx2
 SOAK_CASES ?= 50000

@@ -113,10 +113,10 @@ fn doctor_reports_every_section() {
 
 #[test]
 fn doctor_shows_a_mask() {
-    let output = memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "eventfd").output().expect("starts");
+    let output = memlift(&["doctor", "--json"]).env("MEMLIFT_DISABLE", "thp").output().expect("starts");
     let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let checks = document["sections"].as_array().expect("sections").iter().flat_map(|section| {
-        section["checks"].as_array().expect("checks").iter().filter(|check| check["what"] == "eventfd")
+        section["checks"].as_array().expect("checks").iter().filter(|check| check["what"] == "thp")
     });
     let found: Vec<_> = checks.map(|check| (check["state"].clone(), check["found"].clone())).collect();
     assert_eq!(found, [("absent".into(), "masked".into())]);

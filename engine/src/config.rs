@@ -73,6 +73,9 @@ pub enum Wait {
     Block,
 }
 
+/// Default of `engine.spin_us_max`: about what a sleep and a wake-up cost where cores are virtual.
+pub const SPIN_US_MAX: u64 = 100;
+
 /// Keys under `engine.`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EngineConfig {

@@ -9,7 +9,7 @@
 //! Not here what the synchronous calls do: see `direct`
 
 use crate::complete::WaitPolicy;
-use crate::config::{Config, Wait};
+use crate::config::Config;
 use crate::error::EngineError;
 use crate::facility;
 use crate::observe::CacheState;
@@ -20,7 +20,6 @@ use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
 use memlift_spec::Opcode;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// Descriptors that the workers' ring holds.
 const RING_DEPTH: usize = 256;
@@ -75,7 +74,7 @@ impl Engine {
     }
 
     fn with(config: &Config, kernels: &'static Kernels) -> Engine {
-        let policy = wait_policy(config);
+        let policy = WaitPolicy::from_config(config);
         let hands = Arc::new(Hands::new(kernels, usize::MAX));
         let settings =
             WorkerSettings { threads: config.engine.workers, queue_depth: RING_DEPTH, wait: policy };
@@ -225,13 +224,4 @@ fn kernels(isa: Option<&str>) -> Result<&'static Kernels, EngineError> {
     };
     let found = Isa::from_name(name).and_then(memlift_kernels::for_isa);
     found.ok_or_else(|| EngineError::Isa { name: name.to_owned() })
-}
-
-fn wait_policy(config: &Config) -> WaitPolicy {
-    let spin_max = Duration::from_micros(config.engine.spin_us_max);
-    match config.engine.wait {
-        Wait::Auto => WaitPolicy { spin_max, ..WaitPolicy::AUTO },
-        Wait::Spin => WaitPolicy::SPIN,
-        Wait::Block => WaitPolicy::BLOCK,
-    }
 }

@@ -47,9 +47,6 @@ facilities! {
     HugePages = "huge_pages", "Pages of 2 MiB reserved by the administrator (hugetlb).";
     Thp = "thp", "Pages of 2 MiB given on request (transparent huge pages).";
     Numa = "numa", "More than one memory node, and the right to choose between them (mbind).";
-    Eventfd = "eventfd", "A wake-up that an event loop can wait for.";
-    FutexShared = "futex_shared", "A wake-up through a word of memory that two processes share.";
-    PidFd = "pidfd", "A descriptor that tells when another process ends (Linux 5.3).";
     IoUring = "io_uring", "Submission of many system calls through shared rings.";
     UffdMove = "uffd_move", "Moving pages in user space without a copy (userfaultfd MOVE, Linux 6.8).";
     Waitpkg = "waitpkg", "Waiting for a store without a system call on Intel (UMONITOR, UMWAIT, TPAUSE).";

@@ -11,8 +11,12 @@
 //! | above, steady, prediction on | sleeps until shortly before the average, then spins, then sleeps |
 //! | above | sleeps at once; every 64th wait spins, to notice that times have changed |
 //! | one core only | always sleeps at once |
+//! | others want the core | the next waits sleep at once: 8, and twice as many each further time |
+//!
+//! That others want the core shows in two ways: a spin was off it for [`LOST_NS`] or more; or spins keep ending in vain:
+//! what they wait for may need this very core, and if not, they do not pay either.
 
-use crate::config::{Config, Wait};
+use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
 
 /// What a waiter is allowed to do.
@@ -27,9 +31,9 @@ pub struct WaitPolicy {
 }
 
 impl WaitPolicy {
-    /// Learns; spins at most 50 µs.
+    /// Learns; spins at most 100 µs, the default of `engine.spin_us_max`.
     pub const AUTO: WaitPolicy =
-        WaitPolicy { spin_max: Duration::from_micros(50), fixed: false, predict: false };
+        WaitPolicy { spin_max: Duration::from_micros(SPIN_US_MAX), fixed: false, predict: false };
     /// Never spins.
     pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
     /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt.
@@ -77,6 +81,12 @@ pub struct Budget {
     deviation_ns: u64,
     oversleep_ns: u64,
     waits: u64,
+    /// Waits still to be slept through because a spin lost its core.
+    yielding: u32,
+    /// How many `yielding` starts from the next time.
+    penalty: u32,
+    /// Spins in a row that were in vain.
+    in_vain: u32,
 }
 
 /// Sleeping shorter than this is not worth a system call and the timer's slack.
@@ -85,11 +95,28 @@ const SLEEP_MIN_NS: u64 = 150_000;
 const OVERSLEEP_NS: u64 = 70_000;
 /// A sleep that ended later than this was late for some other reason.
 const OVERSLEEP_NS_MAX: u64 = 400_000;
+/// Two looks at the clock of a spin that lie this far apart: the scheduler gave the core to somebody else.
+pub(super) const LOST_NS: u64 = 500_000;
+/// So many spins in vain in a row are no accident.
+const IN_VAIN: u32 = 3;
+/// Waits without spinning after a spin has lost its core, the first time and at most.
+const PENALTY: u32 = 8;
+const PENALTY_MAX: u32 = 1024;
 
 impl Budget {
     /// A budget that starts by spinning (the first waits of a session are usually short).
     pub fn new(policy: WaitPolicy, cores: usize) -> Budget {
-        Budget { policy, cores, average_ns: 0, deviation_ns: 0, oversleep_ns: OVERSLEEP_NS, waits: 0 }
+        Budget {
+            policy,
+            cores,
+            average_ns: 0,
+            deviation_ns: 0,
+            oversleep_ns: OVERSLEEP_NS,
+            waits: 0,
+            yielding: 0,
+            penalty: PENALTY,
+            in_vain: 0,
+        }
     }
 
     /// Average wait so far, nanoseconds.
@@ -104,6 +131,9 @@ impl Budget {
         }
         if self.policy.fixed {
             return Plan { sleep_ns: 0, spin_ns: limit };
+        }
+        if self.yielding > 0 {
+            return Plan { sleep_ns: 0, spin_ns: 0 };
         }
         let expected = predicted_ns.unwrap_or(self.average_ns);
         // A wait too short to sleep through in part is spun through, if it can be predicted at all.
@@ -127,7 +157,35 @@ impl Budget {
         self.oversleep_ns = self.oversleep_ns - self.oversleep_ns / 4 + late / 4;
     }
 
+    /// A spin lost its core to somebody: spinning delays them, and ourselves.
+    pub(super) fn lost_core(&mut self) {
+        self.in_vain = 0;
+        self.yielding = self.penalty;
+        self.penalty = (self.penalty * 2).min(PENALTY_MAX);
+    }
+
+    /// A spin used up its time and found nothing.
+    pub(super) fn spun_in_vain(&mut self) {
+        self.in_vain += 1;
+        if self.in_vain >= IN_VAIN {
+            self.lost_core();
+        }
+    }
+
+    /// A spin kept its core and found what it waited for.
+    pub(super) fn spun_well(&mut self) {
+        self.in_vain = 0;
+        if self.waits.is_multiple_of(64) {
+            self.penalty = (self.penalty / 2).max(PENALTY);
+        }
+    }
+
     pub(super) fn learn(&mut self, waited_ns: u64) {
+        if self.yielding > 0 {
+            // What a sleep took says nothing about how long a spin would have been.
+            self.yielding -= 1;
+            return;
+        }
         // One very long idle period must not outweigh the burst that follows it.
         let waited = waited_ns.min(50_000_000);
         self.waits += 1;
@@ -172,6 +230,23 @@ mod tests {
         let plan = taught(WaitPolicy::AUTO.predicting(), 2, &[2_000_000; 16]).plan(None);
         assert!(plan.sleep_ns > 1_800_000 && plan.sleep_ns < 2_000_000, "{plan:?}");
         assert!(plan.spin_ns >= 50_000);
+    }
+
+    #[test]
+    fn who_lost_the_core_sleeps_for_a_while_and_longer_each_time() {
+        let mut budget = taught(WaitPolicy::AUTO, 2, &[5_000; 16]);
+        let mut slept = Vec::new();
+        for _ in 0..3 {
+            budget.lost_core();
+            let mut waits = 0;
+            while budget.plan(None).spin_ns == 0 {
+                budget.learn(60_000);
+                waits += 1;
+            }
+            slept.push(waits);
+        }
+        assert_eq!(slept, [8, 16, 32]);
+        assert_eq!(budget.average_ns(), 5_000, "sleeping taught it nothing about spinning");
     }
 
     #[test]

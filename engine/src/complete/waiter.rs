@@ -5,7 +5,7 @@
 //! Order   `ready` must load what it looks at with Acquire; the handshake with the producer is `ParkWord`'s
 //! Owner   a waiter is used by one thread at a time; its word too
 
-use super::budget::{Budget, WaitPolicy};
+use super::budget::{Budget, LOST_NS, WaitPolicy};
 use super::park::Parker;
 use super::pause::HardwareWait;
 use std::time::{Duration, Instant};
@@ -127,6 +127,7 @@ impl Waiter {
         if let Some(deadline) = deadline {
             until = until.min(deadline);
         }
+        let (mut last, mut lost) = (start, false);
         let found = loop {
             let mut found = false;
             for _ in 0..TURNS {
@@ -136,10 +137,18 @@ impl Waiter {
                 }
                 self.hardware.breathe(line, &mut *ready);
             }
-            if found || Instant::now() >= until {
+            let now = Instant::now();
+            lost |= now.duration_since(last).as_nanos() >= u128::from(LOST_NS);
+            last = now;
+            if found || now >= until {
                 break found;
             }
         };
+        match (lost, found) {
+            (true, _) => self.budget.lost_core(),
+            (false, true) => self.budget.spun_well(),
+            (false, false) => self.budget.spun_in_vain(),
+        }
         self.stats.spin_ns += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         found
     }

@@ -60,7 +60,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "engine.spin_us_max",
         kind: Kind::Count { min: 0, max: 1_000_000 },
-        default: || Value::Number(100),
+        default: || Value::Number(super::SPIN_US_MAX),
         doc: "most microseconds that one wait spins before it sleeps",
     },
     Key {

@@ -7,12 +7,8 @@
 
 use std::fs;
 use std::io;
-use std::sync::atomic::AtomicU32;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use rustix::thread::futex;
 
 use super::Facility;
 
@@ -33,9 +29,6 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
         Facility::HugePages => huge_pages(),
         Facility::Thp => thp(),
         Facility::Numa => numa(),
-        Facility::Eventfd => refused("eventfd", eventfd(0, EventfdFlags::CLOEXEC)),
-        Facility::FutexShared => refused("futex", futex::wake(&AtomicU32::new(0), futex::Flags::empty(), 1)),
-        Facility::PidFd => refused("pidfd_open", pidfd_open(getpid(), PidfdFlags::empty())),
         Facility::IoUring => io_uring(),
         Facility::UffdMove => uffd_move(),
         Facility::Waitpkg => cpu("WAITPKG", cpuid_7().2 >> 5),
