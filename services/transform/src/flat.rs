@@ -14,7 +14,7 @@
 use crate::adapt::Decision;
 use crate::request::{Body, Packing, Plan};
 use crate::scratch::{STAGE_BYTES, Scratch, Slab};
-use crate::store::{Store, pass, pull, push};
+use crate::store::{Store, bring, pass, pull, push};
 use crate::{Error, Options, Outcome};
 use memlift_engine::Engine;
 use memlift_engine::codec::aead::{Key, MESSAGE_BYTES_MAX, Stream, tags_equal};
@@ -22,6 +22,10 @@ use memlift_spec::Format;
 
 /// What is worked on at once.
 const BLOCK_BYTES: usize = 64 * 1024;
+/// The same where nothing may leave the first-level cache: the piece, the next one and the stage fit there.
+const PIECE_BYTES: usize = 8 * 1024;
+/// Up to here an isolated message is brought into the first-level cache as a whole.
+const NEAR_BYTES: usize = 16 * 1024;
 
 /// The caller's memory.
 #[derive(Clone, Copy)]
@@ -121,7 +125,12 @@ impl Run<'_> {
         // SAFETY: for all of it: passed on from the caller; blocks lie in both ranges.
         let tag = unsafe {
             let whole = bytes <= BLOCK_BYTES || (before.is_none() && after.is_none());
-            let streams = self.decision.store == Store::Streaming && cipher.key.streams();
+            let isolated = self.decision.store == Store::Isolated && !self.options.ordered;
+            let near = isolated && bytes <= NEAR_BYTES;
+            let streams = (near || self.decision.store == Store::Streaming) && cipher.key.streams();
+            if near {
+                bring(source, bytes);
+            }
             if whole && !self.options.ordered && (self.direct() || streams) {
                 before = before.map(|seed| self.crc(source, bytes, seed));
                 let tag = if streams {
@@ -145,18 +154,29 @@ impl Run<'_> {
                 cipher.close(stream, self.engine, target, bytes)?
             } else {
                 let mut slab = self.slab()?;
-                let mut stream = (bytes > BLOCK_BYTES).then(|| cipher.stream());
+                let block = if isolated { PIECE_BYTES } else { BLOCK_BYTES };
+                let mut stream = (bytes > block).then(|| cipher.stream());
                 let mut tag = [0; 16];
                 let mut done = 0;
+                if isolated {
+                    bring(source, bytes.min(block));
+                }
                 loop {
-                    let part = (bytes - done).min(BLOCK_BYTES);
+                    let part = (bytes - done).min(block);
                     let stage = &mut slab.stage[..part];
-                    pull(self.engine, self.decision.store, source.add(done), stage);
                     let at = stage.as_mut_ptr();
-                    before = before.map(|seed| self.crc(at, part, seed));
+                    let mut from = source.add(done);
+                    if isolated {
+                        let next = done + part;
+                        bring(source.wrapping_add(next), (bytes - next).min(block));
+                    } else {
+                        pull(self.engine, self.decision.store, from, stage);
+                        from = at;
+                    }
+                    before = before.map(|seed| self.crc(from, part, seed));
                     match &mut stream {
-                        Some(stream) => stream.try_update(at, at, part)?,
-                        None => match cipher.once(at, at, part) {
+                        Some(stream) => stream.try_update(from, at, part)?,
+                        None => match cipher.once(from, at, part) {
                             Ok(made) => tag = made,
                             Err(error) => {
                                 target.write_bytes(0, bytes);

@@ -82,7 +82,9 @@ pub enum Step<'a> {
         /// How hard to try.
         packing: Packing,
     },
-    /// Decompresses the stream at the start of the source; in a chain after opening, all of it.
+    /// Decompresses the stream at the start of the source; in a chain after opening, all of it. An LZ4 block has no end
+    /// mark: all of the source belongs to it, and one that was cut between two of its sequences is a shorter message.
+    /// Seal it, or take frames.
     Unpack {
         /// How it is encoded.
         format: Format,

@@ -59,7 +59,7 @@ const LINE_BYTES: usize = 64;
 /// # Safety
 ///
 /// Never faults, whatever the address; `source + bytes` must not wrap.
-unsafe fn bring(source: *const u8, bytes: usize) {
+pub(crate) unsafe fn bring(source: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..bytes).step_by(LINE_BYTES) {
         use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn every_store_copies_every_size_and_gives_the_same_checksum() {
         let engine = Engine::global();
-        let source: Vec<u8> = (0..5 * 4096 + 1u32).map(|index| (index * 31 >> 3) as u8).collect();
+        let source: Vec<u8> = (0..5 * 4096 + 1u32).map(|index| ((index * 31) >> 3) as u8).collect();
         for bytes in [0, 1, 63, 64, 65, 4095, 4096, 4097, 2 * 4096 + 17, 5 * 4096 + 1] {
             for offset in [0, 1, 7, 33] {
                 let bytes = bytes.min(source.len() - offset);

@@ -108,16 +108,17 @@ impl Adapt {
         }
     }
 
-    /// What neighbours' comfort costs us at most, as a factor on what we take: 0 to 2 over the time itself. A
-    /// contended cache and a small budget make it dear.
+    /// What a store is multiplied with for what it does to neighbours. The footprints are what it was measured to
+    /// slow a neighbour on the same core by, relative to ordinary stores (`examples/corunner.rs`); a contended cache and a
+    /// small budget make them dear.
     fn price(&self, store: Store, contended: bool) -> f64 {
         let footprint = match store {
             Store::Temporal => 1.0,
             Store::Streaming => 0.6,
-            Store::Isolated => 0.0,
+            Store::Isolated => 0.1,
         };
         let budget = f64::from(self.settings.slowdown_percent.max(1)) / 100.0;
-        let weight = if contended { 0.5 } else { 0.05 } * (0.05 / budget).clamp(0.05, 4.0);
+        let weight = if contended { 1.0 } else { 0.4 } * (0.05 / budget).clamp(0.01, 4.0);
         1.0 + weight * footprint
     }
 

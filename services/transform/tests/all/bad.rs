@@ -111,8 +111,11 @@ fn corrupt_streams_of_every_format_are_refused() {
             let mut target = vec![0; plain.len() + 1];
             let unpack = Step::Unpack { format };
             for cut in [0, 1, written / 2, written - 1] {
-                let error = transform.copy(unpack, &packed[..cut], &mut target[..9000]).unwrap_err();
-                assert_eq!(error, Error::Corrupt, "{} cut at {cut}", format.name());
+                match transform.copy(unpack, &packed[..cut], &mut target[..9000]) {
+                    Err(error) => assert_eq!(error, Error::Corrupt, "{} cut at {cut}", format.name()),
+                    // An LZ4 block has no end mark: cut between two sequences it is a shorter message.
+                    Ok(done) => assert!(format == Format::Lz4 && done.written < 9000),
+                }
             }
             let error = transform.copy(unpack, &packed[..written], &mut target[..8999]).unwrap_err();
             assert_eq!(error, Error::UnpackedTooLarge { has: 8999 });
