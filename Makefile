@@ -80,7 +80,7 @@ venv:
 	@tools/setup venv
 
 binary: rust
-	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib
+	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c
 
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)
