@@ -33,6 +33,19 @@ impl<'a> Bits<'a> {
         self.next as usize - self.start as usize
     }
 
+    /// What was stored so far.
+    pub fn written(&self) -> &[u8] {
+        // SAFETY: everything from start to next was written, and the target is ours.
+        unsafe { core::slice::from_raw_parts(self.start, self.bytes()) }
+    }
+
+    /// Takes over what another writer made of the bits in hand: whole bytes, and the new bits in hand.
+    pub fn adopt(&mut self, bytes: &[u8], hold: u64, count: u32) {
+        (self.hold, self.count) = (0, 0);
+        self.bytes_from(bytes);
+        (self.hold, self.count) = (hold, count);
+    }
+
     /// Bytes that the target still has room for.
     pub fn room(&self) -> usize {
         self.end as usize - self.next as usize

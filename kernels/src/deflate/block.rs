@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One block: the cheapest way to write some tokens, and the writing.
 //!
-//! Flow    [`Counts`] ──prices──▶ stored, fixed, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
+//! Flow    [`Counts`] ──prices──▶ stored, fixed, preset, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
 //! Order   the size of every choice is known to the bit before anything is written, and stored is among the choices:
 //!         a block never takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
 
@@ -11,6 +11,7 @@ use super::codes::{
 };
 use super::header::Header;
 use super::huffman;
+use super::preset::Preset;
 
 /// How often each index and each distance symbol occurs in the tokens of one block.
 #[repr(align(64))]
@@ -72,6 +73,29 @@ impl Table {
         }
     }
 
+    /// The code of a literal and its length in bits.
+    #[inline(always)]
+    pub fn literal(&self, byte: u8) -> (u64, u32) {
+        let entry = self.index[byte as usize];
+        (u64::from(entry & 0xff_ffff), entry >> 24)
+    }
+
+    /// The code of a token with its extra bits, at most 48 bits, and its length in bits.
+    #[inline(always)]
+    pub fn pair(&self, token: u32) -> (u64, u32) {
+        let index = self.index[(token & 511) as usize];
+        let distance = self.distance[(token >> 9 & 31) as usize];
+        let second = (distance & 0xffff) | (token >> 14) << (distance >> 16 & 31);
+        let value = u64::from(index & 0xff_ffff) | u64::from(second) << (index >> 24);
+        (value, (index >> 24) + (distance >> 24))
+    }
+
+    /// Writes the end of the block.
+    pub fn end(&self, bits: &mut Bits<'_>) {
+        bits.put(u64::from(self.end & 0xff_ffff), self.end >> 24);
+        bits.flush();
+    }
+
     /// What the tokens with these counts take in bits, the end of the block included.
     fn price(&self, counts: &Counts) -> usize {
         let mut bits = self.end >> 24;
@@ -87,15 +111,11 @@ impl Table {
     /// Writes the tokens and the end of the block.
     fn write(&self, tokens: &[u32], bits: &mut Bits<'_>) {
         for &token in tokens {
-            let index = self.index[(token & 511) as usize];
-            let distance = self.distance[(token >> 9 & 31) as usize];
-            bits.put(u64::from(index & 0xff_ffff), index >> 24);
-            let pair = (distance & 0xffff) | (token >> 14) << (distance >> 16 & 255);
-            bits.put(u64::from(pair), distance >> 24);
+            let (value, count) = self.pair(token);
+            bits.put(value, count);
             bits.flush();
         }
-        bits.put(u64::from(self.end & 0xff_ffff), self.end >> 24);
-        bits.flush();
+        self.end(bits);
     }
 }
 
@@ -129,6 +149,7 @@ impl Writer {
         source: &[u8],
         tokens: &[u32],
         counts: &Counts,
+        preset: &Preset,
         last: bool,
         bits: &mut Bits<'_>,
     ) -> Result<(), Full> {
@@ -155,10 +176,10 @@ impl Writer {
         }
 
         let (_, in_hand) = bits.rest();
-        let stored_bits =
-            ((in_hand as usize + 3).next_multiple_of(8) - in_hand as usize) + 32 + 8 * source.len();
+        let stored_bits = stored_bits(in_hand, source.len());
+        let preset_bits = 3 + preset.header.bits + preset.code.price(counts);
         let fixed_bits = 3 + self.fixed.price(counts);
-        let cheapest = own_bits.min(fixed_bits).min(stored_bits);
+        let cheapest = own_bits.min(preset_bits).min(fixed_bits).min(stored_bits);
         if (in_hand as usize + cheapest).div_ceil(8) > bits.room() {
             return Err(Full);
         }
@@ -168,6 +189,9 @@ impl Writer {
             bits.put(u64::from(last) | 1 << 1, 3);
             bits.flush();
             self.fixed.write(tokens, bits);
+        } else if cheapest == preset_bits {
+            preset.begin(last, bits);
+            preset.code.write(tokens, bits);
         } else {
             bits.put(u64::from(last) | 2 << 1, 3);
             bits.flush();
@@ -177,6 +201,11 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// What a stored block takes in bits, after this many bits in hand.
+pub fn stored_bits(in_hand: u32, bytes: usize) -> usize {
+    (in_hand as usize + 3).next_multiple_of(8) - in_hand as usize + 32 + 8 * bytes
 }
 
 /// Writes a stored block: at most 65535 bytes. The room was looked at before.

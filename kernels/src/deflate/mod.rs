@@ -26,12 +26,18 @@ mod block;
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod checksum;
 mod codes;
+#[expect(unsafe_code, reason = "reads wide and writes without a look at the room, after one look at both")]
+mod direct;
 mod frame;
 mod header;
 mod huffman;
+#[expect(unsafe_code, reason = "reads wide and counts without bounds checks, after one check of the buffers")]
 mod matcher;
 #[expect(unsafe_code, reason = "calls libdeflate; a view of initialized memory as memory to write")]
 mod pack;
+mod preset;
+#[expect(unsafe_code, reason = "vector instructions")]
+mod same;
 mod segment;
 #[expect(unsafe_code, reason = "a view of initialized memory as memory to write")]
 mod stream;

@@ -9,6 +9,7 @@ use super::bits::Bits;
 use super::block::Full;
 use super::segment::Segments;
 use super::{Format, bound, checksum, frame};
+use crate::Isa;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use libdeflate_sys as sys;
@@ -37,7 +38,7 @@ impl From<Full> for TargetTooSmall {
     }
 }
 
-/// Packs whole messages. It keeps its scratch memory (about 170 KiB; `Small` allocates more at its first use), so
+/// Packs whole messages. It keeps its scratch memory (about 230 KiB; `Small` allocates more at its first use), so
 /// that packing does not allocate: keep one per thread.
 pub struct Packer {
     segments: Segments,
@@ -53,7 +54,12 @@ impl Default for Packer {
 impl Packer {
     /// Allocates the scratch memory.
     pub fn new() -> Packer {
-        Packer { segments: Segments::new(), small: None }
+        Packer::for_isa(crate::active().isa)
+    }
+
+    /// Allocates the scratch memory; instructions beyond this level are not used. What is written is the same.
+    pub fn for_isa(isa: Isa) -> Packer {
+        Packer { segments: Segments::new(isa), small: None }
     }
 
     /// Packs one message. Returns the bytes written: never more than [`bound`](super::bound) says, and nothing after
@@ -89,7 +95,7 @@ impl Packer {
         if !bits.fits() {
             return Err(TargetTooSmall);
         }
-        self.segments.all(source, &mut bits)?;
+        self.segments.all(effort, source, &mut bits)?;
         bits.align();
         let sum = checksum::update(format, checksum::initial(format), source);
         frame::back(format, sum, source.len() as u64, &mut bits);

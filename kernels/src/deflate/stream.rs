@@ -42,7 +42,7 @@ const BUFFER_BYTES: usize = 2 * WINDOW_BYTES;
 /// The most that is written at once: front, a stored block of 32 KiB, a flush, the back.
 const PENDING_BYTES: usize = WINDOW_BYTES + 64;
 
-/// Packs one message after the other, each in pieces of any size, with bounded memory (about 270 KiB).
+/// Packs one message after the other, each in pieces of any size, with bounded memory (about 320 KiB).
 pub struct PackStream {
     segments: Segments,
     format: Format,
@@ -68,7 +68,7 @@ impl PackStream {
     /// Allocates everything.
     pub fn new(format: Format, effort: Effort) -> PackStream {
         PackStream {
-            segments: Segments::new(),
+            segments: Segments::new(crate::active().isa),
             format,
             effort,
             window_bits: 15,
@@ -90,7 +90,6 @@ impl PackStream {
 
     /// Drops what was begun and starts the next message.
     pub fn reset(&mut self, format: Format, effort: Effort) {
-        self.segments.clear();
         (self.format, self.effort, self.window_bits) = (format, effort, 15);
         (self.done, self.filled, self.pending_at, self.pending_end) = (0, 0, 0, 0);
         (self.hold, self.count) = (0, 0);
@@ -112,7 +111,7 @@ impl PackStream {
     /// before the first push. A zlib frame does not tell the reader about it: that is for `Format::Raw`.
     pub fn set_history(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(WINDOW_BYTES)..];
-        self.segments.clear();
+        self.segments.begin(None);
         self.buffer[..bytes.len()].copy_from_slice(bytes);
         self.segments.learn(&self.buffer[..bytes.len()]);
         (self.done, self.filled) = (bytes.len(), bytes.len());
@@ -194,13 +193,17 @@ impl PackStream {
         let pending = unsafe { core::slice::from_raw_parts_mut(pending.as_mut_ptr().cast(), pending.len()) };
         let mut bits = Bits::new(if direct { output } else { pending }, self.hold, self.count);
         if !self.begun {
+            if self.done == 0 {
+                self.segments.begin((flush == Flush::Finish).then_some(self.filled));
+            }
             frame::front(self.format, self.effort, self.window_bits, &mut bits);
             self.begun = true;
         }
         let last = flush == Flush::Finish;
         if self.done != self.filled || last {
             let buffer = &self.buffer[..self.filled];
-            let done = self.segments.one(buffer, self.done, 1 << self.window_bits, last, &mut bits);
+            let done =
+                self.segments.one(self.effort, buffer, self.done, 1 << self.window_bits, last, &mut bits);
             debug_assert!(done.is_ok(), "there is room for a stored block");
             self.done = self.filled;
         }
@@ -210,7 +213,7 @@ impl PackStream {
                 stored(&[], false, &mut bits);
                 self.unflushed = false;
                 if flush == Flush::Full {
-                    self.segments.clear();
+                    self.segments.forget();
                     (self.done, self.filled) = (0, 0);
                 }
             }
