@@ -22,8 +22,6 @@ use memlift_spec::Format;
 
 /// What is worked on at once.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// The same where nothing may leave the first-level cache: the piece, the next one and the stage fit there.
-const PIECE_BYTES: usize = 8 * 1024;
 /// Up to here an isolated message is brought into the first-level cache as a whole.
 const NEAR_BYTES: usize = 16 * 1024;
 
@@ -154,29 +152,18 @@ impl Run<'_> {
                 cipher.close(stream, self.engine, target, bytes)?
             } else {
                 let mut slab = self.slab()?;
-                let block = if isolated { PIECE_BYTES } else { BLOCK_BYTES };
-                let mut stream = (bytes > block).then(|| cipher.stream());
+                let mut stream = (bytes > BLOCK_BYTES).then(|| cipher.stream());
                 let mut tag = [0; 16];
                 let mut done = 0;
-                if isolated {
-                    bring(source, bytes.min(block));
-                }
                 loop {
-                    let part = (bytes - done).min(block);
+                    let part = (bytes - done).min(BLOCK_BYTES);
                     let stage = &mut slab.stage[..part];
+                    pull(self.engine, self.decision.store, source.add(done), stage);
                     let at = stage.as_mut_ptr();
-                    let mut from = source.add(done);
-                    if isolated {
-                        let next = done + part;
-                        bring(source.wrapping_add(next), (bytes - next).min(block));
-                    } else {
-                        pull(self.engine, self.decision.store, from, stage);
-                        from = at;
-                    }
-                    before = before.map(|seed| self.crc(from, part, seed));
+                    before = before.map(|seed| self.crc(at, part, seed));
                     match &mut stream {
-                        Some(stream) => stream.try_update(from, at, part)?,
-                        None => match cipher.once(from, at, part) {
+                        Some(stream) => stream.try_update(at, at, part)?,
+                        None => match cipher.once(at, at, part) {
                             Ok(made) => tag = made,
                             Err(error) => {
                                 target.write_bytes(0, bytes);

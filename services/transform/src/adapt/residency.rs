@@ -3,8 +3,8 @@
 //!
 //! Flow     every message of 64 KiB or more, and each eighth smaller one of its size class, is looked at: three lines of
 //!          the source, three of the target; the others take their class's last answer
-//! Limit    cycles between a cached and an uncached load: the engine's calibration, else measured at the first look
-//!          on lines that were flushed and touched again (some ten microseconds)
+//! Limit    cycles between a cached and an uncached load: measured at the first look on lines that were flushed and
+//!          touched again (some ten microseconds); where they cannot be told apart, the engine's calibration
 //! Blind    where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
 //!
 //! A message counts as uncached only if at most one of the six lines is cached: streaming what is in cache costs
@@ -78,10 +78,11 @@ impl Residency {
         if limit != 0 {
             return limit;
         }
-        let limit = match engine.placer().hot_cycles() {
-            0 => measure().unwrap_or(BLIND),
+        // The engine's own limit is one for buffers whose pages were not touched for long: it counts page walks in.
+        let limit = measure().unwrap_or(match engine.placer().hot_cycles() {
+            0 => BLIND,
             cycles => cycles,
-        };
+        });
         self.limit_cycles.store(limit, Ordering::Relaxed);
         limit
     }
