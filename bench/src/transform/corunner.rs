@@ -2,7 +2,8 @@
 //! `corunner/slowdown`: how much a cache-sensitive neighbour is slowed by copies that seal, at equal bytes per second.
 //!
 //! Flow     the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶ beside the other …; its
-//!          slowdown is its lines per second alone, over those beside, less one
+//!          slowdown is its lines per second alone, over those beside, less one. Alone means that our core spins in registers: it
+//!          draws the power that it draws beside, but touches no memory
 //! Rate     both sides seal 16 KiB messages from memory that is in no cache, as many per second as the slower one nearly could,
 //!          in slices of a millisecond
 //! Size     of the neighbour's cycle: that which the rival slows most
@@ -23,7 +24,7 @@ const MESSAGE_BYTES: usize = 16 << 10;
 const AREA_BYTES: usize = 64 << 20;
 const AREA_BYTES_QUICK: usize = 8 << 20;
 /// Sizes of the neighbour's cycle that are tried, MiB.
-const SIZES_MIB: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const SIZES_MIB: [usize; 6] = [1, 4, 8, 16, 32, 64];
 const WINDOW: Duration = Duration::from_millis(80);
 const WINDOW_QUICK: Duration = Duration::from_millis(5);
 const SLICE: Duration = Duration::from_millis(1);
@@ -124,7 +125,12 @@ pub(super) fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     }
     let per_slice = ((SLICE.as_secs_f64() * LOAD / full.seconds.max(ours_full.seconds)) as usize).max(1);
     let alone = || {
-        std::thread::sleep(window);
+        let start = Instant::now();
+        while start.elapsed() < window {
+            (0..1000_u64).for_each(|turn| {
+                std::hint::black_box(turn);
+            });
+        }
         Ok(())
     };
 
@@ -137,7 +143,7 @@ pub(super) fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut slowdowns = Vec::new();
-        for _ in 0..(if quick { 1 } else { 5 }) {
+        for _ in 0..(if quick { 1 } else { 7 }) {
             let (free, ()) = pace(&neighbour, alone)?;
             let (beside, _) = pace(&neighbour, || sealing.paced(Side::Theirs, per_slice, window))?;
             slowdowns.push(free / beside - 1.0);

@@ -11,6 +11,7 @@ use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
 
 use super::corpus::{self, Corpus};
 use super::isal::{self, Isal};
+use super::neighbour::Pinned;
 use super::pairs::{self, Samples, Side};
 use super::zlib::Zlib;
 use super::{Stop, steps};
@@ -258,6 +259,8 @@ fn count_instructions(
     theirs: &mut Packs,
     packed: &mut Packed,
 ) {
+    // On one core tracer and traced hand over without waking another.
+    let _pinned = Pinned::first();
     let (mut sums, every) = ([0, 0], (corpus.count() / chosen).max(1));
     for source in corpus.messages().step_by(every).take(chosen) {
         for (sum, packs) in sums.iter_mut().zip([&mut *ours, &mut *theirs]) {
