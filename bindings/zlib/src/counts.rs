@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What was done, for `memlift dropin status`: one message, one row of the counters page.
 //!
-//! Flow    the end of a message ──▶ [`Row`] ──▶ `memlift_kernels::counters`, named at the first one
+//! Flow    loader ──[`AT_LOAD`]──▶ rows get their names, and the page is shared if `MEMLIFT_STATS` is 1
+//!         the end of a message ──▶ [`add`] ──▶ `memlift_kernels::counters`
+//! Order   at load, and again in the child of each fork: later, nginx has dropped the environment that it was started
+//!         with, and OpenSSH has put a filter over its system calls that ends a process at an unexpected one
+//! Not here system calls of [`add`]
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use memlift_kernels::counters::{self, Amount, State};
 
 /// The rows of our page, in order.
@@ -24,13 +27,24 @@ pub enum Row {
 
 const NAMES: [&str; 5] = ["pack whole", "pack stream", "pack zlib-rs", "unpack whole", "unpack zlib-rs"];
 
+/// What the loader calls once libc is ready, before the program begins.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        crate::export::fenced((), || {
+            counters::declare("memlift:zlib", &NAMES);
+            counters::set_state(
+                State::Serving,
+                "levels 1 to 6 with the default strategy are packed by memlift",
+            );
+            counters::share_if_asked();
+        });
+    }
+    at_load
+};
+
 /// Adds one message.
 pub fn add(row: Row, source_bytes: u64, target_bytes: u64, failed: bool) {
-    static NAMED: AtomicBool = AtomicBool::new(false);
-    if !NAMED.load(Ordering::Relaxed) && !NAMED.swap(true, Ordering::Relaxed) {
-        counters::declare("memlift:zlib", &NAMES);
-        counters::set_state(State::Serving, "levels 1 to 6 with the default strategy are packed by memlift");
-        counters::share_if_asked();
-    }
     counters::add(row as usize, &Amount { count: 1, source_bytes, target_bytes, failures: failed.into() });
 }

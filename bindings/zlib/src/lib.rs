@@ -16,7 +16,8 @@
 //! Owner   what a stream keeps between two calls comes from the program's own `zalloc`, and less than zlib asks for: a
 //!         program that drops its arena without `deflateEnd` leaks nothing. Tables are lent by the pool for the length of
 //!         one call only. No lock and no thread: a fork between two calls leaves both processes whole.
-//! Not here threads, files (but `gz*`), anything at load except naming the counters.
+//! Not here threads, files (but `gz*`); anything at load except naming the counters, and sharing them where
+//!         `MEMLIFT_STATS=1` asks for it ([`counts`]).
 #![deny(unsafe_code)]
 #![allow(non_snake_case, reason = "libz's names")]
 
@@ -24,6 +25,7 @@
 mod export;
 #[expect(unsafe_code, reason = "the program's allocator and its buffers")]
 mod memory;
+#[expect(unsafe_code, reason = "a function that the loader calls")]
 mod counts;
 #[expect(unsafe_code, reason = "owns boxes through atomic pointers")]
 mod pool;
