@@ -5,6 +5,8 @@
 //! folder. Every engine writes gzip, one message per call. zlib is set up per message as nginx does it; ISA-L is called
 //! without state; the engines take turns, and the median of the rounds counts.
 //!
+//! `ONLY` in the environment names one engine to run beside zlib-6.
+//!
 //! Not here the numbers of the README: those come from the bench.
 
 use libdeflate_sys as ld;
@@ -147,6 +149,9 @@ fn main() {
         engines.push(ours("fast", Effort::Fast));
         engines.push(ours("default", Effort::Default));
         engines.push(ours("small", Effort::Small));
+        if let Ok(only) = std::env::var("ONLY") {
+            engines.retain(|(name, _)| *name == only || name == "zlib-6");
+        }
         let mut target = vec![0; 2 * bound(Format::Gzip, bytes)];
         let mut again = vec![0; bytes];
         let mut unpacker = Unpacker::new();

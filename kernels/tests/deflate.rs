@@ -2,7 +2,10 @@
 //! Whole messages through `Packer` and `Unpacker`: every size, every format, every effort, hostile input.
 #![cfg(feature = "deflate")]
 
-use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
+use memlift_kernels::Isa;
+use memlift_kernels::deflate::{Effort, Format, Packer, TargetTooSmall, UnpackError, Unpacker, bound};
+use proptest::collection::vec;
+use proptest::prelude::{ProptestConfig, any, prop_assert, proptest};
 
 const FORMATS: [Format; 3] = [Format::Raw, Format::Zlib, Format::Gzip];
 const EFFORTS: [Effort; 3] = [Effort::Fast, Effort::Default, Effort::Small];
@@ -58,5 +61,131 @@ fn every_message_comes_back() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn every_instruction_set_writes_the_same() {
+    let mut packers: Vec<Packer> =
+        Isa::ALL.into_iter().filter(|isa| isa.available()).map(Packer::for_isa).collect();
+    for bytes in [0, 1, 39, 40, 41, 100, 1000, 4096, 6144, 6145, 16384, 100_000] {
+        for message in messages(bytes) {
+            for effort in EFFORTS {
+                let mut packed: Vec<Vec<u8>> = packers
+                    .iter_mut()
+                    .map(|packer| {
+                        let mut target = vec![0; bound(Format::Zlib, bytes)];
+                        let used = packer
+                            .pack(Format::Zlib, effort, &message, &mut target)
+                            .expect("bound is enough");
+                        target.truncate(used);
+                        target
+                    })
+                    .collect();
+                packed.dedup();
+                assert_eq!(packed.len(), 1, "{effort:?} {bytes}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_too_small_is_refused_and_its_end_is_kept() {
+    let mut packer = Packer::new();
+    for bytes in [0, 3, 50, 700, 5000, 40_000] {
+        for message in messages(bytes) {
+            for format in FORMATS {
+                for effort in EFFORTS {
+                    let mut target = vec![0; bound(format, bytes) + 64];
+                    let used = packer.pack(format, effort, &message, &mut target).expect("bound is enough");
+                    let step = (used / 40).max(1);
+                    for room in (0..used + 12).step_by(step).chain([used - 1, used]) {
+                        target.fill(0xA5);
+                        let result = packer.pack(format, effort, &message, &mut target[..room]);
+                        assert!(target[room..].iter().all(|&byte| byte == 0xA5), "wrote past {room}");
+                        match result {
+                            Ok(again) => assert!(again <= room),
+                            Err(TargetTooSmall) => assert!(room < bound(format, bytes)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn other_inflates_read_it() {
+    let mut packer = Packer::new();
+    for bytes in [0, 1, 300, 4096, 30_000, 200_000] {
+        for message in messages(bytes) {
+            for effort in EFFORTS {
+                let mut packed = vec![0; bound(Format::Zlib, bytes)];
+                let used = packer.pack(Format::Zlib, effort, &message, &mut packed).expect("bound is enough");
+                let mut again = vec![0; bytes];
+                let (read, code) = zlib_rs::decompress_slice(&mut again, &packed[..used], Default::default());
+                assert_eq!(code, zlib_rs::ReturnCode::Ok);
+                assert!(*read == *message);
+            }
+        }
+    }
+}
+
+#[test]
+fn corrupt_and_cut_streams_never_write_past_the_target() {
+    let mut packer = Packer::new();
+    let mut unpacker = Unpacker::new();
+    let message = text(3000);
+    for format in FORMATS {
+        let mut packed = vec![0; bound(format, message.len())];
+        let used = packer.pack(format, Effort::Default, &message, &mut packed).expect("bound is enough");
+        packed.truncate(used);
+        let mut target = vec![0xA5; 3064];
+        for cut in 0..used {
+            let result = unpacker.unpack(format, &packed[..cut], &mut target[..3000]);
+            assert!(result.is_err(), "{format:?} cut at {cut}");
+        }
+        for room in [0, 1, 2999] {
+            let result = unpacker.unpack(format, &packed, &mut target[..room]);
+            assert_eq!(result, Err(UnpackError::TargetTooSmall));
+            assert!(target[3000..].iter().all(|&byte| byte == 0xA5));
+        }
+        for at in 0..used {
+            for bit in [0, 3, 7] {
+                let mut corrupt = packed.clone();
+                corrupt[at] ^= 1 << bit;
+                if let Ok(unpacked) = unpacker.unpack(format, &corrupt, &mut target[..3000]) {
+                    assert!(unpacked.written <= 3000 && unpacked.read <= used);
+                }
+                assert!(target[3000..].iter().all(|&byte| byte == 0xA5));
+            }
+        }
+    }
+}
+
+#[test]
+fn markup_is_as_small_as_promised() {
+    let mut packer = Packer::new();
+    let message = text(16384);
+    let mut target = vec![0; bound(Format::Raw, message.len())];
+    let mut size = |effort| packer.pack(Format::Raw, effort, &message, &mut target).expect("bound is enough");
+    let (fast, default, small) = (size(Effort::Fast), size(Effort::Default), size(Effort::Small));
+    assert!(small <= default && default <= fast, "{small} {default} {fast}");
+    assert!(fast < message.len() / 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn any_bytes_come_back(
+        pieces in vec((vec(any::<u8>(), 0..40), 1..200usize), 0..60), effort in 0..3usize, format in 0..3usize,
+    ) {
+        let message: Vec<u8> = pieces.iter().flat_map(|(bytes, times)| bytes.repeat(*times)).collect();
+        let (format, effort) = (FORMATS[format], EFFORTS[effort]);
+        let mut packed = vec![0; bound(format, message.len())];
+        let used = Packer::new().pack(format, effort, &message, &mut packed).expect("bound is enough");
+        let mut again = vec![0; message.len()];
+        Unpacker::new().unpack(format, &packed[..used], &mut again).expect("valid");
+        prop_assert!(again == message);
     }
 }

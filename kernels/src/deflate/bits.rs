@@ -97,6 +97,36 @@ impl<'a> Bits<'a> {
         self.count &= 7;
     }
 
+    /// Adds what `code` makes of each token (at most 56 bits: a value, whose other bits are zero, and a length) and
+    /// stores the whole bytes.
+    #[inline(always)]
+    pub fn put_each(&mut self, tokens: &[u32], code: impl Fn(u32) -> (u64, u32)) {
+        for some in tokens.chunks(16) {
+            if self.room() < 16 * 8 {
+                for &token in some {
+                    let (value, count) = code(token);
+                    self.put(value, count);
+                    self.flush();
+                }
+                continue;
+            }
+            let (mut next, mut hold, mut count) = (self.next, self.hold, self.count);
+            for &token in some {
+                let (value, bits) = code(token);
+                hold |= value << count;
+                count += bits;
+                // SAFETY: at most 7 bytes per token count as written, at most 16 tokens; the room is 16 × 8.
+                unsafe {
+                    next.cast::<u64>().write_unaligned(hold.to_le());
+                    next = next.add((count >> 3 & 7) as usize);
+                }
+                hold >>= count & 56;
+                count &= 7;
+            }
+            (self.next, self.hold, self.count) = (next, hold, count);
+        }
+    }
+
     #[cold]
     fn flush_narrow(&mut self) {
         while self.count >= 8 {

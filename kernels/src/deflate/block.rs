@@ -11,7 +11,9 @@ use super::codes::{
 };
 use super::header::Header;
 use super::huffman;
+use super::matcher::has_avx2;
 use super::preset::Preset;
+use crate::Isa;
 
 /// How often each index and each distance symbol occurs in the tokens of one block.
 #[repr(align(64))]
@@ -109,14 +111,27 @@ impl Table {
     }
 
     /// Writes the tokens and the end of the block.
-    fn write(&self, tokens: &[u32], bits: &mut Bits<'_>) {
-        for &token in tokens {
-            let (value, count) = self.pair(token);
-            bits.put(value, count);
-            bits.flush();
+    fn write(&self, tokens: &[u32], fast: bool, bits: &mut Bits<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if fast {
+            // SAFETY: `fast` says that the CPU has these instructions.
+            unsafe { put_each_bmi2(self, tokens, bits) };
+            return self.end(bits);
         }
+        let _ = fast;
+        bits.put_each(tokens, |token| self.pair(token));
         self.end(bits);
     }
+}
+
+/// [`Bits::put_each`] with shifts that need no particular register.
+///
+/// # Safety
+/// The CPU has BMI2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2")]
+unsafe fn put_each_bmi2(table: &Table, tokens: &[u32], bits: &mut Bits<'_>) {
+    bits.put_each(tokens, |token| table.pair(token));
 }
 
 /// The fixed code of the standard.
@@ -129,18 +144,23 @@ fn fixed() -> Table {
     table
 }
 
+/// The largest block for which the codes that are known before are considered, in bytes.
+const KNOWN_CODE_BYTES: usize = 1024;
+
 /// What the writing of blocks keeps between them.
 pub struct Writer {
     fixed: Table,
     own: Table,
+    /// Whether the CPU has BMI2 and may use it.
+    fast: bool,
 }
 
 /// The target has no room for the block.
 pub struct Full;
 
 impl Writer {
-    pub fn new() -> Writer {
-        Writer { fixed: fixed(), own: Table::new() }
+    pub fn new(isa: Isa) -> Writer {
+        Writer { fixed: fixed(), own: Table::new(), fast: has_avx2(isa) }
     }
 
     /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can.
@@ -177,8 +197,12 @@ impl Writer {
 
         let (_, in_hand) = bits.rest();
         let stored_bits = stored_bits(in_hand, source.len());
-        let preset_bits = 3 + preset.header.bits + preset.code.price(counts);
-        let fixed_bits = 3 + self.fixed.price(counts);
+        // A code that was known before is only worth a thought where the header of another weighs.
+        let (mut preset_bits, mut fixed_bits) = (usize::MAX, usize::MAX);
+        if source.len() <= KNOWN_CODE_BYTES {
+            preset_bits = 3 + preset.header.bits + preset.code.price(counts);
+            fixed_bits = 3 + self.fixed.price(counts);
+        }
         let cheapest = own_bits.min(preset_bits).min(fixed_bits).min(stored_bits);
         if (in_hand as usize + cheapest).div_ceil(8) > bits.room() {
             return Err(Full);
@@ -188,16 +212,16 @@ impl Writer {
         } else if cheapest == fixed_bits {
             bits.put(u64::from(last) | 1 << 1, 3);
             bits.flush();
-            self.fixed.write(tokens, bits);
+            self.fixed.write(tokens, self.fast, bits);
         } else if cheapest == preset_bits {
             preset.begin(last, bits);
-            preset.code.write(tokens, bits);
+            preset.code.write(tokens, self.fast, bits);
         } else {
             bits.put(u64::from(last) | 2 << 1, 3);
             bits.flush();
             header.write(bits);
             self.own.fill(&litlen, &distance);
-            self.own.write(tokens, bits);
+            self.own.write(tokens, self.fast, bits);
         }
         Ok(())
     }

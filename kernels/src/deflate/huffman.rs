@@ -27,26 +27,26 @@ pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
         lengths[usize::from(first == 0)] = 1;
         return;
     }
-    let leaves = &mut leaves[..used];
-    leaves.sort_unstable();
+    let mut sorted = [u32::MAX; SYMBOLS + 1];
+    sort(&leaves[..used], &mut sorted);
+    let leaves = sorted;
 
-    // Two queues: the leaves in order, and the inner nodes, which arise in order.
-    let mut weight = [0u32; SYMBOLS];
+    // Two queues: the leaves in order, and the inner nodes, which arise in order. The rarer front is taken; what the
+    // other front is told about its parent meanwhile is overwritten when its turn comes.
+    let mut weight = [u32::MAX; SYMBOLS];
     let mut parent = [0u16; SYMBOLS];
-    let mut leaf_parent = [0u16; SYMBOLS];
+    let mut leaf_parent = [0u16; SYMBOLS + 1];
     let (mut leaf, mut inner) = (0, 0);
     for node in 0..used - 1 {
         let mut sum = 0;
         for _ in 0..2 {
-            if leaf < used && (inner == node || leaves[leaf] >> 9 <= weight[inner]) {
-                sum += leaves[leaf] >> 9;
-                leaf_parent[leaf] = node as u16;
-                leaf += 1;
-            } else {
-                sum += weight[inner];
-                parent[inner] = node as u16;
-                inner += 1;
-            }
+            let (next_leaf, next_inner) = (leaves[leaf] >> 9, weight[inner]);
+            let take = next_leaf <= next_inner;
+            leaf_parent[leaf] = node as u16;
+            parent[inner] = node as u16;
+            sum += if take { next_leaf } else { next_inner };
+            leaf += usize::from(take);
+            inner += usize::from(!take);
         }
         weight[node] = sum;
     }
@@ -80,21 +80,63 @@ pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
     }
 }
 
+/// Sorts by frequency, then by symbol. Most frequencies are small: those are counted, the others compared.
+fn sort(leaves: &[u32], sorted: &mut [u32; SYMBOLS + 1]) {
+    const SMALL: usize = 64;
+    if leaves.len() <= 24 {
+        let sorted = &mut sorted[..leaves.len()];
+        sorted.copy_from_slice(leaves);
+        sorted.sort_unstable();
+        return;
+    }
+    let class = |leaf: u32| ((leaf >> 9) as usize).min(SMALL);
+    let mut starts = [0u16; SMALL + 2];
+    for &leaf in leaves {
+        starts[class(leaf) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let large = starts[SMALL] as usize;
+    for &leaf in leaves {
+        let place = &mut starts[class(leaf)];
+        sorted[*place as usize] = leaf;
+        *place += 1;
+    }
+    sorted[large..leaves.len()].sort_unstable();
+}
+
+/// Every byte with its bits in the other order.
+const REVERSED: [u8; 256] = {
+    let mut reversed = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        reversed[byte] = (byte as u8).reverse_bits();
+        byte += 1;
+    }
+    reversed
+};
+
 /// The canonical codes of these lengths, first bit lowest.
 pub fn codes(lengths: &[u8], codes: &mut [u16]) {
     let mut counts = [0u16; CODE_BITS + 1];
     for &bits in lengths {
-        counts[bits as usize] += 1;
+        counts[bits as usize & 15] += 1;
     }
     counts[0] = 0;
-    let mut next = [0u16; CODE_BITS + 1];
+    // Symbols without a code have eight counters of their own, so that they need not wait for each other.
+    let mut next = [0u16; CODE_BITS + 1 + 8];
     for bits in 1..=CODE_BITS {
         next[bits] = (next[bits - 1] + counts[bits - 1]) << 1;
     }
-    for (code, &bits) in codes.iter_mut().zip(lengths) {
-        let bits = bits as usize;
-        *code = next[bits].reverse_bits() >> ((16 - bits) & 15);
-        next[bits] += u16::from(bits != 0);
+    for (symbol, (code, &bits)) in codes.iter_mut().zip(lengths).enumerate() {
+        let bits = bits as usize & 15;
+        let counter = &mut next[if bits == 0 { CODE_BITS + 1 + (symbol & 7) } else { bits }];
+        let value = *counter;
+        *counter = value + u16::from(bits != 0);
+        let reversed =
+            u16::from(REVERSED[(value & 255) as usize]) << 8 | u16::from(REVERSED[(value >> 8) as usize]);
+        *code = reversed >> ((16 - bits) & 15);
     }
 }
 
@@ -127,6 +169,16 @@ mod tests {
                 assert!(frequencies.iter().zip(&bits).all(|(&frequency, &bits)| frequency == 0 || bits != 0));
             }
         }
+    }
+
+    #[test]
+    fn sorting_is_by_frequency_then_symbol() {
+        let leaves: Vec<u32> = (0..200u32).map(|symbol| (symbol * 7919 % 103 + 1) << 9 | symbol).collect();
+        let mut sorted = [u32::MAX; SYMBOLS + 1];
+        sort(&leaves, &mut sorted);
+        let mut expected = leaves.clone();
+        expected.sort_unstable();
+        assert_eq!(sorted[..200], expected);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes into tokens: the last places with the same hash, taken if they are really the same.
 //!
-//! Flow    eight bytes ──hash of five──▶ the places that had it before ──32 bytes compared at once──▶ literal, or the
-//!         longer match, unless the next byte starts a longer one still ──▶ token and its counts
+//! Flow    eight bytes ──hash of five──▶ the places that had it before ──five compared──▶ literal, or ──32 compared at
+//!         once──▶ the longer match, unless the next byte starts a longer one still ──▶ token and its counts
 //! Layout  a slot holds places as offsets from a base that the caller moves along, 16 bits each: one place
 //!         ([`Way::One`], for messages of a few KiB) or the last two ([`Way::Two`]). 0 also means "none": a wrong
 //!         candidate is harmless, because bytes and distance are compared.
@@ -14,10 +14,13 @@ use super::codes::{MATCH_BYTES, WINDOW_BYTES, literal, matched};
 use super::same::{Same, WIDE_BYTES, Words, eight, extend};
 use crate::Isa;
 
-const HASH_BITS: u32 = 13;
-const SLOTS: usize = 1 << HASH_BITS;
+/// Places in the table: as many slots with [`Way::One`], half as many with [`Way::Two`].
+const PLACES: usize = 1 << PLACE_BITS;
+const PLACE_BITS: u32 = 13;
 /// The shortest match that is taken, in bytes: as many as are hashed. Shorter ones save less than they cost.
 const SHORTEST: usize = 5;
+/// The bits of eight bytes that are not hashed.
+const OTHER_BITS: usize = 64 - 8 * SHORTEST;
 /// What is left at the end of a buffer is searched without wide reads, which would go past it.
 const TAIL_BYTES: usize = WIDE_BYTES + 8;
 
@@ -30,26 +33,28 @@ pub enum Way {
 
 /// The places of earlier bytes.
 pub struct Matcher {
-    /// With [`Way::Two`] pairs, the older place second; with [`Way::One`] only the first half is used.
-    table: Box<[u16; 2 * SLOTS]>,
+    /// With [`Way::Two`] pairs, the older place second.
+    table: Box<[u16; PLACES]>,
     way: Way,
-    isa: Isa,
+    /// Whether the CPU has AVX2 and may use it.
+    fast: bool,
 }
 
 #[inline(always)]
-fn hash(bytes: u64) -> usize {
-    ((bytes << 24).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (64 - HASH_BITS)) as usize
+fn hash<const TWO: bool>(bytes: u64) -> usize {
+    let bits = if TWO { PLACE_BITS - 1 } else { PLACE_BITS };
+    ((bytes << OTHER_BITS).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (64 - bits)) as usize
 }
 
-/// One search of one buffer.
+/// One search of one buffer. It is passed by value, so that its fields can stay in registers.
 struct Search<'a, S> {
     table: *mut u16,
     base: *const u8,
     end: usize,
     window: usize,
     next: *mut u32,
-    counts: &'a mut Counts,
-    how: core::marker::PhantomData<S>,
+    counts: *mut Counts,
+    how: core::marker::PhantomData<(S, &'a mut Counts)>,
 }
 
 impl<S: Same> Search<'_, S> {
@@ -63,8 +68,18 @@ impl<S: Same> Search<'_, S> {
         unsafe {
             self.next.write(token);
             self.next = self.next.add(1);
-            *self.counts.index.get_unchecked_mut((token & 511) as usize) += 1;
+            *(*self.counts).index.as_mut_ptr().add((token & 511) as usize) += 1;
         }
+    }
+
+    /// Counts the distance of a match.
+    ///
+    /// # Safety
+    /// None beyond that of the whole: five bits are less than 32.
+    #[inline(always)]
+    unsafe fn count_distance(&mut self, token: u32) {
+        // SAFETY: the counts are borrowed for as long as the search, and the index is in bounds.
+        unsafe { *(*self.counts).distance.as_mut_ptr().add((token >> 9 & 31) as usize) += 1 };
     }
 
     /// Puts a place at the front of its slot and returns what the slot held.
@@ -73,19 +88,35 @@ impl<S: Same> Search<'_, S> {
     /// Eight bytes can be read at the place, which is before `end`.
     #[inline(always)]
     unsafe fn learn<const TWO: bool>(&mut self, at: usize, bytes: u64) -> u32 {
-        // SAFETY: a hash is less than the number of slots, and each has two places.
+        // SAFETY: a hash is less than the number of slots, and each has its places.
         unsafe {
             if TWO {
-                let slot = self.table.add(2 * hash(bytes)).cast::<u32>();
+                let slot = self.table.add(2 * hash::<true>(bytes)).cast::<u32>();
                 let before = slot.read_unaligned();
                 slot.write_unaligned(before << 16 | at as u32);
                 before
             } else {
-                let slot = self.table.add(hash(bytes));
+                let slot = self.table.add(hash::<false>(bytes));
                 let before = slot.read();
                 slot.write(at as u16);
                 u32::from(before)
             }
+        }
+    }
+
+    /// Whether a slot has a place with the same first bytes: the answer that most literals need, and soon.
+    ///
+    /// # Safety
+    /// The slot's places are before `end` − 8.
+    #[inline(always)]
+    unsafe fn any<const TWO: bool>(&self, bytes: u64, slot: u32) -> bool {
+        // SAFETY: the caller promises that the bytes are there.
+        unsafe {
+            let recent = (bytes ^ eight(self.base.add((slot & 0xffff) as usize))) << OTHER_BITS;
+            if !TWO {
+                return recent == 0;
+            }
+            recent.min((bytes ^ eight(self.base.add((slot >> 16) as usize))) << OTHER_BITS) == 0
         }
     }
 
@@ -118,7 +149,7 @@ impl<S: Same> Search<'_, S> {
     /// # Safety
     /// The token buffer has room for one token per byte; `base` points to `end` bytes; the table is in order.
     #[inline(always)]
-    unsafe fn run<const TWO: bool, const FAR: bool>(&mut self, mut at: usize) -> usize {
+    unsafe fn run<const TWO: bool, const FAR: bool>(mut self, mut at: usize) -> (Self, usize) {
         let stop = self.end.saturating_sub(TAIL_BYTES);
         while at < stop {
             // SAFETY: `at` is before `stop`, so that 32 bytes at `at` and behind it, and eight bytes at `at + 2`, are
@@ -127,15 +158,20 @@ impl<S: Same> Search<'_, S> {
             unsafe {
                 let bytes = eight(self.base.add(at));
                 let slot = self.learn::<TWO>(at, bytes);
+                if !self.any::<TWO>(bytes, slot) {
+                    self.push(literal(bytes as u8));
+                    at += 1;
+                    continue;
+                }
                 let (mut length, mut from) = self.longest::<TWO, FAR>(at, slot);
-                if length < SHORTEST {
+                if FAR && length < SHORTEST {
                     self.push(literal(bytes as u8));
                     at += 1;
                     continue;
                 }
                 if length < WIDE_BYTES {
                     let slot = self.learn::<TWO>(at + 1, eight(self.base.add(at + 1)));
-                    let (longer, place) = self.longest::<TWO, FAR>(at + 1, slot);
+                    let (longer, place) = self.longest::<false, FAR>(at + 1, slot & 0xffff);
                     if longer > length {
                         self.push(literal(bytes as u8));
                         at += 1;
@@ -148,7 +184,7 @@ impl<S: Same> Search<'_, S> {
                 }
                 let token = matched(length, at - from);
                 self.push(token);
-                *self.counts.distance.get_unchecked_mut((token >> 9 & 31) as usize) += 1;
+                self.count_distance(token);
                 at += length;
                 if at < stop {
                     self.learn::<TWO>(at - 2, eight(self.base.add(at - 2)));
@@ -156,7 +192,7 @@ impl<S: Same> Search<'_, S> {
                 }
             }
         }
-        at
+        (self, at)
     }
 
     /// Searches the last bytes with narrow reads.
@@ -186,19 +222,19 @@ impl<S: Same> Search<'_, S> {
                 } else {
                     let token = matched(length, at - from);
                     self.push(token);
-                    *self.counts.distance.get_unchecked_mut((token >> 9 & 31) as usize) += 1;
+                    self.count_distance(token);
                     at += length;
                 }
             }
         }
     }
 
-    /// Searches everything from `start`.
+    /// Searches everything from `start`; returns where the tokens end.
     ///
     /// # Safety
     /// As for [`run`](Search::run).
     #[inline(always)]
-    unsafe fn all(&mut self, start: usize, way: Way) {
+    unsafe fn all(mut self, start: usize, way: Way) -> *mut u32 {
         let mut at = start;
         // SAFETY: handed down; the first byte of a buffer has nothing before it.
         unsafe {
@@ -206,16 +242,17 @@ impl<S: Same> Search<'_, S> {
                 self.push(literal(self.base.read()));
                 at = 1;
             }
-            match (way, self.end > self.window) {
-                (Way::One, false) => at = self.run::<false, false>(at),
-                (Way::One, true) => at = self.run::<false, true>(at),
-                (Way::Two, false) => at = self.run::<true, false>(at),
-                (Way::Two, true) => at = self.run::<true, true>(at),
-            }
+            let (mut rest, at) = match (way, self.end > self.window) {
+                (Way::One, false) => self.run::<false, false>(at),
+                (Way::One, true) => self.run::<false, true>(at),
+                (Way::Two, false) => self.run::<true, false>(at),
+                (Way::Two, true) => self.run::<true, true>(at),
+            };
             match way {
-                Way::One => self.tail::<false>(at),
-                Way::Two => self.tail::<true>(at),
+                Way::One => rest.tail::<false>(at),
+                Way::Two => rest.tail::<true>(at),
             }
+            rest.next
         }
     }
 }
@@ -226,7 +263,7 @@ impl<S: Same> Search<'_, S> {
 /// As for [`Search::run`], and the CPU has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
-unsafe fn all_avx2(search: &mut Search<'_, super::same::Avx2>, start: usize, way: Way) {
+unsafe fn all_avx2(search: Search<'_, super::same::Avx2>, start: usize, way: Way) -> *mut u32 {
     // SAFETY: handed down.
     unsafe { search.all(start, way) }
 }
@@ -247,13 +284,12 @@ pub fn has_avx2(isa: Isa) -> bool {
 
 impl Matcher {
     pub fn new(isa: Isa) -> Matcher {
-        Matcher { table: Box::new([0; 2 * SLOTS]), way: Way::Two, isa }
+        Matcher { table: Box::new([0; PLACES]), way: Way::Two, fast: has_avx2(isa) }
     }
 
     /// Forgets all places.
     pub fn clear(&mut self) {
-        let used = if self.way == Way::Two { 2 * SLOTS } else { SLOTS };
-        self.table[..used].fill(0);
+        self.table.fill(0);
     }
 
     /// Slots remember this many places from here on. There are none yet.
@@ -273,9 +309,9 @@ impl Matcher {
         for (at, eight) in bytes.windows(8).enumerate() {
             let eight = u64::from_le_bytes(eight.try_into().unwrap_or_default());
             match self.way {
-                Way::One => self.table[hash(eight)] = at as u16,
+                Way::One => self.table[hash::<false>(eight)] = at as u16,
                 Way::Two => {
-                    let slot = 2 * hash(eight);
+                    let slot = 2 * hash::<true>(eight);
                     self.table[slot + 1] = self.table[slot];
                     self.table[slot] = at as u16;
                 }
@@ -310,15 +346,15 @@ impl Matcher {
             };
         }
         #[cfg(target_arch = "x86_64")]
-        if has_avx2(self.isa) {
-            let mut search: Search<'_, super::same::Avx2> = search!();
+        if self.fast {
+            let search: Search<'_, super::same::Avx2> = search!();
             // SAFETY: the assertion above is about the room; base and end are those of a slice; the CPU was asked.
-            unsafe { all_avx2(&mut search, start, self.way) };
-            return (search.next as usize - first as usize) / size_of::<u32>();
+            let end = unsafe { all_avx2(search, start, self.way) };
+            return (end as usize - first as usize) / size_of::<u32>();
         }
-        let mut search: Search<'_, Words> = search!();
+        let search: Search<'_, Words> = search!();
         // SAFETY: as above.
-        unsafe { search.all(start, self.way) };
-        (search.next as usize - first as usize) / size_of::<u32>()
+        let end = unsafe { search.all(start, self.way) };
+        (end as usize - first as usize) / size_of::<u32>()
     }
 }

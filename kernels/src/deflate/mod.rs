@@ -22,6 +22,7 @@
 
 #[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
 mod bits;
+#[expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")]
 mod block;
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod checksum;

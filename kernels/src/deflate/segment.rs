@@ -17,6 +17,10 @@ pub const SEGMENT_BYTES: usize = 24576;
 /// Messages up to this size remember one place per hash: there is little to choose from, and less to clear.
 const ONE_WAY_BYTES: usize = 6144;
 
+/// Bytes that are looked at before the preset code is tried, and what they may take on average, in bits.
+const SAMPLES: usize = 64;
+const RARE_BITS: u32 = 9;
+
 /// Scratch memory of a packer.
 pub struct Segments {
     matcher: Matcher,
@@ -41,7 +45,7 @@ impl Segments {
             direct_used: true,
             way: Way::Two,
             preset: Preset::new(),
-            writer: Writer::new(),
+            writer: Writer::new(isa),
             counts: Counts::new(),
             tokens: vec![0; WINDOW_BYTES].into_boxed_slice(),
             scratch: vec![0; direct::room(WINDOW_BYTES)].into_boxed_slice(),
@@ -108,14 +112,18 @@ impl Segments {
         bits: &mut Bits<'_>,
     ) -> bool {
         let bytes = buffer.len() - start;
+        // Bytes that the code knows as rare will not become smaller by it.
+        let sample = |at: usize| self.preset.code.literal(buffer[start + at * bytes / SAMPLES]).1;
+        if bytes == 0 || (0..SAMPLES).map(sample).sum::<u32>() > RARE_BITS * SAMPLES as u32 {
+            return false;
+        }
         let (hold, count) = bits.rest();
         let mut front = [MaybeUninit::uninit(); 256];
         let mut front = Bits::new(&mut front, hold, count);
         self.preset.begin(last, &mut front);
-        let (hold, count) = front.rest();
         self.direct_used = true;
         let body =
-            self.direct.write(&self.preset.code, buffer, start, window, &mut self.scratch, hold, count);
+            self.direct.write(&self.preset.code, buffer, start, window, &mut self.scratch, front.rest());
         let total = front.bytes() + body.bytes + 8;
         if total > bytes / 8 * 5 || total > bits.room() {
             return false;
