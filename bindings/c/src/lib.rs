@@ -1,3 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: memlift.h.
+//! The C face: `include/memlift.h`, which says what each function does.
+//!
+//! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
+//! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
+//!         · [`fault`]: codes
+//! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
+//! Not here decisions: each function is one call of the service
+//!
+//! The header is written by hand; `tests/header.rs` compares its functions and numbers with this crate, and compiles
+//! it as C and as C++.
 #![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod call;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod context;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod fault;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod stream;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The calls: CompCpy with the paper's shape and rules, and the same for any address and size.
+//!
+//! Order   arguments are looked at in this order: pointers, alignment (compcpy), then what the service checks
+//! Owner   buffers are the caller's; null is allowed where there are no bytes
+//!
+//! Source: SmartDIMM, Algorithm 2. `size` is `size_t` here, where the paper has 16 bits.
+
+use crate::context::{Context, context};
+use crate::fault::{Fault, run};
+use memlift::transform::{self, Step, Transform};
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+/// Whether `bytes` bytes can be at `start`.
+fn place(start: *const u8, bytes: usize, what: &str) -> Result<*const u8, Fault> {
+    if isize::try_from(bytes).is_err() {
+        return Err(Fault::argument(&format!("{what} has {bytes} bytes, which is more than there can be")));
+    }
+    if start.is_null() {
+        if bytes > 0 {
+            return Err(Fault::argument(&format!("{what} is NULL and has {bytes} bytes")));
+        }
+        return Ok(NonNull::dangling().as_ptr());
+    }
+    Ok(start)
+}
+
+/// Does what the context says while it copies `size` bytes of pages; a null context copies.
+///
+/// # Safety
+///
+/// `dbuff` is writable for `size` rounded up to whole pages, `sbuff` readable for `size`; nobody else changes either
+/// meanwhile, and the context is used by this thread only.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_compcpy(
+    dbuff: *mut u8,
+    sbuff: *const u8,
+    size: usize,
+    context: *mut Context,
+    ordered: c_int,
+) -> c_int {
+    run(|| {
+        // Null is aligned; without bytes it is allowed, and then nothing is looked at there.
+        for (start, what) in [(dbuff.cast_const(), "dbuff"), (sbuff, "sbuff")] {
+            place(start, size, what)?;
+        }
+        // SAFETY: passed on from the caller; not null unless there are no bytes, and then nothing is touched.
+        unsafe {
+            let (dbuff, sbuff) = match size {
+                0 if dbuff.is_null() || sbuff.is_null() => {
+                    let page = transform::PAGE_BYTES as *mut u8;
+                    let or_page = |start: *mut u8| if start.is_null() { page } else { start };
+                    (or_page(dbuff), or_page(sbuff.cast_mut()).cast_const())
+                }
+                _ => (dbuff, sbuff),
+            };
+            if context.is_null() {
+                transform::compcpy(dbuff, sbuff, size, Step::Copy, ordered != 0)?;
+                return Ok(());
+            }
+            self::context(context)?
+                .transform(|op, _| transform::compcpy(dbuff, sbuff, size, op, ordered != 0))
+        }
+    })
+}
+
+/// Does what the context says while it copies `source` to the start of `target`; a null context copies.
+///
+/// # Safety
+///
+/// As for `memlift_compcpy`, for the bytes that are given; `written` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_transform(
+    context: *mut Context,
+    source: *const u8,
+    source_bytes: usize,
+    target: *mut u8,
+    target_bytes: usize,
+    written: *mut usize,
+) -> c_int {
+    let mut bytes = 0;
+    let code = run(|| {
+        let from = (place(source, source_bytes, "source")?, source_bytes);
+        let to = (place(target, target_bytes, "target")?.cast_mut(), target_bytes);
+        let global = Transform::global();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            if context.is_null() {
+                bytes = global.copy_raw(Step::Copy, from, to, &transform::Options::default())?.written;
+                return Ok(());
+            }
+            self::context(context)?.transform(|op, options| {
+                let outcome = global.copy_raw(op, from, to, options)?;
+                bytes = outcome.written;
+                Ok(outcome)
+            })
+        }
+    });
+    if !written.is_null() {
+        // SAFETY: writable, as the caller says.
+        unsafe { written.write(bytes) };
+    }
+    code
+}
+
+/// CRC-32C of `bytes` bytes; seed 0, or the value of the bytes before. 0 where the arguments make no sense.
+///
+/// # Safety
+///
+/// `source` is readable for `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
+    let mut crc = 0;
+    run(|| {
+        let source = place(source, bytes, "source")?;
+        // SAFETY: passed on from the caller.
+        crc = unsafe { Transform::global().engine().crc32c_raw(source, bytes, seed) };
+        Ok(())
+    });
+    crc
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Contexts: what to do on the way, and what came of it the last time.
+//!
+//! Flow    `memlift_context_new` ──`memlift_add_…`*──▶ steps ──[`Context::with_op`]──▶ a step or a chain of the service
+//! Owner   keys (expanded once) and additional data are copies of the context's; freed and zeroed with it
+//! Order   one thread at a time. A nonce seals one message: sealing again needs `memlift_set_nonce` before.
+
+use crate::fault::{self, Fault, make, run};
+use memlift::spec::Opcode;
+use memlift::transform::{
+    Chain, Error, Format, Key, Op, Options, Outcome, Packing, Patience, Step, Transform,
+};
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most steps of a context; no chain has more that do something.
+const STEPS: usize = 8;
+
+/// What `memlift_context` points to.
+#[derive(Default)]
+pub struct Context {
+    steps: Vec<Owned>,
+    /// 0: a flat chain.
+    block_bytes: usize,
+    /// The nonce has sealed a message.
+    spent: bool,
+    pub(crate) options: Options,
+    pub(crate) outcome: COutcome,
+}
+
+/// A step with what it needs.
+enum Owned {
+    Crc32c { seed: u32 },
+    Seal { key: Arc<Key>, nonce: [u8; 12], aad: Vec<u8> },
+    Open { key: Arc<Key>, nonce: [u8; 12], aad: Vec<u8>, tag: [u8; 16] },
+    Pack { format: Format, packing: Packing },
+    Unpack { format: Format },
+}
+
+/// `memlift_outcome`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct COutcome {
+    read: u64,
+    written: u64,
+    has: u32,
+    crc: u32,
+    crc_after: u32,
+    store: u32,
+    why: u32,
+    contended: u32,
+    tag: [u8; 16],
+}
+
+const _: () = assert!(size_of::<COutcome>() == 56 && align_of::<COutcome>() == 8);
+const _: () = assert!(std::mem::offset_of!(COutcome, tag) == 40);
+
+const HAS_TAG: u32 = 1;
+const HAS_CRC: u32 = 2;
+const HAS_CRC_AFTER: u32 = 4;
+
+impl Owned {
+    fn step(&self) -> Step<'_> {
+        match self {
+            Owned::Crc32c { seed } => Step::Crc32c { seed: *seed },
+            Owned::Seal { key, nonce, aad } => Step::Seal { key, nonce: *nonce, aad },
+            Owned::Open { key, nonce, aad, tag } => Step::Open { key, nonce: *nonce, aad, tag: *tag },
+            Owned::Pack { format, packing } => Step::Pack { format: *format, packing: *packing },
+            Owned::Unpack { format } => Step::Unpack { format: *format },
+        }
+    }
+}
+
+impl Context {
+    fn with_op<R>(&self, body: impl FnOnce(Op<'_>) -> Result<R, Error>) -> Result<R, Error> {
+        let mut steps = [Step::Copy; STEPS];
+        for (to, owned) in steps.iter_mut().zip(&self.steps) {
+            *to = owned.step();
+        }
+        let steps = &steps[..self.steps.len()];
+        let op = match (steps, self.block_bytes) {
+            ([], 0) => Op::Step(Step::Copy),
+            ([step], 0) => Op::Step(*step),
+            (steps, 0) => Op::Chain(Chain::new(steps)?),
+            (steps, block_bytes) => Op::Chain(Chain::framed(steps, block_bytes)?),
+        };
+        body(op)
+    }
+
+    /// Runs `body`, keeps what came of it, and sees that a nonce seals one message.
+    pub(crate) fn transform(
+        &mut self,
+        body: impl FnOnce(Op<'_>, &Options) -> Result<Outcome, Error>,
+    ) -> Result<(), Fault> {
+        self.outcome = COutcome::default();
+        let seals = self.steps.iter().any(|step| matches!(step, Owned::Seal { .. }));
+        if seals && self.spent {
+            return Err(Fault::order(
+                "this nonce has sealed a message: give the next one its own by memlift_set_nonce",
+            ));
+        }
+        let options = self.options;
+        let result = self.with_op(|op| body(op, &options));
+        // What is refused beforehand has sealed nothing.
+        self.spent = seals
+            && !matches!(
+                result,
+                Err(Error::NotAligned { .. }
+                    | Error::Overlap
+                    | Error::TargetTooSmall { .. }
+                    | Error::Incompressible { .. }
+                    | Error::TooLong { .. }
+                    | Error::Busy { .. }
+                    | Error::Chain(_)
+                    | Error::Unsupported { .. })
+            );
+        let outcome = result?;
+        self.outcome = COutcome {
+            read: outcome.read as u64,
+            written: outcome.written as u64,
+            has: outcome.tag.map_or(0, |_| HAS_TAG)
+                | outcome.crc.map_or(0, |_| HAS_CRC)
+                | outcome.crc_after.map_or(0, |_| HAS_CRC_AFTER),
+            crc: outcome.crc.unwrap_or(0),
+            crc_after: outcome.crc_after.unwrap_or(0),
+            store: outcome.decision.store as u32,
+            why: outcome.decision.why as u32,
+            contended: outcome.decision.contended.into(),
+            tag: outcome.tag.unwrap_or_default(),
+        };
+        Ok(())
+    }
+
+    fn add(&mut self, step: Owned) -> Result<(), Fault> {
+        if self.steps.len() == STEPS {
+            return Err(Error::Chain("no chain has so many steps: see memlift.h for those there are").into());
+        }
+        self.spent = false;
+        self.steps.push(step);
+        // Only the whole chain can be judged, and it may not be complete: the call that runs it does so.
+        Ok(())
+    }
+
+    /// What the whole is counted as.
+    fn opcode(&self) -> Opcode {
+        let of = |step: &Owned| match step {
+            Owned::Pack { .. } => (2, Opcode::PACK),
+            Owned::Unpack { .. } => (2, Opcode::UNPACK),
+            Owned::Seal { .. } => (1, Opcode::SEAL),
+            Owned::Open { .. } => (1, Opcode::OPEN),
+            Owned::Crc32c { .. } => (0, Opcode::COPY_CRC),
+        };
+        self.steps.iter().map(of).max_by_key(|(rank, _)| *rank).map_or(Opcode::MEMMOVE, |(_, opcode)| opcode)
+    }
+}
+
+/// # Safety
+///
+/// Null, or what `memlift_context_new` gave and nobody else uses now.
+pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Context, Fault> {
+    // SAFETY: passed on from the caller.
+    unsafe { context.as_mut() }
+        .ok_or_else(|| Fault::argument("context is NULL: make one by memlift_context_new"))
+}
+
+/// A copy of `bytes` bytes; none of them may be at null.
+///
+/// # Safety
+///
+/// Readable for its bytes.
+pub(crate) unsafe fn slice<'a>(start: *const u8, bytes: usize, what: &str) -> Result<&'a [u8], Fault> {
+    if bytes == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() || isize::try_from(bytes).is_err() {
+        return Err(Fault::argument(&format!("{what} is NULL, or larger than memory")));
+    }
+    // SAFETY: passed on from the caller; neither null nor too large.
+    Ok(unsafe { std::slice::from_raw_parts(start, bytes) })
+}
+
+/// # Safety
+///
+/// Null, or readable for `N` bytes.
+pub(crate) unsafe fn array<const N: usize>(start: *const u8, what: &str) -> Result<[u8; N], Fault> {
+    // SAFETY: passed on from the caller.
+    let bytes = unsafe { slice(start, N, what)? };
+    bytes.try_into().map_err(|_| Fault::argument(what))
+}
+
+pub(crate) fn key(bytes: &[u8]) -> Result<Arc<Key>, Fault> {
+    Key::new(bytes).map_err(|error| Error::from(error).into())
+}
+
+pub(crate) fn format(code: c_int) -> Result<Format, Fault> {
+    let format = u8::try_from(code).ok().and_then(Format::from_code);
+    format.ok_or_else(|| Fault::argument("no such format: one of MEMLIFT_DEFLATE to MEMLIFT_ZSTD"))
+}
+
+fn packing(code: c_int) -> Result<Packing, Fault> {
+    match code {
+        0 => Ok(Packing::Fast),
+        1 => Ok(Packing::Default),
+        2 => Ok(Packing::Small),
+        3 => Ok(Packing::Adaptive),
+        _ => Err(Fault::argument("no such effort: one of MEMLIFT_FAST to MEMLIFT_ADAPTIVE")),
+    }
+}
+
+/// A context that copies. Null only if memory is out.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_context_new() -> *mut Context {
+    make(|| Ok(Context::default()))
+}
+
+/// Frees it; null is allowed.
+///
+/// # Safety
+///
+/// From `memlift_context_new`, and not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_context_free(context: *mut Context) {
+    if !context.is_null() {
+        run(|| {
+            // SAFETY: passed on from the caller.
+            drop(unsafe { Box::from_raw(context) });
+            Ok(())
+        });
+    }
+}
+
+/// CRC-32C of what passes here.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_add_crc32c(context: *mut Context, seed: u32) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe { self::context(context) }?.add(Owned::Crc32c { seed }))
+}
+
+/// AES-GCM.
+///
+/// # Safety
+///
+/// As [`context`]; `key` and `aad` readable for their bytes, `nonce` for 12.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_add_seal(
+    context: *mut Context,
+    key: *const u8,
+    key_bytes: usize,
+    nonce: *const u8,
+    aad: *const u8,
+    aad_bytes: usize,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let context = self::context(context)?;
+        let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
+        context.add(Owned::Seal { key, nonce: array(nonce, "nonce")?, aad })
+    })
+}
+
+/// The reverse.
+///
+/// # Safety
+///
+/// As for `memlift_add_seal`; `tag` null or readable for 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_add_open(
+    context: *mut Context,
+    key: *const u8,
+    key_bytes: usize,
+    nonce: *const u8,
+    aad: *const u8,
+    aad_bytes: usize,
+    tag: *const u8,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let context = self::context(context)?;
+        let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
+        let tag = if tag.is_null() { [0; 16] } else { array(tag, "tag")? };
+        context.add(Owned::Open { key, nonce: array(nonce, "nonce")?, aad, tag })
+    })
+}
+
+/// Compresses.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_add_pack(context: *mut Context, format: c_int, effort: c_int) -> c_int {
+    run(|| {
+        let step = Owned::Pack { format: self::format(format)?, packing: packing(effort)? };
+        // SAFETY: passed on from the caller.
+        unsafe { self::context(context) }?.add(step)
+    })
+}
+
+/// Decompresses.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_add_unpack(context: *mut Context, format: c_int) -> c_int {
+    run(|| {
+        let format = self::format(format)?;
+        // SAFETY: passed on from the caller.
+        unsafe { self::context(context) }?.add(Owned::Unpack { format })
+    })
+}
+
+/// Frames of `block_bytes` plain bytes each; 0: a flat chain.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_set_frames(context: *mut Context, block_bytes: usize) -> c_int {
+    run(|| {
+        // SAFETY: passed on from the caller.
+        let context = unsafe { self::context(context) }?;
+        let before = std::mem::replace(&mut context.block_bytes, block_bytes);
+        if let Err(error) = context.with_op(|_| Ok(())) {
+            context.block_bytes = before;
+            return Err(error.into());
+        }
+        Ok(())
+    })
+}
+
+/// The nonce of the next message, same key.
+///
+/// # Safety
+///
+/// As [`context`]; `nonce` readable for 12 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_set_nonce(context: *mut Context, nonce: *const u8) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let (context, new) = (self::context(context)?, array(nonce, "nonce")?);
+        for step in &mut context.steps {
+            if let Owned::Seal { nonce, .. } | Owned::Open { nonce, .. } = step {
+                *nonce = new;
+                context.spent = false;
+                return Ok(());
+            }
+        }
+        Err(Fault::order("this context neither seals nor opens: it has no nonce"))
+    })
+}
+
+/// The additional data of the next message.
+///
+/// # Safety
+///
+/// As [`context`]; `aad` readable for its bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_set_aad(context: *mut Context, aad: *const u8, aad_bytes: usize) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let (context, new) = (self::context(context)?, slice(aad, aad_bytes, "aad")?);
+        for step in &mut context.steps {
+            if let Owned::Seal { aad, .. } | Owned::Open { aad, .. } = step {
+                aad.clear();
+                aad.extend_from_slice(new);
+                return Ok(());
+            }
+        }
+        Err(Fault::order("this context neither seals nor opens: it has no additional data"))
+    })
+}
+
+/// The tag that the next message to open came with.
+///
+/// # Safety
+///
+/// As [`context`]; `tag` readable for 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_set_tag(context: *mut Context, tag: *const u8) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let (context, new) = (self::context(context)?, array(tag, "tag")?);
+        for step in &mut context.steps {
+            if let Owned::Open { tag, .. } = step {
+                *tag = new;
+                return Ok(());
+            }
+        }
+        Err(Fault::order("this context does not open: it takes no tag"))
+    })
+}
+
+/// How long `memlift_transform` waits for scratch memory: milliseconds, or below 0 for ever.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_set_patience(context: *mut Context, milliseconds: i64) -> c_int {
+    run(|| {
+        // SAFETY: passed on from the caller.
+        unsafe { self::context(context) }?.options.patience = match u64::try_from(milliseconds) {
+            Err(_) => Patience::Wait,
+            Ok(0) => Patience::None,
+            Ok(milliseconds) => Patience::AtMost(Duration::from_millis(milliseconds)),
+        };
+        Ok(())
+    })
+}
+
+/// Target bytes that always suffice; `SIZE_MAX` where nobody can say.
+///
+/// # Safety
+///
+/// As [`context`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usize) -> usize {
+    let mut bound = usize::MAX;
+    run(|| {
+        // SAFETY: passed on from the caller.
+        let context = unsafe { self::context(context) }?;
+        bound = context.with_op(|op| Ok(op.bound(source_bytes)))?.unwrap_or(usize::MAX);
+        Ok(())
+    });
+    bound
+}
+
+/// What the last successful call gave; zeros after a failure.
+///
+/// # Safety
+///
+/// As [`context`]; `outcome` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_result(context: *mut Context, outcome: *mut COutcome) -> c_int {
+    run(|| {
+        if outcome.is_null() {
+            return Err(Fault::argument("outcome is NULL"));
+        }
+        // SAFETY: passed on from the caller; not null.
+        unsafe { outcome.write(self::context(context)?.outcome) };
+        Ok(())
+    })
+}
+
+/// Why messages of this kind and size are stored as they are, in words. Gives the length of all of it, without the
+/// zero at its end, as `snprintf` does.
+///
+/// # Safety
+///
+/// As [`context`]; `text` writable for `text_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_explain(
+    context: *mut Context,
+    source_bytes: usize,
+    text: *mut c_char,
+    text_bytes: usize,
+) -> c_int {
+    let mut bytes = 0;
+    let code = run(|| {
+        // SAFETY: passed on from the caller.
+        let opcode = unsafe { self::context(context) }?.opcode();
+        if text.is_null() && text_bytes > 0 {
+            return Err(Fault::argument("text is NULL"));
+        }
+        let words = Transform::global().explain(opcode, source_bytes).to_string();
+        bytes = words.len() as c_int;
+        if text_bytes > 0 {
+            let fits = words.len().min(text_bytes - 1);
+            // SAFETY: writable for `text_bytes`, of which these are at most all.
+            unsafe {
+                std::ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), fits);
+                text.add(fits).write(0);
+            }
+        }
+        Ok(())
+    });
+    if code == fault::OK { bytes } else { code }
+}

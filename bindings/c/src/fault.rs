@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Codes: what C gets instead of errors and panics.
+//!
+//! Flow    body ──`Result<(), Fault>`, or a panic──▶ [`run`] ──▶ code; the text goes to `memlift_last_error` of the thread
+//! Layout  0 is good, 1 means call again, below 0 nothing was done; `CODES` is what the header must say
+
+use memlift::transform::Error;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        $($(#[$doc])* pub const $name: c_int = $code;)*
+        /// Every code by its name in the header.
+        pub const CODES: &[(&str, c_int)] = &[$((concat!("MEMLIFT_", stringify!($name)), $code)),*];
+        fn text(code: c_int) -> &'static CStr {
+            match code {
+                $($code => $text,)*
+                _ => c"no code of memlift",
+            }
+        }
+    };
+}
+
+codes! {
+    /// Done.
+    OK = 0, c"done";
+    /// A packer has more to write.
+    MORE = 1, c"there is more to write: call again with new room";
+    /// See [`Error::WrongTag`].
+    WRONG_TAG = -1, c"the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed";
+    /// See [`Error::Corrupt`].
+    CORRUPT = -2, c"the packed stream is corrupt, cut off or of another format: get it again";
+    /// See [`Error::Checksum`].
+    CHECKSUM = -3, c"a block does not have the checksum that its frame says: get it again";
+    /// See [`Error::TargetTooSmall`].
+    TARGET_TOO_SMALL = -4, c"the result does not fit into the target: give it memlift_bound bytes, or more to unpack";
+    /// See [`Error::Incompressible`].
+    INCOMPRESSIBLE = -5, c"the bytes do not get smaller and the target has no room for more: send them as they are";
+    /// See [`Error::Overlap`].
+    OVERLAP = -6, c"source and target overlap: keep them apart, or make them equal to seal, open or copy in place";
+    /// See [`Error::NotAligned`].
+    NOT_ALIGNED = -7, c"Not Aligned: memlift_compcpy takes addresses of whole pages; memlift_transform takes any";
+    /// See [`Error::TooLong`].
+    TOO_LONG = -8, c"too many bytes for one message: send several, or a chain in frames";
+    /// See [`Error::Busy`].
+    BUSY = -9, c"all scratch memory is in use: try again, wait for it, or raise transform.scratch_bytes";
+    /// See [`Error::Key`].
+    BAD_KEY = -10, c"an AES key has 16 or 32 bytes";
+    /// See [`Error::Chain`].
+    BAD_CHAIN = -11, c"these steps do not make a chain";
+    /// See [`Error::Order`]; also a nonce that was used.
+    BAD_ORDER = -12, c"the call does not fit what was called before";
+    /// See [`Error::Unsupported`].
+    UNSUPPORTED = -13, c"this build has no such format: take deflate, zlib or gzip";
+    /// A null pointer, an unknown number, a size that no object can have.
+    BAD_ARGUMENT = -14, c"a pointer is NULL, a size is larger than memory, or a number has no meaning";
+    /// A panic was caught.
+    INTERNAL = -15, c"a fault inside memlift: please report it; the target's contents are undefined";
+}
+
+/// Why a function did not do what it was called for.
+pub(crate) struct Fault {
+    pub code: c_int,
+    /// `None`: the code's own text.
+    pub text: Option<String>,
+}
+
+impl Fault {
+    pub fn argument(what: &str) -> Fault {
+        Fault { code: BAD_ARGUMENT, text: Some(what.to_owned()) }
+    }
+
+    pub fn order(what: &str) -> Fault {
+        Fault { code: BAD_ORDER, text: Some(what.to_owned()) }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        let code = match error {
+            Error::WrongTag => WRONG_TAG,
+            Error::Corrupt => CORRUPT,
+            Error::Checksum { .. } => CHECKSUM,
+            Error::TargetTooSmall { .. } | Error::UnpackedTooLarge { .. } => TARGET_TOO_SMALL,
+            Error::Incompressible { .. } => INCOMPRESSIBLE,
+            Error::Overlap => OVERLAP,
+            Error::NotAligned { .. } => NOT_ALIGNED,
+            Error::TooLong { .. } => TOO_LONG,
+            Error::Busy { .. } => BUSY,
+            Error::Key(_) => BAD_KEY,
+            Error::Chain(_) => BAD_CHAIN,
+            Error::Order(_) => BAD_ORDER,
+            Error::Unsupported { .. } => UNSUPPORTED,
+            _ => INTERNAL,
+        };
+        Fault { code, text: Some(error.to_string()) }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Runs the body of an exported function.
+pub(crate) fn run(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
+    let fault = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return OK,
+        Ok(Err(fault)) => fault,
+        Err(_) => Fault { code: INTERNAL, text: None },
+    };
+    let words = match fault.text {
+        Some(words) => CString::new(words).unwrap_or_default(),
+        None => text(fault.code).to_owned(),
+    };
+    // While a thread ends, there is nowhere to keep it.
+    let _ = LAST.try_with(|last| last.replace(words));
+    fault.code
+}
+
+/// The same for functions that give an object, or null.
+pub(crate) fn make<T>(body: impl FnOnce() -> Result<T, Fault>) -> *mut T {
+    let mut made = std::ptr::null_mut();
+    run(|| {
+        made = Box::into_raw(Box::new(body()?));
+        Ok(())
+    });
+    made
+}
+
+/// What a code means.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_error(code: c_int) -> *const c_char {
+    text(code).as_ptr()
+}
+
+/// What the last failure of this thread was, with its numbers. Valid until the thread's next failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, as `0.1.0`.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

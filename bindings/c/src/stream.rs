@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Messages in pieces: packers, sealers, openers.
+//!
+//! Flow    `…_new` ──▶ `…_push`, in order · `…_at`, at multiples of 16 in any order ──▶ `…_finish` ──▶ `…_free`
+//! Order   the first piece says whether a message comes in order or not; the two do not mix
+//! Owner   an opener is told its target when it is made and zeroes it on a wrong tag, and when it is freed unfinished:
+//!         what lies there is untrusted until `finish` says 0
+//! Failure a piece that is refused changes nothing
+
+use crate::context::{array, format, key, slice};
+use crate::fault::{self, Fault, make, run};
+use memlift::transform::aead::{Refused, Scatter, Stream, tags_equal};
+use memlift::transform::deflate::{self, Flush, PackStream};
+use memlift::transform::{Error, Format, Key};
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// What `memlift_packer` points to.
+pub struct Packer(PackStream);
+
+/// A message of GCM in pieces.
+enum Pieces {
+    /// Nothing came yet.
+    None,
+    Ordered(Box<Stream>),
+    Scattered(Box<Scatter<'static>>),
+    Finished,
+}
+
+/// What `memlift_sealer` points to. Fields drop in this order: the pieces borrow the key.
+pub struct Sealer {
+    pieces: Pieces,
+    seals: bool,
+    nonce: [u8; 12],
+    aad: Vec<u8>,
+    bytes: u64,
+    key: Arc<Key>,
+}
+
+/// What `memlift_opener` points to.
+pub struct Opener {
+    inner: Sealer,
+    target: *mut u8,
+    target_bytes: usize,
+}
+
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Fault {
+        match refused {
+            Refused::TooLong | Refused::Overlap => Error::from(refused).into(),
+            other => Fault::order(&other.to_string()),
+        }
+    }
+}
+
+impl Sealer {
+    /// # Safety
+    ///
+    /// Readable for their bytes; the nonce for 12.
+    unsafe fn new(
+        seals: bool,
+        (key, key_bytes): (*const u8, usize),
+        nonce: *const u8,
+        (aad, aad_bytes): (*const u8, usize),
+    ) -> Result<Sealer, Fault> {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            Ok(Sealer {
+                pieces: Pieces::None,
+                seals,
+                key: self::key(slice(key, key_bytes, "key")?)?,
+                nonce: array(nonce, "nonce")?,
+                aad: slice(aad, aad_bytes, "aad")?.to_vec(),
+                bytes: 0,
+            })
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Source readable and target writable for `bytes`.
+    unsafe fn push(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Fault> {
+        if matches!(self.pieces, Pieces::None) {
+            let begin = if self.seals { Stream::seal } else { Stream::open };
+            let mut stream = begin(self.key.expanded(), &self.nonce);
+            stream.try_aad(&self.aad)?;
+            self.pieces = Pieces::Ordered(Box::new(stream));
+        }
+        let Pieces::Ordered(stream) = &mut self.pieces else { return Err(self.mixed()) };
+        // SAFETY: passed on from the caller.
+        unsafe { stream.try_update(source, target, bytes)? };
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As [`push`](Sealer::push).
+    unsafe fn at(&mut self, at: u64, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Fault> {
+        if matches!(self.pieces, Pieces::None) {
+            // SAFETY: the key lives in an Arc that this object keeps, at an address that does not change, and `pieces`
+            // is dropped before it: the first field, and nobody moves it out.
+            let key: &'static memlift::transform::aead::Key =
+                unsafe { &*std::ptr::from_ref(self.key.expanded()) };
+            let begin = if self.seals { Scatter::seal } else { Scatter::open };
+            self.pieces = Pieces::Scattered(Box::new(begin(key, &self.nonce, &self.aad)));
+        }
+        let Pieces::Scattered(scatter) = &mut self.pieces else { return Err(self.mixed()) };
+        // SAFETY: passed on from the caller.
+        unsafe { scatter.update(at, source, target, bytes)? };
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
+    fn mixed(&self) -> Fault {
+        Fault::order(match self.pieces {
+            Pieces::Finished => "this message is finished: make a new one",
+            _ => "pieces in order (push) and at places (at) do not mix in one message",
+        })
+    }
+
+    fn tag(&mut self) -> Result<[u8; 16], Fault> {
+        if matches!(self.pieces, Pieces::None) {
+            // SAFETY: no bytes are touched.
+            unsafe { self.push(NonNull::dangling().as_ptr(), NonNull::dangling().as_ptr(), 0)? };
+        }
+        let tag = match &mut self.pieces {
+            Pieces::Ordered(stream) => stream.tag(),
+            Pieces::Scattered(scatter) => scatter.tag(self.bytes)?,
+            _ => return Err(self.mixed()),
+        };
+        self.pieces = Pieces::Finished;
+        Ok(tag)
+    }
+}
+
+impl Opener {
+    /// Where a piece goes.
+    fn place(&self, at: u64, bytes: usize) -> Result<*mut u8, Fault> {
+        let end = usize::try_from(at).ok().and_then(|at| at.checked_add(bytes));
+        match end {
+            // SAFETY: within the target.
+            Some(end) if end <= self.target_bytes => Ok(unsafe { self.target.add(at as usize) }),
+            _ => {
+                Err(Error::TargetTooSmall { needed: end.unwrap_or(usize::MAX), has: self.target_bytes }
+                    .into())
+            }
+        }
+    }
+
+    fn wipe(&mut self) {
+        // SAFETY: writable, as whoever made the opener vouched for until it is finished or freed.
+        unsafe { std::ptr::write_bytes(self.target, 0, self.target_bytes) };
+        std::hint::black_box(self.target);
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        if !matches!(self.inner.pieces, Pieces::Finished) {
+            self.wipe();
+        }
+    }
+}
+
+/// # Safety
+///
+/// Null, or what the `_new` function gave and nobody else uses now.
+unsafe fn object<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
+    // SAFETY: passed on from the caller.
+    unsafe { object.as_mut() }.ok_or_else(|| Fault::argument(&format!("{what} is NULL")))
+}
+
+/// # Safety
+///
+/// Null, or what the `_new` function gave; not used after.
+unsafe fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        run(|| {
+            // SAFETY: passed on from the caller.
+            drop(unsafe { Box::from_raw(object) });
+            Ok(())
+        });
+    }
+}
+
+fn there(start: *const u8, bytes: usize, what: &str) -> Result<(), Fault> {
+    if (start.is_null() && bytes > 0) || isize::try_from(bytes).is_err() {
+        return Err(Fault::argument(&format!("{what} is NULL, or larger than memory")));
+    }
+    Ok(())
+}
+
+/// Begins a message of deflate, zlib or gzip.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_packer_new(format: c_int, effort: c_int) -> *mut Packer {
+    make(|| {
+        let format = match self::format(format)? {
+            Format::Deflate => deflate::Format::Raw,
+            Format::Zlib => deflate::Format::Zlib,
+            Format::Gzip => deflate::Format::Gzip,
+            other => return Err(Error::Unsupported { format: other.name() }.into()),
+        };
+        let effort = match effort {
+            0 => deflate::Effort::Fast,
+            1 => deflate::Effort::Default,
+            2 => deflate::Effort::Small,
+            _ => return Err(Fault::argument("no such effort: MEMLIFT_FAST, _DEFAULT or _SMALL")),
+        };
+        Ok(Packer(PackStream::new(format, effort)))
+    })
+}
+
+/// Reads from source and writes to target, as much as there is of both. 1: more to write.
+///
+/// # Safety
+///
+/// Source readable and target writable for their bytes, apart from each other; `read` and `written` writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_packer_push(
+    packer: *mut Packer,
+    source: *const u8,
+    source_bytes: usize,
+    read: *mut usize,
+    target: *mut u8,
+    target_bytes: usize,
+    written: *mut usize,
+    flush: c_int,
+) -> c_int {
+    let mut more = false;
+    let code = run(|| {
+        let flush = match flush {
+            0 => Flush::None,
+            1 => Flush::Sync,
+            2 => Flush::Full,
+            3 => Flush::Finish,
+            _ => return Err(Fault::argument("no such flush: MEMLIFT_FLUSH_NONE to MEMLIFT_FLUSH_FINISH")),
+        };
+        if read.is_null() || written.is_null() {
+            return Err(Fault::argument("read or written is NULL"));
+        }
+        there(target, target_bytes, "target")?;
+        let (from, to) = (source.addr(), target.addr());
+        if from < to.saturating_add(target_bytes) && to < from.saturating_add(source_bytes) {
+            return Err(Error::Overlap.into());
+        }
+        // SAFETY: passed on from the caller; not null, and found apart.
+        unsafe {
+            let packer = object(packer, "packer")?;
+            let source = slice(source, source_bytes, "source")?;
+            let target: &mut [MaybeUninit<u8>] = match target_bytes {
+                0 => &mut [],
+                _ => std::slice::from_raw_parts_mut(target.cast(), target_bytes),
+            };
+            let pushed = packer.0.push_uninit(source, target, flush);
+            read.write(pushed.read);
+            written.write(pushed.written);
+            more = pushed.more;
+        }
+        Ok(())
+    });
+    if code == fault::OK && more { fault::MORE } else { code }
+}
+
+/// Frees it; null is allowed.
+///
+/// # Safety
+///
+/// From `memlift_packer_new`, and not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_packer_free(packer: *mut Packer) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(packer) };
+}
+
+/// Begins a message to seal.
+///
+/// # Safety
+///
+/// `key` and `aad` readable for their bytes, `nonce` for 12.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_sealer_new(
+    key: *const u8,
+    key_bytes: usize,
+    nonce: *const u8,
+    aad: *const u8,
+    aad_bytes: usize,
+) -> *mut Sealer {
+    // SAFETY: passed on from the caller.
+    make(|| unsafe { Sealer::new(true, (key, key_bytes), nonce, (aad, aad_bytes)) })
+}
+
+/// Seals the next piece.
+///
+/// # Safety
+///
+/// Source readable and target writable for `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_sealer_push(
+    sealer: *mut Sealer,
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        there(source, bytes, "source")?;
+        there(target, bytes, "target")?;
+        object(sealer, "sealer")?.push(source, target, bytes)
+    })
+}
+
+/// Seals the piece that begins at byte `at` of the message, a multiple of 16.
+///
+/// # Safety
+///
+/// Source readable and target writable for `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_sealer_at(
+    sealer: *mut Sealer,
+    at: u64,
+    source: *const u8,
+    target: *mut u8,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        there(source, bytes, "source")?;
+        there(target, bytes, "target")?;
+        object(sealer, "sealer")?.at(at, source, target, bytes)
+    })
+}
+
+/// Ends the message and gives its tag.
+///
+/// # Safety
+///
+/// `tag` writable for 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_sealer_finish(sealer: *mut Sealer, tag: *mut u8) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        there(tag, 16, "tag")?;
+        let made = object(sealer, "sealer")?.tag()?;
+        tag.cast::<[u8; 16]>().write_unaligned(made);
+        Ok(())
+    })
+}
+
+/// Frees it; null is allowed.
+///
+/// # Safety
+///
+/// From `memlift_sealer_new`, and not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_sealer_free(sealer: *mut Sealer) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(sealer) };
+}
+
+/// Begins a message to open into `target`.
+///
+/// # Safety
+///
+/// `key` and `aad` readable for their bytes, `nonce` for 12; `target` writable for its bytes until the opener is
+/// finished or freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_opener_new(
+    key: *const u8,
+    key_bytes: usize,
+    nonce: *const u8,
+    aad: *const u8,
+    aad_bytes: usize,
+    target: *mut u8,
+    target_bytes: usize,
+) -> *mut Opener {
+    // SAFETY: passed on from the caller.
+    make(|| unsafe {
+        there(target, target_bytes, "target")?;
+        let target = if target_bytes == 0 { NonNull::dangling().as_ptr() } else { target };
+        let inner = Sealer::new(false, (key, key_bytes), nonce, (aad, aad_bytes))?;
+        Ok(Opener { inner, target, target_bytes })
+    })
+}
+
+/// Opens the next piece to behind the last one.
+///
+/// # Safety
+///
+/// Source readable for `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_opener_push(opener: *mut Opener, source: *const u8, bytes: usize) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        there(source, bytes, "source")?;
+        let opener = object(opener, "opener")?;
+        let target = opener.place(opener.inner.bytes, bytes)?;
+        opener.inner.push(source, target, bytes)
+    })
+}
+
+/// Opens the piece that begins at byte `at` of the message, a multiple of 16, to that byte of the target.
+///
+/// # Safety
+///
+/// Source readable for `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_opener_at(
+    opener: *mut Opener,
+    at: u64,
+    source: *const u8,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        there(source, bytes, "source")?;
+        let opener = object(opener, "opener")?;
+        let target = opener.place(at, bytes)?;
+        opener.inner.at(at, source, target, bytes)
+    })
+}
+
+/// Ends the message: 0 if the tag is right, and the target may be used; else it is zeroed.
+///
+/// # Safety
+///
+/// `tag` readable for 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_opener_finish(opener: *mut Opener, tag: *const u8) -> c_int {
+    // SAFETY: passed on from the caller.
+    run(|| unsafe {
+        let tag: [u8; 16] = array(tag, "tag")?;
+        let opener = object(opener, "opener")?;
+        let made = opener.inner.tag()?;
+        if tags_equal(&made, &tag) {
+            return Ok(());
+        }
+        opener.wipe();
+        Err(Error::WrongTag.into())
+    })
+}
+
+/// Frees it; null is allowed. The target of an unfinished message is zeroed.
+///
+/// # Safety
+///
+/// From `memlift_opener_new`, and not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_opener_free(opener: *mut Opener) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(opener) };
+}

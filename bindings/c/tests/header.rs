@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The header says what the library has, and C programs that include it compile and run.
+//!
+//! Flow   memlift.h ──▶ its functions against the exported ones and the sources, its numbers against `CODES` ──▶ cc and c++ with
+//!        all warnings as errors ──▶ the example and `surface.c`, run with both libraries
+//! Order  without a C compiler the tests of programs are not run; one line says so
+
+use memlift_c::fault::CODES;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn crate_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn header() -> String {
+    fs::read_to_string(crate_file("include/memlift.h")).expect("the header")
+}
+
+/// Where cargo put the libraries.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folder = test.parent().expect("deps").to_owned();
+    if folder.join("libmemlift_c.so").exists() {
+        folder
+    } else {
+        folder.parent().expect("profile").to_owned()
+    }
+}
+
+/// Names that begin with `memlift_` and are followed by a parenthesis.
+fn called(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (at, _) in text.match_indices("memlift_") {
+        let name: String =
+            text[at..].chars().take_while(|&sign| sign.is_ascii_alphanumeric() || sign == '_').collect();
+        let before = text[..at].chars().next_back();
+        if text[at + name.len()..].starts_with('(') && before.is_none_or(|sign| sign == ' ' || sign == '*') {
+            names.insert(name);
+        }
+    }
+    names
+}
+
+/// The header without its comments.
+fn code_of(header: &str) -> String {
+    let mut rest = header;
+    let mut code = String::new();
+    while let Some((before, after)) = rest.split_once("/*") {
+        code.push_str(before);
+        rest = after.split_once("*/").map_or("", |(_, after)| after);
+    }
+    code + rest
+}
+
+#[test]
+fn every_function_is_declared_defined_and_exported() {
+    let declared = called(&code_of(&header()));
+    assert!(declared.len() > 25, "{declared:?}");
+    let mut defined = BTreeSet::new();
+    for file in ["call", "context", "fault", "stream"] {
+        let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
+        let after_names = text.split("extern \"C\" fn ").skip(1);
+        defined.extend(after_names.map(|after| after.split('(').next().unwrap_or_default().to_owned()));
+    }
+    assert_eq!(declared, defined);
+    // SAFETY: our own library; nothing happens at load.
+    let library = unsafe { libloading::Library::new(libraries().join("libmemlift_c.so")) }.expect("it loads");
+    for name in declared {
+        // SAFETY: the symbol is looked up, not called.
+        let symbol = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        assert!(symbol.is_ok(), "{name} is not exported");
+    }
+}
+
+#[test]
+fn numbers_are_those_of_the_library() {
+    let code = code_of(&header());
+    let value = |name: &str| -> i32 {
+        let after = code.split_once(&format!("{name} = ")).unwrap_or_else(|| panic!("no {name}")).1;
+        let number = after.split([',', '\n', ' ']).next().unwrap_or_default();
+        number.parse().unwrap_or_else(|_| panic!("{name}: {number}"))
+    };
+    for &(name, number) in CODES {
+        assert_eq!(value(name), number, "{name}");
+        // SAFETY: static text.
+        let text = unsafe { std::ffi::CStr::from_ptr(memlift_c::fault::memlift_error(number)) };
+        assert!(text.to_bytes().len() > 3);
+    }
+    let codes = code.split_once("enum memlift_code {").expect("codes").1.split_once('}').expect("an end").0;
+    assert_eq!(codes.matches(" = ").count(), CODES.len());
+    for format in memlift::transform::Format::ALL {
+        assert_eq!(value(&format!("MEMLIFT_{}", format.name().to_uppercase())), format as i32);
+    }
+    // SAFETY: static text.
+    let version = unsafe { std::ffi::CStr::from_ptr(memlift_c::fault::memlift_version()) };
+    assert_eq!(version.to_str(), Ok(env!("CARGO_PKG_VERSION")));
+}
+
+fn have(compiler: &str) -> bool {
+    let there = Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        eprintln!("not run: there is no {compiler}");
+    }
+    there
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}\n{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
+
+#[test]
+fn the_header_is_c11_and_cpp() {
+    for (compiler, standard, language) in [("cc", "-std=c11", "c"), ("c++", "-std=c++17", "c++")] {
+        if have(compiler) {
+            let mut command = Command::new(compiler);
+            command.args(STRICT).args([standard, "-fsyntax-only", "-x", language]);
+            run(command.arg(crate_file("include/memlift.h")).args(["-Wno-pragma-once-outside-header"]));
+        }
+    }
+}
+
+/// Compiles a C program and runs it, with the shared library or the static one.
+fn compiled(source: &str, with_static: bool) -> Option<String> {
+    if !have("cc") {
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    let mut command = Command::new("cc");
+    command.args(STRICT).args(["-std=c11", "-O1", "-D_POSIX_C_SOURCE=200809L", "-I"]);
+    command.arg(crate_file("include")).arg(crate_file(source)).arg("-o").arg(&program);
+    if with_static {
+        command.arg(libraries().join("libmemlift_c.a"));
+        command.args(["-lpthread", "-ldl", "-lm", "-lrt", "-lgcc_s", "-lutil"]);
+    } else {
+        command.arg(libraries().join("libmemlift_c.so")).arg("-lpthread");
+    }
+    run(&mut command);
+    let output = run(Command::new(&program).env("LD_LIBRARY_PATH", libraries()));
+    Some(output)
+}
+
+#[test]
+fn the_example_runs() {
+    if let Some(said) = compiled("examples/compcpy.c", false) {
+        assert!(said.contains("opened again: the same"), "{said}");
+        assert!(said.contains("not aligned"), "{said}");
+    }
+}
+
+#[test]
+fn the_example_runs_with_the_static_library() {
+    if let Some(said) = compiled("examples/compcpy.c", true) {
+        assert!(said.contains("opened again: the same"), "{said}");
+    }
+}
+
+#[test]
+fn every_function_does_what_the_header_says() {
+    if let Some(said) = compiled("tests/surface.c", false) {
+        assert!(said.ends_with("all as the header says\n"), "{said}");
+    }
+}
