@@ -9,8 +9,8 @@
 use crate::arena::{
     ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERAND_COUNT, OPERANDS, RECORD_COUNT, RECORDS,
 };
-use crate::naive;
 use crate::random::Random;
+use memlift_model::naive;
 use memlift_spec::{
     Capabilities, Descriptor, Effort, Flags, Format, Opcode, PackBlock, SealBlock, StridedCopy,
 };
@@ -466,38 +466,24 @@ impl<'a> Builder<'a> {
     /// PACK with room for whatever comes out, or for nothing; UNPACK of good streams and spoilt ones.
     fn code(&mut self, room: Room, d: &mut Descriptor) {
         let (starts, part) = self.parts(room, 2, 1);
-        let format = self.random.pick(&[Format::Deflate, Format::Zlib, Format::Gzip]);
+        let format = self.random.pick(&Format::ALL);
+        let packs = d.opcode() == Opcode::PACK;
         let bytes = part.min(9000) / 2;
         self.noise(starts[0], bytes);
-        if self.random.one_in(2) {
+        // What is noise stays raw in a Zstandard frame, and the model reads no others.
+        if self.random.one_in(2) && !(packs && format == Format::Zstd) {
             for at in (starts[0]..starts[0] + bytes).filter(|at| at % 17 > 2) {
                 self.memory[at] = (at / 64) as u8;
             }
         }
-        let effort = self.random.pick(&Effort::ALL);
         let most = room.bytes / 2 - 64;
-        let (block, size) = if d.opcode() == Opcode::PACK {
-            let capacity = if self.random.one_in(6) { 1 } else { most };
+        let (block, size) = if packs {
+            let effort = self.random.pick(&Effort::ALL);
+            let capacity = if self.random.one_in(6) { 0 } else { most };
             (PackBlock::pack(format, effort, capacity as u64), bytes)
         } else {
             let message = self.memory[starts[0]..starts[0] + bytes.min(most / 2)].to_vec();
-            let stream = match self.random.below(3) {
-                0 => naive::stored(&message, 1000),
-                1 => naive::stored(&message, 65_535),
-                _ => naive::fixed(&message),
-            };
-            let mut packed = naive::wrap(format, &message, stream);
-            let mut capacity = message.len() + self.random.below(9) as usize;
-            match self.random.below(6) {
-                0 => packed.truncate(packed.len() - 1),
-                1 => {
-                    // A block of type 3, which there is none of.
-                    packed[[0, 2, 10][format as usize]] |= 6;
-                }
-                2 if format != Format::Deflate => *packed.last_mut().expect("a trailer") ^= 1,
-                3 if !message.is_empty() => capacity = message.len() - 1,
-                _ => packed.extend([0xaa; 3]),
-            }
+            let (mut packed, capacity) = self.packed(format, &message);
             packed.truncate(most);
             self.write(starts[0], &packed);
             (PackBlock::unpack(format, capacity as u64), packed.len())
@@ -521,6 +507,43 @@ impl<'a> Builder<'a> {
         if self.random.one_in(20) {
             d.target = d.source + 1;
         }
+    }
+
+    /// A stream of `message` and room for it; or a spoilt one, or not quite enough room.
+    fn packed(&mut self, format: Format, message: &[u8]) -> (Vec<u8>, usize) {
+        let wrapped = !matches!(format, Format::Lz4 | Format::Zstd);
+        let mut packed = match self.random.below(4) {
+            0 if wrapped => naive::wrap(format, message, naive::stored(message, 1000)),
+            1 if wrapped => naive::wrap(format, message, naive::fixed(message)),
+            2 if wrapped => naive::wrap(format, message, naive::dynamic(message)),
+            // Eight copies of what was just written.
+            1 | 2 if format == Format::Lz4 && message.len() > 40 => {
+                let first = naive::pack(format, &message[..40]);
+                [&[0xff], &first[1..], &[40, 0, 255, 46, 0x10, 9]].concat()
+            }
+            _ => naive::pack(format, message),
+        };
+        let message_bytes = naive::unpack(format, &packed, 1 << 20).expect("just packed").bytes.len();
+        let mut capacity = message_bytes + self.random.below(9) as usize;
+        match self.random.below(6) {
+            // What is cut off an LZ4 block makes another one, or none: whatever the literals say.
+            0 if packed.len() > 1 => packed.truncate(packed.len() - 1),
+            1 => match format {
+                // A block of type 3, which there is none of.
+                Format::Deflate | Format::Zlib | Format::Gzip => {
+                    packed[[0, 2, 10][format as usize]] |= 6;
+                }
+                Format::Zstd => packed[13] |= 6,
+                _ => packed.insert(0, 0),
+            },
+            2 if matches!(format, Format::Zlib | Format::Gzip) => {
+                *packed.last_mut().expect("a trailer") ^= 1;
+            }
+            3 if message_bytes > 0 => capacity = message_bytes - 1,
+            _ if format != Format::Lz4 => packed.extend([0xaa; 3]),
+            _ => {}
+        }
+        (packed, capacity)
     }
 
     /// Makes a descriptor one that hardware refuses, or (rarely) leaves it good.
@@ -608,7 +631,7 @@ pub(crate) fn descriptor_bytes(d: &Descriptor) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracle::Oracle;
+    use memlift_model::Image;
     use memlift_spec::Status;
     use std::collections::BTreeSet;
 
@@ -624,8 +647,10 @@ mod tests {
         let mut seen = BTreeSet::new();
         for seed in 0..600 {
             let queue = Builder::new(seed * 7919, 1 << 20, capabilities, &mut memory).case();
-            let mut oracle = Oracle { base: 1 << 20, memory: &mut memory };
-            queue.iter().for_each(|descriptor| oracle.run(descriptor));
+            let mut model = Image { base: 1 << 20, bytes: &mut memory };
+            for descriptor in &queue {
+                memlift_model::run(&mut model, descriptor);
+            }
             seen.extend(memory[RECORDS..RECORDS + RECORD_COUNT * 32].chunks(32).map(|record| record[0]));
         }
         let reachable = [

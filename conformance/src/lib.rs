@@ -7,20 +7,19 @@
 //! report.expect("the backend does what DSA does");
 //! ```
 //!
-//! Flow     seed ──▶ `case` (descriptors over an arena, good and bad ones) ──▶ backend, and `oracle` on a copy of the
-//!          arena ──▶ every byte of both arenas and every completion record must be the same
+//! Flow     seed ──▶ `case` (descriptors over an arena, good and bad ones) ──▶ backend, and the model on a copy of
+//!          the arena ──▶ every byte of both arenas and every completion record must be the same
 //! Owner    a case owns its arena and records; a backend that writes outside of what a descriptor says is seen,
 //!          because the whole arena is compared
 //! Not here speed, threads of the submitter, tickets: those are the engine's own tests
 //!
 //! What PACK writes is the encoder's choice: it is unpacked and compared, and what it fits is what counts.
 //!
-//! The oracle is written from the specification, byte by byte, and shares no code with the kernels.
+//! The oracle is `memlift-model`: written from the specification, byte by byte, sharing no code with the kernels.
 #![deny(unsafe_code)]
 
 mod arena;
 mod case;
-mod naive;
 mod oracle;
 mod random;
 #[expect(unsafe_code, reason = "submits raw descriptors")]

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The suite: cases through a backend and through the oracle, compared byte by byte.
+//! The suite: cases through a backend and through the model, compared byte by byte.
 //!
-//! Flow     for each case: build ─▶ copy the image into the arena ─▶ oracle on the image ─▶ submit (in parts if
+//! Flow     for each case: build ─▶ copy the image into the arena ─▶ model on the image ─▶ submit (in parts if
 //!          the backend says Busy) ─▶ poll until every record has a status ─▶ arena and image must be equal
 //! Failure  names seed and case, so that `MEMLIFT_CONFORMANCE_SEED` and `_CASES` repeat it
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::case::Builder;
-use crate::oracle::Oracle;
+use crate::oracle::settle;
+use memlift_model::Image;
 use memlift_spec::{Backend, Descriptor, Flags, Opcode, Status};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ impl Plan {
     }
 }
 
-/// Where a backend differs from the oracle.
+/// Where a backend differs from the model.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed of the run.
@@ -68,9 +69,11 @@ pub fn run(backend: &dyn Backend, plan: &Plan) -> Result<(), Failure> {
         let seed = plan.seed.wrapping_add(case.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let queue = Builder::new(seed, base, backend.capabilities(), &mut image).case();
         arena.fill_from(&image);
-        // The oracle goes first: it panics if a descriptor points outside of the arena.
-        let mut oracle = Oracle { base, memory: &mut image };
-        queue.iter().for_each(|descriptor| oracle.run(descriptor));
+        // The model goes first: it panics if a descriptor points outside of the arena.
+        let mut model = Image { base, bytes: &mut image };
+        for descriptor in &queue {
+            memlift_model::run(&mut model, descriptor);
+        }
         // From here on the arena's bytes are the backend's; `base` renews the pointer that descriptors name.
         arena.base().expose_provenance();
         if let Err(what) = fly(backend, &queue, plan.patience) {
@@ -78,8 +81,8 @@ pub fn run(backend: &dyn Backend, plan: &Plan) -> Result<(), Failure> {
             return Err(failed(what));
         }
         let bytes = arena.to_vec();
-        let mut oracle = Oracle { base, memory: &mut image };
-        queue.iter().try_for_each(|descriptor| oracle.settle(descriptor, &bytes)).map_err(failed)?;
+        let mut model = Image { base, bytes: &mut image };
+        queue.iter().try_for_each(|descriptor| settle(&mut model, descriptor, &bytes)).map_err(failed)?;
         if bytes[..ARENA_BYTES] != image[..] {
             return Err(failed(difference(&queue, base, &bytes, &image)));
         }

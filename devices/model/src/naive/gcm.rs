@@ -24,7 +24,7 @@ fn blocks(bytes: &[u8]) -> impl Iterator<Item = u128> + '_ {
 }
 
 /// Seals or opens: the other text, and the tag (of the ciphertext in both directions).
-pub(crate) fn gcm(seals: bool, key: &[u8], nonce: &[u8; 12], aad: &[u8], text: &[u8]) -> (Vec<u8>, [u8; 16]) {
+pub fn gcm(seals: bool, key: &[u8], nonce: &[u8; 12], aad: &[u8], text: &[u8]) -> (Vec<u8>, [u8; 16]) {
     let aes = Aes::new(key);
     let pad = |counter: u32| {
         let mut block = [0; 16];

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The AES block cipher (FIPS 197), encryption only: the S-box is computed, not copied.
 
+use std::sync::OnceLock;
+
 /// Multiplication modulo x⁸ + x⁴ + x³ + x + 1.
 fn times(mut a: u8, mut b: u8) -> u8 {
     let mut product = 0;
@@ -22,13 +24,14 @@ fn substitute(byte: u8) -> u8 {
 
 pub(super) struct Aes {
     rounds: Vec<[u8; 16]>,
-    table: [u8; 256],
+    table: &'static [u8; 256],
 }
 
 impl Aes {
     /// Expands a key of 16 or 32 bytes.
     pub fn new(key: &[u8]) -> Aes {
-        let table: [u8; 256] = std::array::from_fn(|byte| substitute(byte as u8));
+        static TABLE: OnceLock<[u8; 256]> = OnceLock::new();
+        let table = TABLE.get_or_init(|| std::array::from_fn(|byte| substitute(byte as u8)));
         let words = key.len() / 4;
         let mut schedule: Vec<[u8; 4]> =
             key.chunks(4).map(|word| [word[0], word[1], word[2], word[3]]).collect();

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Inflate (RFC 1951), zlib (RFC 1950) and gzip (RFC 1952): one bit at a time.
+//! Inflate (RFC 1951), one bit at a time.
 
-use memlift_spec::{Format, Status};
-
-/// A message and how much of the source its stream took.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Inflated {
-    pub bytes: Vec<u8>,
-    pub read: usize,
-}
+use super::Inflated;
+use memlift_spec::Status;
 
 struct Bits<'a> {
     source: &'a [u8],
@@ -105,7 +99,8 @@ fn dynamic(bits: &mut Bits<'_>) -> Result<(Vec<u8>, Vec<u8>)> {
     Ok((lengths, of_distances))
 }
 
-fn inflate(source: &[u8], most: usize) -> Result<Inflated> {
+/// The message of the stream at the start of `source`, at most `most` bytes.
+pub(super) fn inflate(source: &[u8], most: usize) -> Result<Inflated> {
     let mut bits = Bits { source, at: 0 };
     let mut bytes: Vec<u8> = Vec::new();
     let room = |bytes: &[u8], more: usize| {
@@ -159,65 +154,5 @@ fn inflate(source: &[u8], most: usize) -> Result<Inflated> {
         if last {
             return Ok(Inflated { bytes, read: bits.at.div_ceil(8) });
         }
-    }
-}
-
-pub(super) fn adler32(bytes: &[u8]) -> u32 {
-    let (a, b) = bytes.iter().fold((1, 0), |(a, b), &byte| {
-        let a = (a + u32::from(byte)) % 65521;
-        (a, (b + a) % 65521)
-    });
-    b << 16 | a
-}
-
-pub(super) fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |mut crc: u32, &byte| {
-        crc ^= u32::from(byte);
-        for _ in 0..8 {
-            crc = crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };
-        }
-        crc
-    })
-}
-
-/// The message at the start of `source`, at most `most` bytes.
-pub(crate) fn unpack(format: Format, source: &[u8], most: usize) -> Result<Inflated> {
-    let (front, back) = match format {
-        Format::Zlib => {
-            let head = source.get(..2).ok_or(CORRUPT)?;
-            let checked = (u32::from(head[0]) << 8 | u32::from(head[1])).is_multiple_of(31);
-            if head[0] & 15 != 8 || head[0] >> 4 > 7 || !checked || head[1] & 0x20 != 0 {
-                return Err(CORRUPT);
-            }
-            (2, 4)
-        }
-        // Only members without optional fields are made here.
-        Format::Gzip if source.get(..4) == Some(&[0x1f, 0x8b, 8, 0]) && source.len() >= 18 => (10, 8),
-        Format::Gzip => return Err(CORRUPT),
-        _ => (0, 0),
-    };
-    let mut done = inflate(&source[front..], most)?;
-    let end = front + done.read;
-    let trailer = source.get(end..end + back).ok_or(CORRUPT)?;
-    let right = match format {
-        Format::Zlib => trailer == adler32(&done.bytes).to_be_bytes(),
-        Format::Gzip => {
-            let length = (done.bytes.len() as u32).to_le_bytes();
-            trailer[..4] == crc32(&done.bytes).to_le_bytes() && trailer[4..] == length
-        }
-        _ => true,
-    };
-    done.read = end + back;
-    if right { Ok(done) } else { Err(CORRUPT) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn check_values() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(adler32(b"Wikipedia"), 0x11e6_0398);
     }
 }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What sealing, packing and checking mean, written down from their standards, one byte or bit at a time.
+//!
+//! Flow     `gcm` on `aes` · `unpack` ──▶ `wrapper` ──▶ `inflate`, or `lz4`, or `zstd` · `pack` ──▶ stored bytes in the format
+//!          that was asked for; `streams` also makes what is less plain, for unpackers to be tried on
+//! Not here anything fast, or in constant time: keys in here are tests' keys
+
+mod aes;
+mod checksum;
+mod gcm;
+mod inflate;
+mod lz4;
+mod streams;
+mod wrapper;
+mod zstd;
+
+pub use checksum::{adler32, crc32, crc32c};
+pub use gcm::gcm;
+pub use streams::{dynamic, fixed, stored};
+pub use wrapper::wrap;
+
+use memlift_spec::{Format, Status};
+
+/// A message and how much of the source its stream took.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inflated {
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// Bytes of the source that belong to the stream.
+    pub read: usize,
+}
+
+/// Makes a stream of `message` that any decoder reads, without trying to make it smaller.
+pub fn pack(format: Format, message: &[u8]) -> Vec<u8> {
+    match format {
+        Format::Lz4 => lz4::pack(message),
+        Format::Zstd => zstd::pack(message),
+        _ => wrap(format, message, stored(message, 65_535)),
+    }
+}
+
+/// The message at the start of `source`, at most `most` bytes.
+///
+/// # Errors
+///
+/// CORRUPT_STREAM, TARGET_TOO_SMALL; BAD_FORMAT for Zstandard frames with compressed blocks, checksums or dictionaries,
+/// which is more than is known here.
+pub fn unpack(format: Format, source: &[u8], most: usize) -> Result<Inflated, Status> {
+    match format {
+        Format::Lz4 => lz4::unpack(source, most),
+        Format::Zstd => zstd::unpack(source, most),
+        _ => wrapper::unwrap(format, source, most),
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! LZ4 blocks.
+//!
+//! Layout  sequences of: token (literals' length high nibble, match's length - 4 low nibble) · more length bytes while they
+//!         are 255 · literals · offset u16 · more length bytes. The last one ends after its literals
+//!
+//! Source: the LZ4 block format description of the lz4 project.
+
+use super::Inflated;
+use memlift_spec::Status;
+
+const CORRUPT: Status = Status::CORRUPT_STREAM;
+
+/// Literals only.
+pub(super) fn pack(message: &[u8]) -> Vec<u8> {
+    let mut block = vec![(message.len().min(15) as u8) << 4];
+    if let Some(more) = message.len().checked_sub(15) {
+        block.extend(vec![255; more / 255]);
+        block.push((more % 255) as u8);
+    }
+    block.extend_from_slice(message);
+    block
+}
+
+struct Source<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Source<'_> {
+    fn next(&mut self) -> Result<usize, Status> {
+        let byte = *self.bytes.get(self.at).ok_or(CORRUPT)?;
+        self.at += 1;
+        Ok(usize::from(byte))
+    }
+
+    fn length(&mut self, nibble: usize) -> Result<usize, Status> {
+        let mut length = nibble;
+        let mut last = if nibble == 15 { 255 } else { 0 };
+        while last == 255 {
+            last = self.next()?;
+            length += last;
+        }
+        Ok(length)
+    }
+}
+
+/// One block, which is all of `bytes`.
+pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
+    let mut source = Source { bytes, at: 0 };
+    let mut message: Vec<u8> = Vec::new();
+    loop {
+        let token = source.next()?;
+        let literals = source.length(token >> 4)?;
+        let run = bytes.get(source.at..source.at + literals).ok_or(CORRUPT)?;
+        if message.len() + literals > most {
+            return Err(Status::TARGET_TOO_SMALL);
+        }
+        message.extend_from_slice(run);
+        source.at += literals;
+        if source.at == bytes.len() {
+            return Ok(Inflated { bytes: message, read: bytes.len() });
+        }
+        let offset = source.next()? | source.next()? << 8;
+        if offset == 0 {
+            return Err(CORRUPT);
+        }
+        let length = source.length(token & 15)? + 4;
+        if message.len() + length > most {
+            return Err(Status::TARGET_TOO_SMALL);
+        }
+        let begin = message.len().checked_sub(offset).ok_or(CORRUPT)?;
+        (0..length).for_each(|at| message.push(message[begin + at]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_with_a_match() {
+        let block = [0x1f, b'a', 1, 0, 0, 0x20, b'b', b'c'];
+        let bytes = b"aaaaaaaaaaaaaaaaaaaabc".to_vec();
+        assert_eq!(unpack(&block, 22), Ok(Inflated { bytes, read: 8 }));
+        assert_eq!(unpack(&block, 21), Err(Status::TARGET_TOO_SMALL));
+        assert_eq!(unpack(&block, 19), Err(Status::TARGET_TOO_SMALL));
+        assert_eq!(unpack(&block[..7], 22), Err(CORRUPT));
+        assert_eq!(unpack(&[0x1f, b'a', 2, 0, 0], 99), Err(CORRUPT), "behind the beginning");
+        assert_eq!(unpack(&[0x1f, b'a', 0, 0, 0], 99), Err(CORRUPT), "no offset");
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The engine's codec at hostile streams of all five formats: what the model reads, the engine reads.
+//!
+//! Order   what both read is the same; nothing is written behind the target
+//! Layout  format u8 · room u16 · stream
+
+use crate::mutate::messages;
+use crate::{Guarded, Input};
+use memlift_engine::Engine;
+use memlift_engine::codec::CodecError;
+use memlift_model::naive;
+use memlift_spec::{Effort, Format, Status};
+
+/// Panics when something is wrong.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let format = input.pick(&Format::ALL);
+    let room = input.word();
+    let stream = input.rest();
+    let mut target = Guarded::new(room, 0x44);
+    let ours = Engine::global().unpack(format, stream, target.get());
+    let bytes = target.checked();
+    let model = naive::unpack(format, stream, room);
+    match (ours, model) {
+        (Ok(done), Ok(model)) => {
+            assert_eq!((done.read, done.written), (model.read, model.bytes.len()), "{}", format.name());
+            assert!(bytes[..done.written] == model.bytes, "another message came out of {}", format.name());
+        }
+        (Err(error), Ok(model)) => {
+            // What the standard leaves open, or a frame that is more than it says.
+            assert_ne!(format, Format::Lz4, "{error}, but the model unpacks {} bytes", model.bytes.len());
+        }
+        (Err(error), Err(status)) if format == Format::Lz4 => {
+            let same = (error == CodecError::TargetTooSmall) == (status == Status::TARGET_TOO_SMALL);
+            assert!(same, "{error}, but the model says {status}");
+        }
+        (Ok(_), Err(status)) if format == Format::Lz4 => panic!("taken, but the model says {status}"),
+        _ => {}
+    }
+}
+
+/// What the model and the engine pack.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for message in messages() {
+        for (number, format) in Format::ALL.into_iter().enumerate() {
+            let room = (message.len() as u16 + 2).to_le_bytes();
+            let mut packed = vec![0; 10_000];
+            let bytes = Engine::global().pack(format, Effort::Default, &message, &mut packed);
+            let packed = &packed[..bytes.expect("room for all")];
+            seeds.push([&[number as u8], &room[..], packed].concat());
+            seeds.push([&[number as u8], &room[..], &naive::pack(format, &message)].concat());
+        }
+    }
+    seeds
+}
