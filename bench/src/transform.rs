@@ -71,7 +71,7 @@ impl Kind {
             }
             ["copy_seal", size, "cold"] => Kind::CopySeal { bytes: bytes(size)? },
             ["copy_crc_seal", size] => Kind::CopyCrcSeal { bytes: bytes(size)? },
-            ["corunner", "slowdown"] => Kind::Corunner,
+            ["corunner", "slowdown"] | ["corunner", "slowdown", "apart"] => Kind::Corunner,
             ["adaptive", phase] => Kind::Adaptive(Phase::parse(phase)?),
             ["unpack", size, "html"] => Kind::Unpack { bytes: bytes(size)? },
             _ => return None,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `corunner/slowdown`: how much a cache-sensitive neighbour is slowed by copies that seal, at equal bytes per second.
 //!
-//! Flow     the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶ beside the other …; its
-//!          slowdown is its lines per second alone, over those beside, less one. Alone means that our core spins in registers: it
-//!          draws the power that it draws beside, but touches no memory
-//! Rate     both sides seal 16 KiB messages from memory that is in no cache, as many per second as the slower one nearly could,
-//!          in slices of a millisecond
-//! Size     of the neighbour's cycle: that which the rival slows most
+//! Flow     `corunner/slowdown`: the neighbour shares our core, as one thread of a server shares it with the next: it walks a random
+//!          cycle that fills most of the second-level cache ─▶ a burst of messages ─▶ one timed lap, over a lap without a burst
+//!          `corunner/slowdown/apart`: the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶
+//!          beside the other …; its slowdown is its lines per second alone, over those beside, less one
+//! Alone    means that our core spins in registers: it draws the power that it draws beside, but touches no memory
+//! Rate     both sides seal 16 KiB messages from memory that is in no cache. Shared: a burst of 256 KiB in every turn, and turns of
+//!          one length for both; apart: as many messages per second as the slower one nearly could, in slices of a millisecond
+//! Size     of the neighbour's cycle: shared 1.5 MiB, of 2 MiB that a core has; apart that which the rival slows most
 //! Rival    what programs do today: memcpy, then aws-lc in place
 
 use std::time::{Duration, Instant};
@@ -32,6 +34,13 @@ const SLICE: Duration = Duration::from_millis(1);
 const LOAD: f64 = 0.9;
 /// A slowdown below this cannot be told from none, percent.
 const LEAST_PERCENT: f64 = 0.1;
+
+/// The cycle of a neighbour that shares our core.
+const SHARED_CYCLE_BYTES: usize = 3 << 19;
+const BURST_MESSAGES: usize = 16;
+/// Turns per sample.
+const TURNS: usize = 24;
+const TURNS_QUICK: usize = 2;
 
 /// Both sides and where they are in their messages.
 struct Sealing {
@@ -99,30 +108,124 @@ fn pace<T>(
     Ok(((neighbour.done() - before) as f64 / start.elapsed().as_secs_f64(), result))
 }
 
-/// Measures the row.
+/// A random cycle through lines of memory, and the time of a lap.
+struct Lap(Vec<[u32; 16]>);
+
+impl Lap {
+    fn new(bytes: usize) -> Lap {
+        let lines = bytes / 64;
+        let mut order: Vec<u32> = (0..lines as u32).collect();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for index in (1..lines).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            order.swap(index, (state >> 33) as usize % (index + 1));
+        }
+        let mut next = vec![[0; 16]; lines];
+        (0..lines).for_each(|index| next[order[index] as usize][0] = order[(index + 1) % lines]);
+        Lap(next)
+    }
+
+    fn seconds(&self) -> f64 {
+        let start = Instant::now();
+        let mut at = 0;
+        for _ in 0..self.0.len() {
+            at = self.0[at as usize][0];
+        }
+        std::hint::black_box(at);
+        start.elapsed().as_secs_f64()
+    }
+}
+
+fn spin_until(end: Instant) {
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+/// Measures either row.
 pub(super) fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
-    let Some(pinned) = Pinned::first() else {
-        return Err(Stop::Missing(
-            "a second core for the neighbour: this process may use only one".to_owned(),
-        ));
-    };
+    match definition.name.ends_with("/apart") {
+        true => apart(definition, quick),
+        false => shared(definition, quick),
+    }
+}
+
+fn sealing(quick: bool) -> Result<Sealing, BenchError> {
     let bytes = if quick { AREA_BYTES_QUICK } else { AREA_BYTES };
-    let window = if quick { WINDOW_QUICK } else { WINDOW };
     let count = bytes / MESSAGE_BYTES;
-    let mut sealing = Sealing {
+    Ok(Sealing {
         areas: Areas::new(bytes, false, quick)?,
         order: (0..count).map(|index| index * 1_000_003 % count).collect(),
         at: 0,
         ours: Ours::new(&KEY, Placing::Configured)?,
         theirs: AwsLc::new(&KEY)?,
         tags: vec![[0; 16]; count],
-    };
-    let (full, checksum, tags) = sealing.all(Side::Theirs)?;
-    let (ours_full, ours_checksum, ours_tags) = sealing.all(Side::Ours)?;
+    })
+}
+
+/// Fails unless both sides leave the same bytes and tags.
+fn agree(definition: &Definition, sealing: &mut Sealing) -> Result<(Took, Took), BenchError> {
+    let (theirs, checksum, tags) = sealing.all(Side::Theirs)?;
+    let (ours, ours_checksum, ours_tags) = sealing.all(Side::Ours)?;
     if (checksum, tags) != (ours_checksum, ours_tags) {
-        let rival = "memlift".to_owned();
-        return Err(BenchError::Wrong { name: definition.name.clone(), rival }.into());
+        return Err(BenchError::Wrong { name: definition.name.clone(), rival: "memlift".to_owned() });
     }
+    Ok((ours, theirs))
+}
+
+/// The neighbour on our own core.
+fn shared(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let mut sealing = sealing(quick)?;
+    let (ours_full, full) = agree(definition, &mut sealing)?;
+    let neighbour = Lap::new(SHARED_CYCLE_BYTES);
+    let burst = Duration::from_secs_f64(1.5 * BURST_MESSAGES as f64 * full.seconds.max(ours_full.seconds));
+    let mut moved = [0; 2];
+    let samples = pairs::interleave(quick, |side| {
+        let (mut beside, mut alone) = (0.0, 0.0);
+        for turn in 0..2 * (if quick { TURNS_QUICK } else { TURNS }) {
+            // Two laps bring the cycle back into the cache.
+            let _ = (neighbour.seconds(), neighbour.seconds());
+            let end = Instant::now() + burst;
+            if turn % 2 == 0 {
+                spin_until(end);
+                alone += neighbour.seconds();
+                continue;
+            }
+            for _ in 0..BURST_MESSAGES {
+                sealing.message(side)?;
+            }
+            moved[usize::from(side == Side::Theirs)] += BURST_MESSAGES;
+            spin_until(end);
+            beside += neighbour.seconds();
+        }
+        // Percent in place of seconds: the definition's unit is no time.
+        Ok(Took { seconds: ((beside / alone - 1.0) * 100.0).max(LEAST_PERCENT), cpu_s: 0.0 })
+    })?;
+    agree(definition, &mut sealing)?;
+    let mut row = Row::new(definition);
+    row.count.insert("messages".to_owned(), moved[0] as u64);
+    row.count.insert("rival_messages".to_owned(), moved[1] as u64);
+    row.qualifies = format!(
+        "AES-128-GCM of 16 KiB messages in bursts of {} KiB, as many on both sides in turns of one length; {}; neighbour: random \
+         cycle of {} KiB on the same core, timed for one lap after each burst; ours: placement as configured; theirs: memcpy of \
+         the C library, then aws-lc in place",
+        (BURST_MESSAGES * MESSAGE_BYTES) >> 10,
+        sealing.areas.about(),
+        SHARED_CYCLE_BYTES >> 10,
+    );
+    Ok(row.measured(definition, &samples.pairs, quick))
+}
+
+/// The neighbour on another core.
+fn apart(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let Some(pinned) = Pinned::first() else {
+        return Err(Stop::Missing(
+            "a second core for the neighbour: this process may use only one".to_owned(),
+        ));
+    };
+    let window = if quick { WINDOW_QUICK } else { WINDOW };
+    let mut sealing = sealing(quick)?;
+    let (ours_full, full) = agree(definition, &mut sealing)?;
     let per_slice = ((SLICE.as_secs_f64() * LOAD / full.seconds.max(ours_full.seconds)) as usize).max(1);
     let alone = || {
         let start = Instant::now();
@@ -169,11 +272,7 @@ pub(super) fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         Ok(Took { seconds: ((free / beside - 1.0) * 100.0).max(LEAST_PERCENT), cpu_s: 0.0 })
     })?;
     drop(neighbour);
-    let (_, checksum, tags) = sealing.all(Side::Ours)?;
-    if (checksum, tags) != sealing.all(Side::Theirs).map(|(_, checksum, tags)| (checksum, tags))? {
-        let rival = "memlift".to_owned();
-        return Err(BenchError::Wrong { name: definition.name.clone(), rival }.into());
-    }
+    agree(definition, &mut sealing)?;
     let mut row = Row::new(definition);
     row.count.insert("messages".to_owned(), moved[0] as u64);
     row.count.insert("rival_messages".to_owned(), moved[1] as u64);
