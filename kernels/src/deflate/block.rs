@@ -183,16 +183,15 @@ impl Writer {
         }
         let mut litlen = [0u8; LITLEN_SYMBOLS];
         let mut distance = [0u8; DISTANCE_SYMBOLS];
-        huffman::lengths(&litlen_counts, 15, &mut litlen);
-        huffman::lengths(&counts.distance[..DISTANCE_SYMBOLS], 15, &mut distance);
+        let mut own_bits = 3 + huffman::lengths::<288>(&litlen_counts, 15, &mut litlen);
+        own_bits += huffman::lengths::<32>(&counts.distance[..DISTANCE_SYMBOLS], 15, &mut distance);
         let header = Header::plan(&litlen, &distance);
-        let mut own_bits = 3 + header.bits;
-        for (symbol, (&count, &bits)) in litlen_counts.iter().zip(&litlen).enumerate() {
-            let extra = if symbol > 256 { LENGTH_EXTRA[symbol - 257] } else { 0 };
-            own_bits += count as usize * (bits + extra) as usize;
+        own_bits += header.bits;
+        for (count, extra) in litlen_counts[257..].iter().zip(LENGTH_EXTRA) {
+            own_bits += *count as usize * extra as usize;
         }
-        for (symbol, (&count, &bits)) in counts.distance.iter().zip(&distance).enumerate() {
-            own_bits += count as usize * (usize::from(bits) + distance_extra(symbol) as usize);
+        for (symbol, &count) in counts.distance[..DISTANCE_SYMBOLS].iter().enumerate() {
+            own_bits += count as usize * distance_extra(symbol) as usize;
         }
 
         let (_, in_hand) = bits.rest();

@@ -90,13 +90,11 @@ impl Header {
                 item(bits as usize, 0);
             }
         }
-        huffman::lengths(&frequencies, 7, &mut header.lengths);
+        header.bits = huffman::lengths::<20>(&frequencies, 7, &mut header.lengths);
         header.order =
             ORDER.iter().rposition(|&symbol| header.lengths[symbol] != 0).map_or(4, |last| (last + 1).max(4));
-        header.bits = 14 + 3 * header.order;
-        for (symbol, (&count, &bits)) in frequencies.iter().zip(&header.lengths).enumerate() {
-            header.bits += count as usize * (bits as usize + extra(symbol));
-        }
+        header.bits += 14 + 3 * header.order;
+        header.bits += (16..=18).map(|symbol| frequencies[symbol] as usize * extra(symbol)).sum::<usize>();
         header
     }
 

@@ -7,15 +7,13 @@
 
 use super::codes::CODE_BITS;
 
-/// The largest alphabet.
-const SYMBOLS: usize = 288;
-
 /// Gives every symbol with a frequency a length of 1 to `limit` bits, the others 0. At least two symbols get a length,
-/// because a decoder may refuse a code of one. The sum of frequencies must fit 22 bits.
-pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
-    debug_assert!(frequencies.len() <= SYMBOLS && lengths.len() == frequencies.len());
+/// because a decoder may refuse a code of one. The sum of frequencies must fit 22 bits, and `N` is more than the number
+/// of symbols. Returns what all of the symbols take in bits.
+pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut [u8]) -> usize {
+    debug_assert!(frequencies.len() < N && lengths.len() == frequencies.len() && limit <= CODE_BITS);
     lengths.fill(0);
-    let mut leaves = [0u32; SYMBOLS];
+    let mut leaves = [0u32; N];
     let mut used = 0;
     for (symbol, &frequency) in frequencies.iter().enumerate() {
         leaves[used] = frequency << 9 | symbol as u32;
@@ -25,17 +23,17 @@ pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
         let first = if used == 1 { (leaves[0] & 511) as usize } else { 0 };
         lengths[first] = 1;
         lengths[usize::from(first == 0)] = 1;
-        return;
+        return if used == 1 { (leaves[0] >> 9) as usize } else { 0 };
     }
-    let mut sorted = [u32::MAX; SYMBOLS + 1];
+    let mut sorted = [u32::MAX; N];
     sort(&leaves[..used], &mut sorted);
     let leaves = sorted;
 
     // Two queues: the leaves in order, and the inner nodes, which arise in order. The rarer front is taken; what the
     // other front is told about its parent meanwhile is overwritten when its turn comes.
-    let mut weight = [u32::MAX; SYMBOLS];
-    let mut parent = [0u16; SYMBOLS];
-    let mut leaf_parent = [0u16; SYMBOLS + 1];
+    let mut weight = [u32::MAX; N];
+    let mut parent = [0u16; N];
+    let mut leaf_parent = [0u16; N];
     let (mut leaf, mut inner) = (0, 0);
     for node in 0..used - 1 {
         let mut sum = 0;
@@ -50,11 +48,11 @@ pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
         }
         weight[node] = sum;
     }
-    let mut depth = [0u8; SYMBOLS];
+    let mut depth = [0u8; N];
     for node in (0..used - 2).rev() {
         depth[node] = depth[parent[node] as usize] + 1;
     }
-    let mut counts = [0u32; SYMBOLS];
+    let mut counts = [0u32; CODE_BITS + 1];
     for leaf in 0..used {
         counts[(depth[leaf_parent[leaf] as usize] as usize + 1).min(limit)] += 1;
     }
@@ -71,17 +69,22 @@ pub fn lengths(frequencies: &[u32], limit: usize, lengths: &mut [u8]) {
         space -= 1;
     }
     // The rarest leaves get the longest codes.
-    let mut leaf = 0;
+    let (mut leaf, mut total) = (0, 0);
     for bits in (1..=limit).rev() {
-        for _ in 0..counts[bits] {
-            lengths[(leaves[leaf] & 511) as usize] = bits as u8;
-            leaf += 1;
+        let next = leaf + counts[bits] as usize;
+        let mut sum = 0;
+        for leaf in &leaves[leaf..next] {
+            lengths[(leaf & 511) as usize] = bits as u8;
+            sum += leaf >> 9;
         }
+        total += sum as usize * bits;
+        leaf = next;
     }
+    total
 }
 
 /// Sorts by frequency, then by symbol. Most frequencies are small: those are counted, the others compared.
-fn sort(leaves: &[u32], sorted: &mut [u32; SYMBOLS + 1]) {
+fn sort(leaves: &[u32], sorted: &mut [u32]) {
     const SMALL: usize = 64;
     if leaves.len() <= 24 {
         let sorted = &mut sorted[..leaves.len()];
@@ -106,37 +109,32 @@ fn sort(leaves: &[u32], sorted: &mut [u32; SYMBOLS + 1]) {
     sorted[large..leaves.len()].sort_unstable();
 }
 
-/// Every byte with its bits in the other order.
-const REVERSED: [u8; 256] = {
-    let mut reversed = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        reversed[byte] = (byte as u8).reverse_bits();
-        byte += 1;
-    }
-    reversed
-};
-
 /// The canonical codes of these lengths, first bit lowest.
 pub fn codes(lengths: &[u8], codes: &mut [u16]) {
-    let mut counts = [0u16; CODE_BITS + 1];
-    for &bits in lengths {
-        counts[bits as usize & 15] += 1;
+    // Neighbours often have the same length: several counters for each, so that they need not wait for each other.
+    let mut counts = [[0u16; CODE_BITS + 1]; 4];
+    for four in lengths.chunks(4) {
+        for (count, &bits) in counts.iter_mut().zip(four) {
+            count[bits as usize & 15] += 1;
+        }
     }
-    counts[0] = 0;
-    // Symbols without a code have eight counters of their own, so that they need not wait for each other.
+    // Codes with their first bit highest, at the top of 16 bits. Those of length 0 are all 0.
     let mut next = [0u16; CODE_BITS + 1 + 8];
+    let mut step = [0u16; CODE_BITS + 1 + 8];
+    let mut code = 0u16;
     for bits in 1..=CODE_BITS {
-        next[bits] = (next[bits - 1] + counts[bits - 1]) << 1;
+        next[bits] = code;
+        step[bits] = 1 << (16 - bits);
+        let count = counts.iter().map(|count| count[bits]).sum::<u16>();
+        code = code.wrapping_add(count.wrapping_mul(step[bits]));
     }
     for (symbol, (code, &bits)) in codes.iter_mut().zip(lengths).enumerate() {
-        let bits = bits as usize & 15;
-        let counter = &mut next[if bits == 0 { CODE_BITS + 1 + (symbol & 7) } else { bits }];
-        let value = *counter;
-        *counter = value + u16::from(bits != 0);
-        let reversed =
-            u16::from(REVERSED[(value & 255) as usize]) << 8 | u16::from(REVERSED[(value >> 8) as usize]);
-        *code = reversed >> ((16 - bits) & 15);
+        let at = if bits == 0 { CODE_BITS + 1 + (symbol & 7) } else { bits as usize & 15 };
+        *code = next[at];
+        next[at] = next[at].wrapping_add(step[at]);
+    }
+    for code in codes {
+        *code = code.reverse_bits();
     }
 }
 
@@ -163,7 +161,9 @@ mod tests {
         for frequencies in [&fibonacci[..], &flat, &skewed, &[0, 0, 9, 0], &[0; 30], &[7, 0, 0]] {
             for limit in [9usize, 12, 15] {
                 let mut bits = vec![0; frequencies.len()];
-                lengths(frequencies, limit, &mut bits);
+                let total = lengths::<288>(frequencies, limit, &mut bits);
+                let sum = frequencies.iter().zip(&bits).map(|(&count, &bits)| count as usize * bits as usize);
+                assert_eq!(total, sum.sum::<usize>());
                 assert!(bits.iter().all(|&bits| bits as usize <= limit));
                 assert_eq!(space(&bits, limit), 1 << limit, "{frequencies:?}");
                 assert!(frequencies.iter().zip(&bits).all(|(&frequency, &bits)| frequency == 0 || bits != 0));
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn sorting_is_by_frequency_then_symbol() {
         let leaves: Vec<u32> = (0..200u32).map(|symbol| (symbol * 7919 % 103 + 1) << 9 | symbol).collect();
-        let mut sorted = [u32::MAX; SYMBOLS + 1];
+        let mut sorted = [u32::MAX; 200];
         sort(&leaves, &mut sorted);
         let mut expected = leaves.clone();
         expected.sort_unstable();

@@ -14,9 +14,9 @@ use super::codes::{MATCH_BYTES, WINDOW_BYTES, literal, matched};
 use super::same::{Same, WIDE_BYTES, Words, eight, extend};
 use crate::Isa;
 
-/// Places in the table: as many slots with [`Way::One`], half as many with [`Way::Two`].
-const PLACES: usize = 1 << PLACE_BITS;
-const PLACE_BITS: u32 = 13;
+/// Slots of the table.
+const SLOTS: usize = 1 << HASH_BITS;
+const HASH_BITS: u32 = 13;
 /// The shortest match that is taken, in bytes: as many as are hashed. Shorter ones save less than they cost.
 const SHORTEST: usize = 5;
 /// The bits of eight bytes that are not hashed.
@@ -33,17 +33,16 @@ pub enum Way {
 
 /// The places of earlier bytes.
 pub struct Matcher {
-    /// With [`Way::Two`] pairs, the older place second.
-    table: Box<[u16; PLACES]>,
+    /// With [`Way::Two`] pairs, the older place second; with [`Way::One`] only the first half is used.
+    table: Box<[u16; 2 * SLOTS]>,
     way: Way,
     /// Whether the CPU has AVX2 and may use it.
     fast: bool,
 }
 
 #[inline(always)]
-fn hash<const TWO: bool>(bytes: u64) -> usize {
-    let bits = if TWO { PLACE_BITS - 1 } else { PLACE_BITS };
-    ((bytes << OTHER_BITS).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (64 - bits)) as usize
+fn hash(bytes: u64) -> usize {
+    ((bytes << OTHER_BITS).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (64 - HASH_BITS)) as usize
 }
 
 /// One search of one buffer. It is passed by value, so that its fields can stay in registers.
@@ -91,12 +90,12 @@ impl<S: Same> Search<'_, S> {
         // SAFETY: a hash is less than the number of slots, and each has its places.
         unsafe {
             if TWO {
-                let slot = self.table.add(2 * hash::<true>(bytes)).cast::<u32>();
+                let slot = self.table.add(2 * hash(bytes)).cast::<u32>();
                 let before = slot.read_unaligned();
                 slot.write_unaligned(before << 16 | at as u32);
                 before
             } else {
-                let slot = self.table.add(hash::<false>(bytes));
+                let slot = self.table.add(hash(bytes));
                 let before = slot.read();
                 slot.write(at as u16);
                 u32::from(before)
@@ -284,12 +283,13 @@ pub fn has_avx2(isa: Isa) -> bool {
 
 impl Matcher {
     pub fn new(isa: Isa) -> Matcher {
-        Matcher { table: Box::new([0; PLACES]), way: Way::Two, fast: has_avx2(isa) }
+        Matcher { table: Box::new([0; 2 * SLOTS]), way: Way::Two, fast: has_avx2(isa) }
     }
 
     /// Forgets all places.
     pub fn clear(&mut self) {
-        self.table.fill(0);
+        let used = if self.way == Way::Two { 2 * SLOTS } else { SLOTS };
+        self.table[..used].fill(0);
     }
 
     /// Slots remember this many places from here on. There are none yet.
@@ -309,9 +309,9 @@ impl Matcher {
         for (at, eight) in bytes.windows(8).enumerate() {
             let eight = u64::from_le_bytes(eight.try_into().unwrap_or_default());
             match self.way {
-                Way::One => self.table[hash::<false>(eight)] = at as u16,
+                Way::One => self.table[hash(eight)] = at as u16,
                 Way::Two => {
-                    let slot = 2 * hash::<true>(eight);
+                    let slot = 2 * hash(eight);
                     self.table[slot + 1] = self.table[slot];
                     self.table[slot] = at as u16;
                 }

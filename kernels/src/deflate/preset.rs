@@ -143,10 +143,10 @@ mod tests {
             }
         }
         let mut bits = [0; LITLEN_SYMBOLS];
-        huffman::lengths(&litlen, LONGEST, &mut bits);
+        huffman::lengths::<288>(&litlen, LONGEST, &mut bits);
         println!("const LITLEN: [u8; LITLEN_SYMBOLS] = {bits:?};");
         let mut bits = [0; DISTANCE_SYMBOLS];
-        huffman::lengths(&distances, LONGEST, &mut bits);
+        huffman::lengths::<32>(&distances, LONGEST, &mut bits);
         println!("const DISTANCE: [u8; DISTANCE_SYMBOLS] = {bits:?};");
     }
 }
