@@ -22,7 +22,9 @@ fn main() -> ExitCode {
             "--json" => options.json = true,
             "--record" => options.record = true,
             _ => {
-                eprintln!("usage: memlift-bench copy|ipc|transform|tour [--only NAME] [--quick] [--json] [--record]");
+                eprintln!(
+                    "usage: memlift-bench copy|ipc|transform|tour [--only NAME] [--quick] [--json] [--record]"
+                );
                 return ExitCode::from(2);
             }
         }

@@ -86,7 +86,9 @@ fn help_and_version_are_no_errors() {
 #[test]
 fn completions_name_every_verb() {
     let script = succeeds(&["completions", "bash"]);
-    for verb in ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config", "dropin"] {
+    for verb in
+        ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config", "dropin"]
+    {
         assert!(script.contains(verb), "{verb}");
     }
 }
@@ -94,9 +96,16 @@ fn completions_name_every_verb() {
 #[test]
 fn doctor_reports_every_section() {
     let report = succeeds(&["doctor"]);
-    for wanted in
-        ["cpu", "memory cgroup", "populate_write", "bare names", "AES-GCM", "Intel DSA", "calibration", "Python"]
-    {
+    for wanted in [
+        "cpu",
+        "memory cgroup",
+        "populate_write",
+        "bare names",
+        "AES-GCM",
+        "Intel DSA",
+        "calibration",
+        "Python",
+    ] {
         assert!(report.contains(wanted), "{wanted}: {report}");
     }
     let document = json(&["doctor", "--json"]);

@@ -72,7 +72,9 @@ mod tests {
             assert_eq!(again, message);
             if bytes > 100 {
                 assert_eq!(lz4.unpack(&packed[..written], &mut again[1..]), Err(Lz4Error::TargetTooSmall));
-                assert!(lz4.unpack(&packed[..written / 2], &mut again).is_err_and(|e| e == Lz4Error::Corrupt));
+                assert!(
+                    lz4.unpack(&packed[..written / 2], &mut again).is_err_and(|e| e == Lz4Error::Corrupt)
+                );
             }
         }
         assert_eq!(lz4.unpack(&[], &mut [0; 9]), Err(Lz4Error::Corrupt));

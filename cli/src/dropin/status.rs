@@ -9,8 +9,8 @@
 use std::fs;
 use std::io::Read;
 
-use memlift_bench::Dropin;
 use memlift::engine::observe::dropin::{PAGE_BYTES, State, View};
+use memlift_bench::Dropin;
 use serde_json::{Value, json};
 
 use super::subject::{self, Subject};

@@ -26,11 +26,11 @@ mod find;
 mod read;
 mod stats;
 
-/// The page of counters of a drop-in, which knows the kernels only; `memlift dropin status` reads it.
-pub use memlift_kernels::counters as dropin;
 pub use decisions::{CacheState, DecisionRecord};
 pub use find::{ObserveError, attach, list};
 pub use layout::{BUCKETS, DECISIONS, Executor, SESSION_NAME_BYTES, SESSIONS, WaitingCounters, bucket_of};
+/// The page of counters of a drop-in, which knows the kernels only; `memlift dropin status` reads it.
+pub use memlift_kernels::counters as dropin;
 pub use page::now_ns;
 pub use read::StatsView;
 pub use sessions::{Role, SessionRow};
