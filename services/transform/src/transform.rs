@@ -158,11 +158,11 @@ impl Transform {
         let message = message(&plan, options, (source, bytes, target, capacity));
         // SAFETY: passed on from the caller; sizes and overlaps were checked.
         unsafe {
-            let decision = self.adapt.decide(self.engine, &message);
             let start_ns = now_ns();
+            let decision = self.adapt.decide(self.engine, &message, start_ns);
             let run = Run { engine: self.engine, scratch: &self.scratch, options, decision };
             let outcome = run.run(&plan, Place { source, bytes, target, capacity })?;
-            self.adapt.learn(self.engine, &message, &decision, now_ns().saturating_sub(start_ns));
+            self.adapt.learn(&message, &decision, start_ns, now_ns());
             Ok(outcome)
         }
     }
@@ -197,7 +197,7 @@ impl Transform {
             return Err(error);
         }
         let outcome = transfer.finish()?;
-        self.adapt.learn(self.engine, &message, &outcome.decision, now_ns().saturating_sub(start_ns));
+        self.adapt.learn(&message, &outcome.decision, start_ns, now_ns());
         Ok(outcome)
     }
 
@@ -212,7 +212,7 @@ impl Transform {
     ) -> Decision {
         let message = message(plan, options, place);
         // SAFETY: passed on from the caller.
-        unsafe { self.adapt.decide(self.engine, &message) }
+        unsafe { self.adapt.decide(self.engine, &message, now_ns()) }
     }
 }
 

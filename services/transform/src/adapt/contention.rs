@@ -13,7 +13,6 @@ use super::knee::Knee;
 use super::perf::Perf;
 use super::resctrl::Resctrl;
 use super::sweep::Sweep;
-use memlift_engine::Engine;
 use memlift_engine::observe::now_ns;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -128,13 +127,12 @@ impl Watch {
         }
     }
 
-    /// A message of `bytes` went through: measures, if it is time.
-    pub fn passed(&self, engine: &Engine, bytes: usize) {
+    /// A message of `bytes` went through and ended at `start_ns`: measures, if it is time.
+    pub fn passed(&self, bytes: usize, start_ns: u64) {
         let passed = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if !self.enabled || passed < BYTES_BETWEEN {
             return;
         }
-        let start_ns = now_ns();
         let next_ns = self.next_ns.load(Ordering::Relaxed);
         if next_ns == 0 {
             // Short-lived users pay nothing.
@@ -163,7 +161,6 @@ impl Watch {
         } else if let Some(level) = tools.source.sample() {
             self.judge(level, start_ns);
         }
-        let _ = engine;
         self.samples.fetch_add(1, Ordering::Relaxed);
         let end_ns = now_ns();
         let cost_ns = end_ns.saturating_sub(start_ns);
@@ -223,7 +220,7 @@ mod tests {
         let watch = Watch::new(0.35, true);
         watch.replace(Box::new(Loud));
         for _ in 0..100 {
-            watch.passed(Engine::global(), 4096);
+            watch.passed(4096, now_ns());
         }
         assert_eq!((watch.samples(), watch.spent_ns()), (0, 0));
         assert!(!watch.contended());

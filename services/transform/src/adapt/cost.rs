@@ -5,7 +5,7 @@
 //!          incumbent with the time since when
 //! Order    an untried store is tried first, twice; then the cheapest, price included, unless the incumbent has not
 //!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
-//!          the second best, if that is not much worse
+//!          the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
 //! Limits   a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
 
 use super::Why;
@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const CLASSES: usize = 40;
 const OPCODES: usize = 6;
 const STAY_NS: u64 = 20_000_000;
-const SWITCH_BELOW: f64 = 0.94;
+const SWITCH_BELOW: f64 = 0.97;
 const TRY_EVERY: u32 = 64;
-const TRY_WITHIN: f64 = 1.5;
+const TRY_ALL_EVERY: u32 = 1024;
+const TRY_WITHIN: f64 = 1.25;
 const TRIES: u32 = 2;
 
 #[derive(Debug, Default)]
@@ -74,10 +75,16 @@ impl Costs {
         }
         let mut ranked = Store::ALL.map(|store| (store, cost(store) * price(store)));
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let [best, second, _] = ranked;
+        let [best, second, third] = ranked;
         let count = slot.count.fetch_add(1, Ordering::Relaxed);
-        if count % TRY_EVERY == TRY_EVERY - 1 && second.1 < best.1 * TRY_WITHIN {
-            return choice(second.0, Why::Tried);
+        if count % TRY_EVERY == TRY_EVERY - 1 {
+            if count % TRY_ALL_EVERY == TRY_ALL_EVERY - 1 {
+                let other = if count / TRY_ALL_EVERY % 2 == 0 { third } else { second };
+                return choice(other.0, Why::Tried);
+            }
+            if second.1 < best.1 * TRY_WITHIN {
+                return choice(second.0, Why::Tried);
+            }
         }
         let incumbent = slot.incumbent.load(Ordering::Relaxed);
         if let Some(&held) = ranked.iter().find(|(store, _)| *store as u32 + 1 == incumbent)
@@ -175,7 +182,7 @@ mod tests {
         let costs = learnt([1000, 3000, 1010]);
         assert_eq!(costs.choose(AT.0, AT.1, 0, |_| 1.0).store, Store::Temporal);
         for _ in 0..40 {
-            costs.learn(AT.0, AT.1, Store::Isolated, 970);
+            costs.learn(AT.0, AT.1, Store::Isolated, 985);
         }
         let choice = costs.choose(AT.0, AT.1, STAY_NS * 9, |_| 1.0);
         assert_eq!((choice.store, choice.why), (Store::Temporal, Why::Held));

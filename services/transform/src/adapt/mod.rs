@@ -40,6 +40,9 @@ use residency::Residency;
 /// Messages below this are not looked at: a look would cost more than it could save.
 pub const GATE_BYTES: usize = 4096;
 
+/// What a footprint counts while nobody was sensed who would mind: stores that are so close to each other are equal.
+const QUIET_WEIGHT: f64 = 0.05;
+
 /// Why a store was taken. The codes are those of the stats page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
@@ -109,8 +112,8 @@ impl Adapt {
     }
 
     /// What a store is multiplied with for what it does to neighbours. The footprints are what it was measured to
-    /// slow a neighbour on the same core by, relative to ordinary stores (`examples/corunner.rs`); a contended cache and a
-    /// small budget make them dear.
+    /// slow a neighbour on the same core by, relative to ordinary stores (`examples/corunner.rs`). In a contended cache
+    /// they cost, the more the smaller the budget is; in a quiet one they only decide where times are about equal.
     fn price(&self, store: Store, contended: bool) -> f64 {
         let footprint = match store {
             Store::Temporal => 1.0,
@@ -118,7 +121,7 @@ impl Adapt {
             Store::Isolated => 0.1,
         };
         let budget = f64::from(self.settings.slowdown_percent.max(1)) / 100.0;
-        let weight = if contended { 1.0 } else { 0.4 } * (0.05 / budget).clamp(0.01, 4.0);
+        let weight = if contended { (0.05 / budget).clamp(0.01, 4.0) } else { QUIET_WEIGHT };
         1.0 + weight * footprint
     }
 
@@ -128,7 +131,7 @@ impl Adapt {
     ///
     /// Source and target of the message are readable for their bytes.
     #[expect(unsafe_code, reason = "looks at lines that the caller vouches for")]
-    pub(crate) unsafe fn decide(&self, engine: &Engine, message: &Message) -> Decision {
+    pub(crate) unsafe fn decide(&self, engine: &Engine, message: &Message, now_ns: u64) -> Decision {
         let contended = self.watch.contended();
         let told = |store, cache| Decision { store, cache, contended, why: Why::Told, predicted_ns: 0.0 };
         let fixed = match self.settings.placement {
@@ -152,7 +155,6 @@ impl Adapt {
         if cached {
             return Decision { why: Why::Cached, ..told(Store::Temporal, CacheState::Hot) };
         }
-        let now_ns = observe::now_ns();
         let choice =
             self.costs.choose(message.opcode, message.bytes, now_ns, |store| self.price(store, contended));
         Decision {
@@ -165,16 +167,17 @@ impl Adapt {
     }
 
     /// Tells how long a message took, and lets the probe have its turn.
-    pub(crate) fn learn(&self, engine: &Engine, message: &Message, decision: &Decision, took_ns: u64) {
+    pub(crate) fn learn(&self, message: &Message, decision: &Decision, start_ns: u64, end_ns: u64) {
         if message.bytes < GATE_BYTES {
             return;
         }
+        let took_ns = end_ns.saturating_sub(start_ns);
         if decision.cache == CacheState::Cold {
             self.costs.learn(message.opcode, message.bytes, decision.store, took_ns);
         }
         observe::record(decision.store.executor(), message.opcode, message.bytes as u64, took_ns, true);
         observe::decide(DecisionRecord {
-            time_ns: observe::now_ns().saturating_sub(took_ns),
+            time_ns: start_ns,
             opcode: message.opcode,
             executor: decision.store.executor(),
             cache_state: decision.cache,
@@ -183,7 +186,7 @@ impl Adapt {
             measured_ns: took_ns,
             reason: decision.why as u16,
         });
-        self.watch.passed(engine, message.bytes);
+        self.watch.passed(message.bytes, end_ns);
     }
 
     /// Takes the place of what measures contention: a source of the operator's own, a counter.

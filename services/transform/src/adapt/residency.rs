@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Is a message in cache? Times loads of a few of its lines.
 //!
-//! Flow     every message of 64 KiB or more, and each eighth smaller one of its size class, is looked at: three lines of
-//!          the source, three of the target; the others take their class's last answer
+//! Flow     a look: three lines of the source, three of the target. Messages of 1 MiB or more are looked at each; of smaller
+//!          ones of a size class the next, then every second, fourth … 32nd, while the answer stays the same; the others
+//!          take their class's last answer. An answer that turns begins anew
+//! Layout   a class: bit 0 the last answer, bits 1–7 the interval (0: never looked), bits 8–31 messages until the next look
 //! Limit    cycles between a cached and an uncached load: measured at the first look on lines that were flushed and
-//!          touched again (some ten microseconds); where they cannot be told apart, the engine's calibration
+//!          touched again (some ten microseconds), a third of the way from the near to the far: the last-level cache
+//!          of a server is nearer to memory, and what lies there is left to what was measured; where they cannot be told apart, the engine's calibration
+//! Large    more than twice what the near caches hold is never cached
 //! Blind    where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
 //!
 //! A message counts as uncached only if at most one of the six lines is cached: streaming what is in cache costs
 //! more than it saves.
 
 use super::Message;
+use super::sweep::second_level_bytes;
 use memlift_engine::Engine;
 use memlift_engine::place::timed_loads;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -19,8 +24,8 @@ const CLASSES: usize = 40;
 const LINES: usize = 3;
 const LINE_BYTES: usize = 64;
 /// From here on every message is looked at.
-const EACH_BYTES: usize = 64 * 1024;
-const EACH_OF: u32 = 8;
+const EACH_BYTES: usize = 1 << 20;
+const INTERVAL_MAX: u32 = 32;
 /// No limit can be told.
 const BLIND: u32 = u32::MAX;
 
@@ -28,7 +33,7 @@ const BLIND: u32 = u32::MAX;
 pub(super) struct Residency {
     /// 0: not measured yet.
     limit_cycles: AtomicU32,
-    /// Per size class: messages since the last look × 2, and the last answer.
+    /// Per size class.
     classes: [AtomicU32; CLASSES],
     turn: AtomicUsize,
 }
@@ -53,9 +58,12 @@ impl Residency {
     pub unsafe fn cached(&self, engine: &Engine, message: &Message, knee_bytes: usize) -> bool {
         let class = &self.classes[(message.bytes.ilog2() as usize).min(CLASSES - 1)];
         let seen = class.load(Ordering::Relaxed);
-        if message.bytes < EACH_BYTES && seen >> 1 != 0 && !(seen >> 1).is_multiple_of(EACH_OF) {
-            class.store(seen + 2, Ordering::Relaxed);
+        if message.bytes < EACH_BYTES && seen >> 8 != 0 {
+            class.store(seen - (1 << 8), Ordering::Relaxed);
             return seen & 1 == 1;
+        }
+        if message.bytes / 2 > knee_bytes.max(second_level_bytes()) {
+            return false;
         }
         let limit = self.limit(engine);
         let fits = message.bytes.saturating_mul(4) <= knee_bytes;
@@ -69,7 +77,7 @@ impl Residency {
             let target = if source == LINES { 0 } else { hot(message.target, message.target_bytes) };
             source + target >= 2
         };
-        class.store((((seen >> 1).wrapping_add(1) % (1 << 20)) << 1) | u32::from(cached), Ordering::Relaxed);
+        class.store(next(seen, cached), Ordering::Relaxed);
         cached
     }
 
@@ -93,6 +101,17 @@ impl Residency {
     }
 }
 
+/// A class after a look.
+fn next(seen: u32, cached: bool) -> u32 {
+    let interval = seen >> 1 & 0x7f;
+    let interval = match interval {
+        0 => 1,
+        _ if (seen & 1 == 1) != cached => 1,
+        _ => (interval * 2).min(INTERVAL_MAX),
+    };
+    (interval - 1) << 8 | interval << 1 | u32::from(cached)
+}
+
 #[expect(unsafe_code, reason = "times loads of lines that the caller vouches for")]
 unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) -> usize {
     let stride = bytes / LINES;
@@ -106,7 +125,7 @@ unsafe fn hot_lines(buffer: *const u8, bytes: usize, turn: usize, limit: u32) ->
     cycles.map_or(LINES, |cycles| cycles.into_iter().filter(|&cycles| cycles <= limit).count())
 }
 
-/// Half way between a load from the first-level cache and one from memory. Lower quartiles, because what disturbs a
+/// A third of the way between a load from the first-level cache and one from memory. Lower quartiles, because what disturbs a
 /// load makes it longer; another line of the page is touched before, so that no page walk is timed.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "flushes and times lines of a buffer of its own")]
@@ -129,10 +148,27 @@ fn measure() -> Option<u32> {
     near.sort_unstable();
     far.sort_unstable();
     let (near, far) = (near[PAGES / 4], far[PAGES / 4]);
-    (far > near * 3 / 2).then_some(near + (far - near) / 2)
+    (far > near * 3 / 2).then_some(near + (far - near) / 3)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn measure() -> Option<u32> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_become_rare_while_the_answer_stays_and_frequent_when_it_turns() {
+        let mut class = 0;
+        let mut intervals = Vec::new();
+        for cached in [false, false, false, false, false, false, false, true, true] {
+            class = next(class, cached);
+            assert_eq!(class & 1 == 1, cached);
+            intervals.push((class >> 8) + 1);
+        }
+        assert_eq!(intervals, [1, 2, 4, 8, 16, 32, 32, 1, 2]);
+    }
 }

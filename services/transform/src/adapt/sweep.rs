@@ -9,6 +9,7 @@
 use super::contention::Contention;
 use super::ring::Ring;
 use std::hint::black_box;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Second-level cache assumed where the kernel does not say.
@@ -24,8 +25,11 @@ pub(super) struct Sweep {
 
 /// Bytes of the second-level cache, as the kernel says.
 pub(super) fn second_level_bytes() -> usize {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
-    text.ok().and_then(|text| parse(text.trim())).unwrap_or(CACHE_BYTES)
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
+        text.ok().and_then(|text| parse(text.trim())).unwrap_or(CACHE_BYTES)
+    })
 }
 
 fn parse(text: &str) -> Option<usize> {
