@@ -64,10 +64,11 @@ enum memlift_format {
     MEMLIFT_ZSTD = 4     /* one frame, RFC 8878 */
 };
 
+/* For deflate, zlib and gzip, in sizes that zlib's level 6 gives, for web pages of up to 16 KiB. */
 enum memlift_effort {
-    MEMLIFT_FAST = 0,    /* deflate: at most 1.28 x the size that zlib's level 6 gives */
-    MEMLIFT_DEFAULT = 1, /* at most 1.09 x */
-    MEMLIFT_SMALL = 2,   /* about the same, or smaller */
+    MEMLIFT_FAST = 0,    /* about 1.28 x */
+    MEMLIFT_DEFAULT = 1, /* about 1.09 x */
+    MEMLIFT_SMALL = 2,   /* the same, or smaller; also for long messages */
     MEMLIFT_ADAPTIVE = 3 /* MEMLIFT_DEFAULT, but MEMLIFT_FAST while the caches are contended */
 };
 

@@ -80,3 +80,102 @@ class Server:
 
 class Slot(Buffer):
     def __len__(self) -> int: ...
+
+Bytes = Buffer
+"""Anything with a contiguous buffer: bytes, bytearray, memoryview, mmap, numpy arrays."""
+Format = Literal["deflate", "zlib", "gzip", "lz4", "zstd"]
+Effort = Literal["fast", "default", "small", "adaptive"]
+
+class Step:
+    """One thing to do on the way. A step that seals does so for one message: its nonce is used up then."""
+
+    @staticmethod
+    def copy() -> Step: ...
+    @staticmethod
+    def crc32c(seed: int = 0) -> Step:
+        """CRC-32C of what passes; seed 0, or the value of the bytes before."""
+    @staticmethod
+    def seal(key: Bytes, nonce: Bytes, aad: Bytes | None = None) -> Step:
+        """AES-GCM: key of 16 or 32 bytes, nonce of 12 (in a framed chain the last five are zero). Raises BadKey."""
+    @staticmethod
+    def open(key: Bytes, nonce: Bytes, tag: Bytes | None = None, aad: Bytes | None = None) -> Step:
+        """The reverse; a framed chain needs no tag."""
+    @staticmethod
+    def pack(format: Format = "gzip", effort: Effort = "default") -> Step: ...
+    @staticmethod
+    def unpack(format: Format = "gzip") -> Step: ...
+
+class Chain:
+    """Steps that run block by block, so that memory is read once and written once.
+
+    Without `block_bytes` the result is what the steps give one after the other: crc32c?, one of {copy, seal, open, pack,
+    unpack, pack + seal, open + unpack}, crc32c?. With it (a multiple of 4096, up to 65536) the result has frames
+    (docs/formats/transform.md): forward crc32c?, pack, seal? or crc32c?, seal; back open?, unpack, crc32c? or open, crc32c?.
+    Raises BadChain.
+    """
+
+    def __new__(cls, steps: Sequence[Step], block_bytes: int | None = None) -> Self: ...
+    def bound(self, source_bytes: int) -> int | None:
+        """Target bytes that always suffice; None for what unpacks."""
+
+class Outcome:
+    data: Any
+    """bytes, or a memoryview of the target."""
+    read: int
+    """Bytes of the source that were read."""
+    written: int
+    """Bytes of the target that were written."""
+    tag: bytes | None
+    """Of sealing, 16 bytes, unless tags are in frames."""
+    crc: int | None
+    """CRC-32C of what was read (in frames: of the plain bytes)."""
+    crc_after: int | None
+    """CRC-32C behind the last step, if there is one in front, too."""
+    store: Literal["temporal", "streaming", "isolated"]
+    why: str
+    contended: bool
+
+class Packer:
+    """One message of deflate, zlib or gzip in pieces. Raises OutOfOrder after `finish`."""
+
+    def __new__(cls, format: Literal["deflate", "zlib", "gzip"] = "gzip", effort: Effort = "default") -> Self: ...
+    def push(self, data: Bytes) -> bytes:
+        """What can be written already; may be empty."""
+    def flush(self) -> bytes:
+        """Enough for a reader to unpack everything up to here."""
+    def finish(self) -> bytes:
+        """The end of the message."""
+
+class Sealer:
+    """One message of AES-GCM in pieces of any size, in order."""
+
+    def __new__(cls, key: Bytes, nonce: Bytes, aad: Bytes | None = None) -> Self: ...
+    def push(self, data: Bytes, out: Any = None) -> Any:
+        """The piece, sealed: as many bytes. `out` must be apart from `data`."""
+    def finish(self) -> bytes:
+        """The tag, 16 bytes."""
+
+class Opener:
+    """The reverse. Nothing of the plaintext can be seen before `finish` has found the tag right."""
+
+    def __new__(cls, key: Bytes, nonce: Bytes, aad: Bytes | None = None) -> Self: ...
+    def push(self, data: Bytes) -> None: ...
+    def finish(self, tag: Bytes) -> bytes:
+        """All of the plaintext. Raises WrongTag; then it was zeroed."""
+
+def copy(op: Step | Chain | Sequence[Step], source: Bytes, target: Any = None, *, bytes_max: int = ...) -> Outcome:
+    """Does `op` while it copies `source` to the start of `target`, or to new bytes.
+
+    bytes_max  without a target: the largest result of unpacking that is accepted (1 GiB)
+
+    Raises the errors of the steps: WrongTag, Corrupt, TargetTooSmall, Incompressible, Overlap, MessageTooLarge, BadChain,
+    OutOfOrder (a nonce that was used), UnsupportedFormat; UnsupportedType for what is no contiguous buffer.
+    """
+
+def crc32c(data: Bytes, seed: int = 0) -> int:
+    """CRC-32C of `data`; seed 0, or the value of the bytes before."""
+
+def explain(
+    operation: Literal["copy", "crc32c", "seal", "open", "pack", "unpack"], source_bytes: int
+) -> dict[str, Any]:
+    """Why messages of this kind and size are placed as they are; "text" says it in words."""

@@ -61,3 +61,43 @@ class RemoteError(Error):
 
     def __str__(self) -> str:
         return f"the handler of {self.operation!r} failed:\n{self.traceback.rstrip()}"
+
+
+class WrongTag(Error, ValueError):
+    """Not what was sealed with this key, nonce and additional data. Nothing of it was given out."""
+
+
+class Corrupt(Error, ValueError):
+    """The packed stream is corrupt, cut off or of another format, or a block does not have its checksum."""
+
+
+class TargetTooSmall(Error, ValueError):
+    """The result does not fit into `out`, or into `bytes_max`. Nothing behind its end was written."""
+
+
+class Incompressible(TargetTooSmall):
+    """The bytes do not get smaller, and `out` has no room for what they get to: send them as they are."""
+
+
+class Overlap(Error, ValueError):
+    """Source and target share bytes without being the same."""
+
+
+class Busy(Error):
+    """All scratch memory of the process is in use."""
+
+
+class BadKey(Error, ValueError):
+    """An AES key has 16 or 32 bytes."""
+
+
+class BadChain(Error, ValueError):
+    """The steps do not follow each other."""
+
+
+class OutOfOrder(Error, RuntimeError):
+    """The call does not fit what was called before: the message is finished, or its nonce was used."""
+
+
+class UnsupportedFormat(Error, ValueError):
+    """This build has no such format, or not for messages in pieces."""

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors: each of the ipc crate's becomes one of the classes in `memlift/errors.py`.
+//! Errors: each of the ipc and transform crates' becomes one of the classes in `memlift/errors.py`.
 
 use memlift::engine::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
+use memlift::transform::Error as TransformError;
 use pyo3::prelude::*;
 
 /// The Python exception for an error.
@@ -32,6 +33,25 @@ pub fn raise(py: Python<'_>, error: Error) -> PyErr {
 /// The handler raised at the server: its traceback travels with the exception.
 fn remote(py: Python<'_>, operation: &str, message: &str) -> PyErr {
     new(py, "RemoteError", (operation.to_owned(), message.to_owned()))
+}
+
+/// The Python exception for an error of a transform.
+pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
+    let class = match &error {
+        TransformError::WrongTag => "WrongTag",
+        TransformError::Corrupt | TransformError::Checksum { .. } => "Corrupt",
+        TransformError::TargetTooSmall { .. } | TransformError::UnpackedTooLarge { .. } => "TargetTooSmall",
+        TransformError::Incompressible { .. } => "Incompressible",
+        TransformError::Overlap => "Overlap",
+        TransformError::TooLong { .. } => "MessageTooLarge",
+        TransformError::Busy { .. } => "Busy",
+        TransformError::Key(_) => "BadKey",
+        TransformError::Chain(_) => "BadChain",
+        TransformError::Order(_) => "OutOfOrder",
+        TransformError::Unsupported { .. } => "UnsupportedFormat",
+        _ => "Error",
+    };
+    new(py, class, (error.to_string(),))
 }
 
 /// Data that cannot be sent.

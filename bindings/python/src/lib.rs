@@ -2,9 +2,10 @@
 //! The Python face: `import memlift`.
 //!
 //! Flow    numpy array, bytes ──`convert`──▶ `Outgoing` ─▶ memlift::ipc ─▶ `Payload` ──`slot`──▶ read-only numpy view
+//!         any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
 //! Order   the GIL is released in every wait and every large copy; signals are looked at while waiting
 //! Owner   a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
-//! Not here the Python-side conveniences (`memlift/ipc.py`) and all decisions.
+//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`) and all decisions.
 #![deny(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -13,9 +14,15 @@ use pyo3::prelude::*;
 mod convert;
 mod client;
 mod errors;
+#[expect(unsafe_code, reason = "borrows memory of Python objects and makes bytes in place")]
+mod memory;
+#[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
+mod pieces;
 mod server;
 #[expect(unsafe_code, reason = "exports pool memory by the buffer protocol")]
 mod slot;
+#[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
+mod transform;
 
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -25,5 +32,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Pipeline>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<slot::Slot>()?;
+    module.add_class::<transform::Step>()?;
+    module.add_class::<transform::PyChain>()?;
+    module.add_class::<transform::Outcome>()?;
+    module.add_class::<pieces::Packer>()?;
+    module.add_class::<pieces::Sealer>()?;
+    module.add_class::<pieces::Opener>()?;
+    module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
+    module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
+    module.add_function(wrap_pyfunction!(transform::explain, module)?)?;
     Ok(())
 }

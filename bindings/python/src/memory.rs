@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of Python objects for transforms: borrowed sources, borrowed targets, and bytes objects that grow into results.
+//!
+//! Flow    any contiguous buffer ──[`Input`]──▶ address and length; `out`, or nothing ──[`Output`]──▶ address and capacity
+//!         ──transform──▶ [`Output::finish`]: a memoryview of `out`, or a new `bytes` without a copy
+//! Owner   a buffer stays exported, and so where it is, until its `Input` or `Output` is dropped. Who changes it from
+//!         another thread meanwhile gets undefined results.
+
+use crate::errors::unsupported;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+use std::marker::PhantomData;
+
+unsafe extern "C" {
+    /// Of the stable interface; `bytesobject.h`.
+    fn _PyBytes_Resize(object: *mut *mut ffi::PyObject, bytes: ffi::Py_ssize_t) -> std::ffi::c_int;
+}
+
+/// Bytes to read.
+pub struct Input {
+    buffer: PyUntypedBuffer,
+}
+
+/// An address that may cross into a section without the GIL.
+#[derive(Clone, Copy)]
+pub struct Span(*mut u8, usize);
+
+// SAFETY: plain numbers; who uses the memory says why that is allowed.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The address.
+    pub fn start(self) -> *mut u8 {
+        self.0
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(self) -> usize {
+        self.1
+    }
+}
+
+impl Input {
+    /// Borrows `object`.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Input> {
+        let py = object.py();
+        let Ok(buffer) = PyUntypedBuffer::get(object) else {
+            let kind = object.get_type().name()?;
+            return Err(unsupported(py, &format!("an object of type {kind}, which has no buffer")));
+        };
+        if !buffer.is_c_contiguous() || buffer.suboffsets().is_some() {
+            return Err(unsupported(py, "an array with gaps (numpy.ascontiguousarray makes one without)"));
+        }
+        Ok(Input { buffer })
+    }
+
+    /// Where it is.
+    pub fn span(&self) -> Span {
+        match self.buffer.len_bytes() {
+            0 => Span(std::ptr::NonNull::dangling().as_ptr(), 0),
+            bytes => Span(self.buffer.buf_ptr().cast(), bytes),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody changes them while the slice is used.
+    pub unsafe fn slice(&self) -> &[u8] {
+        let Span(start, bytes) = self.span();
+        // SAFETY: contiguous, exported as long as `self` lives; the rest is the caller's word.
+        unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+}
+
+/// Bytes to write.
+pub enum Output<'py> {
+    /// The caller's.
+    Borrowed { buffer: PyUntypedBuffer, object: Bound<'py, PyAny> },
+    /// A bytes object that nobody else knows yet.
+    Fresh(Fresh<'py>),
+}
+
+/// See [`Output::Fresh`].
+pub struct Fresh<'py> {
+    object: *mut ffi::PyObject,
+    bytes: usize,
+    /// Proof that the GIL is held wherever this is dropped.
+    gil: PhantomData<Python<'py>>,
+}
+
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the GIL is held (`gil`), and the reference is ours; null is allowed.
+        unsafe { ffi::Py_XDECREF(self.object) };
+    }
+}
+
+impl<'py> Output<'py> {
+    /// The caller's `out`, or a new object of `bytes` bytes.
+    pub fn new(py: Python<'py>, out: Option<&Bound<'py, PyAny>>, bytes: usize) -> PyResult<Output<'py>> {
+        let Some(object) = out else { return Output::fresh(py, bytes) };
+        let Ok(buffer) = PyUntypedBuffer::get(object) else {
+            return Err(unsupported(py, "out, which has no buffer: give a bytearray or an array"));
+        };
+        if buffer.readonly() || !buffer.is_c_contiguous() || buffer.suboffsets().is_some() {
+            return Err(unsupported(py, "out, which is read-only or has gaps: give a bytearray or an array"));
+        }
+        Ok(Output::Borrowed { buffer, object: object.clone() })
+    }
+
+    fn fresh(py: Python<'py>, bytes: usize) -> PyResult<Output<'py>> {
+        let length =
+            isize::try_from(bytes).map_err(|_| PyValueError::new_err("more bytes than memory has"))?;
+        // SAFETY: the GIL is held; the bytes of the new object are not initialized and nobody sees it before `finish`.
+        let object = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null(), length) };
+        if object.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(Output::Fresh(Fresh { object, bytes, gil: PhantomData }))
+    }
+
+    /// Where it is.
+    pub fn span(&self) -> Span {
+        match self {
+            Output::Borrowed { buffer, .. } if buffer.len_bytes() == 0 => {
+                Span(std::ptr::NonNull::dangling().as_ptr(), 0)
+            }
+            Output::Borrowed { buffer, .. } => Span(buffer.buf_ptr().cast(), buffer.len_bytes()),
+            // SAFETY: a bytes object that is ours alone.
+            Output::Fresh(fresh) => unsafe { Span(ffi::PyBytes_AsString(fresh.object).cast(), fresh.bytes) },
+        }
+    }
+
+    /// Its first `written` bytes as a Python object: all of a fresh one must have been written.
+    pub fn finish(self, py: Python<'py>, written: usize) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Output::Borrowed { buffer, object } => {
+                let all = PyMemoryView::from(&object)?;
+                // A memoryview of an array with an empty dimension cannot be cast.
+                if buffer.len_bytes() == 0 {
+                    return Ok(PyBytes::new(py, b"").into_any());
+                }
+                let bytes = all.call_method1("cast", ("B",))?;
+                bytes.get_item(PySlice::new(py, 0, written as isize, 1))
+            }
+            Output::Fresh(mut fresh) => {
+                let mut object = std::mem::replace(&mut fresh.object, std::ptr::null_mut());
+                if written != fresh.bytes
+                    // SAFETY: ours alone, with one reference; on failure it is freed and `object` set to null.
+                    && unsafe { _PyBytes_Resize(&raw mut object, written as isize) } != 0
+                {
+                    return Err(PyErr::fetch(py));
+                }
+                // SAFETY: a new reference.
+                Ok(unsafe { Bound::from_owned_ptr(py, object) })
+            }
+        }
+    }
+}
