@@ -15,7 +15,7 @@ use std::cell::RefCell;
 
 /// What libdeflate does not refuse: symbols that stand for nothing in the standard, codes that nobody uses, the header's
 /// own checksum, a window that is smaller than what distances need.
-const LENIENT: [&str; 9] = [
+pub(crate) const LENIENT: [&str; 10] = [
     "invalid literal/length code",
     "invalid distance code",
     "too many length or distance symbols",
@@ -25,6 +25,8 @@ const LENIENT: [&str; 9] = [
     "invalid code -- missing end-of-block",
     "header crc mismatch",
     "invalid distance too far back",
+    // zlib-rs overwrites what it said at first.
+    "repeated call with bad state",
 ];
 
 thread_local! {

@@ -2,7 +2,7 @@
 //! Every target over its seeds, and over seeds changed at random.
 //!
 //! `MEMLIFT_FUZZ_CASES` (400) says how many, `MEMLIFT_FUZZ_SEED` where they begin. What fails is printed as bytes, which go
-//! into the seeds of the target once the fault is gone.
+//! into the seeds of the target once the fault is gone; what kills the process lies in the file that `MEMLIFT_FUZZ_KEEP` names.
 
 use memlift_fuzz::mutate::{Random, mutated};
 use memlift_fuzz::{TARGETS, Target};
@@ -13,6 +13,9 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn try_one(target: &Target, data: &[u8], case: &str) {
+    if let Ok(path) = std::env::var("MEMLIFT_FUZZ_KEEP") {
+        std::fs::write(path, data).expect("MEMLIFT_FUZZ_KEEP names a file that can be written");
+    }
     if catch_unwind(|| (target.run)(data)).is_err() {
         let text: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
         panic!("target {} fails at {case}: {} bytes {text}", target.name, data.len());
