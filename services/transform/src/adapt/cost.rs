@@ -3,7 +3,7 @@
 //!
 //! Layout   per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
 //!          incumbent with the time since when
-//! Order    an untried store is tried first, twice; then the cheapest, price included, unless the incumbent has not
+//! Order    an untried store is tried first, [`TRIES`] times; then the cheapest, price included, unless the incumbent has not
 //!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
 //!          the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
 //! Limits   a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
@@ -20,7 +20,11 @@ const SWITCH_BELOW: f64 = 0.97;
 const TRY_EVERY: u32 = 64;
 const TRY_ALL_EVERY: u32 = 1024;
 const TRY_WITHIN: f64 = 1.25;
-const TRIES: u32 = 2;
+const TRIES: u32 = 4;
+/// What puts a store behind every affordable one, whose prices are at most 5.
+const UNAFFORDABLE: f64 = 8.0;
+/// However dear its footprint is, the fastest store gives way only to one that is at most so much slower.
+const OWN_TIME_MAX: f64 = 1.15;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -73,7 +77,11 @@ impl Costs {
         if let Some(store) = Store::ALL.into_iter().find(untried) {
             return choice(store, Why::Tried);
         }
-        let mut ranked = Store::ALL.map(|store| (store, cost(store) * price(store)));
+        let fastest = Store::ALL.into_iter().map(cost).fold(f64::INFINITY, f64::min);
+        let mut ranked = Store::ALL.map(|store| {
+            let affordable = cost(store) <= fastest * OWN_TIME_MAX;
+            (store, if affordable { cost(store) * price(store) } else { cost(store) * UNAFFORDABLE })
+        });
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
         let [best, second, third] = ranked;
         let count = slot.count.fetch_add(1, Ordering::Relaxed);
@@ -152,20 +160,20 @@ mod tests {
     fn everything_is_tried_then_the_cheapest_is_taken() {
         let costs = Costs::default();
         let mut tried = [0; 3];
-        for _ in 0..6 {
+        for _ in 0..3 * TRIES {
             let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
             assert_eq!(choice.why, Why::Tried);
             tried[choice.store as usize] += 1;
             costs.learn(AT.0, AT.1, choice.store, 1000 + choice.store as u64 * 500);
         }
-        assert_eq!(tried, [2, 2, 2]);
+        assert_eq!(tried, [TRIES; 3]);
         let choice = costs.choose(AT.0, AT.1, 0, |_| 1.0);
         assert_eq!((choice.store, choice.why), (Store::Temporal, Why::TemporalFaster));
     }
 
     #[test]
     fn a_price_on_the_footprint_turns_the_choice_only_after_the_least_stay() {
-        let costs = learnt([1000, 1100, 1200]);
+        let costs = learnt([1000, 1100, 1140]);
         let choose = |now_ns, weight: f64| {
             costs.choose(AT.0, AT.1, now_ns, |store| 1.0 + weight * [1.0, 0.5, 0.0][store as usize])
         };
@@ -175,6 +183,13 @@ mod tests {
         let turned = choose(STAY_NS * 2, 0.5);
         assert_eq!((turned.store, turned.why), (Store::Isolated, Why::Contended));
         assert_eq!(choose(STAY_NS * 2 + 1, 0.0).store, Store::Isolated, "it stays for a while");
+    }
+
+    #[test]
+    fn no_footprint_is_worth_much_of_our_own_time() {
+        let costs = learnt([1600, 1000, 1300]);
+        let choice = costs.choose(AT.0, AT.1, 0, |store| 1.0 + 4.0 * [1.0, 0.6, 0.1][store as usize]);
+        assert_eq!(choice.store, Store::Streaming);
     }
 
     #[test]
