@@ -87,7 +87,7 @@ impl Costs {
         let count = slot.count.fetch_add(1, Ordering::Relaxed);
         if count % TRY_EVERY == TRY_EVERY - 1 {
             if count % TRY_ALL_EVERY == TRY_ALL_EVERY - 1 {
-                let other = if count / TRY_ALL_EVERY % 2 == 0 { third } else { second };
+                let other = if (count / TRY_ALL_EVERY).is_multiple_of(2) { third } else { second };
                 return choice(other.0, Why::Tried);
             }
             if second.1 < best.1 * TRY_WITHIN {
