@@ -61,3 +61,12 @@ impl Dropin {
         found.canonicalize().ok()
     }
 }
+
+/// Those that are built, as arguments of the scripts of bench and tour.
+pub(crate) fn arguments() -> Vec<String> {
+    [("--libz", Dropin::Libz), ("--provider", Dropin::OpenSsl)]
+        .into_iter()
+        .filter_map(|(flag, dropin)| Some([flag.to_owned(), dropin.find()?.display().to_string()]))
+        .flatten()
+        .collect()
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] and [`transform`] measure here, [`ipc`] lets Python
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] and [`transform`] measure here, [`scripted`] lets Python
 //!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
@@ -21,7 +21,6 @@ mod dropins;
 mod error;
 #[expect(unsafe_code, reason = "takes over the descriptors that its parent left open")]
 mod contender;
-mod ipc;
 mod machine;
 #[expect(unsafe_code, reason = "calls the engine on raw memory")]
 mod ours;
@@ -32,9 +31,11 @@ mod record;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
 mod reference;
 mod row;
+mod scripted;
 mod statistics;
 mod tour;
 mod transform;
+mod zlib_h;
 
 pub use contender::child;
 pub use definition::Definition;
@@ -88,7 +89,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
     let failed = match service {
         "copy" => copy::run(&definitions, options, &mut sink)?,
         "transform" => transform::run(&definitions, options, &mut sink)?,
-        _ => ipc::run(&definitions, options, &mut sink)?,
+        _ => scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &definitions, options, &mut sink)?,
     };
     let rows = sink.finish();
     if options.record && !options.quick {

@@ -9,7 +9,7 @@
 //! Owner    a library that crashes takes its child with it and nobody else
 //! Not here a verdict with a bound: `memlift bench transform` has those
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::Bound;
 use crate::contender::CHILD_ARGUMENT;
+use crate::zlib_h::{DeflateInit2, End, InflateInit2, Run, Stream, Z_FINISH, Z_STREAM_END, stream};
 use crate::{BenchError, Dropin, median};
 
 const MESSAGE_BYTES: usize = 16 << 10;
@@ -171,55 +172,9 @@ fn time(mut work: impl FnMut() -> Result<usize, String>) -> Result<Taken, String
     Ok(Taken { us: median(samples), bytes })
 }
 
-/// z_stream of zlib.h.
-#[repr(C)]
-struct ZStream {
-    next_in: *const u8,
-    avail_in: c_uint,
-    total_in: c_ulong,
-    next_out: *mut u8,
-    avail_out: c_uint,
-    total_out: c_ulong,
-    msg: *const c_char,
-    state: *mut c_void,
-    zalloc: *mut c_void,
-    zfree: *mut c_void,
-    opaque: *mut c_void,
-    data_type: c_int,
-    adler: c_ulong,
-    reserved: c_ulong,
-}
-
-fn z_stream(source: &[u8], target: &mut [u8]) -> ZStream {
-    ZStream {
-        next_in: source.as_ptr(),
-        avail_in: source.len() as c_uint,
-        total_in: 0,
-        next_out: target.as_mut_ptr(),
-        avail_out: target.len() as c_uint,
-        total_out: 0,
-        msg: ptr::null(),
-        state: ptr::null_mut(),
-        zalloc: ptr::null_mut(),
-        zfree: ptr::null_mut(),
-        opaque: ptr::null_mut(),
-        data_type: 0,
-        adler: 0,
-        reserved: 0,
-    }
-}
-
-type ZInit =
-    unsafe extern "C" fn(*mut ZStream, c_int, c_int, c_int, c_int, c_int, *const c_char, c_int) -> c_int;
-type ZInflateInit = unsafe extern "C" fn(*mut ZStream, c_int, *const c_char, c_int) -> c_int;
-type ZRun = unsafe extern "C" fn(*mut ZStream, c_int) -> c_int;
-type ZEnd = unsafe extern "C" fn(*mut ZStream) -> c_int;
-
-const Z_FINISH: c_int = 4;
-const Z_STREAM_END: c_int = 1;
 const GZIP_BITS: c_int = 15 + 16;
 const ZLIB_VERSION: &CStr = c"1.2.11";
-const Z_BYTES: c_int = size_of::<ZStream>() as c_int;
+const Z_BYTES: c_int = size_of::<Stream>() as c_int;
 
 fn open(path: &OsString) -> Result<&'static Library, String> {
     // SAFETY: a shared library of this machine that the user's own program loads too; this process is made for
@@ -234,17 +189,17 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
     // SAFETY: the types are those that zlib.h declares for these names.
     let (init, run, end, open, unpack, close) = unsafe {
         (
-            library.get::<ZInit>(b"deflateInit2_").map_err(wanting)?,
-            library.get::<ZRun>(b"deflate").map_err(wanting)?,
-            library.get::<ZEnd>(b"deflateEnd").map_err(wanting)?,
-            library.get::<ZInflateInit>(b"inflateInit2_").map_err(wanting)?,
-            library.get::<ZRun>(b"inflate").map_err(wanting)?,
-            library.get::<ZEnd>(b"inflateEnd").map_err(wanting)?,
+            library.get::<DeflateInit2>(b"deflateInit2_").map_err(wanting)?,
+            library.get::<Run>(b"deflate").map_err(wanting)?,
+            library.get::<End>(b"deflateEnd").map_err(wanting)?,
+            library.get::<InflateInit2>(b"inflateInit2_").map_err(wanting)?,
+            library.get::<Run>(b"inflate").map_err(wanting)?,
+            library.get::<End>(b"inflateEnd").map_err(wanting)?,
         )
     };
     let mut packed = vec![0; 2 * MESSAGE_BYTES];
     let mut pack = || {
-        let mut stream = z_stream(message, &mut packed);
+        let mut stream = stream(message, &mut packed);
         // SAFETY: the stream is laid out as zlib.h says and describes buffers that live until deflateEnd.
         let result = unsafe {
             match init(&mut stream, 6, 8, GZIP_BITS, 8, 0, ZLIB_VERSION.as_ptr(), Z_BYTES) {
@@ -264,7 +219,7 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
     };
     let taken = time(&mut pack)?;
     let mut whole = vec![0; MESSAGE_BYTES];
-    let mut stream = z_stream(&packed[..taken.bytes], &mut whole);
+    let mut stream = stream(&packed[..taken.bytes], &mut whole);
     // SAFETY: as above.
     let result = unsafe {
         let opened = open(&mut stream, GZIP_BITS, ZLIB_VERSION.as_ptr(), Z_BYTES);

@@ -20,7 +20,6 @@ mod fused;
 #[expect(unsafe_code, reason = "calls ISA-L, a C library")]
 mod isal;
 mod neighbour;
-pub(crate) mod nginx;
 #[expect(unsafe_code, reason = "calls libcrypto, a C library")]
 mod openssl;
 #[expect(unsafe_code, reason = "calls memlift on raw memory")]
@@ -36,7 +35,7 @@ use self::adaptive::Phase;
 use self::pack::Pack;
 use crate::definition::Definition;
 use crate::row::Sink;
-use crate::{BenchError, Options, Row};
+use crate::{BenchError, Options, Row, dropins, scripted};
 
 /// What a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +124,9 @@ pub(crate) fn run(
             }
         }));
     }
-    failed += nginx::run(&nginx, options, sink)?;
+    if !nginx.is_empty() {
+        failed += scripted::run("engines/nginx/nginx_bench.py", dropins::arguments(), &nginx, options, sink)?;
+    }
     Ok(failed)
 }
 

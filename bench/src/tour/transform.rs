@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::TourOptions;
 use crate::BenchError;
+use crate::dropins;
 use crate::python::Script;
 use crate::row::three_digits;
-use crate::transform::nginx;
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -49,7 +49,11 @@ struct Entry {
 /// Runs the chapter; gives whether what could be had ran and was right.
 pub(super) fn run(options: &TourOptions) -> Result<bool, BenchError> {
     let (mut about, mut entries, mut remarks) = (None, Vec::new(), Vec::new());
-    let script = Script { path: "tour/transform_chapter.py", arguments: nginx::arguments(options.quick) };
+    let mut arguments = dropins::arguments();
+    if options.quick {
+        arguments.push("--quick".to_owned());
+    }
+    let script = Script { path: "tour/transform_chapter.py", arguments };
     let ended = script.run(|value: Value| {
         if options.json {
             println!("{value}");

@@ -30,7 +30,7 @@ type CtrlFn = unsafe extern "C" fn(Handle, c_int, c_int, *mut c_void) -> c_int;
 /// libcrypto.so.3.
 #[derive(Debug)]
 pub struct Libcrypto {
-    library: Library,
+    libcrypto: Library,
     /// Its version as it states it.
     pub version: String,
 }
@@ -49,15 +49,15 @@ impl Libcrypto {
     pub fn open() -> Result<Libcrypto, String> {
         let missing = |error| format!("libcrypto.so.3 is missing: sudo apt install libssl3 ({error})");
         // SAFETY: loading the system's libcrypto runs its initialisation, which is made for this; it is never unloaded.
-        let library = unsafe { Library::new("libcrypto.so.3") }.map_err(missing)?;
+        let libcrypto = unsafe { Library::new("libcrypto.so.3") }.map_err(missing)?;
         // SAFETY: the type is that of crypto.h; the text is static.
         let version = unsafe {
-            let version = library
+            let version = libcrypto
                 .get::<unsafe extern "C" fn(c_int) -> *const c_char>(b"OpenSSL_version")
                 .map_err(missing)?;
             CStr::from_ptr(version(0)).to_string_lossy().into_owned()
         };
-        Ok(Libcrypto { library, version })
+        Ok(Libcrypto { libcrypto, version })
     }
 
     /// An AES-128-GCM context with this key, that seals or opens.
@@ -116,7 +116,7 @@ impl Libcrypto {
     /// `T` is the type of the function that has this name.
     unsafe fn symbol<T: Copy>(&self, name: &[u8]) -> Result<T, String> {
         // SAFETY: the caller's promise.
-        unsafe { self.library.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
+        unsafe { self.libcrypto.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
     }
 
     /// # Safety

@@ -9,48 +9,19 @@
 //!
 //! Source: nginx, ngx_http_gzip_filter_module.c (sizes); zlib.h (layout of z_stream).
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 
 use libloading::os::unix::Library;
 
 use crate::BenchError;
+use crate::zlib_h::{DeflateInit2, End, InflateInit2, Run, Stream, Z_FINISH, Z_STREAM_END, stream};
 
-const Z_FINISH: c_int = 4;
 const Z_OK: c_int = 0;
-const Z_STREAM_END: c_int = 1;
 const Z_DEFLATED: c_int = 8;
 const GZIP_WINDOW_BITS: c_int = 16;
 const LEVEL: c_int = 6;
-
-type Alloc = unsafe extern "C" fn(*mut c_void, c_uint, c_uint) -> *mut c_void;
-type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
-
-/// z_stream.
-#[repr(C)]
-struct Stream {
-    next_in: *const u8,
-    avail_in: c_uint,
-    total_in: c_ulong,
-    next_out: *mut u8,
-    avail_out: c_uint,
-    total_out: c_ulong,
-    msg: *const c_char,
-    state: *mut c_void,
-    zalloc: Option<Alloc>,
-    zfree: Option<Free>,
-    opaque: *mut c_void,
-    data_type: c_int,
-    adler: c_ulong,
-    reserved: c_ulong,
-}
-
-type DeflateInit2 =
-    unsafe extern "C" fn(*mut Stream, c_int, c_int, c_int, c_int, c_int, *const c_char, c_int) -> c_int;
-type InflateInit2 = unsafe extern "C" fn(*mut Stream, c_int, *const c_char, c_int) -> c_int;
-type Run = unsafe extern "C" fn(*mut Stream, c_int) -> c_int;
-type End = unsafe extern "C" fn(*mut Stream) -> c_int;
 
 /// libz.so.1.
 #[derive(Clone, Copy, Debug)]
@@ -156,25 +127,6 @@ impl Zlib {
 
 fn failed(what: &'static str, code: c_int) -> BenchError {
     BenchError::Engine { reason: format!("zlib's {what} gave {code}") }
-}
-
-fn stream(source: &[u8], target: &mut [u8]) -> Stream {
-    Stream {
-        next_in: source.as_ptr(),
-        avail_in: source.len() as c_uint,
-        total_in: 0,
-        next_out: target.as_mut_ptr(),
-        avail_out: target.len() as c_uint,
-        total_out: 0,
-        msg: ptr::null(),
-        state: ptr::null_mut(),
-        zalloc: None,
-        zfree: None,
-        opaque: ptr::null_mut(),
-        data_type: 0,
-        adler: 0,
-        reserved: 0,
-    }
 }
 
 /// Window bits and memory level for a response of known length.

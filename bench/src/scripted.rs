@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench ipc`: Python measures (engines/ipc/ipc_bench.py), this side judges.
+//! Rows that a Python script measures: it gives one line per row, this side judges.
 //!
 //! Flow     definitions ─▶ `--row NAME RIVAL` ─▶ one JSON line per row: pairs of seconds, counts, CPU-seconds, or
 //!          why not ─▶ statistics ─▶ row
-//! Not here how a row is measured
+//! Not here how a row is measured; which rows there are
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::python::Script;
 use crate::row::Sink;
 use crate::{BenchError, CpuSeconds, Options, Row, Verdict};
 
-/// What ipc_bench.py says about a row.
+/// What a script says about a row.
 #[derive(Debug, Deserialize)]
 struct Line {
     name: String,
@@ -38,13 +38,14 @@ struct Line {
     error: Option<String>,
 }
 
-/// Measures the rows; gives how many failed.
+/// Lets the script at `path` (below bench/) measure the rows; gives how many failed.
 pub(crate) fn run(
+    path: &'static str,
+    mut arguments: Vec<String>,
     definitions: &[Definition],
     options: &Options,
     sink: &mut Sink,
 ) -> Result<usize, BenchError> {
-    let mut arguments = Vec::new();
     for row in definitions {
         arguments.extend(["--row".to_owned(), row.name.clone(), row.rival.clone()]);
     }
@@ -52,7 +53,7 @@ pub(crate) fn run(
         arguments.push("--quick".to_owned());
     }
     let (mut failed, mut seen) = (0, Vec::new());
-    Script { path: "engines/ipc/ipc_bench.py", arguments }.run(|value| {
+    Script { path, arguments }.run(|value| {
         let Some((definition, row)) = judge(definitions, value, options.quick) else { return };
         failed += usize::from(row.qualifies.starts_with("failed: "));
         seen.push((definition.name.clone(), definition.rival.clone()));
@@ -60,13 +61,13 @@ pub(crate) fn run(
     })?;
     for row in definitions.iter().filter(|row| !seen.contains(&(row.name.clone(), row.rival.clone()))) {
         failed += 1;
-        sink.push(Row::failed(row, "ipc_bench.py gave no line for it"));
+        sink.push(Row::failed(row, &format!("{path} gave no line for it")));
     }
     Ok(failed)
 }
 
 /// The row that a line makes, with its definition; None for a line about nothing that was asked for.
-pub(crate) fn judge(definitions: &[Definition], value: Value, quick: bool) -> Option<(&Definition, Row)> {
+fn judge(definitions: &[Definition], value: Value, quick: bool) -> Option<(&Definition, Row)> {
     let line: Line = serde_json::from_value(value).ok()?;
     let definition = definitions.iter().find(|row| row.name == line.name && row.rival == line.rival)?;
     if let Some(reason) = line.missing {
