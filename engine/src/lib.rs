@@ -29,6 +29,8 @@ pub mod observe;
 pub mod complete;
 #[cfg(all(feature = "transform", not(loom)))]
 pub mod codec;
+#[cfg(feature = "persist")]
+pub mod persist;
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "executes raw addresses that submitters vouch for")]
 pub mod run;

@@ -32,6 +32,9 @@ pub mod aead;
 pub mod deflate;
 #[cfg(feature = "lz4")]
 pub mod lz4;
+#[cfg(feature = "persist")]
+#[expect(unsafe_code, reason = "stores past the caches and writes lines back by address")]
+pub mod persist;
 #[cfg(feature = "zstd")]
 pub mod zstd;
 mod isa;

@@ -65,6 +65,9 @@ statuses! {
     BAD_FORMAT = 0x44, "format or effort not supported by this backend";
     BAD_OPERAND = 0x45, "the operand block is of another opcode, version or size";
     NO_SCRATCH = 0x46, "no memory for the private copies that the operation works on";
+    TORN_RECORD = 0x47, "the log record is torn, spoilt or of another pool: nothing was stored";
+    STALE_RECORD = 0x48, "the log record belongs to another position, such as an earlier round of the log: nothing was stored";
+    RECORD_RANGE = 0x49, "the log record is of another kind, or an entry leaves the record or the heap: nothing was stored";
     ABANDONED = 0x7f, "not attempted: an earlier member of the batch failed before a fence";
 }
 
@@ -108,13 +111,15 @@ pub struct Completion {
     /// Reserved, 0.
     pub reserved: u8,
     /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and
-    /// UNPACK bytes of the source read (UNPACK stops at the stream's end, which may lie before the source's).
+    /// UNPACK bytes of the source read (UNPACK stops at the stream's end, which may lie before the source's); for
+    /// LOG_APPLY bytes stored to the heap.
     pub bytes_completed: u32,
     /// Address that faulted.
     pub fault_address: u64,
-    /// CRC value (u64 at 16), delta record size (u32 at 16), or bytes that PACK or UNPACK wrote (u64 at 16).
+    /// CRC value (u64 at 16; of LOG_APPEND and PAGE_COPY too), delta record size (u32 at 16), bytes that PACK or
+    /// UNPACK wrote (u64 at 16), or the sequence of the record that LOG_APPLY applied (u64 at 16).
     pub value: u64,
-    /// Operation specific.
+    /// LOG_APPLY: bytes of the record, to where the next one starts.
     pub value2: u64,
 }
 
@@ -158,6 +163,16 @@ impl Completion {
     /// PACK, UNPACK: bytes written to the target.
     pub const fn target_bytes(&self) -> u64 {
         self.value
+    }
+
+    /// LOG_APPLY: the sequence of the record.
+    pub const fn sequence(&self) -> u64 {
+        self.value
+    }
+
+    /// LOG_APPLY: bytes of the record.
+    pub const fn record_bytes(&self) -> u64 {
+        self.value2
     }
 
     /// DELTA_CREATE: bytes of the record written.

@@ -94,6 +94,14 @@ opcodes! {
     PACK = 0x92, "pack";
     /// memlift: decompresses; the record says to how many bytes. See [`PackBlock`](crate::PackBlock).
     UNPACK = 0x93, "unpack";
+    /// memlift: checksums a log record and stores it past the caches; see [`AppendBlock`](crate::AppendBlock).
+    LOG_APPEND = 0xa0, "log_append";
+    /// memlift: checks a log record, then stores its entries to a heap; see [`ApplyBlock`](crate::ApplyBlock).
+    LOG_APPLY = 0xa1, "log_apply";
+    /// memlift: copies lines of a page past the caches; see [`PageCopyBlock`](crate::PageCopyBlock).
+    PAGE_COPY = 0xa2, "page_copy";
+    /// memlift: stores the head of a log lane past the caches; see [`ResetBlock`](crate::ResetBlock).
+    LOG_RESET = 0xa3, "log_reset";
 }
 
 impl Opcode {
@@ -253,6 +261,31 @@ impl Descriptor {
     /// UNPACK of `size` packed bytes; the rest as for [`pack`](Descriptor::pack).
     pub const fn unpack(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::UNPACK, source, target, size, block)
+    }
+
+    /// LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
+    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum.
+    pub const fn log_append(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::LOG_APPEND, source, target, size, block)
+    }
+
+    /// LOG_APPLY of the record at `source` (aligned to 8), of which `size` bytes may be read, to the heap at `target`
+    /// (aligned to 64); `block` is the address of an [`ApplyBlock`](crate::ApplyBlock).
+    pub const fn log_apply(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::LOG_APPLY, source, target, size, block)
+    }
+
+    /// PAGE_COPY of lines of the 4096 bytes at `source` to those at `target`, both aligned to 64; `block` is the
+    /// address of a [`PageCopyBlock`](crate::PageCopyBlock).
+    pub const fn page_copy(source: u64, target: u64, block: u64) -> Descriptor {
+        let bytes = crate::operand::log::PAGE_BYTES as u32;
+        Descriptor::with_operand(Opcode::PAGE_COPY, source, target, bytes, block)
+    }
+
+    /// LOG_RESET of the 64 bytes at `target` (aligned to 64); `block` is the address of a
+    /// [`ResetBlock`](crate::ResetBlock), which has the new bytes.
+    pub const fn log_reset(target: u64, block: u64) -> Descriptor {
+        Descriptor::with_operand(Opcode::LOG_RESET, 0, target, limits::CACHE_LINE_BYTES as u32, block)
     }
 
     /// What is to be done.

@@ -23,4 +23,6 @@ pub mod operand;
 pub use backend::{Backend, Busy, Capabilities};
 pub use completion::{Completion, Status};
 pub use descriptor::{Descriptor, Flags, Opcode};
-pub use operand::{Effort, Format, PackBlock, SealBlock, StridedCopy};
+pub use operand::{
+    AppendBlock, ApplyBlock, Effort, Format, PackBlock, PageCopyBlock, ResetBlock, SealBlock, StridedCopy,
+};

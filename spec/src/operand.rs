@@ -5,12 +5,18 @@
 //! Layout  every block starts with u8 opcode (equal to the descriptor's) · u8 version · u16 bytes of the
 //!         block · u32 reserved, so that a backend can refuse what it does not know.
 //! Owner   lent to the backend until completion, like the buffers.
-//! Not here the blocks of SEAL, OPEN, PACK and UNPACK: see `operand/seal` and `operand/pack`
+//! Not here the blocks of SEAL, OPEN, PACK and UNPACK: see `operand/seal` and `operand/pack`; those of LOG_APPEND,
+//!         LOG_APPLY, PAGE_COPY and LOG_RESET: see `operand/persist`, and `operand/log` for the record
 
+pub mod log;
 mod pack;
+mod persist;
 mod seal;
 
 pub use pack::{Effort, Format, PackBlock};
+pub use persist::{
+    AppendBlock, ApplyBlock, HINT_CHECKSUM, HINT_STORE_FENCE, HINT_WRITE_BACK, PageCopyBlock, ResetBlock,
+};
 pub use seal::{NONCE_BYTES, PREPARED_KERNELS, PREPARED_NONE, SealBlock, TAG_BYTES};
 
 use crate::Opcode;

@@ -25,7 +25,7 @@ impl crate::arch::generic::crc::Crc for Instruction {
 
 /// Moves the state over `bytes` bytes. Needs SSE4.2 and PCLMULQDQ.
 #[inline(always)]
-pub(super) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
+pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
     // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
     unsafe {
@@ -47,7 +47,7 @@ pub(super) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
 
 /// Moves the state over a few bytes, one stream only.
 #[inline(always)]
-pub(super) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
+pub(crate) unsafe fn rest(state: u32, source: *const u8, bytes: usize) -> u32 {
     let mut offset = 0;
     let mut state = u64::from(state);
     // SAFETY: every piece is checked to lie within `bytes`, which the caller promises are readable.
@@ -92,7 +92,7 @@ pub(super) unsafe fn join<const STREAM: usize>(a: u32, b: u32, c: u32) -> u32 {
 
 /// Moves the state over `BYTES` bytes, a multiple of 8.
 #[inline(always)]
-pub(super) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8) -> u64 {
+pub(crate) unsafe fn words<const BYTES: usize>(mut state: u64, source: *const u8) -> u64 {
     let mut offset = 0;
     while offset < BYTES {
         // SAFETY: the caller promises `BYTES` readable bytes, and its function enables SSE4.2.

@@ -6,7 +6,7 @@
 
 #[macro_use]
 mod entry;
-mod crc_instruction;
+pub(crate) mod crc_instruction;
 mod repeat;
 
 pub(crate) mod avx2;

@@ -27,7 +27,7 @@ const FOLD_FROM: usize = 512;
 
 /// The multipliers for a distance in bytes.
 #[inline(always)]
-unsafe fn multipliers<const BYTES: u32>() -> __m512i {
+pub(crate) unsafe fn multipliers<const BYTES: u32>() -> __m512i {
     let [low, high] = const { polynomial::fold(BYTES) };
     // SAFETY: the caller's function enables AVX-512.
     unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x(high as i64, low as i64)) }
@@ -35,7 +35,7 @@ unsafe fn multipliers<const BYTES: u32>() -> __m512i {
 
 /// Moves a remainder by the distance of the multipliers and adds what stands there.
 #[inline(always)]
-unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512i) -> __m512i {
+pub(crate) unsafe fn fold(remainder: __m512i, multipliers: __m512i, data: __m512i) -> __m512i {
     // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ. 0x96 is the three-way exclusive or.
     unsafe {
         let low = _mm512_clmulepi64_epi128::<0x00>(remainder, multipliers);
@@ -53,7 +53,7 @@ unsafe fn start(state: u32, line: __m512i) -> __m512i {
 
 /// The state that a remainder stands for.
 #[inline(always)]
-unsafe fn finish(remainder: __m512i) -> u32 {
+pub(crate) unsafe fn finish(remainder: __m512i) -> u32 {
     let mut state = 0;
     // SAFETY: the caller's function enables SSE4.2; a vector and eight words have the same size and no padding.
     unsafe {

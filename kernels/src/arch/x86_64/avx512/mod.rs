@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AVX-512: 64-byte vectors; CRC by folding with VPCLMULQDQ, in the registers that the copy has loaded anyway.
 
-mod crc;
+pub(crate) mod crc;
 mod short;
 mod vector;
 

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Storing so that a crash keeps it: log records and lines of pages past the caches, and write-back of what was
+//! stored through them.
+//!
+//! Flow     `append`, `nt_copy`, `copy_lines` ── non-temporal stores ──┐
+//!          ordinary stores ──▶ `write_back` ──────────────────────────┴─▶ `fence`: durable, where the memory is
+//!          log ──▶ `check` ──▶ `apply` ──▶ heap
+//! Layout   here the choice of a level · `x86_64` the vector routines · `write_back` lines by address · `record` what a
+//!          log says
+//! Order    nothing here fences but `fence`. It orders the stores of the thread that calls it, no others.
+//! Owner    raw pointers, as in the rest of this crate: log and heap may be files that other processes map too.
+//! Not here when to fence, where logs lie, what a sequence orders
+//!
+//! The level `scalar`, and other architectures than x86-64, store normally and write the lines back. Where a CPU has
+//! no instruction for that, [`instruction`] says so, and nothing of this is durable before the kernel wrote it.
+
+mod record;
+mod write_back;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+pub use memlift_spec::operand::log::RecordHeader;
+pub use record::{Applied, Fault, apply, check};
+pub use write_back::{WriteBack, fence, instruction, write_back};
+
+use crate::Isa;
+use crate::arch::all;
+use core::sync::atomic::{AtomicU8, Ordering};
+use memlift_spec::operand::log::{PAGE_BYTES, RECORD_CHECKED_FROM};
+
+const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
+
+/// 1 + the level that [`active`](crate::active) chose; 0 before the first use.
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+#[inline(always)]
+fn level() -> Isa {
+    match LEVEL.load(Ordering::Relaxed) {
+        4 => Isa::Avx512,
+        3 => Isa::Avx2,
+        2 => Isa::Sse2,
+        1 => Isa::Scalar,
+        _ => choose(),
+    }
+}
+
+#[cold]
+fn choose() -> Isa {
+    let isa = crate::active().isa;
+    let level = match isa {
+        Isa::Scalar => 1,
+        Isa::Sse2 => 2,
+        Isa::Avx2 => 3,
+        Isa::Avx512 => 4,
+    };
+    LEVEL.store(level, Ordering::Relaxed);
+    isa
+}
+
+/// Copies whole lines past the caches. No fence.
+///
+/// # Safety
+///
+/// `target` is aligned to 64 and writable for `bytes`, a multiple of 64; `source` is readable for as many; the two do
+/// not overlap. Until a [`fence`], no other thread reads the target.
+#[inline]
+pub unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES));
+    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    unsafe { nt_copy_at(level(), target, source, bytes) }
+}
+
+#[inline(always)]
+unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::nt_copy(target, source, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86_64::avx2::nt_copy(target, source, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse2 => x86_64::sse2::nt_copy(target, source, bytes),
+            _ => {
+                all::plain::copy(target, source, bytes);
+                write_back(target, bytes);
+            }
+        }
+    }
+}
+
+/// Computes a record's checksum, writes it into the record's first four bytes, and stores the record in the log past
+/// the caches. Gives the checksum. No fence: several records can share one.
+///
+/// # Safety
+///
+/// `record` is readable and writable for `bytes`, a multiple of 64 and not 0, aligned to 8, and nobody else writes it
+/// meanwhile; `target` is aligned to 64 and writable for as many; the two do not overlap. Until a [`fence`], no other
+/// thread reads the target.
+#[inline]
+pub unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES) && bytes != 0);
+    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    unsafe { append_at(level(), target, record, bytes, salt) }
+}
+
+#[inline(always)]
+unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::append(target, record, bytes, salt),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86_64::avx2::append(target, record, bytes, salt),
+            _ => {
+                let checked = record.add(RECORD_CHECKED_FROM);
+                let checksum = all::crc::crc32c(checked, bytes - RECORD_CHECKED_FROM, salt);
+                record.cast::<u32>().write_unaligned(checksum);
+                nt_copy_at(isa, target, record, bytes);
+                checksum
+            }
+        }
+    }
+}
+
+/// Copies lines of a page of 4 KiB past the caches: bit i stands for bytes 64 i to 64 i + 63. No fence.
+///
+/// # Safety
+///
+/// `target` is aligned to 64, and writable in each line that is named, `source` readable there; the two do not
+/// overlap. Until a [`fence`], no other thread reads those lines of the target.
+#[inline]
+pub unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
+    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    unsafe { copy_lines_at(level(), target, source, lines) }
+}
+
+#[inline(always)]
+unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64) {
+    if lines == u64::MAX {
+        // SAFETY: every line of the page is named.
+        return unsafe { nt_copy_at(isa, target, source, PAGE_BYTES) };
+    }
+    // SAFETY: the caller's promise is the same; the portable routine copies the lines that are named.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::copy_lines(target, source, lines),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86_64::avx2::copy_lines(target, source, lines),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse2 => x86_64::sse2::copy_lines(target, source, lines),
+            _ => {
+                while lines != 0 {
+                    let at = lines.trailing_zeros() as usize * LINE_BYTES;
+                    nt_copy_at(isa, target.add(at), source.add(at), LINE_BYTES);
+                    lines &= lines - 1;
+                }
+            }
+        }
+    }
+}
+
+/// [`copy_lines`], giving the CRC-32C of the lines copied, lowest first; `seed` is the CRC-32C of what comes before
+/// them. Each line is read once: the checksum belongs to what was stored.
+///
+/// # Safety
+///
+/// As for [`copy_lines`].
+#[inline]
+pub unsafe fn copy_lines_crc(target: *mut u8, source: *const u8, lines: u64, seed: u32) -> u32 {
+    debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
+    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    unsafe { copy_lines_crc_at(level(), target, source, lines, seed) }
+}
+
+#[inline(always)]
+unsafe fn copy_lines_crc_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64, seed: u32) -> u32 {
+    // SAFETY: the caller's promise is the same; the portable routine copies the lines that are named.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512::copy_lines_crc(target, source, lines, seed),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86_64::avx2::copy_lines_crc(target, source, lines, seed),
+            _ => {
+                let mut state = !seed;
+                let mut line = [0u8; LINE_BYTES];
+                while lines != 0 {
+                    let at = lines.trailing_zeros() as usize * LINE_BYTES;
+                    all::plain::copy(line.as_mut_ptr(), source.add(at), LINE_BYTES);
+                    state = all::crc::update(state, line.as_ptr(), LINE_BYTES);
+                    nt_copy_at(isa, target.add(at), line.as_ptr(), LINE_BYTES);
+                    lines &= lines - 1;
+                }
+                !state
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

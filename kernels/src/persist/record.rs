@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
+//!
+//! Flow    header (size, kind, reserved) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
+//!         the last ──▶ first store ──▶ … ──▶ write-back, line by line
+//! Order   the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
+//!         to last: before-images must not name a byte twice.
+//! Owner   the log may be a file that another process writes: no slice is made of it, and each word that decides where
+//!         to store is read once, checked, and used as it was read. So no change of the log's bytes, whenever it
+//!         happens, makes `apply` leave the heap.
+//! Not here which record comes next, and what an unreadable one means: recovery's
+
+use super::write_back::{instruction, write_back_with};
+use core::ptr;
+use memlift_spec::operand::log::{
+    PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_HEADER_BYTES, RECORD_LINES,
+    RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
+};
+
+const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
+const WORD_BYTES: usize = 8;
+
+/// Why a record is not applied. Nothing was stored, but for [`Fault::Changed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The header is none: its size is no multiple of 64 within what is available, its kind is unknown, or a reserved
+    /// field is not 0. So is a place that was never written.
+    #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
+    Header,
+    /// A record of another position: usually of an earlier round of the log.
+    #[error("a log record of position {found} is here; the log's newer records end before it")]
+    Position {
+        /// The position that the record names.
+        found: u64,
+    },
+    /// The bytes are not those that were appended, or the salt is another pool's.
+    #[error("the log record's checksum does not match: torn, spoilt, or of another pool")]
+    Checksum,
+    /// An entry does not fit into the record, is empty, or is followed by something else than zeros.
+    #[error("entry {entry} of the log record does not fit into the record: who wrote it is at fault")]
+    Entry {
+        /// Counted from 0.
+        entry: usize,
+    },
+    /// An entry names bytes outside the heap, or bytes of the record itself.
+    #[error("entry {entry} of the log record lies outside the heap: is this the log of another pool?")]
+    Bounds {
+        /// Counted from 0.
+        entry: usize,
+    },
+    /// A record whose entries are not bytes for a heap.
+    #[error("a log record of kind {kind} has no bytes to apply")]
+    Kind {
+        /// [`RecordHeader::kind`].
+        kind: u8,
+    },
+    /// Another process changed the record after it had been checked. Earlier entries are stored.
+    #[error("the log record changed while it was applied: stop the other writer, then recover")]
+    Changed,
+}
+
+/// What [`apply`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// Bytes of the record: the next one starts as many further.
+    pub record_bytes: usize,
+    /// Bytes stored to the heap.
+    pub data_bytes: u64,
+    /// [`RecordHeader::sequence`].
+    pub sequence: u64,
+}
+
+/// The heap that entries must lie in, and the record that they must not touch, as addresses.
+#[derive(Clone, Copy)]
+struct Limits {
+    heap: usize,
+    heap_bytes: u64,
+    record: usize,
+    record_bytes: usize,
+}
+
+impl Limits {
+    /// Where `bytes` at `offset` of the heap are; `None` if they are not all of the heap, or some are of the record.
+    #[inline(always)]
+    fn place(&self, offset: u64, bytes: u64) -> Option<usize> {
+        let end = offset.checked_add(bytes)?;
+        if end > self.heap_bytes {
+            return None;
+        }
+        let start = self.heap.checked_add(usize::try_from(offset).ok()?)?;
+        let end = start.checked_add(usize::try_from(bytes).ok()?)?;
+        let record_end = self.record.checked_add(self.record_bytes)?;
+        (end <= self.record || record_end <= start).then_some(start - self.heap)
+    }
+}
+
+/// # Safety
+///
+/// Eight bytes at `at` are readable.
+#[inline(always)]
+unsafe fn word(at: *const u8) -> u64 {
+    // SAFETY: passed on from the caller. Volatile, so that it is one load, and not repeated after the value's check.
+    unsafe { u64::from_le(at.cast::<Unaligned>().read_volatile().0) }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned(u64);
+
+/// Checks a record's header, position, checksum and the shape of its entries; where in the heap they lie is
+/// [`apply`]'s to check. The header is a copy.
+///
+/// # Errors
+///
+/// [`Fault::Header`], [`Fault::Position`], [`Fault::Checksum`], [`Fault::Entry`], in this order.
+///
+/// # Safety
+///
+/// `record` is readable for `available` bytes.
+pub unsafe fn check(
+    record: *const u8,
+    available: usize,
+    salt: u32,
+    position: u64,
+) -> Result<RecordHeader, Fault> {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let header = head(record, available, salt, position)?;
+        walk(record, &header, |_, _, _, _| Ok(()))?;
+        Ok(header)
+    }
+}
+
+/// Checks everything that [`check`] does and that each entry lies in the heap; then stores the entries of a record of
+/// kind ranges, lines or undo to the heap, first to last, and with `write_back` writes back the lines that it stored
+/// to. No fence.
+///
+/// # Errors
+///
+/// Those of [`check`], [`Fault::Kind`], [`Fault::Bounds`]: nothing was stored. [`Fault::Changed`] if the record's
+/// bytes changed between check and store.
+///
+/// # Safety
+///
+/// `record` is readable for `available` bytes, and the heap writable for `heap_bytes`. Nobody else stores to the
+/// ranges that the record names, or reads them, meanwhile.
+pub unsafe fn apply(
+    record: *const u8,
+    available: usize,
+    salt: u32,
+    position: u64,
+    heap: *mut u8,
+    heap_bytes: u64,
+    write_back: bool,
+) -> Result<Applied, Fault> {
+    // SAFETY: passed on from the caller.
+    let header = unsafe { head(record, available, salt, position)? };
+    if header.kind == RECORD_PAGES {
+        return Err(Fault::Kind { kind: header.kind });
+    }
+    let limits =
+        Limits { heap: heap.addr(), heap_bytes, record: record.addr(), record_bytes: header.bytes as usize };
+    let bounds = |entry: usize, offset: u64, bytes: usize, _: *const u8| {
+        limits.place(offset, bytes as u64).map(|_| ()).ok_or(Fault::Bounds { entry })
+    };
+    let copy = crate::active().copy;
+    let instruction = instruction();
+    let mut data_bytes = 0;
+    let store = |_: usize, offset: u64, bytes: usize, data: *const u8| {
+        let offset = limits.place(offset, bytes as u64).ok_or(Fault::Changed)?;
+        // SAFETY: `walk` gives data within the record; the place was checked just now, with the very numbers that are
+        // used: it lies in the heap, for which the caller vouches, and not in the record.
+        unsafe {
+            let target = heap.add(offset);
+            if bytes <= LINE_BYTES {
+                let mut at = 0;
+                while at < bytes {
+                    target.add(at).cast::<u64>().write_unaligned(data.add(at).cast::<u64>().read_unaligned());
+                    at += WORD_BYTES;
+                }
+            } else {
+                copy(target, data, bytes);
+            }
+            if write_back {
+                write_back_with(instruction, target, bytes);
+            }
+        }
+        data_bytes += bytes as u64;
+        Ok(())
+    };
+    // SAFETY: passed on from the caller; `head` found the record within what is available.
+    unsafe {
+        walk(record, &header, bounds)?;
+        walk(record, &header, store).map_err(|_| Fault::Changed)?;
+    }
+    Ok(Applied { record_bytes: header.bytes as usize, data_bytes, sequence: header.sequence })
+}
+
+/// A copy of the header, and the checksum verified.
+unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) -> Result<RecordHeader, Fault> {
+    if available < RECORD_ALIGN {
+        return Err(Fault::Header);
+    }
+    // SAFETY: the caller promises `available` bytes, which are at least a header; every bit pattern is one.
+    let header = unsafe { record.cast::<RecordHeader>().read_unaligned() };
+    let bytes = header.bytes as usize;
+    let whole = bytes.is_multiple_of(RECORD_ALIGN) && bytes != 0 && bytes <= available;
+    let known = matches!(header.kind, RECORD_RANGES | RECORD_LINES | RECORD_PAGES | RECORD_UNDO);
+    if !whole || !known || header.reserved != 0 {
+        return Err(Fault::Header);
+    }
+    if header.position != position {
+        return Err(Fault::Position { found: header.position });
+    }
+    // SAFETY: `bytes` was checked against what is available.
+    let checksum = unsafe {
+        let checked = record.add(RECORD_CHECKED_FROM);
+        (crate::active().crc32c)(checked, bytes - RECORD_CHECKED_FROM, salt)
+    };
+    if checksum != header.checksum { Err(Fault::Checksum) } else { Ok(header) }
+}
+
+/// Visits each piece of the entries: entry, offset in the heap, bytes, where its data is. Of pages nothing is visited,
+/// only their shape checked.
+///
+/// # Safety
+///
+/// The record is readable for the bytes that its header names, which are a multiple of 64.
+#[inline(always)]
+unsafe fn walk(
+    record: *const u8,
+    header: &RecordHeader,
+    mut visit: impl FnMut(usize, u64, usize, *const u8) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let end = header.bytes as usize;
+    let mut at = RECORD_HEADER_BYTES;
+    let entries = usize::from(header.entries);
+    // SAFETY: for every access below: `at` and what is taken there are checked against the record's end first.
+    unsafe {
+        for entry in 0..entries {
+            let bad = Fault::Entry { entry };
+            if end - at < WORD_BYTES {
+                return Err(bad);
+            }
+            let first = word(record.add(at));
+            match header.kind {
+                RECORD_RANGES | RECORD_UNDO => {
+                    let range = RangeWord(first);
+                    let bytes = range.length() as usize;
+                    at += WORD_BYTES;
+                    if bytes == 0 || bytes > end - at {
+                        return Err(bad);
+                    }
+                    visit(entry, range.offset(), bytes, record.add(at))?;
+                    at += bytes;
+                }
+                RECORD_LINES => {
+                    if end - at < 2 * WORD_BYTES {
+                        return Err(bad);
+                    }
+                    let mut lines = word(record.add(at + WORD_BYTES));
+                    at += 2 * WORD_BYTES;
+                    if lines.count_ones() as usize * LINE_BYTES > end - at {
+                        return Err(bad);
+                    }
+                    let page = first.checked_mul(PAGE_BYTES as u64).ok_or(Fault::Bounds { entry })?;
+                    while lines != 0 {
+                        let offset = page + u64::from(lines.trailing_zeros()) * LINE_BYTES as u64;
+                        visit(entry, offset, LINE_BYTES, record.add(at))?;
+                        at += LINE_BYTES;
+                        lines &= lines - 1;
+                    }
+                }
+                _ => {
+                    if end - at < PAGE_ENTRY_BYTES || word(record.add(at + 2 * WORD_BYTES)) >> 32 != 0 {
+                        return Err(bad);
+                    }
+                    at += PAGE_ENTRY_BYTES;
+                }
+            }
+        }
+        while at < end {
+            if ptr::read(record.add(at).cast::<Unaligned>()).0 != 0 {
+                return Err(Fault::Entry { entry: entries });
+            }
+            at += WORD_BYTES;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every level stores the same bytes and gives the same checksums as the portable code.
+
+use super::write_back::{WriteBack, instruction, write_back_with};
+use super::{LINE_BYTES, append_at, copy_lines_at, copy_lines_crc_at, fence, nt_copy_at};
+use crate::{Isa, for_isa};
+use memlift_spec::operand::log::PAGE_BYTES;
+
+/// Bytes that start at a line.
+#[repr(align(4096))]
+struct Aligned<const BYTES: usize>([u8; BYTES]);
+
+fn noise<const BYTES: usize>(mut state: u32) -> Box<Aligned<BYTES>> {
+    let mut bytes = Box::new(Aligned([0; BYTES]));
+    for byte in &mut bytes.0 {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte = (state >> 24) as u8;
+    }
+    bytes
+}
+
+fn levels() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.available())
+}
+
+#[test]
+fn append_stores_the_record_with_the_crc_of_the_rest() {
+    let kernels = for_isa(Isa::Scalar).expect("everywhere");
+    for isa in levels() {
+        for lines in 1..=40 {
+            for salt in [0, 1, 0xdead_beef, u32::MAX] {
+                let bytes = lines * LINE_BYTES;
+                let mut record = noise::<4096>(lines as u32 ^ salt);
+                let before = record.0;
+                let mut log = noise::<4096>(99);
+                let behind = log.0;
+                // SAFETY: both hold 4096 bytes and start at a page; the scalar routine reads inside them.
+                let (checksum, expected) = unsafe {
+                    let checksum = append_at(isa, log.0.as_mut_ptr(), record.0.as_mut_ptr(), bytes, salt);
+                    fence();
+                    (checksum, (kernels.crc32c)(before.as_ptr().add(4), bytes - 4, salt))
+                };
+                assert_eq!(checksum, expected, "{isa}, {lines} lines, salt {salt:#x}");
+                assert_eq!(record.0[..4], checksum.to_le_bytes(), "{isa}, {lines} lines");
+                assert_eq!(record.0[4..], before[4..], "{isa}, {lines} lines");
+                assert_eq!(log.0[..bytes], record.0[..bytes], "{isa}, {lines} lines");
+                assert_eq!(log.0[bytes..], behind[bytes..], "{isa}, {lines} lines");
+            }
+        }
+    }
+}
+
+#[test]
+fn copies_store_whole_lines_and_no_others() {
+    for isa in levels() {
+        for lines in 0..=64 {
+            let source = noise::<8192>(7);
+            let mut target = noise::<PAGE_BYTES>(8);
+            let behind = target.0;
+            // SAFETY: both hold a page and what the shifted source reads; the target starts at a page.
+            unsafe {
+                nt_copy_at(isa, target.0.as_mut_ptr(), source.0.as_ptr().add(3), lines * LINE_BYTES);
+            }
+            fence();
+            let bytes = lines * LINE_BYTES;
+            assert_eq!(target.0[..bytes], source.0[3..3 + bytes], "{isa}");
+            assert_eq!(target.0[bytes..], behind[bytes..], "{isa}");
+        }
+    }
+}
+
+#[test]
+fn lines_are_copied_and_summed_as_the_bitmap_says() {
+    let kernels = for_isa(Isa::Scalar).expect("everywhere");
+    let mut bitmaps = vec![0, 1, 1 << 63, u64::MAX, 0x5555_5555_5555_5555, 0x8000_0000_0000_0001, 0xff00];
+    bitmaps.extend((1..40u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    for isa in levels() {
+        for &lines in &bitmaps {
+            let source = noise::<PAGE_BYTES>(lines as u32);
+            let behind = noise::<PAGE_BYTES>(1);
+            let mut expected = behind.0;
+            let mut packed = Vec::new();
+            for line in (0..64).filter(|line| lines >> line & 1 == 1) {
+                let range = line * LINE_BYTES..(line + 1) * LINE_BYTES;
+                expected[range.clone()].copy_from_slice(&source.0[range.clone()]);
+                packed.extend_from_slice(&source.0[range]);
+            }
+            let mut plain = noise::<PAGE_BYTES>(1);
+            let mut summed = noise::<PAGE_BYTES>(1);
+            for seed in [0, 0x1234_5678] {
+                // SAFETY: all are pages, aligned to one; the scalar routine reads the vector.
+                let (value, reference) = unsafe {
+                    copy_lines_at(isa, plain.0.as_mut_ptr(), source.0.as_ptr(), lines);
+                    let value = copy_lines_crc_at(isa, summed.0.as_mut_ptr(), source.0.as_ptr(), lines, seed);
+                    fence();
+                    (value, (kernels.crc32c)(packed.as_ptr(), packed.len(), seed))
+                };
+                assert_eq!(value, reference, "{isa}, lines {lines:#x}");
+            }
+            assert_eq!(plain.0, expected, "{isa}, lines {lines:#x}");
+            assert_eq!(summed.0, expected, "{isa}, lines {lines:#x}");
+        }
+    }
+}
+
+#[test]
+fn writing_back_changes_no_byte() {
+    let bytes = noise::<8192>(3);
+    let before = bytes.0;
+    let mut ways = vec![instruction()];
+    if cfg!(target_arch = "x86_64") {
+        assert_ne!(instruction(), WriteBack::None, "every x86-64 CPU has clflush");
+        ways.push(WriteBack::Clflush);
+    }
+    for way in ways {
+        for (offset, count) in [(0, 8192), (1, 1), (63, 2), (5, 0), (77, 8000)] {
+            // SAFETY: the range lies in the buffer, and the CPU has the instruction.
+            unsafe { write_back_with(way, bytes.0.as_ptr().add(offset), count) };
+        }
+        fence();
+        assert_eq!(bytes.0, before, "{}", way.name());
+    }
+}

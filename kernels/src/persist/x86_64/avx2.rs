@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! AVX2: stores of 32 bytes past the caches; CRC by instruction, four lines at a time.
+
+use super::{LINE_BYTES, WORDS, four, one, short, streams, word};
+use crate::vector::Vector;
+use core::arch::x86_64::{__m256i, _mm256_blend_epi32, _mm256_set1_epi32};
+
+/// See [`nt_copy`](super::super::nt_copy).
+#[target_feature(enable = "avx2")]
+pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { super::nt_copy::<__m256i>(target, source, bytes) }
+}
+
+/// See [`copy_lines`](super::super::copy_lines).
+#[target_feature(enable = "avx2")]
+pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { super::copy_lines::<__m256i>(target, source, lines) }
+}
+
+/// See [`append`](super::super::append).
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
+    let lines = bytes / LINE_BYTES;
+    // SAFETY: the caller promises `bytes` on both sides, at least a line; every line taken is one of `lines`.
+    unsafe {
+        let state = if lines <= 4 { short(salt, record, lines) } else { long(salt, record, lines) };
+        let checksum = !(state as u32);
+        record.cast::<u32>().write_unaligned(checksum);
+        super::nt_copy::<__m256i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
+        let low = _mm256_blend_epi32::<1>(__m256i::load(record), _mm256_set1_epi32(checksum as i32));
+        low.stream(target);
+        __m256i::load(record.add(32)).stream(target.add(32));
+        checksum
+    }
+}
+
+/// The state after a record of more than four lines.
+#[inline(always)]
+unsafe fn long(salt: u32, record: *const u8, lines: usize) -> u64 {
+    // SAFETY: the caller promises the lines, and its function enables SSE4.2 and PCLMULQDQ.
+    unsafe {
+        let mut state = streams::<4>(salt, record);
+        let mut line = 4;
+        while lines - line >= 4 {
+            state = four(state, record.add(line * LINE_BYTES));
+            line += 4;
+        }
+        while line < lines {
+            let mut words = [0; WORDS];
+            let mut i = 0;
+            while i < WORDS {
+                words[i] = word(record.add(line * LINE_BYTES), i);
+                i += 1;
+            }
+            state = one(state, words);
+            line += 1;
+        }
+        state
+    }
+}
+
+/// See [`copy_lines_crc`](super::super::copy_lines_crc).
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+pub(in super::super) unsafe fn copy_lines_crc(
+    target: *mut u8,
+    source: *const u8,
+    mut lines: u64,
+    seed: u32,
+) -> u32 {
+    let mut state = u64::from(!seed);
+    while lines != 0 {
+        let at = lines.trailing_zeros() as usize * LINE_BYTES;
+        // SAFETY: the caller promises the lines that are named, on both sides. Two vectors and eight words have the
+        // same size and no padding.
+        unsafe {
+            let (low, high) = (__m256i::load(source.add(at)), __m256i::load(source.add(at + 32)));
+            low.stream(target.add(at));
+            high.stream(target.add(at + 32));
+            state = one(state, core::mem::transmute::<[__m256i; 2], [u64; WORDS]>([low, high]));
+        }
+        lines &= lines - 1;
+    }
+    !(state as u32)
+}

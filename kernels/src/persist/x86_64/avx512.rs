@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! AVX-512: a line is one load and one store past the caches; the CRC of more than four lines by folding the vectors
+//! that are loaded anyway.
+//!
+//! Flow    remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state
+//! Order   the checksum does not cover the first four bytes: they count as zeros, over which a state of 0 does not
+//!         move, and the salt's state is added to the four after them
+//!
+//! Source: as for `arch/x86_64/avx512/crc`.
+
+use super::{LINE_BYTES, short};
+use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
+use crate::vector::Vector;
+use core::arch::x86_64::{
+    __m512i, _mm_cvtsi32_si128, _mm512_mask_set1_epi32, _mm512_maskz_mov_epi32, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+/// See [`nt_copy`](super::super::nt_copy).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { super::nt_copy::<__m512i>(target, source, bytes) }
+}
+
+/// See [`copy_lines`](super::super::copy_lines).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { super::copy_lines::<__m512i>(target, source, lines) }
+}
+
+/// See [`append`](super::super::append).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
+    let lines = bytes / LINE_BYTES;
+    // SAFETY: the caller promises `bytes` on both sides, at least a line.
+    unsafe {
+        let checksum = if lines <= 4 {
+            let checksum = !(short(salt, record, lines) as u32);
+            super::nt_copy::<__m512i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
+            checksum
+        } else {
+            !long(target, record, lines, salt)
+        };
+        _mm512_mask_set1_epi32(__m512i::load(record), 1, checksum as i32).stream(target);
+        record.cast::<u32>().write_unaligned(checksum);
+        checksum
+    }
+}
+
+/// The state after a record of more than four lines, all of which but the first are stored on the way.
+#[inline(always)]
+unsafe fn long(target: *mut u8, record: *const u8, lines: usize, salt: u32) -> u32 {
+    // SAFETY: the caller promises the lines on both sides, more than four, and its function enables the features.
+    unsafe {
+        let take = |line: usize| {
+            let data = __m512i::load(record.add(line * LINE_BYTES));
+            data.stream(target.add(line * LINE_BYTES));
+            data
+        };
+        let (by_256, by_64) = (multipliers::<256>(), multipliers::<64>());
+        let checked = _mm512_maskz_mov_epi32(!1, __m512i::load(record));
+        let state = core::arch::x86_64::_mm_slli_si128::<4>(_mm_cvtsi32_si128(!salt as i32));
+        let mut a = _mm512_xor_si512(checked, _mm512_zextsi128_si512(state));
+        let (mut b, mut c, mut d) = (take(1), take(2), take(3));
+        let mut line = 4;
+        while lines - line >= 4 {
+            a = fold(a, by_256, take(line));
+            b = fold(b, by_256, take(line + 1));
+            c = fold(c, by_256, take(line + 2));
+            d = fold(d, by_256, take(line + 3));
+            line += 4;
+        }
+        let mut remainder = fold(fold(fold(a, by_64, b), by_64, c), by_64, d);
+        while line < lines {
+            remainder = fold(remainder, by_64, take(line));
+            line += 1;
+        }
+        finish(remainder)
+    }
+}
+
+/// See [`copy_lines_crc`](super::super::copy_lines_crc).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+pub(in super::super) unsafe fn copy_lines_crc(
+    target: *mut u8,
+    source: *const u8,
+    mut lines: u64,
+    seed: u32,
+) -> u32 {
+    if lines == 0 {
+        return seed;
+    }
+    // SAFETY: the caller promises the lines that are named, on both sides.
+    unsafe {
+        let take = |lines: u64| {
+            let at = lines.trailing_zeros() as usize * LINE_BYTES;
+            let data = __m512i::load(source.add(at));
+            data.stream(target.add(at));
+            data
+        };
+        let by_64 = multipliers::<64>();
+        let state = _mm512_zextsi128_si512(_mm_cvtsi32_si128(!seed as i32));
+        let mut remainder = _mm512_xor_si512(take(lines), state);
+        lines &= lines - 1;
+        while lines != 0 {
+            remainder = fold(remainder, by_64, take(lines));
+            lines &= lines - 1;
+        }
+        !finish(remainder)
+    }
+}
