@@ -264,7 +264,8 @@ impl Descriptor {
     }
 
     /// LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to
-    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum.
+    /// 64); `block` is the address of an [`AppendBlock`](crate::AppendBlock). The completion's value is the checksum,
+    /// which is written to the first four bytes of the source, too.
     pub const fn log_append(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
         Descriptor::with_operand(Opcode::LOG_APPEND, source, target, size, block)
     }

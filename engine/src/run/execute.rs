@@ -40,8 +40,19 @@ pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
             Ok(()) if descriptor.opcode() == Opcode::BATCH => batch::run(descriptor, context),
             Ok(()) => run(descriptor, context),
         };
+        settle_stores(descriptor.opcode());
         record::store(descriptor, completion);
     }
+}
+
+/// The operations that leave their fence to whoever asks for it: here it is asked for by the record, which must not be
+/// seen before what was stored. A batch may have had such members.
+fn settle_stores(opcode: Opcode) {
+    #[cfg(feature = "persist")]
+    if opcode == Opcode::BATCH || super::persist::leaves_fence(opcode) {
+        crate::persist::fence();
+    }
+    let _ = opcode;
 }
 
 /// Executes one member of a batch, stores its record, and gives its status.
@@ -128,6 +139,10 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
             #[cfg(feature = "transform")]
             Opcode::SEAL | Opcode::OPEN | Opcode::PACK | Opcode::UNPACK => {
                 done = super::transform::run(descriptor, context);
+            }
+            #[cfg(feature = "persist")]
+            Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
+                done = super::persist::run(descriptor);
             }
             // Validation lets no other opcode through.
             _ => done = record::ended(Status::BAD_OPCODE),

@@ -17,6 +17,8 @@ mod crew;
 mod execute;
 mod fork;
 mod inline;
+#[cfg(feature = "persist")]
+mod persist;
 pub(crate) mod record;
 mod share;
 #[cfg(feature = "transform")]
@@ -95,8 +97,13 @@ pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
         .with(Opcode::COPY_CRC)
         .with(Opcode::CACHE_FLUSH)
         .with(Opcode::STRIDED_COPY);
-    if cfg!(feature = "transform") {
+    let all = if cfg!(feature = "transform") {
         all.with(Opcode::SEAL).with(Opcode::OPEN).with(Opcode::PACK).with(Opcode::UNPACK)
+    } else {
+        all
+    };
+    if cfg!(feature = "persist") {
+        all.with(Opcode::LOG_APPEND).with(Opcode::LOG_APPLY).with(Opcode::PAGE_COPY).with(Opcode::LOG_RESET)
     } else {
         all
     }

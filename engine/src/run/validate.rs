@@ -15,9 +15,13 @@
 //! | CACHE_FLUSH | CACHE_CONTROL: write back without evicting |
 //! | SEAL, OPEN (feature `transform`) | as MEMMOVE |
 //! | PACK, UNPACK (feature `transform`; a record must be requested) | as MEMMOVE, but not READBACK |
+//! | LOG_APPEND, PAGE_COPY, LOG_RESET (feature `persist`) | none |
+//! | LOG_APPLY (feature `persist`; a record must be requested) | none |
 //!
 //! ¹ not NOOP, BATCH, DRAIN  ² only in a member of a batch
 
+#[cfg(feature = "persist")]
+mod persist;
 #[cfg(feature = "transform")]
 mod transform;
 
@@ -64,6 +68,7 @@ fn allowed(opcode: Opcode) -> Option<u32> {
         Opcode::CACHE_FLUSH => WORKS | Flags::CACHE_CONTROL.0,
         Opcode::SEAL | Opcode::OPEN => WORKS | WRITES,
         Opcode::PACK | Opcode::UNPACK => WORKS | WRITES & !Flags::READBACK.0,
+        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => WORKS,
         _ => return None,
     })
 }
@@ -78,6 +83,7 @@ fn yields_result(opcode: Opcode) -> bool {
             | Opcode::COPY_CRC
             | Opcode::PACK
             | Opcode::UNPACK
+            | Opcode::LOG_APPLY
     )
 }
 
@@ -210,6 +216,11 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
         // SAFETY: as above.
         #[cfg(feature = "transform")]
         Opcode::PACK | Opcode::UNPACK => unsafe { transform::check_pack(descriptor) },
+        // SAFETY: as above.
+        #[cfg(feature = "persist")]
+        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => unsafe {
+            persist::check(descriptor)
+        },
         _ => Err(Status::BAD_OPCODE),
     }
 }
@@ -291,6 +302,26 @@ fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
         return Err(Status::BAD_SIZE);
     }
     Ok(())
+}
+
+/// The address of an operand block, which is aligned to 64.
+#[cfg(any(feature = "transform", feature = "persist"))]
+fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
+    if descriptor.operation[1] != 0 || descriptor.operation[2] != 0 {
+        return Err(Status::BAD_RESERVED);
+    }
+    let address = descriptor.operand_address();
+    if address == 0 {
+        return Err(Status::ADDRESS_ALIGN);
+    }
+    aligned(address, DESCRIPTOR_BYTES as u64, Status::ADDRESS_ALIGN)?;
+    Ok(address as usize)
+}
+
+/// No address range that wraps.
+#[cfg(any(feature = "transform", feature = "persist"))]
+fn fits(address: u64, bytes: u64) -> Result<(), Status> {
+    address.checked_add(bytes).map(|_| ()).ok_or(Status::BAD_SIZE)
 }
 
 fn aligned(address: u64, to: u64, otherwise: Status) -> Result<(), Status> {

@@ -6,16 +6,17 @@
 //!         apply, 64 bytes: 16 position u64 · 24 heap bytes u64 · the rest reserved
 //!         page copy, 64 bytes: 16 bitmap of lines u64 · the rest reserved
 //!         reset, 128 bytes: 16..64 reserved · 64 the 64 bytes that are stored
-//! Order   without [`HINT_STORE_FENCE`] the stores are past the caches of the executing core but not fenced: they are
-//!         durable, and visible to other cores, after a later operation of the same core that fences.
-//! Owner   the submitter's memory, only read. No block may overlap the target.
+//! Order   what was stored is visible and, where the memory is, durable when the operation's record says success. Of a
+//!         member of a batch without [`HINT_STORE_FENCE`] that holds for the batch's record only: one fence for all.
+//! Owner   the submitter's memory, only read. No block may overlap what is written: the target, of LOG_APPLY the whole
+//!         heap, of LOG_APPEND the source too, whose first four bytes become the checksum.
 //! Not here the record that is appended and applied: see `operand/log`
 
 use crate::Opcode;
 use crate::limits::CACHE_LINE_BYTES;
 
-/// Hint of the four opcodes: a store fence before the completion, so that what was stored is durable then, where the
-/// memory is. LOG_RESET always fences.
+/// Hint of the four opcodes, for members of batches: a store fence before the member's own record, so that what it
+/// stored is durable then, and before what later members store. LOG_RESET always fences.
 pub const HINT_STORE_FENCE: u32 = 2;
 /// Hint of LOG_APPLY: write back every cache line that was stored to.
 pub const HINT_WRITE_BACK: u32 = 4;

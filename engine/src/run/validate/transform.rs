@@ -10,28 +10,11 @@
 //! Overlaps: SEAL and OPEN allow source and target to be equal. The target must be apart from key, additional data
 //! and block, and for PACK and UNPACK its whole capacity from the source.
 
-use super::{aligned, overlap};
-use memlift_spec::limits::{CACHE_LINE_BYTES, TRANSFER_BYTES_MAX};
+use super::{block_address, fits, overlap};
+use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::operand::{HINT_PRIVATE, PREPARED_NONE};
 use memlift_spec::{Descriptor, Effort, Format, Opcode, PackBlock, SealBlock, Status};
 use std::ptr;
-
-/// The address of the operand block.
-fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
-    if descriptor.operation[1] != 0 || descriptor.operation[2] != 0 {
-        return Err(Status::BAD_RESERVED);
-    }
-    let address = descriptor.operand_address();
-    if address == 0 {
-        return Err(Status::ADDRESS_ALIGN);
-    }
-    aligned(address, CACHE_LINE_BYTES as u64, Status::ADDRESS_ALIGN)?;
-    Ok(address as usize)
-}
-
-fn fits(address: u64, bytes: u64) -> Result<(), Status> {
-    address.checked_add(bytes).map(|_| ()).ok_or(Status::BAD_SIZE)
-}
 
 /// # Safety
 ///
