@@ -3,6 +3,7 @@
 //!
 //! Flow    `cargo metadata` ─▶ edges between folders ─▶ [`ALLOWED`] ─▶ the first forbidden ones, by name
 //! Rule    a folder that the table does not hold fails too: a new one is entered here, in plain sight
+//!         A derive crate belongs to the service that its folder lies in, and no other service may name it
 //! Tests   edges that exist only for a crate's own tests may also lead to the conformance suite
 //! Islands every crate root denies unsafe code; a module that needs it is opened with `#[expect(unsafe_code, reason = "…")]`,
 //!         or `allow` where some target compiles it to nothing
@@ -20,7 +21,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bindings/*", &["memlift"]),
     ("cli", &["memlift", "devices/model", "bench"]),
     ("memlift", &["services/*", "engine", "spec"]),
-    ("services/*", &["engine", "spec"]),
+    ("services/*/derive", &[]),
+    ("services/*", &["services/*/derive", "engine", "spec"]),
     ("engine", &["kernels", "devices/idxd", "spec"]),
     ("kernels", &["spec"]),
     ("devices/*", &["spec"]),
@@ -58,7 +60,11 @@ fn forbidden_edges(workspace: &Workspace) -> Vec<String> {
         for (name, kind) in &member.edges {
             let target = workspace.folder(name).unwrap_or(name);
             let tests_only = *kind == Kind::Test && target == "conformance";
-            if !tests_only && !allowed.iter().any(|pattern| matches(pattern, target)) {
+            let others_derive = target
+                .strip_suffix("/derive")
+                .is_some_and(|owner| member.folder.starts_with("services/") && member.folder != owner);
+            let permitted = allowed.iter().any(|pattern| matches(pattern, target)) && !others_derive;
+            if !tests_only && !permitted {
                 faults.push(format!(
                     "forbidden edge: {} → {target} ({} → {name}); {} may depend on: {}",
                     member.folder,
@@ -230,6 +236,22 @@ mod tests {
         let faults = forbidden_edges(&workspace);
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert!(faults[0].contains("bindings/zlib → memlift"), "{}", faults[0]);
+    }
+
+    #[test]
+    fn a_derive_crate_is_its_services_own() {
+        let workspace = workspace(vec![
+            package("services/persist/derive", "memlift-persist-derive", &[("memlift-spec", None)]),
+            package("services/persist", "memlift-persist", &[("memlift-persist-derive", None)]),
+            package("services/ipc", "memlift-ipc", &[("memlift-persist-derive", None)]),
+            package("memlift", "memlift", &[("memlift-persist", None), ("memlift-persist-derive", None)]),
+            package("spec", "memlift-spec", &[]),
+        ]);
+        let faults = forbidden_edges(&workspace);
+        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert!(faults[0].contains("services/persist/derive → spec"), "{}", faults[0]);
+        assert!(faults[1].contains("services/ipc → services/persist/derive"), "{}", faults[1]);
+        assert!(faults[2].contains("memlift → services/persist/derive"), "{}", faults[2]);
     }
 
     #[test]
