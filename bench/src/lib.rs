@@ -24,6 +24,7 @@ mod contender;
 mod machine;
 #[expect(unsafe_code, reason = "calls the engine on raw memory")]
 mod ours;
+mod pairs;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
 mod probe;
 mod python;

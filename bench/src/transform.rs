@@ -25,7 +25,6 @@ mod openssl;
 #[expect(unsafe_code, reason = "calls memlift on raw memory")]
 mod ours;
 mod pack;
-mod pairs;
 #[expect(unsafe_code, reason = "steps a child process through a call")]
 mod steps;
 #[expect(unsafe_code, reason = "calls zlib, a C library")]

@@ -4,13 +4,15 @@
 //   pmdk POOL tx RANGES         an array of 16384 records of 64 bytes; a transaction adds RANGES of them and overwrites them
 //   pmdk POOL map KIND          a map of its examples: btree, rbtree, hashmap (hashmap_tx), skiplist
 //
-// Flow   one line says how it is configured ─▶ `run SEED COUNT` ─▶ a JSON line: seconds, cpu_s, checksum · `steps` ─▶ a JSON
-//        line: what one transaction executes, counted one instruction at a time. It ends when its stdin does.
+// Flow   one line says how it is configured ─▶ `run SEED COUNT` ─▶ a JSON line: seconds, cpu_s, checksum · `step` ─▶ SIGSTOP,
+//        SIGSTOP, some transactions, SIGSTOP, for whoever traces and steps through them ─▶ a JSON line: how many they were.
+//        It ends when its stdin does.
 // Window COUNT transactions of a `tx`, which go on where the last run ended; COUNT inserts into a new map of a new pool, whose
 //        making and touching lies outside. Checksums lie outside.
 // Best   PMEM_IS_PMEM_FORCE=1 (no msync), pools prefaulted, no debug library, no setjmp around a transaction
 // Draw   per range: record = draw % 16384, contents = pattern(draw); per insert: key = draw, contents = pattern(key)
 
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -50,9 +52,8 @@ static struct tx tx_open(unsigned ranges) {
     struct tx tx = {.pool = pmemobj_create(path, "tx", TX_POOL_BYTES, 0600), .ranges = ranges};
     if (!tx.pool) fail("creating a pool");
     unlink(path);
-    PMEMoid root = pmemobj_root(tx.pool, RECORDS * RECORD_BYTES);
-    // The root lies 16 bytes past a cache line; records begin at one.
-    root = pmemobj_root(tx.pool, RECORDS * RECORD_BYTES + RECORD_BYTES);
+    // An object need not begin at a cache line; records do.
+    PMEMoid root = pmemobj_root(tx.pool, RECORDS * RECORD_BYTES + RECORD_BYTES);
     uintptr_t start = (uintptr_t)pmemobj_direct(root);
     tx.records = (unsigned char *)((start + RECORD_BYTES - 1) & ~(uintptr_t)(RECORD_BYTES - 1));
     memset(tx.records, 0, RECORDS * RECORD_BYTES);
@@ -66,12 +67,9 @@ static void answer(double seconds, double cpu_s, uint64_t checksum) {
     fflush(stdout);
 }
 
-static void tell(const struct steps *steps, uint64_t calls) {
-    printf("{\"calls\": %llu, \"instructions\": %llu, \"fences\": %llu, \"loaded\": %llu, \"locked\": %llu, "
-           "\"flushes\": %llu, \"streams\": %llu}\n",
-           (unsigned long long)calls, (unsigned long long)steps->instructions, (unsigned long long)steps->fences,
-           (unsigned long long)steps->loaded, (unsigned long long)steps->locked,
-           (unsigned long long)steps->flushes, (unsigned long long)steps->streams);
+// The stops are this process's own, so only a tracer may ask for them.
+static void tell(uint64_t transactions) {
+    printf("{\"transactions\": %llu}\n", (unsigned long long)transactions);
     fflush(stdout);
 }
 
@@ -98,29 +96,25 @@ static void map_run(const char *kind, uint64_t seed, uint64_t count) {
     answer(seconds, cpu_s, checksum);
 }
 
-static void few_transactions(void *tx) {
+static void tx_step(struct tx *tx) {
     for (int turn = 0; turn < 3; turn++) transaction(tx);
+    raise(SIGSTOP);
+    raise(SIGSTOP);
+    transaction(tx);
+    raise(SIGSTOP);
+    tell(1);
 }
 
-static void one_transaction(void *tx) { transaction(tx); }
-
-struct stepped {
-    struct maps *maps;
-    uint64_t state;
-};
-
-static void nothing(void *state) { (void)state; }
-
-static void some_inserts(void *argument) {
-    struct stepped *stepped = argument;
-    for (int turn = 0; turn < STEPPED_INSERTS; turn++) maps_insert(stepped->maps, draw(&stepped->state));
-}
-
-static void map_steps(const char *kind, struct steps *steps) {
-    struct stepped stepped = {maps_open(kind, path, MAP_BYTES_MIN), 1};
-    for (int turn = 0; turn < BEFORE_STEPS; turn++) maps_insert(stepped.maps, draw(&stepped.state));
-    if (count_steps(nothing, some_inserts, &stepped, steps)) fail("stepping through a process of its own");
-    maps_close(stepped.maps);
+static void map_step(const char *kind) {
+    struct maps *maps = maps_open(kind, path, MAP_BYTES_MIN);
+    uint64_t state = 1;
+    for (int turn = 0; turn < BEFORE_STEPS; turn++) maps_insert(maps, draw(&state));
+    raise(SIGSTOP);
+    raise(SIGSTOP);
+    for (int turn = 0; turn < STEPPED_INSERTS; turn++) maps_insert(maps, draw(&state));
+    raise(SIGSTOP);
+    maps_close(maps);
+    tell(STEPPED_INSERTS);
 }
 
 int main(int count, char **arguments) {
@@ -140,19 +134,18 @@ int main(int count, char **arguments) {
     char line[256];
     while (fgets(line, sizeof line, stdin)) {
         unsigned long long seed, transactions;
-        struct steps steps;
         if (sscanf(line, "run %llu %llu", &seed, &transactions) == 2) {
             if (is_tx)
                 tx_run(&tx, seed, transactions);
             else
                 map_run(arguments[3], seed, transactions);
-        } else if (!strcmp(line, "steps\n")) {
-            if (is_tx && count_steps(few_transactions, one_transaction, &tx, &steps))
-                fail("stepping through a process of its own");
-            if (is_map) map_steps(arguments[3], &steps);
-            tell(&steps, is_tx ? 1 : STEPPED_INSERTS);
+        } else if (!strcmp(line, "step\n")) {
+            if (is_tx)
+                tx_step(&tx);
+            else
+                map_step(arguments[3]);
         } else {
-            fprintf(stderr, "pmdk: `%s` is neither `run SEED COUNT` nor `steps`\n", line);
+            fprintf(stderr, "pmdk: `%s` is neither `run SEED COUNT` nor `step`\n", line);
             return 2;
         }
     }

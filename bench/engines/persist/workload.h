@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// What the parts of the libpmemobj rival share: the draw, the clock, the reference routines, the counting of fences.
+// What the parts of the libpmemobj rival share: the draw, the clock, the reference routines, the maps.
 #ifndef MEMLIFT_WORKLOAD_H
 #define MEMLIFT_WORKLOAD_H
 
@@ -34,19 +34,6 @@ static inline void fail(const char *what) {
     fprintf(stderr, "libpmemobj: %s: %s\n", what, pmemobj_errormsg());
     exit(1);
 }
-
-// What one call executes.
-struct steps {
-    uint64_t instructions;
-    uint64_t fences;  // sfence and mfence
-    uint64_t loaded;  // those with a flush or a non-temporal store since the one before
-    uint64_t locked;  // instructions with a lock prefix
-    uint64_t flushes; // clwb, clflushopt, clflush
-    uint64_t streams; // non-temporal stores
-};
-
-// Counts what `call(state)` executes in a copy of this process, made after `prepare(state)`; 0 when it could.
-int count_steps(void (*prepare)(void *), void (*call)(void *), void *state, struct steps *steps);
 
 // A map of the examples, by name.
 struct maps;

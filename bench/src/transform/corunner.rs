@@ -18,8 +18,8 @@ use super::awslc::AwsLc;
 use super::fused::{Areas, KEY};
 use super::neighbour::{Neighbour, Pinned, Work};
 use super::ours::{Ours, Placing};
-use super::pairs::{self, Side, Took};
 use crate::definition::Definition;
+use crate::pairs::{self, Side, Took};
 use crate::{BenchError, Row, median, reference};
 
 const MESSAGE_BYTES: usize = 16 << 10;

@@ -6,9 +6,9 @@
 //!          different buffers and fit in the second-level cache, so that the cipher is measured and not memory
 
 use super::openssl::{Context, Libcrypto, Provider, TAG_BYTES};
-use super::pairs::{self, Side};
 use super::{Stop, corpus};
 use crate::definition::Definition;
+use crate::pairs::{self, Side};
 use crate::{BenchError, Row, machine};
 
 /// Bytes of all messages of a pass.

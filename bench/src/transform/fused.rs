@@ -13,9 +13,9 @@ use super::Stop;
 use super::awslc::AwsLc;
 use super::openssl::TAG_BYTES;
 use super::ours::{Ours, Placing};
-use super::pairs::{self, Side};
 use crate::area::Area;
 use crate::definition::Definition;
+use crate::pairs::{self, Side};
 use crate::{BenchError, Row, cache, machine, reference};
 
 const AREA_BYTES: usize = 64 << 20;

@@ -12,10 +12,10 @@ use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
 use super::corpus::{self, Corpus};
 use super::isal::{self, Isal};
 use super::neighbour::Pinned;
-use super::pairs::{self, Samples, Side};
 use super::zlib::Zlib;
 use super::{Stop, steps};
 use crate::definition::Definition;
+use crate::pairs::{self, Samples, Side};
 use crate::{BenchError, Row};
 
 /// Bytes of all messages of a pass: more than a first-level cache, less than a second-level one and its copies.
