@@ -2,15 +2,27 @@
 //! Persist: near-data work on logs, heaps and pages, here and now or as descriptors; and who may touch which range.
 //!
 //! Flow     hot path: `append`, `copy_lines` … the kernel and no more, on the caller's core, fenced by the caller
-//!          in the background: `submit::Operation` ─▶ any executor ─▶ completion record
-//!          both: `Conflicts` holds back who would touch a range that the other side works on
-//! Layout   `kernels::persist` the routines · `submit` the operations · `run/persist` what executors do
+//!          in the background: [`NearData`] ─▶ `submit::Operation` ─▶ any executor ─▶ completion record
+//!          both: [`Conflicts`] holds back who would touch a range that the other side works on
+//! Layout   `kernels::persist` the routines · `operation` what is queued · `run/persist` what executors do with it ·
+//!          `conflict` ranges in flight
 //! Owner    memory is named by address and vouched for by whoever names it: logs and heaps outlive every operation on
 //!          them, which no buffer that an operation could own does
 //! Not here where logs lie, which record comes next, when to fence: `services/persist`
 //!
 //! The fence orders the stores of the core that executes it. So the stores of an operation that was queued are
 //! durable with its completion only if the operation itself fences; the submitter's fence does nothing for them.
+
+#[cfg(not(loom))]
+#[expect(unsafe_code, reason = "names memory by address, for which its callers vouch")]
+mod operation;
+mod conflict;
+
+pub use conflict::{Access, Conflicts, Guard};
+#[cfg(not(loom))]
+pub(crate) use operation::Block;
+#[cfg(not(loom))]
+pub use operation::{Fence, NearData};
 
 pub use memlift_kernels::persist::{
     Applied, Fault, RecordHeader, WriteBack, append, apply, check, copy_lines, copy_lines_crc, fence,

@@ -3,6 +3,8 @@
 //!
 //! Owner   the flight; from submission to completion it belongs to the executor, which writes SEAL's tag into it
 
+#[cfg(feature = "persist")]
+use crate::persist::Block;
 use memlift_spec::StridedCopy;
 #[cfg(feature = "transform")]
 use memlift_spec::{PackBlock, SealBlock};
@@ -16,6 +18,8 @@ pub(super) enum Operand {
     Seal(SealBlock),
     #[cfg(feature = "transform")]
     Pack(PackBlock),
+    #[cfg(feature = "persist")]
+    Near(Block),
 }
 
 impl From<StridedCopy> for Operand {
@@ -35,6 +39,8 @@ impl Operand {
             Operand::Seal(block) => std::ptr::from_mut(block).expose_provenance(),
             #[cfg(feature = "transform")]
             Operand::Pack(block) => std::ptr::from_mut(block).expose_provenance(),
+            #[cfg(feature = "persist")]
+            Operand::Near(block) => return block.address(),
         };
         address as u64
     }

@@ -9,6 +9,8 @@ use super::operand::Operand;
 use super::{Cache, Reason};
 #[cfg(feature = "transform")]
 use crate::codec::SealKey;
+#[cfg(feature = "persist")]
+use crate::persist::NearData;
 use memlift_spec::limits::{DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX, TRANSFER_BYTES_MAX};
 #[cfg(feature = "transform")]
 use memlift_spec::operand::HINT_PRIVATE;
@@ -180,6 +182,9 @@ pub enum Operation {
         /// How it is encoded.
         format: Format,
     },
+    /// Appends or applies a log record, copies lines of a page, or resets a lane's head.
+    #[cfg(feature = "persist")]
+    Near(NearData),
 }
 
 /// What sealing and opening need beside their buffers.
@@ -234,6 +239,8 @@ impl Operation {
             Operation::Pack { .. } => Opcode::PACK,
             #[cfg(feature = "transform")]
             Operation::Unpack { .. } => Opcode::UNPACK,
+            #[cfg(feature = "persist")]
+            Operation::Near(near) => near.opcode(),
         }
     }
 
@@ -256,6 +263,8 @@ impl Operation {
             | Operation::Open { source, .. }
             | Operation::Pack { source, .. }
             | Operation::Unpack { source, .. } => source.bytes(),
+            #[cfg(feature = "persist")]
+            Operation::Near(near) => near.bytes(),
         }
     }
 
@@ -462,6 +471,12 @@ impl Operation {
                 let hints = if source.is_private() && target.is_private() { HINT_PRIVATE } else { 0 };
                 (descriptor.source, descriptor.target) = (source.address(), target.address());
                 descriptor.operation[0] = operand.put(Operand::Pack(block.with_hints(hints)));
+            }
+            #[cfg(feature = "persist")]
+            Operation::Near(near) => {
+                let (source, target, block) = near.parts();
+                (descriptor.source, descriptor.target) = (source, target);
+                descriptor.operation[0] = operand.put(Operand::Near(block));
             }
         }
         descriptor

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Records of a log: what was appended is applied; whatever becomes of a record's bytes, nothing else is.
+#![cfg(feature = "persist")]
+
+use memlift_kernels::persist::{Applied, Fault, append, apply, check, fence};
+use memlift_spec::operand::log::{
+    RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
+};
+use proptest::prelude::*;
+
+const SALT: u32 = 0x5eed_0001;
+const HEAP: usize = 64 * 1024;
+/// Bytes around the heap that must never change.
+const MARGIN: usize = 4096;
+
+/// A log of 64 KiB that starts at a line.
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; 64],
+}
+
+struct Log(Vec<Line>);
+
+impl Log {
+    fn new() -> Log {
+        Log((0..1024).map(|_| Line { _bytes: [0; 64] }).collect())
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr().cast()
+    }
+
+    fn bytes(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= 64 * 1024);
+        // SAFETY: the lines are one stretch of 64 KiB.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), bytes) }
+    }
+}
+
+/// A heap between margins.
+struct Heap(Vec<u8>);
+
+impl Heap {
+    fn new() -> Heap {
+        Heap((0..HEAP + 2 * MARGIN).map(|at| (at * 31 >> 3) as u8).collect())
+    }
+
+    fn content(&self) -> &[u8] {
+        &self.0[MARGIN..MARGIN + HEAP]
+    }
+
+    fn apply(&mut self, log: &mut Log, available: usize, position: u64) -> Result<Applied, Fault> {
+        let before = self.0.clone();
+        // SAFETY: log and heap are buffers of this test, larger than what is named.
+        let done = unsafe {
+            let heap = self.0.as_mut_ptr().add(MARGIN);
+            apply(log.start(), available, SALT, position, heap, HEAP as u64, true)
+        };
+        fence();
+        assert_eq!(self.0[..MARGIN], before[..MARGIN], "stored before the heap");
+        assert_eq!(self.0[MARGIN + HEAP..], before[MARGIN + HEAP..], "stored behind the heap");
+        if done.is_err() {
+            assert!(self.0 == before, "stored something of a bad record");
+        }
+        done
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Entries {
+    Ranges(u8, Vec<(u64, Vec<u64>)>),
+    Lines(Vec<(u64, u64, u8)>),
+}
+
+/// The record's bytes without its checksum, and the heap's bytes afterwards.
+fn record(entries: &Entries, sequence: u64, position: u64, heap: &mut [u8]) -> Vec<u8> {
+    let (kind, count) = match entries {
+        Entries::Ranges(kind, ranges) => (*kind, ranges.len()),
+        Entries::Lines(pages) => (RECORD_LINES, pages.len()),
+    };
+    let mut bytes = vec![0; 32];
+    match entries {
+        Entries::Ranges(_, ranges) => {
+            for (offset, words) in ranges {
+                let data: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                let word = RangeWord::new(*offset, data.len() as u64).expect("a range that has a word");
+                assert_eq!((word.offset(), word.length()), (*offset, data.len() as u64));
+                bytes.extend(word.0.to_le_bytes());
+                heap[*offset as usize..*offset as usize + data.len()].copy_from_slice(&data);
+                bytes.extend(data);
+            }
+        }
+        Entries::Lines(pages) => {
+            for (page, lines, fill) in pages {
+                bytes.extend(page.to_le_bytes());
+                bytes.extend(lines.to_le_bytes());
+                for line in (0..64u64).filter(|line| lines >> line & 1 == 1) {
+                    let data = [fill.wrapping_add(line as u8); 64];
+                    let offset = (page * 4096 + line * 64) as usize;
+                    heap[offset..offset + 64].copy_from_slice(&data);
+                    bytes.extend(data);
+                }
+            }
+        }
+    }
+    bytes.resize(bytes.len().next_multiple_of(64), 0);
+    let size = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&size.to_le_bytes());
+    bytes[8..16].copy_from_slice(&position.to_le_bytes());
+    bytes[16..24].copy_from_slice(&sequence.to_le_bytes());
+    bytes[24] = kind;
+    bytes[25] = 1;
+    bytes[26..28].copy_from_slice(&(count as u16).to_le_bytes());
+    bytes
+}
+
+fn appended(bytes: &[u8]) -> Log {
+    let mut log = Log::new();
+    let mut record: Vec<u64> =
+        bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+    // SAFETY: the log has room for any record of these tests, the copy is of `bytes`.
+    let checksum = unsafe { append(log.start(), record.as_mut_ptr().cast(), bytes.len(), SALT) };
+    fence();
+    assert_eq!(log.bytes(4), checksum.to_le_bytes());
+    assert_eq!(log.bytes(bytes.len())[4..], bytes[4..]);
+    log
+}
+
+fn ranges() -> impl Strategy<Value = Entries> {
+    let range = (0..HEAP as u64 / 8 - 64, proptest::collection::vec(any::<u64>(), 1..64));
+    let range = range.prop_map(|(word, data)| (word * 8, data));
+    let kinds = prop_oneof![Just(RECORD_RANGES), Just(RECORD_UNDO)];
+    (kinds, proptest::collection::vec(range, 0..20)).prop_map(|(kind, ranges)| Entries::Ranges(kind, ranges))
+}
+
+fn lines() -> impl Strategy<Value = Entries> {
+    let page = (0..HEAP as u64 / 4096, prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)], any::<u8>());
+    proptest::collection::vec(page, 0..8).prop_map(Entries::Lines)
+}
+
+fn entries() -> impl Strategy<Value = Entries> {
+    prop_oneof![ranges(), lines()]
+}
+
+proptest! {
+    #[test]
+    fn what_was_appended_is_applied(entries in entries(), sequence: u64, position: u64) {
+        let mut heap = Heap::new();
+        let mut expected = heap.content().to_vec();
+        let bytes = record(&entries, sequence, position, &mut expected);
+        let mut log = appended(&bytes);
+        // SAFETY: the log is longer than the record.
+        let header = unsafe { check(log.start(), bytes.len(), SALT, position) }.expect("a good record");
+        prop_assert_eq!(header.sequence, sequence);
+        prop_assert_eq!(header.bytes as usize, bytes.len());
+        let applied = heap.apply(&mut log, 64 * 1024, position).expect("a good record");
+        prop_assert_eq!(applied.sequence, sequence);
+        prop_assert_eq!(applied.record_bytes, bytes.len());
+        prop_assert!(heap.content() == expected);
+        // Once more is the same again.
+        heap.apply(&mut log, bytes.len(), position).expect("still a good record");
+        prop_assert!(heap.content() == expected);
+    }
+
+    #[test]
+    fn no_change_of_a_record_is_applied(
+        entries in entries(),
+        position: u64,
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..6),
+    ) {
+        let mut heap = Heap::new();
+        let bytes = record(&entries, 1, position, &mut heap.content().to_vec());
+        let mut log = appended(&bytes);
+        let good = log.bytes(bytes.len()).to_vec();
+        for (at, change) in flips {
+            log.bytes(bytes.len())[at.index(bytes.len())] ^= change;
+        }
+        // Flips may undo each other.
+        if log.bytes(bytes.len()) != good {
+            heap.apply(&mut log, bytes.len(), position).expect_err("a spoilt record");
+        }
+    }
+
+    #[test]
+    fn a_torn_record_is_not_applied(entries in entries(), old in entries(), cut in 0usize..100) {
+        let mut heap = Heap::new();
+        let bytes = record(&entries, 2, 640, &mut heap.content().to_vec());
+        let stale = record(&old, 1, 0, &mut heap.content().to_vec());
+        let whole = appended(&bytes).bytes(bytes.len()).to_vec();
+        let mut log = appended(&stale);
+        let kept = cut * 8 % bytes.len();
+        log.bytes(kept).copy_from_slice(&whole[..kept]);
+        if log.bytes(bytes.len()) != whole {
+            heap.apply(&mut log, 64 * 1024, 640).expect_err("a record of which only the start arrived");
+        }
+    }
+
+    /// Records whose checksum is right say whatever they like.
+    #[test]
+    fn no_record_is_applied_outside_the_heap(
+        words in proptest::collection::vec(any::<u64>(), 4..60),
+        kind in 0u8..6,
+        count in 0u16..5,
+        shape in 0u64..6,
+    ) {
+        let mut bytes: Vec<u8> = vec![0; 32];
+        for word in &words {
+            let word = match shape {
+                0 => *word,
+                1 => *word >> 20,
+                2 => 1 << 40 | word % 16384,
+                3 => (word % 4) << 40 | word % 8192,
+                4 => word % 20,
+                _ => word & 3,
+            };
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        let size = bytes.len() as u32;
+        bytes[4..8].copy_from_slice(&size.to_le_bytes());
+        bytes[24] = kind;
+        bytes[26..28].copy_from_slice(&count.to_le_bytes());
+        let mut log = appended(&bytes);
+        // The heap's margins are looked at whatever comes of it.
+        let done = Heap::new().apply(&mut log, bytes.len(), 0);
+        if let Ok(applied) = done {
+            prop_assert!(matches!(kind, RECORD_RANGES | RECORD_LINES | RECORD_UNDO));
+            prop_assert_eq!(applied.record_bytes, bytes.len());
+        }
+    }
+}
+
+/// A good record of one range with a field changed and the checksum made right again.
+fn changed(change: impl FnOnce(&mut [u8])) -> Result<Applied, Fault> {
+    let mut heap = Heap::new();
+    let entries = Entries::Ranges(RECORD_RANGES, vec![(64, vec![1, 2, 3])]);
+    let mut bytes = record(&entries, 7, 640, &mut heap.content().to_vec());
+    change(&mut bytes);
+    let mut log = appended(&bytes);
+    heap.apply(&mut log, bytes.len(), 640)
+}
+
+fn put(at: usize, word: u64) -> impl FnOnce(&mut [u8]) {
+    move |bytes| bytes[at..at + 8].copy_from_slice(&word.to_le_bytes())
+}
+
+#[test]
+fn each_fault_has_its_name() {
+    assert_eq!(changed(|_| {}).map(|applied| (applied.sequence, applied.data_bytes)), Ok((7, 24)));
+    assert_eq!(changed(|bytes| bytes[4] = 128), Err(Fault::Header));
+    assert_eq!(changed(|bytes| bytes[4] = 32), Err(Fault::Header));
+    assert_eq!(changed(|bytes| bytes[4] = 0), Err(Fault::Header));
+    assert_eq!(changed(|bytes| bytes[28] = 1), Err(Fault::Header));
+    assert_eq!(changed(|bytes| bytes[24] = 5), Err(Fault::Header));
+    assert_eq!(changed(put(8, 704)), Err(Fault::Position { found: 704 }));
+    let range = |offset: u64, length: u64| offset / 8 | length / 8 << 40;
+    assert_eq!(changed(put(32, range(64, 32))), Err(Fault::Entry { entry: 0 }));
+    assert_eq!(changed(put(32, range(64, 0))), Err(Fault::Entry { entry: 0 }));
+    assert_eq!(changed(put(32, range(64, 16))), Err(Fault::Entry { entry: 1 }));
+    assert_eq!(changed(|bytes| bytes[26] = 2), Err(Fault::Entry { entry: 1 }));
+    assert_eq!(changed(put(32, range(HEAP as u64 - 16, 24))), Err(Fault::Bounds { entry: 0 }));
+    assert_eq!(changed(put(32, range(HEAP as u64 - 24, 24))).map(|applied| applied.data_bytes), Ok(24));
+    assert_eq!(changed(put(32, range(8 * ((1 << 40) - 1), 24))), Err(Fault::Bounds { entry: 0 }));
+    // One entry of pages: number, lines, checksum; then zeros.
+    let pages = |bytes: &mut [u8]| {
+        bytes[24] = RECORD_PAGES;
+        bytes[32..64].fill(0);
+    };
+    assert_eq!(changed(pages), Err(Fault::Kind { kind: RECORD_PAGES }));
+    // A page number whose address wraps.
+    let lines = |bytes: &mut [u8]| {
+        bytes[24] = RECORD_LINES;
+        bytes[32..40].fill(0xff);
+        bytes[40..64].fill(0);
+    };
+    assert_eq!(changed(lines), Err(Fault::Bounds { entry: 0 }));
+}
+
+#[test]
+fn a_pool_does_not_apply_the_log_of_another() {
+    let mut heap = Heap::new();
+    let entries = Entries::Ranges(RECORD_RANGES, vec![(0, vec![1])]);
+    let bytes = record(&entries, 1, 0, &mut heap.content().to_vec());
+    let mut log = appended(&bytes);
+    for salt in [0, SALT ^ 1, SALT ^ 0x8000_0000] {
+        // SAFETY: the buffers are those of this test.
+        let done = unsafe {
+            apply(log.start(), bytes.len(), salt, 0, heap.0.as_mut_ptr().add(MARGIN), HEAP as u64, true)
+        };
+        assert_eq!(done, Err(Fault::Checksum));
+    }
+    heap.apply(&mut log, bytes.len(), 0).expect("its own");
+}
+
+#[test]
+fn blank_or_short_places_are_no_records() {
+    let mut log = Log::new();
+    for available in [0, 1, 31, 32, 63, 64, 4096] {
+        assert_eq!(Heap::new().apply(&mut log, available, 0), Err(Fault::Header));
+    }
+    log.bytes(4096).fill(0xff);
+    assert_eq!(Heap::new().apply(&mut log, 4096, 0), Err(Fault::Header));
+}
+
+#[test]
+fn a_record_inside_the_heap_does_not_store_to_itself() {
+    let mut memory = Log::new();
+    let entries = |offset| Entries::Ranges(RECORD_RANGES, vec![(offset, vec![9; 8])]);
+    for (offset, fits) in [(0, true), (64, false), (128, false), (192, true), (8, false), (184, false)] {
+        // The record lies at 64 and takes 128 bytes.
+        let bytes = record(&entries(offset), 1, 64, &mut [0; 4096]);
+        assert_eq!(bytes.len(), 128);
+        let mut copy = bytes.clone();
+        // SAFETY: the memory is 64 KiB; the heap is its first page.
+        let done = unsafe {
+            let place = memory.start().add(64);
+            append(place, copy.as_mut_ptr(), copy.len(), SALT);
+            apply(place, copy.len(), SALT, 64, memory.start(), 4096, true)
+        };
+        assert_eq!(done.is_ok(), fits, "offset {offset}: {done:?}");
+    }
+}
+
+#[test]
+fn the_header_is_32_bytes_as_written_down() {
+    let header = RecordHeader {
+        checksum: 0x0302_0100,
+        bytes: 0x0706_0504,
+        position: 0x0f0e_0d0c_0b0a_0908,
+        sequence: 0x1716_1514_1312_1110,
+        kind: 0x18,
+        parts: 0x19,
+        entries: 0x1b1a,
+        reserved: 0x1f1e_1d1c,
+    };
+    // SAFETY: the header has no padding, which its size says.
+    let bytes: [u8; 32] = unsafe { std::mem::transmute(header) };
+    assert_eq!(bytes, std::array::from_fn(|at| at as u8));
+}
