@@ -6,6 +6,7 @@
 //! memlift::engine    regions, the life of a descriptor, calibration, waiting, stats
 //! memlift::ipc       call another process with arrays                                   (feature `ipc`, on)
 //! memlift::transform copy that seals, opens, packs, unpacks or checks on the way        (feature `transform`, on)
+//! memlift::persist   objects that survive a crash, one fence per transaction                (feature `persist`, on)
 //! ```
 //!
 //! One feature per service, so that nobody compiles one that they do not use.
@@ -14,6 +15,8 @@
 pub use memlift_engine as engine;
 #[cfg(feature = "ipc")]
 pub use memlift_ipc as ipc;
+#[cfg(feature = "persist")]
+pub use memlift_persist as persist;
 pub use memlift_spec as spec;
 #[cfg(feature = "transform")]
 pub use memlift_transform as transform;

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the log has goes to its place: NearPM's applylog.
+//!
+//! Flow     published records of all lanes, in the order of their sequence ─▶ stores to the heap in the file ─▶ write-back ─▶
+//!          harden ─▶ lane heads with how far it got ─▶ harden ─▶ room in the lanes
+//! Order    sequences are dense: the applier stops at the first that is not published yet. Two records that touch the same
+//!          bytes are ordered by their section's lock, so by sequence
+//! Rule     a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
+//!          head carries the sequence up to which everything is applied, so that one lane's old record never comes after
+//!          another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
+//! Owner    one applier at a time, whoever needs room or is asked to
+
+use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::lane::Lane;
+use crate::layout::LaneHead;
+use crate::medium::Counters;
+use crate::record::{self, PARTS_WRAP};
+use crate::store::{Store, lock};
+use memlift_spec::operand::log::{RangeWord, RecordHeader};
+
+/// How far each lane is applied.
+#[derive(Debug, Default)]
+pub(crate) struct Applier {
+    /// By lane, the shared one first.
+    pub positions: Vec<u64>,
+    /// The last sequence applied.
+    pub applied: u64,
+    /// Which of its two heads each lane writes next.
+    pub turns: Vec<u64>,
+    pub counters: Counters,
+}
+
+const HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64;
+
+/// The record at `position`, past a WRAP; None when nothing more is published.
+fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
+    loop {
+        if *position >= lane.tail() {
+            return None;
+        }
+        let header = record::header(lane.published(*position, HEADER_BYTES));
+        if header.parts != PARTS_WRAP {
+            return Some(header);
+        }
+        *position += lane.capacity - *position % lane.capacity;
+    }
+}
+
+impl Store {
+    /// Applies everything that is published without a gap.
+    pub fn apply(&self) -> Result<()> {
+        let mut applier = lock(&self.applier);
+        let applier = &mut *applier;
+        self.running()?;
+        let before = applier.positions.clone();
+        loop {
+            let wanted = applier.applied + 1;
+            let mut found = false;
+            for at in 0..applier.positions.len() {
+                found |= if at == 0 {
+                    self.apply_from(&self.shared.lane, at, wanted, applier)?
+                } else {
+                    self.apply_from(&self.lanes[at - 1], at, wanted, applier)?
+                };
+                if found {
+                    break;
+                }
+            }
+            if !found {
+                break;
+            }
+        }
+        if applier.positions == before {
+            std::thread::yield_now(); // somebody is between his sequence and his fence
+            return Ok(());
+        }
+        self.settle(applier, &before).map_err(|error| self.stop(error))
+    }
+
+    /// Applies everything that has a sequence by now, waiting for those who are between theirs and their fence.
+    pub fn apply_all(&self) -> Result<()> {
+        let wanted = self.sequence.load(Ordering::Acquire);
+        loop {
+            self.flush(u64::MAX)?;
+            self.apply()?;
+            if lock(&self.applier).applied >= wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Applies records of one lane as long as they are the next in order.
+    fn apply_from<S>(
+        &self,
+        lane: &Lane<S>,
+        at: usize,
+        mut wanted: u64,
+        applier: &mut Applier,
+    ) -> Result<bool> {
+        let mut any = false;
+        loop {
+            let mut position = applier.positions[at];
+            let Some(header) = next(lane, &mut position).filter(|header| header.sequence == wanted) else {
+                return Ok(any);
+            };
+            let record = lane.published(position, u64::from(header.bytes));
+            self.store_record(record, &mut applier.counters).map_err(|error| self.stop(error))?;
+            applier.positions[at] = position + u64::from(header.bytes);
+            applier.applied = wanted;
+            wanted += 1;
+            any = true;
+        }
+    }
+
+    /// Stores a record's ranges to their place.
+    fn store_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+        let header = record::header(record);
+        let mut at = HEADER_BYTES as usize;
+        for _ in 0..header.entries {
+            let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes")));
+            let bytes = word.length();
+            let place = self.heap_start + word.offset();
+            self.medium.store(place, &record[at + 8..at + 8 + bytes as usize], counters)?;
+            self.medium.write_back(place, bytes, counters);
+            at += 8 + bytes as usize;
+        }
+        Ok(())
+    }
+
+    /// What was stored is durable; then the heads say so; then the room is free.
+    pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
+        self.medium.harden(&mut applier.counters)?;
+        for at in (0..before.len()).filter(|at| applier.positions[*at] != before[*at]) {
+            let head = LaneHead { position: applier.positions[at], applied: applier.applied };
+            let offset = LaneHead::offset(at as u32, applier.turns[at]);
+            applier.turns[at] += 1;
+            self.medium.store(offset, &head.encode(), &mut applier.counters)?;
+            self.medium.write_back(offset, crate::layout::HEAD_BYTES, &mut applier.counters);
+        }
+        self.medium.harden(&mut applier.counters)?;
+        self.shared.lane.release(applier.positions[0]);
+        for (lane, position) in self.lanes.iter().zip(&applier.positions[1..]) {
+            lane.release(*position);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Making a transaction durable: one record, one fence.
+//!
+//! Flow     redo, lines, Sync: room in the own lane ─▶ record built in the mirror ─▶ sequence ─▶ log ─▶ fence ─▶ published
+//!          group, buffered, and every commit where hardening is a sync: record appended to the shared lane's mirror; the
+//!          first one that waits writes everything that is there and hardens once, for all
+//! Order    a Sync commit holds its sections through the fence, so whatever depends on it begins after it is durable. Commits
+//!          of the shared lane let their sections go before; whoever depends on one of them and does not go to the shared lane
+//!          himself flushes it first. So what is recovered is closed under dependency
+//! Rule     room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
+//!          that stays
+//! Source   NearPM §4 (the log is engine-managed memory, it may persist late); group commit as in DeWitt et al. 1984
+//! Not here copying to its place: `apply`
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::layout::SLAB_BYTES;
+use crate::medium::Counters;
+use crate::options::{Durability, Mechanism};
+use crate::record::{self, Builder};
+use crate::store::{Store, lock};
+use crate::writes::{Touched, Writes};
+
+/// New objects from this size on are stored to their place and not through the log.
+const LARGE_BYTES: u32 = SLAB_BYTES as u32;
+
+/// The lane that commits share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub lane: Lane<()>,
+    pub state: Mutex<SharedState>,
+    changed: Condvar,
+    /// Bytes appended and not durable; 0 lets a Sync commit pass without looking.
+    unflushed: AtomicU64,
+}
+
+/// What the shared lane's lock guards.
+#[derive(Debug)]
+pub(crate) struct SharedState {
+    pub counters: Counters,
+    /// Records before this are in the mirror.
+    pub appended: u64,
+    /// Records before this are durable.
+    pub durable: u64,
+    /// Somebody is making more of them durable.
+    flushing: bool,
+}
+
+impl Shared {
+    pub fn new(lane: Lane<()>, position: u64) -> Shared {
+        let state = SharedState {
+            counters: Counters::default(),
+            appended: position,
+            durable: position,
+            flushing: false,
+        };
+        Shared { lane, state: Mutex::new(state), changed: Condvar::new(), unflushed: AtomicU64::new(0) }
+    }
+
+    /// Records before this position are durable.
+    pub fn durable(&self) -> u64 {
+        self.lane.tail()
+    }
+}
+
+/// Where a commit ended up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Committed {
+    /// Durable.
+    Durable,
+    /// Durable when the shared lane is up to this position.
+    At(u64),
+}
+
+impl Store {
+    /// Whether commits of this durability go to the shared lane.
+    pub fn shares(&self, durability: Durability) -> bool {
+        self.mechanism == Mechanism::Redo && (self.medium.pages() || durability != Durability::Sync)
+    }
+
+    /// Commits what `writes` holds, with the sections still held. `lane` is the caller's.
+    pub fn commit(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        durability: Durability,
+    ) -> Result<Committed> {
+        self.running()?;
+        if writes.is_empty() {
+            return Ok(Committed::Durable);
+        }
+        self.store_large(writes)?;
+        match self.mechanism {
+            Mechanism::Redo if self.shares(durability) => self.commit_shared(writes),
+            Mechanism::Redo => self.commit_own(lane, writes).map(|()| Committed::Durable),
+            other => Err(Error::Argument { what: format!("mechanism {} is not built in", other.name()) }),
+        }
+    }
+
+    /// New objects of many slabs do not go through the log: nobody can see their place before the record that makes them known.
+    /// They are stored there and made durable first. What the log still has for their slabs, from whoever had them before, is
+    /// applied before that: it must not come after.
+    fn store_large(&self, writes: &mut Writes) -> Result<()> {
+        let large = |touched: &Touched| touched.saved == Touched::FRESH && touched.bytes >= LARGE_BYTES;
+        if !self.mirrors() || !writes.touched.iter().any(large) {
+            return Ok(());
+        }
+        self.apply_all()?;
+        let stored = (|| {
+            for touched in writes.touched.iter().filter(|touched| large(touched)) {
+                let place = self.heap_start + touched.offset;
+                let bytes = self.image.bytes(touched.offset, u64::from(touched.bytes));
+                self.medium.store(place, bytes, &mut writes.counters)?;
+                self.medium.write_back(place, u64::from(touched.bytes), &mut writes.counters);
+            }
+            self.medium.harden(&mut writes.counters)
+        })();
+        stored.map_err(|error| self.stop(error))?;
+        writes.touched.retain(|touched| !large(touched));
+        Ok(())
+    }
+
+    /// Whether transactions work on a mirror of the heap and not on the heap itself.
+    pub fn mirrors(&self) -> bool {
+        self.mechanism != Mechanism::Undo
+    }
+
+    fn fits(&self, capacity: u64, bound: u64) -> Result<()> {
+        if bound > capacity / 2 {
+            return Err(Error::TooLarge { bytes: bound, lane_bytes: capacity });
+        }
+        Ok(())
+    }
+
+    fn commit_own(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
+        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
+            self.flush(u64::MAX)?;
+        }
+        let (ranges, bytes) = writes.size();
+        let bound = record::bound(ranges, bytes);
+        self.fits(lane.capacity, bound)?;
+        let tail = lane.tail();
+        let at = loop {
+            match lane.room(tail, bound) {
+                Some(at) => break at,
+                None => {
+                    self.flush(u64::MAX)?;
+                    self.apply()?;
+                }
+            }
+        };
+        let salt = self.salts[lane.index as usize];
+        if at != tail {
+            let skip = lane.free(tail, 64);
+            record::wrap(skip, tail);
+            record::seal(skip, salt);
+            self.medium
+                .append(lane.offset(tail), skip, &mut writes.counters)
+                .map_err(|error| self.stop(error))?;
+        }
+        let target = lane.free(at, bound);
+        let Some(built) = self.build(writes, target)? else {
+            if at != tail {
+                lane.publish(at);
+            }
+            return Ok(());
+        };
+        let record = &mut target[..built.bytes as usize];
+        writes.sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        record::place(record, at, writes.sequence, 1);
+        let hardened = self
+            .medium
+            .append_record(lane.offset(at), record, salt, &mut writes.counters)
+            .and_then(|()| self.medium.harden(&mut writes.counters));
+        hardened.map_err(|error| self.stop(error))?;
+        lane.publish(at + built.bytes);
+        self.relieve(lane.tail() - lane.head(), lane.capacity)
+    }
+
+    /// The record of what changed; None when nothing did.
+    fn build(&self, writes: &Writes, target: &mut [u8]) -> Result<Option<record::Built>> {
+        let available = target.len() as u64;
+        let mut builder = Builder::ranges(target);
+        for touched in &writes.touched {
+            let now = self.image.bytes(touched.offset, u64::from(touched.bytes));
+            match writes.before(touched) {
+                Some(before) => builder.changed(touched.offset, before, now),
+                None => builder.range(touched.offset, now),
+            }
+        }
+        for (slab, _) in &writes.entries {
+            let [word, rest] = self.image.entry(*slab).words();
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+            bytes[8..].copy_from_slice(&rest.to_le_bytes());
+            builder.range(crate::layout::Entry::offset(*slab), &bytes);
+        }
+        if builder.is_empty() {
+            return Ok(None);
+        }
+        builder
+            .finish()
+            .map(Some)
+            .ok_or(Error::TooLarge { bytes: available, lane_bytes: self.shared.lane.capacity })
+    }
+
+    fn commit_shared(&self, writes: &mut Writes) -> Result<Committed> {
+        let lane = &self.shared.lane;
+        let (ranges, bytes) = writes.size();
+        let bound = record::bound(ranges, bytes);
+        self.fits(lane.capacity, bound)?;
+        let mut state = lock(&self.shared.state);
+        let at = loop {
+            match lane.room(state.appended, bound) {
+                Some(at) => break at,
+                None => {
+                    drop(state);
+                    self.flush(u64::MAX)?;
+                    self.apply()?;
+                    state = lock(&self.shared.state);
+                }
+            }
+        };
+        let salt = self.salts[0];
+        if at != state.appended {
+            let skip = lane.free(state.appended, 64);
+            record::wrap(skip, state.appended);
+            record::seal(skip, salt);
+        }
+        let target = lane.free(at, bound);
+        let Some(built) = self.build(writes, target)? else {
+            return Ok(Committed::Durable);
+        };
+        let record = &mut target[..built.bytes as usize];
+        writes.sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        record::place(record, at, writes.sequence, 1);
+        record::seal(record, salt);
+        self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
+        state.appended = at + built.bytes;
+        Ok(Committed::At(state.appended))
+    }
+
+    /// Waits until the shared lane is durable up to `position` (u64::MAX: all that is there now), as leader or behind one.
+    pub fn flush(&self, position: u64) -> Result<()> {
+        let mut state = lock(&self.shared.state);
+        let position = position.min(state.appended);
+        loop {
+            if state.durable >= position {
+                return Ok(());
+            }
+            self.running()?;
+            if !state.flushing {
+                break;
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.flushing = true;
+        let (from, to) = (state.durable, state.appended);
+        drop(state);
+        let mut counters = Counters::default();
+        let written =
+            self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden(&mut counters));
+        let mut state = lock(&self.shared.state);
+        state.flushing = false;
+        state.counters += counters;
+        let result = match written {
+            Ok(()) => {
+                state.durable = to;
+                self.shared.lane.publish(to);
+                self.shared.unflushed.fetch_sub(to - from, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(error) => Err(self.stop(error)),
+        };
+        drop(state);
+        self.shared.changed.notify_all();
+        result?;
+        self.relieve(self.shared.lane.tail() - self.shared.lane.head(), self.shared.lane.capacity)
+    }
+
+    /// Writes the mirror's [from, to) to the log.
+    fn write_shared(&self, from: u64, to: u64, counters: &mut Counters) -> Result<()> {
+        let lane = &self.shared.lane;
+        let mut at = from;
+        while at < to {
+            let left = lane.capacity - at % lane.capacity;
+            let piece = left.min(to - at);
+            self.medium.append(lane.offset(at), lane.appended(at, piece), counters)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Waits for company if asked to, then makes a commit durable.
+    pub fn finish(&self, committed: Committed, durability: Durability) -> Result<()> {
+        let Committed::At(position) = committed else { return Ok(()) };
+        match durability {
+            Durability::Sync => self.flush(position),
+            Durability::Group => {
+                self.gather(position);
+                self.flush(position)
+            }
+            Durability::Buffered => {
+                let lane = &self.shared.lane;
+                if self.shared.unflushed.load(Ordering::Relaxed) > lane.capacity / 4 {
+                    self.flush(position)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives others the time to join, unless somebody flushes already.
+    fn gather(&self, position: u64) {
+        let state = lock(&self.shared.state);
+        if state.flushing || state.durable >= position || self.options.group_wait.is_zero() {
+            return;
+        }
+        let waited = self.shared.changed.wait_timeout(state, self.options.group_wait);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Applies when a lane is half full.
+    #[inline]
+    fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
+        if used > capacity / 2 {
+            return self.apply();
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Called when ranges were announced and nothing was stored to them yet. With a mirror nothing is to be done.
+    #[inline]
+    pub fn before_store(&self, _lane: &Lane<Writes>, _writes: &mut Writes) -> Result<()> {
+        Ok(())
+    }
+}

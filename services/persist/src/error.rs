@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can go wrong, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a pool or a transaction was refused. Nothing that was acknowledged is lost by any of these.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call of the operating system failed.
+    #[error("{action} {}: {source}", .path.display())]
+    File {
+        /// What was attempted.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else has the pool open.
+    #[error("{} is open in another process: a pool has one owner at a time; close it there first", .path.display())]
+    InUse {
+        /// The pool.
+        path: PathBuf,
+    },
+    /// The file exists.
+    #[error("{} exists: open it, or remove it first", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a pool.
+    #[error("this is not a memlift pool: it does not start with the magic bytes (docs/formats/pool.md)")]
+    NotAPool,
+    /// Another version of the format.
+    #[error(
+        "the pool has format version {found}, this program knows {known}: use the release that wrote it, or `memlift pool convert`"
+    )]
+    Version {
+        /// In the file.
+        found: u32,
+        /// What this program knows.
+        known: u32,
+    },
+    /// A feature that this program does not know.
+    #[error("the pool uses features that this program does not know (bits {bits:#x}): use a newer release")]
+    Feature {
+        /// Unknown bits.
+        bits: u32,
+    },
+    /// The file was changed by something other than memlift, or a device lost what it had promised.
+    #[error(
+        "the pool is damaged: {what}. `memlift pool check` says more, `memlift pool repair` works on a copy"
+    )]
+    Corrupt {
+        /// What does not fit.
+        what: String,
+    },
+    /// The root object has another type.
+    #[error(
+        "the pool's root has another layout than {wanted}: the type changed, or this is another program's pool (`memlift pool info` names its types; see Migrates)"
+    )]
+    Layout {
+        /// The type asked for.
+        wanted: &'static str,
+    },
+    /// The heap has no room.
+    #[error(
+        "the pool is full: no room for {bytes} bytes in a heap of {heap_bytes}; raise `Options::max_bytes`, or free something"
+    )]
+    Full {
+        /// Asked for.
+        bytes: u64,
+        /// Size of the heap.
+        heap_bytes: u64,
+    },
+    /// A transaction wrote more than a lane of the log holds.
+    #[error(
+        "the transaction wrote {bytes} bytes, more than a lane of the log takes ({lane_bytes}): split it, or create the pool with larger `Options::lane_bytes`"
+    )]
+    TooLarge {
+        /// Bytes of its record.
+        bytes: u64,
+        /// Bytes of a lane.
+        lane_bytes: u64,
+    },
+    /// A pointer that does not point to an object of its type, or not any more.
+    #[error("no {wanted} at {offset:#x}: the pointer is null, stale, or of another pool")]
+    Pointer {
+        /// The type.
+        wanted: &'static str,
+        /// The claim.
+        offset: u64,
+    },
+    /// An object of a section that the transaction did not lock.
+    #[error("the {wanted} at {offset:#x} belongs to section {section}, which this transaction did not name")]
+    Section {
+        /// The type.
+        wanted: &'static str,
+        /// Where.
+        offset: u64,
+        /// Whose.
+        section: u16,
+    },
+    /// Two borrows of one object.
+    #[error("the two objects are the same one, at {offset:#x}")]
+    Same {
+        /// Where.
+        offset: u64,
+    },
+    /// The disk refused to make something durable; what it holds is not known.
+    #[error(
+        "the pool is stopped: the disk failed to make the log durable ({reason}). What was acknowledged is safe; close the pool, look at the disk, open it again to recover"
+    )]
+    Stopped {
+        /// What the system said.
+        reason: String,
+    },
+    /// A number or combination that makes no sense.
+    #[error("{what}")]
+    Argument {
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// The pool was opened for reading only.
+    #[error("the pool is open for reading only: open it with write access to change it")]
+    ReadOnly,
+    /// The caller's own reason to abort.
+    #[error("aborted: {0}")]
+    Aborted(String),
+}
+
+impl Error {
+    /// Damage, in words.
+    pub(crate) fn corrupt(what: impl Into<String>) -> Error {
+        Error::Corrupt { what: what.into() }
+    }
+}
+
+/// Of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

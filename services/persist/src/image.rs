@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The heap as transactions see it: one range of addresses that never moves.
+//!
+//! Kinds    mirror: a private mapping of the file's heap. What was never written is the file's own page cache; what was
+//!          written is this process's alone until the log has it. in place: the medium's shared mapping itself (undo).
+//!          memory: anonymous, filled from the simulator
+//! Owner    bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
+//! Order    growth maps behind the end and then publishes the new length with Release
+//! Not here when a mirror's pages may be dropped again: `Pool::trim`
+
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+use crate::layout::Entry;
+use crate::medium::{Mapped, Medium};
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Image {
+    base: *mut u8,
+    length: AtomicU64,
+    reserved: u64,
+    owned: bool,
+}
+
+// SAFETY: a range of addresses; who may touch which bytes is settled by the locks of sections.
+unsafe impl Send for Image {}
+// SAFETY: as above.
+unsafe impl Sync for Image {}
+
+const NEVER: &str = "page-sized numbers fit";
+
+impl Image {
+    /// The image of a heap of `heap_bytes` at `heap_start` in the file.
+    pub fn new(
+        medium: &Medium,
+        heap_start: u64,
+        heap_bytes: u64,
+        max_bytes: u64,
+        in_place: bool,
+    ) -> Result<Image> {
+        let reserved = max_bytes.max(heap_bytes).next_multiple_of(4096);
+        match medium {
+            Medium::Mapped(mapped) if in_place => Ok(Image {
+                // SAFETY: the medium's reservation covers the heap's start (heap_start is less than its length).
+                base: unsafe { mapped.base().add(usize::try_from(heap_start).expect(NEVER)) },
+                length: AtomicU64::new(heap_bytes),
+                reserved,
+                owned: false,
+            }),
+            Medium::Mapped(mapped) => {
+                let image = Image::reserve(reserved)?;
+                image.map_file(mapped, heap_start, 0, heap_bytes)?;
+                image.length.store(heap_bytes, Ordering::Release);
+                Ok(image)
+            }
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => {
+                let image = Image::reserve(reserved)?;
+                image.map_memory(0, heap_bytes)?;
+                image.length.store(heap_bytes, Ordering::Release);
+                // SAFETY: the image was just made, is writable, and nobody else has it.
+                let target = unsafe { std::slice::from_raw_parts_mut(image.base, heap_bytes as usize) };
+                medium.read(heap_start, target)?;
+                Ok(image)
+            }
+        }
+    }
+
+    fn reserve(reserved: u64) -> Result<Image> {
+        // SAFETY: a fresh reservation at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                usize::try_from(reserved).expect(NEVER),
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|errno| Error::Argument {
+            what: format!(
+                "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes"
+            ),
+        })?;
+        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true })
+    }
+
+    fn map_file(&self, mapped: &Mapped, heap_start: u64, from: u64, to: u64) -> Result<()> {
+        // SAFETY: [from, to) lies in this image's reservation; nothing refers to it yet.
+        unsafe {
+            rustix::mm::mmap(
+                self.base.add(usize::try_from(from).expect(NEVER)).cast(),
+                usize::try_from(to - from).expect(NEVER),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+                mapped.file().as_fd(),
+                heap_start + from,
+            )
+        }
+        .map(|_| ())
+        .map_err(|errno| Error::File {
+            action: "map",
+            path: mapped.path().to_owned(),
+            source: errno.into(),
+        })
+    }
+
+    #[cfg(feature = "sim")]
+    fn map_memory(&self, from: u64, to: u64) -> Result<()> {
+        // SAFETY: as in `map_file`.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                self.base.add(usize::try_from(from).expect(NEVER)).cast(),
+                usize::try_from(to - from).expect(NEVER),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }
+        .map(|_| ())
+        .map_err(|errno| Error::Argument { what: format!("no memory for an image: {errno}") })
+    }
+
+    /// Makes it longer; the file is that long already and its new part zero.
+    pub fn grow(&self, medium: &Medium, heap_start: u64, heap_bytes: u64) -> Result<()> {
+        let length = self.len();
+        if heap_bytes > self.reserved {
+            return Err(Error::Full { bytes: heap_bytes - length, heap_bytes: length });
+        }
+        if self.owned {
+            match medium {
+                Medium::Mapped(mapped) => self.map_file(mapped, heap_start, length, heap_bytes)?,
+                #[cfg(feature = "sim")]
+                Medium::Simulated(_) => self.map_memory(length, heap_bytes)?,
+            }
+        }
+        self.length.store(heap_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Touches every page for writing, so that no transaction pays for it.
+    pub fn prefault(&self) {
+        // SAFETY: populating changes no byte.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.base.cast(),
+                usize::try_from(self.len()).expect(NEVER),
+                Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+
+    /// Bytes of the heap.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// Most bytes that it can have.
+    pub fn max(&self) -> u64 {
+        self.reserved
+    }
+
+    /// The address of a byte of the heap; valid for as many bytes as the heap has from there.
+    #[inline]
+    pub fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset <= self.len());
+        // SAFETY: callers have checked `offset` against `len`; the reservation covers it.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    /// First word of a slab's directory entry: tag, section and state.
+    #[inline]
+    pub fn entry_word(&self, slab: u64) -> u64 {
+        let offset = Entry::offset(slab);
+        if offset + 16 > self.len() {
+            return 0;
+        }
+        // SAFETY: in bounds (above), 8-byte aligned, and only ever stored to as a whole word while others may read.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Relaxed)
+    }
+
+    /// Second word: stride and run.
+    #[inline]
+    pub fn entry_rest(&self, slab: u64) -> u64 {
+        let offset = Entry::offset(slab) + 8;
+        if offset + 8 > self.len() {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Relaxed)
+    }
+
+    /// Stores a directory entry; the caller owns the slab.
+    pub fn set_entry(&self, slab: u64, entry: Entry) {
+        let [word, rest] = entry.words();
+        let offset = Entry::offset(slab);
+        assert!(offset + 16 <= self.len());
+        // SAFETY: in bounds (above) and 8-byte aligned.
+        unsafe {
+            AtomicU64::from_ptr(self.at(offset).cast()).store(word, Ordering::Relaxed);
+            AtomicU64::from_ptr(self.at(offset + 8).cast()).store(rest, Ordering::Relaxed);
+        }
+    }
+
+    /// A slab's directory entry.
+    pub fn entry(&self, slab: u64) -> Entry {
+        Entry::from_words([self.entry_word(slab), self.entry_rest(slab)])
+    }
+
+    /// A word that is read without its lock: stored to as a whole only.
+    pub fn word(&self, offset: u64) -> u64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len());
+        // SAFETY: in bounds and aligned (above).
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Relaxed)
+    }
+
+    /// Stores such a word; the caller holds its lock.
+    pub fn set_word(&self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len());
+        // SAFETY: in bounds and aligned (above).
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.store(value, Ordering::Relaxed);
+    }
+
+    /// The bytes of a range that the caller has locked.
+    #[inline]
+    pub fn bytes(&self, offset: u64, bytes: u64) -> &[u8] {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len()), "image: {offset}+{bytes}");
+        // SAFETY: in bounds (above), mapped readable; the caller holds the lock under which nobody writes there.
+        unsafe { std::slice::from_raw_parts(self.at(offset), bytes as usize) }
+    }
+
+    /// Overwrites a range that the caller has locked for writing.
+    #[inline]
+    pub fn write(&self, offset: u64, source: &[u8]) {
+        let bytes = source.len() as u64;
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len()), "image: {offset}+{bytes}");
+        // SAFETY: in bounds (above), mapped writable; the caller holds the lock of these bytes; `source` is not in the image.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.at(offset), source.len()) };
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: the reservation is this image's, and nothing refers to it any more.
+            let _ =
+                unsafe { rustix::mm::munmap(self.base.cast(), usize::try_from(self.reserved).expect(NEVER)) };
+        }
+    }
+}

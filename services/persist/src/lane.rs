@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One lane of the log: a ring in the file, its mirror in memory, and how far each is.
+//!
+//! Layout   positions count bytes for ever; position p lies at p mod capacity. A record does not wrap: a WRAP record
+//!          says that the rest up to the ring's end is skipped
+//! Flow     build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
+//! Why      the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
+//! Owner    [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
+//! Order    `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
+
+use std::alloc::{self, Layout};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A lane's mirror: `capacity` bytes, 64-byte aligned.
+#[derive(Debug)]
+struct Mirror {
+    base: *mut u8,
+    capacity: usize,
+}
+
+impl Mirror {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, 4096).expect("lanes have page-sized lengths")
+    }
+
+    fn new(capacity: usize) -> Mirror {
+        // SAFETY: the layout is not empty: a lane has 4096 bytes at least.
+        let base = unsafe { alloc::alloc_zeroed(Mirror::layout(capacity)) };
+        if base.is_null() {
+            alloc::handle_alloc_error(Mirror::layout(capacity));
+        }
+        Mirror { base, capacity }
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { alloc::dealloc(self.base, Mirror::layout(self.capacity)) };
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Lane<S> {
+    /// Its number.
+    pub index: u32,
+    /// Where it starts in the file.
+    pub start: u64,
+    /// Bytes of the ring.
+    pub capacity: u64,
+    /// Records before this are published.
+    tail: AtomicU64,
+    /// Room before this may be reused.
+    head: AtomicU64,
+    /// What its owner keeps from transaction to transaction.
+    pub state: Mutex<S>,
+    mirror: Mirror,
+}
+
+// SAFETY: the mirror's bytes have one writer, the holder of `state`, and readers only of what `tail` published.
+unsafe impl<S: Send> Send for Lane<S> {}
+// SAFETY: as above.
+unsafe impl<S: Send> Sync for Lane<S> {}
+
+impl<S> Lane<S> {
+    pub fn new(index: u32, start: u64, capacity: u64, position: u64, state: S) -> Lane<S> {
+        Lane {
+            index,
+            start,
+            capacity,
+            tail: AtomicU64::new(position),
+            head: AtomicU64::new(position),
+            state: Mutex::new(state),
+            mirror: Mirror::new(usize::try_from(capacity).expect("fits")),
+        }
+    }
+
+    #[inline]
+    pub fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// Publishes what lies before `position`. Only the holder of `state` calls it.
+    #[inline]
+    pub fn publish(&self, position: u64) {
+        self.tail.store(position, Ordering::Release);
+    }
+
+    /// Gives room back. Only the applier calls it.
+    pub fn release(&self, position: u64) {
+        self.head.store(position, Ordering::Release);
+    }
+
+    /// Where in the file `position` is.
+    #[inline]
+    pub fn offset(&self, position: u64) -> u64 {
+        self.start + position % self.capacity
+    }
+
+    /// Where a record of up to `bytes` that follows `tail` would start: there, or at the ring's start. None: no room now.
+    #[inline]
+    pub fn room(&self, tail: u64, bytes: u64) -> Option<u64> {
+        let left = self.capacity - tail % self.capacity;
+        let at = if bytes <= left { tail } else { tail + left };
+        (at + bytes - self.head() <= self.capacity).then_some(at)
+    }
+
+    /// The mirror's bytes from `position` on; the caller holds `state`, and the range is not published.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the ring's free part belongs to the holder of `state`")]
+    pub fn free(&self, position: u64, bytes: u64) -> &mut [u8] {
+        let at = position % self.capacity;
+        assert!(at + bytes <= self.capacity && position >= self.tail.load(Ordering::Relaxed));
+        // SAFETY: in bounds (above). Positions from `tail` on belong to the holder of `state`, which the caller is; `room`
+        // has checked that the applier is done with what was there.
+        unsafe { std::slice::from_raw_parts_mut(self.mirror.base.add(at as usize), bytes as usize) }
+    }
+
+    /// The mirror's published bytes [position, position + bytes), before they are released.
+    #[inline]
+    pub fn published(&self, position: u64, bytes: u64) -> &[u8] {
+        let at = position % self.capacity;
+        assert!(at + bytes <= self.capacity && position + bytes <= self.tail());
+        // SAFETY: in bounds (above); published bytes are not written until the applier, the caller, releases them.
+        unsafe { std::slice::from_raw_parts(self.mirror.base.add(at as usize), bytes as usize) }
+    }
+
+    /// The mirror's bytes that were appended and are not published: those whose flushing is under way. The caller is the one
+    /// flusher, and appenders write behind them only.
+    pub fn appended(&self, position: u64, bytes: u64) -> &[u8] {
+        let at = position % self.capacity;
+        assert!(at + bytes <= self.capacity);
+        // SAFETY: in bounds (above); appended records are whole and nobody writes them again before they are published,
+        // applied and released.
+        unsafe { std::slice::from_raw_parts(self.mirror.base.add(at as usize), bytes as usize) }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Objects that survive a crash: a typed heap in a file, one fence per transaction.
+//!
+//! ```
+//! use memlift_persist::{Options, PPtr, Persist, Pool, View};
+//!
+//! #[derive(Clone, Copy, Persist)]
+//! #[repr(C)]
+//! struct Node {
+//!     value: u64,
+//!     next: PPtr<Node>,
+//! }
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("list.pool");
+//! let pool = Pool::create(&path, &Options { heap_bytes: 1 << 20, ..Options::default() })?;
+//! pool.tx(|t| {
+//!     let first = t.alloc(Node { value: 1, next: PPtr::NULL })?;
+//!     let root = t.alloc(Node { value: 2, next: first })?;
+//!     t.set_root(root)
+//! })?;
+//! println!("{}", pool.guarantee());
+//! drop(pool);
+//!
+//! let pool = Pool::open(&path, &Options::default())?;
+//! let sum = pool.read(|r| {
+//!     let root = r.get(r.root::<Node>()?.expect("made above"))?;
+//!     Ok(root.value + r.get(root.next)?.value)
+//! })?;
+//! assert_eq!(sum, 3);
+//! # Ok::<(), memlift_persist::Error>(())
+//! ```
+//!
+//! Flow     `Pool::tx` ─▶ `tx` (sections, image, `writes`) ─▶ `commit` (`record` ─▶ `lane` ─▶ `medium`: one fence) ─▶ `apply`
+//!          (to its place, in the background of commits) …… after a crash: `recover` ─▶ `open`
+//! Layout   the file: `layout`, `docs/formats/pool.md`; log records: `docs/formats/log.md`
+//! Owner    a pool is one process's at a time; objects belong to sections, sections to transactions
+//! Not here copying, flushing and fencing themselves: the engine and its kernels
+//!
+//! The paper is NearPM: logs are engine-managed memory that may persist late, and one fence, at commit, is what a transaction
+//! pays. Plain files on a disk are the product; persistent memory is the same interface with a stronger guarantee.
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+extern crate self as memlift_persist;
+
+mod apply;
+mod catalog;
+mod commit;
+mod error;
+mod heap;
+#[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
+mod image;
+#[expect(unsafe_code, reason = "shares a ring between its writer and the applier")]
+mod lane;
+pub mod layout;
+mod medium;
+mod open;
+mod options;
+#[expect(unsafe_code, reason = "says which types are plain bytes")]
+pub mod persist;
+mod pool;
+#[expect(unsafe_code, reason = "says that pointers are plain bytes")]
+mod ptr;
+mod record;
+mod recover;
+mod section;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod store;
+mod tx;
+#[expect(unsafe_code, reason = "turns checked places of the image into references")]
+mod view;
+mod writes;
+
+pub use catalog::TypeRecord;
+pub use error::{Error, Result};
+pub use medium::{Counters, Guarantee, Survives};
+pub use memlift_persist_derive::Persist;
+pub use options::{Domain, Durability, Mechanism, Options};
+pub use persist::Persist;
+pub use pool::{Pool, Reader};
+pub use ptr::{PPtr, PSlice};
+pub use recover::Recovered;
+pub use tx::{Tx, TxOptions};
+pub use view::View;
+
+/// A type that an older one was turned into: `#[persist(from = Old)]`.
+pub trait Migrates: Persist + From<Self::From> {
+    /// The older type.
+    type From: Persist;
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../tests/derive_refused.md")]
+struct Refused;

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A file, mapped shared into reserved address space, so that it grows without moving.
+//!
+//! Layout   address space for `max_bytes` is reserved without access; the file's part is mapped over its start
+//! Owner    the descriptor holds an exclusive lock (flock) for as long as the medium lives: one owner at a time
+//! Order    the log is written by pwrite in the page domain and by non-temporal stores through the mapping in the line domain;
+//!          never both, so a page of the log is not cached twice
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memlift_engine::persist;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::detect::{self, Guarantee};
+use crate::error::{Error, Result};
+use crate::options::Domain;
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Mapped {
+    file: File,
+    path: PathBuf,
+    base: *mut u8,
+    reserved: u64,
+    length: AtomicU64,
+    growing: Mutex<()>,
+    guarantee: Guarantee,
+    sync_maps: bool,
+    pages: bool,
+    flush: bool,
+    writable: bool,
+}
+
+// SAFETY: the mapping is this medium's until it is dropped; who stores where is settled above, by lanes, locks and the
+// applier, each of which owns the ranges it stores to.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; shared access to different ranges is what a mapping is for.
+unsafe impl Sync for Mapped {}
+
+const NEVER: &str = "page-sized numbers fit";
+
+impl Mapped {
+    /// Maps `file`, which has its final size for now; `max_bytes` is what it may grow to.
+    pub fn new(file: File, path: &Path, max_bytes: u64, wanted: Domain, writable: bool) -> Result<Mapped> {
+        let failed = |action| {
+            move |source: Errno| Error::File { action, path: path.to_owned(), source: source.into() }
+        };
+        let length = file
+            .metadata()
+            .map_err(|source| Error::File { action: "stat", path: path.to_owned(), source })?
+            .len();
+        let reserved = max_bytes.max(length).next_multiple_of(4096);
+        // SAFETY: a fresh reservation at an address of the kernel's choice overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                usize::try_from(reserved).expect(NEVER),
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(failed("reserve address space for"))?
+        .cast::<u8>();
+        let mut mapped = Mapped {
+            file,
+            path: path.to_owned(),
+            base,
+            reserved,
+            length: AtomicU64::new(0),
+            growing: Mutex::new(()),
+            guarantee: detect::Guarantee {
+                survives: detect::Survives::Process,
+                domain: Domain::Pages,
+                by: "",
+                reason: String::new(),
+            },
+            sync_maps: true,
+            pages: true,
+            flush: true,
+            writable,
+        };
+        if length > 0 && mapped.map(0, length).is_err() {
+            mapped.sync_maps = false;
+            mapped.map(0, length).map_err(failed("map"))?;
+        } else if length == 0 {
+            mapped.sync_maps = false;
+        }
+        mapped.length.store(length, Ordering::Release);
+        mapped.guarantee = detect::detect(&mapped.file, wanted, mapped.sync_maps);
+        mapped.pages = mapped.guarantee.domain == Domain::Pages;
+        mapped.flush = !mapped.guarantee.by.contains("eADR");
+        Ok(mapped)
+    }
+
+    fn map(&self, from: u64, to: u64) -> Result<(), Errno> {
+        let kind = if self.sync_maps { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        let access = if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: [from, to) lies in this medium's reservation and, but for `from` pages that are mapped already by the
+        // same file, holds nothing.
+        unsafe {
+            rustix::mm::mmap(
+                self.base.add(usize::try_from(from).expect(NEVER)).cast(),
+                usize::try_from(to - from).expect(NEVER),
+                access,
+                kind | MapFlags::FIXED,
+                self.file.as_fd(),
+                from,
+            )
+        }
+        .map(|_| ())
+    }
+
+    /// The address of a range.
+    ///
+    /// # Panics
+    ///
+    /// When it is not in the file: that is a fault of this crate, and a panic is better than somebody else's memory.
+    #[inline]
+    fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
+        let end = offset.checked_add(bytes).expect("in the file");
+        assert!(end <= self.length.load(Ordering::Relaxed), "pool: {offset}+{bytes} is not in the file");
+        // SAFETY: the file's length is mapped from base on, and the range is within it.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    /// The address of the file's first byte; the mapping is as long as the file.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn pages(&self) -> bool {
+        self.pages
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        let path = self.path.clone();
+        move |source| Error::File { action, path, source }
+    }
+
+    pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(target, offset).map_err(self.failed("read"))
+    }
+
+    #[inline]
+    pub(super) fn append(&self, offset: u64, source: &[u8]) -> Result<()> {
+        if self.pages {
+            return self.file.write_all_at(source, offset).map_err(self.failed("write the log of"));
+        }
+        debug_assert!(offset.is_multiple_of(64) && source.len().is_multiple_of(64));
+        let target = self.at(offset, source.len() as u64);
+        // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds.
+        unsafe { persist::nt_copy(target, source.as_ptr(), source.len()) };
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn append_record(&self, offset: u64, record: &mut [u8], salt: u32) -> Result<()> {
+        debug_assert!(offset.is_multiple_of(64) && record.len().is_multiple_of(64));
+        let target = self.at(offset, record.len() as u64);
+        // SAFETY: the range is mapped (`at`), whole lines, and owned by the lane whose lock the caller holds; the record is
+        // a unique borrow.
+        unsafe { persist::append(target, record.as_mut_ptr(), record.len(), salt) };
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn store(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let target = self.at(offset, source.len() as u64);
+        // SAFETY: the range is mapped (`at`); only the holder of the applier's or the header's lock stores outside the log.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn write_back(&self, offset: u64, bytes: u64) {
+        if !self.pages && self.flush {
+            // SAFETY: the range is mapped (`at`).
+            unsafe { persist::write_back(self.at(offset, bytes), bytes as usize) };
+        }
+    }
+
+    #[inline]
+    pub(super) fn harden(&self) -> Result<()> {
+        if !self.pages {
+            persist::fence();
+            return Ok(());
+        }
+        rustix::fs::fdatasync(&self.file)
+            .map_err(|errno| Error::Stopped { reason: format!("fdatasync: {errno}") })
+    }
+
+    pub(super) fn grow(&self, bytes: u64) -> Result<()> {
+        let _growing = self.growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let length = self.len();
+        if bytes <= length {
+            return Ok(());
+        }
+        if bytes > self.reserved {
+            return Err(Error::Argument {
+                what: format!("the file may grow to {} bytes at most", self.reserved),
+            });
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), length, bytes - length) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                rustix::fs::ftruncate(&self.file, bytes).map_err(|e| self.failed("grow")(e.into()))?;
+            }
+            Err(errno) => return Err(self.failed("grow")(errno.into())),
+        }
+        self.map(length / 4096 * 4096, bytes).map_err(|e| self.failed("map")(e.into()))?;
+        self.length.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn guarantee(&self) -> Guarantee {
+        self.guarantee.clone()
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the reservation is this medium's, and nothing refers to it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), usize::try_from(self.reserved).expect(NEVER)) };
+    }
+}

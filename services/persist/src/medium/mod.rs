@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a pool's bytes are kept, and what makes them stay: the only door to the file.
+//!
+//! Flow     append (log: past the caches) · store + write_back (home: through them) ──▶ [`Medium::harden`] ──▶ durable
+//! Domain   lines: non-temporal stores, write-back of cache lines, harden is a store fence.
+//!          pages: pwrite to the log, stores into a shared mapping of the file, harden is fdatasync
+//! Rule     nothing counts as durable before the harden that follows it, by the same thread, returned Ok. After a failed
+//!          fdatasync the kernel may call pages clean that never reached the disk: the pool stops and never retries
+//! Owner    the mapping and the descriptor live as long as the medium
+//! Not here what the bytes mean
+
+mod detect;
+#[expect(unsafe_code, reason = "maps files and stores past the caches")]
+mod mapped;
+#[cfg(feature = "sim")]
+mod simulated;
+
+use std::ops::AddAssign;
+
+use crate::error::Result;
+pub use detect::{Guarantee, Survives};
+pub(crate) use mapped::Mapped;
+#[cfg(feature = "sim")]
+pub(crate) use simulated::Simulated;
+
+/// What was asked of a medium so far; exact, on any machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Store fences or fdatasyncs: one per harden.
+    pub hardens: u64,
+    /// Bytes written to the log.
+    pub log_bytes: u64,
+    /// Bytes stored to their place.
+    pub home_bytes: u64,
+    /// Cache lines written back.
+    pub write_backs: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.hardens += other.hardens;
+        self.log_bytes += other.log_bytes;
+        self.home_bytes += other.home_bytes;
+        self.write_backs += other.write_backs;
+    }
+}
+
+/// The bytes of one file of a pool. Offsets are those of the file.
+#[derive(Debug)]
+pub(crate) enum Medium {
+    /// A file of the system.
+    Mapped(Mapped),
+    /// The simulator's.
+    #[cfg(feature = "sim")]
+    Simulated(Simulated),
+}
+
+macro_rules! each {
+    ($self:ident, $medium:ident => $call:expr) => {
+        match $self {
+            Medium::Mapped($medium) => $call,
+            #[cfg(feature = "sim")]
+            Medium::Simulated($medium) => $call,
+        }
+    };
+}
+
+impl Medium {
+    /// Whether harden is a file system's sync, which is worth sharing, and not a fence.
+    #[inline]
+    pub fn pages(&self) -> bool {
+        each!(self, medium => medium.pages())
+    }
+
+    /// Bytes of the file.
+    pub fn len(&self) -> u64 {
+        each!(self, medium => medium.len())
+    }
+
+    /// Reads bytes.
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        each!(self, medium => medium.read(offset, target))
+    }
+
+    /// Writes to the log; 64-byte aligned, whole lines.
+    #[track_caller]
+    #[inline]
+    pub fn append(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
+        counters.log_bytes += source.len() as u64;
+        each!(self, medium => medium.append(offset, source))
+    }
+
+    /// Fills a record's checksum and writes the record to the log.
+    #[track_caller]
+    #[inline]
+    pub fn append_record(
+        &self,
+        offset: u64,
+        record: &mut [u8],
+        salt: u32,
+        counters: &mut Counters,
+    ) -> Result<()> {
+        if let Medium::Mapped(mapped) = self
+            && !mapped.pages()
+        {
+            counters.log_bytes += record.len() as u64;
+            return mapped.append_record(offset, record, salt);
+        }
+        crate::record::seal(record, salt);
+        self.append(offset, record, counters)
+    }
+
+    /// Stores to a place outside the log, through the caches.
+    #[track_caller]
+    #[inline]
+    pub fn store(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
+        counters.home_bytes += source.len() as u64;
+        each!(self, medium => medium.store(offset, source))
+    }
+
+    /// Starts to write back the lines of a range; durable after the next harden.
+    #[track_caller]
+    #[inline]
+    pub fn write_back(&self, offset: u64, bytes: u64, counters: &mut Counters) {
+        counters.write_backs += (offset + bytes).div_ceil(64) - offset / 64;
+        each!(self, medium => medium.write_back(offset, bytes));
+    }
+
+    /// Everything that this thread appended, or stored and wrote back, is durable when this returns Ok.
+    ///
+    /// # Errors
+    ///
+    /// The disk's refusal. Nothing since the last success may be relied on, ever.
+    #[track_caller]
+    #[inline]
+    pub fn harden(&self, counters: &mut Counters) -> Result<()> {
+        counters.hardens += 1;
+        each!(self, medium => medium.harden())
+    }
+
+    /// Makes the file at least this long; the new part is zero.
+    #[track_caller]
+    pub fn grow(&self, bytes: u64) -> Result<()> {
+        each!(self, medium => medium.grow(bytes))
+    }
+
+    /// What survives what.
+    pub fn guarantee(&self) -> Guarantee {
+        each!(self, medium => medium.guarantee())
+    }
+}

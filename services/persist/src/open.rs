@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Creating and opening pools.
+//!
+//! Create   a temporary file beside the target gets its size and contents, is made durable, and is then linked to its name: a
+//!          crash leaves a whole pool or none
+//! Open     lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
+//!          slots in. No object is touched, so the time does not grow with the data
+//! Owner    one opener at a time; the lock goes with the descriptor, also when the process dies
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::RwLock;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::catalog::Catalog;
+use crate::error::{Error, Result};
+use crate::heap::{FreeSlabs, is_system, walk};
+use crate::image::Image;
+use crate::layout::{
+    Entry, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead, SLAB_BYTES, ZONE_SLABS,
+};
+use crate::medium::{Counters, Mapped, Medium};
+use crate::options::{Mechanism, Options};
+use crate::recover::{self, Recovered, State};
+use crate::section::Section;
+use crate::store::{Parts, Store};
+
+/// Bytes to which heaps are aligned in the file, when they are not small.
+const ALIGN: u64 = 2 << 20;
+
+fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::File { action, path: path.to_owned(), source }
+}
+
+/// The header of a new pool.
+pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
+    let wrong = |what: String| Err(Error::Argument { what });
+    if !(2..=LANES_MAX).contains(&options.lanes) {
+        return wrong(format!("lanes: {} (2 to {LANES_MAX} are possible)", options.lanes));
+    }
+    if !(1..=1 << 16).contains(&options.sections) {
+        return wrong(format!("sections: {} (1 to 65536 are possible)", options.sections));
+    }
+    let lane_bytes = options.lane_bytes.next_multiple_of(4096);
+    if !(4096..=1 << 32).contains(&lane_bytes) {
+        return wrong(format!("lane_bytes: {} (4096 to 4 GiB are possible)", options.lane_bytes));
+    }
+    let heap_bytes = options.heap_bytes.max(HEAP_BYTES_MIN).next_multiple_of(SLAB_BYTES);
+    if heap_bytes > 1 << 43 {
+        return wrong(format!("heap_bytes: {} (8 TiB are the most)", options.heap_bytes));
+    }
+    let end = LANES_START + u64::from(options.lanes) * lane_bytes;
+    let align = if heap_bytes >= 8 * ALIGN { ALIGN } else { 4096 };
+    let header = Header {
+        generation: 1,
+        uuid,
+        compat: 0,
+        ro_compat: 0,
+        incompat: 0,
+        mechanism: options.mechanism as u8,
+        lanes: options.lanes,
+        lane_bytes,
+        heap_start: end.next_multiple_of(align),
+        heap_bytes,
+        sections: options.sections,
+        epoch: 1,
+        clean: true,
+        device: 0,
+        devices: 1,
+        stripe_bytes: 0,
+    };
+    Ok(header)
+}
+
+/// Writes an empty pool to a medium that is zero and long enough.
+pub(crate) fn format(medium: &Medium, header: &Header) -> Result<()> {
+    let mut counters = Counters::default();
+    for lane in 0..header.lanes {
+        for turn in 0..2 {
+            let offset = LaneHead::offset(lane, turn);
+            medium.store(offset, &LaneHead::default().encode(), &mut counters)?;
+            medium.write_back(offset, crate::layout::HEAD_BYTES, &mut counters);
+        }
+    }
+    let system = Entry { tag: Entry::TAG_SYSTEM, state: Entry::SYSTEM, ..Entry::default() };
+    for slab in (0..ZONE_SLABS).filter(|slab| is_system(*slab)) {
+        let [word, rest] = system.words();
+        let offset = header.heap_start + Entry::offset(slab);
+        medium.store(offset, &word.to_le_bytes(), &mut counters)?;
+        medium.store(offset + 8, &rest.to_le_bytes(), &mut counters)?;
+        medium.write_back(offset, 16, &mut counters);
+    }
+    medium.harden(&mut counters)?;
+    crate::store::write_header(medium, header, &mut counters)
+}
+
+fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let mut source = File::open("/dev/urandom").map_err(file_error("open", Path::new("/dev/urandom")))?;
+    io::Read::read_exact(&mut source, &mut uuid).map_err(file_error("read", Path::new("/dev/urandom")))?;
+    Ok(uuid)
+}
+
+/// Makes the file of a new pool.
+pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
+    let header = new_header(options, random_uuid()?)?;
+    if path.exists() {
+        return Err(Error::Exists { path: path.to_owned() });
+    }
+    let temporary = temporary(path)?;
+    let made = (|| {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(file_error("create", &temporary))?;
+        allocate(&file, header.file_bytes(), &temporary)?;
+        zero_lanes(&file, &header, &temporary)?;
+        let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
+        let medium = Medium::Mapped(mapped);
+        format(&medium, &header)?;
+        File::open(&temporary).and_then(|file| file.sync_all()).map_err(file_error("sync", path))?;
+        std::fs::hard_link(&temporary, path).map_err(|source| {
+            if source.kind() == io::ErrorKind::AlreadyExists {
+                Error::Exists { path: path.to_owned() }
+            } else {
+                file_error("link", path)(source)
+            }
+        })
+    })();
+    let _ = std::fs::remove_file(&temporary);
+    made?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|folder| folder.sync_all()).map_err(file_error("sync the folder of", path))
+}
+
+fn temporary(path: &Path) -> Result<PathBuf> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| Error::Argument { what: format!("{} names no file", path.display()) })?;
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(format!(".{}.new", std::process::id()));
+    Ok(path.with_file_name(hidden))
+}
+
+fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes).map_err(file_error("size", path)),
+        Err(errno) => Err(file_error("allocate", path)(errno.into())),
+    }
+}
+
+/// Writes the log once, so that no commit has to turn allocated blocks into written ones: that would be a second write to the
+/// file system's journal.
+fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let zeros = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < header.heap_start {
+        let piece = (header.heap_start - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..piece as usize], at).map_err(file_error("write", path))?;
+        at += piece;
+    }
+    Ok(())
+}
+
+/// Opens the file of a pool and recovers it.
+pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!options.read_only)
+        .open(path)
+        .map_err(|source| refused(path, options.read_only, source))?;
+    let wanted = if options.read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    flock(&file, wanted).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
+        other => file_error("lock", path)(other.into()),
+    })?;
+    let metadata = file.metadata().map_err(file_error("stat", path))?;
+    if !metadata.is_file() {
+        return Err(Error::Argument { what: format!("{} is not a file", path.display()) });
+    }
+    let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(metadata.len());
+    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?;
+    open_medium(Medium::Mapped(mapped), options)
+}
+
+fn refused(path: &Path, read_only: bool, source: io::Error) -> Error {
+    if source.kind() == io::ErrorKind::PermissionDenied && !read_only {
+        return Error::File {
+            action: "open for writing (Options::read_only opens it for reading)",
+            path: path.to_owned(),
+            source,
+        };
+    }
+    Error::File { action: "open", path: path.to_owned(), source }
+}
+
+/// Recovers a medium and puts the store together.
+pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
+    let State { header, positions, applier, recovered } = recover::recover(&medium, !options.read_only)?;
+    let in_place = header.mechanism == Mechanism::Undo as u8;
+    let image = Image::new(&medium, header.heap_start, header.heap_bytes, options.max_bytes, in_place)?;
+    if options.prefault {
+        image.prefault();
+    }
+    let mut sections: Vec<Section> = (0..header.sections).map(|_| Section::default()).collect();
+    let mut free_slabs = FreeSlabs::default();
+    let slabs = header.heap_bytes / SLAB_BYTES;
+    free_slabs.grow(slabs);
+    let mut odd = None;
+    walk(&image, 0, slabs, |slab, entry| match entry.state {
+        Entry::FREE => free_slabs.give(slab, 1),
+        Entry::SLOTS => match sections.get_mut(usize::from(entry.section)) {
+            Some(section) if entry.stride >= 16 && u64::from(entry.stride) <= crate::layout::STRIDE_MAX => {
+                section.shelf(entry.tag, entry.stride).slabs.push(slab);
+            }
+            _ => odd = Some(slab),
+        },
+        Entry::RUN | Entry::RUN_REST => {
+            if usize::from(entry.section) >= sections.len() || slab + u64::from(entry.run.min(1)) > slabs {
+                odd = Some(slab);
+            }
+        }
+        _ => odd = Some(slab),
+    });
+    if let Some(slab) = odd {
+        return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
+    }
+    let catalog = Catalog::read(&medium)?;
+    let sequence = applier.applied;
+    let sections = sections.into_iter().map(RwLock::new).collect();
+    let options = options.clone();
+    let parts =
+        Parts { medium, image, header, options, positions, sequence, applier, sections, free_slabs, catalog };
+    Ok((Store::new(parts)?, recovered))
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a pool is asked to be.
+
+use std::time::Duration;
+
+/// How a pool makes transactions durable. Chosen when it is created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Mechanism {
+    /// After-images of what changed go to the log, one fence, and later to their place.
+    #[default]
+    Redo = 0,
+    /// Before-images go to the log, a fence, then the change is made in place: no mirror in memory.
+    Undo = 1,
+    /// As redo, but by dirty 64-byte lines of pages; transactions between two checkpoints share one.
+    Checkpoint = 2,
+    /// Every page has two copies; a commit writes the lines that differ to the other one and turns the page over.
+    Shadow = 3,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Mechanism; 4] =
+        [Mechanism::Redo, Mechanism::Undo, Mechanism::Checkpoint, Mechanism::Shadow];
+
+    pub(crate) fn from_byte(byte: u8) -> Option<Mechanism> {
+        Mechanism::ALL.into_iter().find(|mechanism| *mechanism as u8 == byte)
+    }
+
+    /// In lower case, as the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mechanism::Redo => "redo",
+            Mechanism::Undo => "undo",
+            Mechanism::Checkpoint => "checkpoint",
+            Mechanism::Shadow => "shadow",
+        }
+    }
+}
+
+/// When a transaction counts as done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// It is durable when the call returns.
+    #[default]
+    Sync,
+    /// It is durable when the call returns, and shares its fence with others that commit at the same time; waits up to
+    /// [`Options::group_wait`] for them.
+    Group,
+    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`], `Sync` commit or flush,
+    /// and what is recovered is always a prefix.
+    Buffered,
+}
+
+/// Where a store becomes durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Domain {
+    /// Found out: MAP_SYNC → lines; memory file systems → lines; anything else → pages.
+    #[default]
+    Auto,
+    /// By write-back of cache lines and a store fence. On an ordinary file that survives the death of the process only;
+    /// [`crate::Pool::guarantee`] says so.
+    Lines,
+    /// By fdatasync.
+    Pages,
+}
+
+/// How to create or open a pool.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of the heap at first.
+    pub heap_bytes: u64,
+    /// Bytes up to which it may grow.
+    pub max_bytes: u64,
+    /// Lanes of the log: transactions that can be under way at once, plus one that groups share.
+    pub lanes: u32,
+    /// Bytes of each lane; the largest transaction is half of it.
+    pub lane_bytes: u64,
+    /// Sections: parts of the pool that are locked apart.
+    pub sections: u32,
+    /// How transactions are made durable.
+    pub mechanism: Mechanism,
+    /// Where stores become durable.
+    pub domain: Domain,
+    /// How long a `Group` commit waits for company.
+    pub group_wait: Duration,
+    /// Touch every page of image and file when the pool is opened.
+    pub prefault: bool,
+    /// No writing.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            heap_bytes: 64 << 20,
+            max_bytes: 64 << 30,
+            lanes: 8,
+            lane_bytes: 1 << 20,
+            sections: 1,
+            mechanism: Mechanism::Redo,
+            domain: Domain::Auto,
+            group_wait: Duration::from_micros(50),
+            prefault: false,
+            read_only: false,
+        }
+    }
+}

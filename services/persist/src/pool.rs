@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pool: what users hold.
+//!
+//! Owner    a pool closes when it is dropped: what is buffered becomes durable, the log is applied, the header says clean
+//! Not here transactions (`tx`), files (`open`)
+
+use std::path::Path;
+
+use crate::catalog::TypeRecord;
+use crate::error::{Error, Result};
+use crate::layout::Header;
+use crate::medium::{Counters, Guarantee};
+use crate::open;
+use crate::options::{Mechanism, Options};
+use crate::recover::Recovered;
+use crate::section::Shared;
+use crate::store::{Store, lock};
+use crate::tx::{self, Tx, TxOptions};
+use crate::view::{View, locate, root_words};
+
+/// A typed heap in a file.
+///
+/// ```
+/// use memlift_persist::{Options, PPtr, Persist, Pool, View};
+///
+/// #[derive(Clone, Copy, Persist)]
+/// #[repr(C)]
+/// struct Counter {
+///     value: u64,
+/// }
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("counter.pool");
+/// let pool = Pool::create(&path, &Options { heap_bytes: 1 << 20, ..Options::default() })?;
+/// pool.tx(|t| {
+///     let root = t.root_or(|_| Ok(Counter { value: 0 }))?;
+///     t.get_mut(root)?.value += 1;
+///     Ok(())
+/// })?;
+/// let value = pool.read(|r| Ok(r.get(r.root::<Counter>()?.unwrap())?.value))?;
+/// assert_eq!(value, 1);
+/// # Ok::<(), memlift_persist::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pool {
+    store: Store,
+    recovered: Recovered,
+}
+
+impl Pool {
+    /// Creates a pool and opens it. A crash meanwhile leaves a whole pool or none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`]; [`Error::File`]; [`Error::Argument`] for options that make no sense.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Pool> {
+        open::create(path.as_ref(), options)?;
+        Pool::open(path, options)
+    }
+
+    /// Opens a pool and recovers it. Sizes, mechanism and sections are those that it was created with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`], [`Error::NotAPool`], [`Error::Version`], [`Error::Feature`], [`Error::Corrupt`], [`Error::File`].
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Pool> {
+        let (store, recovered) = open::open(path.as_ref(), options)?;
+        Ok(Pool { store, recovered })
+    }
+
+    /// Opens it, or creates it when there is no file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::open`] and [`Pool::create`].
+    pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Pool> {
+        match Pool::create(path.as_ref(), options) {
+            Err(Error::Exists { .. }) => Pool::open(path, options),
+            other => other,
+        }
+    }
+
+    /// Runs a transaction that locks the whole pool and is durable when this returns. An error or a panic in `work` undoes
+    /// everything.
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns; [`Error::Full`], [`Error::TooLarge`], [`Error::Stopped`] of the commit.
+    #[inline]
+    pub fn tx<R, E: From<Error>>(&self, work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>) -> Result<R, E> {
+        tx::run(&self.store, TxOptions::default(), work)
+    }
+
+    /// Runs a transaction with another durability, or on some sections only.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::tx`].
+    #[inline]
+    pub fn tx_with<R, E: From<Error>>(
+        &self,
+        options: TxOptions<'_>,
+        work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        tx::run(&self.store, options, work)
+    }
+
+    /// Reads, with all sections locked for reading.
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns; [`Error::Stopped`].
+    #[inline]
+    pub fn read<R, E: From<Error>>(&self, work: impl FnOnce(&Reader<'_>) -> Result<R, E>) -> Result<R, E> {
+        self.store.running()?;
+        work(&Reader { store: &self.store, held: Shared::lock(&self.store.sections, None) })
+    }
+
+    /// Reads objects of some sections.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn read_in<R, E: From<Error>>(
+        &self,
+        sections: &[u16],
+        work: impl FnOnce(&Reader<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.store.running()?;
+        work(&Reader { store: &self.store, held: Shared::lock(&self.store.sections, Some(sections)) })
+    }
+
+    /// Makes everything durable that was committed before, buffered transactions included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when the disk fails.
+    pub fn sync(&self) -> Result<()> {
+        self.store.flush(u64::MAX)
+    }
+
+    /// Brings everything that is in the log to its place, now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when the disk fails.
+    pub fn apply(&self) -> Result<()> {
+        self.store.apply_all()
+    }
+
+    /// What acknowledged transactions survive, here.
+    pub fn guarantee(&self) -> Guarantee {
+        self.store.medium.guarantee()
+    }
+
+    /// What opening it had to recover.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// How transactions are made durable.
+    pub fn mechanism(&self) -> Mechanism {
+        self.store.mechanism
+    }
+
+    /// The header as it is in the file.
+    pub fn header(&self) -> Header {
+        *lock(&self.store.header)
+    }
+
+    /// Fences, bytes and lines that commits asked for since the pool was opened; the applier's are [`Pool::applier_counters`].
+    pub fn counters(&self) -> Counters {
+        self.store.counters()
+    }
+
+    /// The same of the applier.
+    pub fn applier_counters(&self) -> Counters {
+        lock(&self.store.applier).counters
+    }
+
+    /// Types whose objects are, or were, in this pool.
+    pub fn types(&self) -> Vec<TypeRecord> {
+        lock(&self.store.catalog).records().to_vec()
+    }
+
+    /// Bytes of the heap, and how many of them are in slabs that nobody uses.
+    pub fn usage(&self) -> (u64, u64) {
+        let free = lock(&self.store.free_slabs);
+        (free.slabs() * crate::layout::SLAB_BYTES, free.free() * crate::layout::SLAB_BYTES)
+    }
+
+    /// Closes it: as dropping it, but the error is seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`] when the disk fails. What was acknowledged is in the log and comes back at the next open.
+    pub fn close(self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&self) -> Result<()> {
+        if self.store.options.read_only {
+            return Ok(());
+        }
+        self.store.apply_all()?;
+        let mut header = lock(&self.store.header);
+        header.clean = true;
+        header.generation += 1;
+        crate::store::write_header(&self.store.medium, &header, &mut Counters::default())
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
+        Pool { store, recovered }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !lock(&self.store.header).clean {
+            let _ = self.finish(); // what was acknowledged is in the log
+        }
+    }
+}
+
+/// Looks at objects; nobody changes them meanwhile. See [`Pool::read`].
+#[derive(Debug)]
+pub struct Reader<'p> {
+    store: &'p Store,
+    held: Shared<'p>,
+}
+
+impl View for Reader<'_> {
+    #[inline]
+    fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
+        let has = |section| self.held.has(section);
+        let place = locate(&self.store.image, offset, bytes, align, tag, has, name)?;
+        Ok(self.store.image.at(place.offset))
+    }
+
+    fn root_words(&self) -> (u64, u64) {
+        root_words(&self.store.image)
+    }
+}

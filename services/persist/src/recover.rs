@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From whatever a crash left to a pool: the log's good records go to their place, in order.
+//!
+//! Flow     header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ all records by sequence ─▶
+//!          those beyond what is applied: stored, written back ─▶ harden ─▶ heads ─▶ harden ─▶ next epoch ─▶ harden
+//! Order    a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
+//!          never acknowledged either, and nothing that is there depends on it (`commit`)
+//! Rule     idempotent: until the heads are durable, the same records are stored again, in the same order. The epoch goes up
+//!          last and salts every checksum: what lies behind a torn record now is never good again
+//! Owner    nobody else has the pool yet. Every number in the file is hostile until it was checked here
+//! Not here the directory and the bitmaps: `open` reads them off the recovered heap
+
+#![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
+
+use crate::apply::Applier;
+use crate::error::{Error, Result};
+use crate::layout::{HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
+use crate::medium::{Counters, Medium};
+use crate::record::PARTS_WRAP;
+use memlift_engine::persist;
+use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_RANGES, RangeWord, RecordHeader};
+
+/// What recovery found and did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Recovered {
+    /// Transactions in the log that were not at their place.
+    pub transactions: u64,
+    /// Bytes of their records.
+    pub log_bytes: u64,
+    /// Whether the pool had been closed.
+    pub clean: bool,
+}
+
+/// A pool's header, lanes and order after recovery.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub header: Header,
+    pub positions: Vec<u64>,
+    pub applier: Applier,
+    pub recovered: Recovered,
+}
+
+/// The header that holds: valid, and the newer one.
+pub(crate) fn read_header(medium: &Medium) -> Result<Header> {
+    if medium.len() < LANES_START {
+        return Err(if medium.len() == 0 { Error::NotAPool } else { short(medium.len(), LANES_START) });
+    }
+    let mut page = vec![0; HEADER_BYTES as usize];
+    let mut one = |turn: u64| {
+        medium.read(turn * HEADER_BYTES, &mut page)?;
+        Header::decode(&page)
+    };
+    let header = match (one(0), one(1)) {
+        (Ok(a), Ok(b)) if a.generation >= b.generation => a,
+        (_, Ok(b)) => b,
+        (Ok(a), Err(_)) => a,
+        (Err(a), Err(b)) => {
+            // The more telling of the two.
+            return Err(if matches!(a, Error::NotAPool) { b } else { a });
+        }
+    };
+    if medium.len() < header.file_bytes() {
+        return Err(short(medium.len(), header.file_bytes()));
+    }
+    Ok(header)
+}
+
+fn short(bytes: u64, wanted: u64) -> Error {
+    Error::corrupt(format!("the file has {bytes} bytes and should have {wanted}: it was truncated"))
+}
+
+/// Which of a lane's two heads holds, and the turn of the next one.
+fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
+    let mut heads = [None; 2];
+    for (turn, head) in heads.iter_mut().enumerate() {
+        let mut bytes = [0; HEAD_BYTES as usize];
+        medium.read(LaneHead::offset(lane, turn as u64), &mut bytes)?;
+        *head = LaneHead::decode(&bytes);
+    }
+    match heads {
+        [Some(a), Some(b)] if a.position >= b.position => Ok((a, 1)),
+        [Some(a), None] => Ok((a, 1)),
+        [_, Some(b)] => Ok((b, 0)),
+        [None, None] => Err(Error::corrupt(format!("both heads of lane {lane} are torn"))),
+    }
+}
+
+/// A good record: where it is in its lane's copy.
+struct Found {
+    header: RecordHeader,
+    lane: usize,
+    at: usize,
+}
+
+/// The good records of one lane from its head on; gives the position behind the last.
+fn scan(ring: &[u8], lane: usize, head: u64, salt: u32, found: &mut Vec<Found>) -> u64 {
+    let capacity = ring.len() as u64;
+    let mut position = head;
+    while position - head < capacity {
+        let at = (position % capacity) as usize;
+        let available = &ring[at..];
+        // SAFETY: the slice is readable for its length.
+        let Ok(header) = (unsafe { persist::check(available.as_ptr(), available.len(), salt, position) })
+        else {
+            break;
+        };
+        if header.parts == PARTS_WRAP {
+            position += capacity - position % capacity;
+            continue;
+        }
+        found.push(Found { header, lane, at });
+        position += u64::from(header.bytes);
+    }
+    position
+}
+
+/// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
+pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
+    let mut header = read_header(medium)?;
+    let (mut heads, mut turns, mut rings, mut found) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut positions = Vec::new();
+    for lane in 0..header.lanes {
+        let (head, turn) = read_head(medium, lane)?;
+        let mut ring = vec![0; header.lane_bytes as usize];
+        medium.read(LANES_START + u64::from(lane) * header.lane_bytes, &mut ring)?;
+        positions.push(scan(&ring, lane as usize, head.position, header.salt(lane), &mut found));
+        heads.push(head);
+        turns.push(turn);
+        rings.push(ring);
+    }
+    let applied = heads.iter().map(|head| head.applied).max().unwrap_or(0);
+    found.retain(|one| one.header.sequence > applied);
+    found.sort_by_key(|one| one.header.sequence);
+    if found.windows(2).any(|pair| pair[0].header.sequence == pair[1].header.sequence) {
+        return Err(Error::corrupt("two log records claim one place in the order"));
+    }
+    let recovered = Recovered {
+        transactions: found.len() as u64,
+        log_bytes: found.iter().map(|one| u64::from(one.header.bytes)).sum(),
+        clean: header.clean,
+    };
+    let last = found.last().map_or(applied, |one| one.header.sequence);
+    let mut applier =
+        Applier { positions: positions.clone(), applied: last, turns, counters: Counters::default() };
+    if !write {
+        if recovered.transactions > 0 {
+            return Err(Error::Argument {
+                what: format!(
+                    "the pool was not closed: {} transactions wait in its log; open it for writing once",
+                    recovered.transactions
+                ),
+            });
+        }
+        return Ok(State { header, positions, applier, recovered });
+    }
+    // All are checked before the first is stored.
+    for store in [false, true] {
+        for one in &found {
+            let record = &rings[one.lane][one.at..one.at + one.header.bytes as usize];
+            replay(medium, &header, record, &one.header, store, &mut applier.counters)?;
+        }
+    }
+    medium.harden(&mut applier.counters)?;
+    for lane in 0..header.lanes {
+        let head = LaneHead { position: positions[lane as usize], applied: last };
+        if head != heads[lane as usize] {
+            write_head(medium, lane, &mut applier, head)?;
+        }
+    }
+    medium.harden(&mut applier.counters)?;
+    header.epoch += 1;
+    header.generation += 1;
+    header.clean = false;
+    crate::store::write_header(medium, &header, &mut applier.counters)?;
+    Ok(State { header, positions, applier, recovered })
+}
+
+fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead) -> Result<()> {
+    let turn = &mut applier.turns[lane as usize];
+    let offset = LaneHead::offset(lane, *turn);
+    *turn += 1;
+    medium.store(offset, &head.encode(), &mut applier.counters)?;
+    medium.write_back(offset, HEAD_BYTES, &mut applier.counters);
+    Ok(())
+}
+
+/// Checks a record's ranges against the heap, and with `store` stores them.
+fn replay(
+    medium: &Medium,
+    header: &Header,
+    record: &[u8],
+    about: &RecordHeader,
+    store: bool,
+    counters: &mut Counters,
+) -> Result<()> {
+    let u64_at = |at: usize| {
+        record.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+    };
+    let broken =
+        || Error::corrupt("a log record's entries do not fit: it has a good checksum and a wrong content");
+    let mut put = |offset: u64, data: &[u8]| {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > header.heap_bytes) {
+            return Err(Error::corrupt("a log record names bytes outside the heap"));
+        }
+        if store {
+            medium.store(header.heap_start + offset, data, counters)?;
+            medium.write_back(header.heap_start + offset, data.len() as u64, counters);
+        }
+        Ok(())
+    };
+    let mut at = size_of::<RecordHeader>();
+    for _ in 0..about.entries {
+        match about.kind {
+            RECORD_RANGES => {
+                let word = RangeWord(u64_at(at).ok_or_else(broken)?);
+                let end = at + 8 + word.length() as usize;
+                put(word.offset(), record.get(at + 8..end).ok_or_else(broken)?)?;
+                at = end;
+            }
+            RECORD_LINES => {
+                let (page, mut lines) = (u64_at(at).ok_or_else(broken)?, u64_at(at + 8).ok_or_else(broken)?);
+                at += 16;
+                while lines != 0 {
+                    let line = u64::from(lines.trailing_zeros()) * 64;
+                    let offset = page.checked_mul(PAGE_BYTES as u64).ok_or_else(broken)? + line;
+                    put(offset, record.get(at..at + 64).ok_or_else(broken)?)?;
+                    at += 64;
+                    lines &= lines - 1;
+                }
+            }
+            kind => {
+                return Err(Error::corrupt(format!("a log record of kind {kind} in a pool that has none")));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An open pool's insides: what commit, apply, recovery and transactions share.
+//!
+//! Owner    lane 0 is shared: groups, buffered transactions, and everything where hardening is worth sharing. Lanes from 1 on
+//!          belong to one transaction at a time
+//! Order    locks, outermost first: sections ─▶ lane ─▶ shared lane ─▶ applier ─▶ header, free slabs, catalog
+//! Not here the public face: `pool`
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use crate::apply::Applier;
+use crate::catalog::Catalog;
+use crate::commit::Shared;
+use crate::error::{Error, Result};
+use crate::heap::FreeSlabs;
+use crate::image::Image;
+use crate::lane::Lane;
+use crate::layout::Header;
+use crate::medium::{Counters, Medium};
+use crate::options::{Mechanism, Options};
+use crate::section::Section;
+use crate::writes::Writes;
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub medium: Medium,
+    pub image: Image,
+    pub mechanism: Mechanism,
+    pub options: Options,
+    pub header: Mutex<Header>,
+    pub heap_start: u64,
+    /// Of each lane, for this epoch.
+    pub salts: Vec<u32>,
+    /// Lane 0.
+    pub shared: Shared,
+    /// Lanes from 1 on.
+    pub lanes: Vec<Lane<Writes>>,
+    pub sections: Vec<RwLock<Section>>,
+    /// The last sequence that was given out.
+    pub sequence: AtomicU64,
+    pub applier: Mutex<Applier>,
+    pub free_slabs: Mutex<FreeSlabs>,
+    pub catalog: Mutex<Catalog>,
+    stopped: AtomicBool,
+    reason: OnceLock<String>,
+}
+
+/// Locks; a panic elsewhere does not make what is guarded worse: every holder leaves it whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The parts from which a store is put together.
+pub(crate) struct Parts {
+    pub medium: Medium,
+    pub image: Image,
+    pub header: Header,
+    pub options: Options,
+    pub positions: Vec<u64>,
+    pub sequence: u64,
+    pub applier: Applier,
+    pub sections: Vec<RwLock<Section>>,
+    pub free_slabs: FreeSlabs,
+    pub catalog: Catalog,
+}
+
+impl Store {
+    pub fn new(parts: Parts) -> Result<Store> {
+        let Parts {
+            medium,
+            image,
+            header,
+            options,
+            positions,
+            sequence,
+            applier,
+            sections,
+            free_slabs,
+            catalog,
+        } = parts;
+        let mechanism = Mechanism::from_byte(header.mechanism)
+            .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
+        let start = |lane: u32| crate::layout::LANES_START + u64::from(lane) * header.lane_bytes;
+        let lane = |index: u32| {
+            Lane::new(index, start(index), header.lane_bytes, positions[index as usize], Writes::default())
+        };
+        Ok(Store {
+            image,
+            mechanism,
+            heap_start: header.heap_start,
+            salts: (0..header.lanes).map(|lane| header.salt(lane)).collect(),
+            shared: Shared::new(Lane::new(0, start(0), header.lane_bytes, positions[0], ()), positions[0]),
+            lanes: (1..header.lanes).map(lane).collect(),
+            sections,
+            sequence: AtomicU64::new(sequence),
+            applier: Mutex::new(applier),
+            free_slabs: Mutex::new(free_slabs),
+            catalog: Mutex::new(catalog),
+            stopped: AtomicBool::new(false),
+            reason: OnceLock::new(),
+            header: Mutex::new(header),
+            options,
+            medium,
+        })
+    }
+
+    /// Refuses when the disk has failed.
+    #[inline]
+    pub fn running(&self) -> Result<()> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(self.stopped_error());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn stopped_error(&self) -> Error {
+        Error::Stopped { reason: self.reason.get().cloned().unwrap_or_default() }
+    }
+
+    /// Stops the pool for good: what the file holds is not known any more.
+    #[cold]
+    pub fn stop(&self, error: Error) -> Error {
+        let reason = match error {
+            Error::Stopped { reason } => reason,
+            other => other.to_string(),
+        };
+        let _ = self.reason.set(reason);
+        self.stopped.store(true, Ordering::Release);
+        self.stopped_error()
+    }
+
+    /// Sum over lanes and applier.
+    pub fn counters(&self) -> Counters {
+        let mut sum = lock(&self.shared.state).counters;
+        for lane in &self.lanes {
+            sum += lock(&lane.state).counters;
+        }
+        sum
+    }
+
+    /// Makes the heap larger by at least `slabs` slabs.
+    pub fn grow(&self, slabs: u64) -> Result<()> {
+        use crate::layout::SLAB_BYTES;
+        let mut header = lock(&self.header);
+        let full = |header: &Header| Error::Full { bytes: slabs * SLAB_BYTES, heap_bytes: header.heap_bytes };
+        let least = header.heap_bytes + (slabs + crate::layout::DIRECTORY_SLABS) * SLAB_BYTES;
+        let most = self.image.max() / SLAB_BYTES * SLAB_BYTES;
+        let wanted =
+            (header.heap_bytes + header.heap_bytes / 2).next_multiple_of(SLAB_BYTES).max(least).min(most);
+        if wanted < least {
+            return Err(full(&header));
+        }
+        let mut next = *header;
+        next.heap_bytes = wanted;
+        next.generation += 1;
+        let mut counters = Counters::default();
+        self.medium.grow(next.file_bytes())?;
+        self.medium.harden(&mut counters)?;
+        write_header(&self.medium, &next, &mut counters)?;
+        self.image.grow(&self.medium, self.heap_start, wanted)?;
+        let from = header.heap_bytes / SLAB_BYTES;
+        *header = next;
+        let mut free = lock(&self.free_slabs);
+        free.grow(wanted / SLAB_BYTES);
+        for slab in (from..wanted / SLAB_BYTES).filter(|slab| !crate::heap::is_system(*slab)) {
+            free.give(slab, 1);
+        }
+        Ok(())
+    }
+}
+
+/// Writes a header over the older of the two.
+pub(crate) fn write_header(medium: &Medium, header: &Header, counters: &mut Counters) -> Result<()> {
+    let offset = header.generation % 2 * crate::layout::HEADER_BYTES;
+    let bytes = header.encode();
+    medium.store(offset, &bytes, counters)?;
+    medium.write_back(offset, bytes.len() as u64, counters);
+    medium.harden(counters)
+}

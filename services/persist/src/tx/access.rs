@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reading and changing objects inside a transaction.
+
+use std::ptr;
+use std::slice;
+
+use super::Tx;
+use crate::error::{Error, Result};
+use crate::layout::SUPERBLOCK_OFFSET;
+use crate::persist::Persist;
+use crate::ptr::{PPtr, PSlice};
+use crate::view::{Place, View, locate, root_words, slice_tag};
+
+impl View for Tx<'_> {
+    #[inline]
+    fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
+        let place =
+            locate(&self.store.image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
+        Ok(self.store.image.at(place.offset))
+    }
+
+    fn root_words(&self) -> (u64, u64) {
+        root_words(&self.store.image)
+    }
+}
+
+impl Tx<'_> {
+    #[inline]
+    fn place<T: Persist>(&self, pointer: PPtr<T>) -> Result<Place> {
+        let (bytes, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
+        locate(
+            &self.store.image,
+            pointer.offset(),
+            bytes,
+            align,
+            T::TAG,
+            |section| self.held.has(section),
+            T::NAME,
+        )
+    }
+
+    /// Whole words that cover [offset, offset + bytes): slots start and end at multiples of 16.
+    #[inline]
+    fn touch(&mut self, offset: u64, bytes: u64) -> Result<()> {
+        let from = offset / 8 * 8;
+        let length = (offset + bytes).next_multiple_of(8) - from;
+        let mut at = from;
+        while at < from + length {
+            let piece = (from + length - at).min(1 << 30);
+            self.writes.touch(&self.store.image, at, piece as u32);
+            at += piece;
+        }
+        self.store.before_store(self.lane, &mut self.writes)
+    }
+
+    /// The object, to be changed. What it was is kept for an abort; what changed is logged at commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`], [`Error::Section`].
+    #[inline]
+    pub fn get_mut<T: Persist>(&mut self, pointer: PPtr<T>) -> Result<&mut T> {
+        let place = self.place(pointer)?;
+        self.touch(place.offset, size_of::<T>() as u64)?;
+        // SAFETY: `place` checked type, bounds, alignment, and that this transaction holds the section; `&mut self` is borrowed
+        // for as long as the reference lives, so nothing else of this transaction refers to it.
+        Ok(unsafe { &mut *self.store.image.at(place.offset).cast::<T>() })
+    }
+
+    /// Two objects to be changed at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Same`] when they are one; else as [`Tx::get_mut`].
+    pub fn two_mut<A: Persist, B: Persist>(&mut self, a: PPtr<A>, b: PPtr<B>) -> Result<(&mut A, &mut B)> {
+        let (first, second) = (self.place(a)?, self.place(b)?);
+        let apart = first.offset + size_of::<A>() as u64 <= second.offset
+            || second.offset + size_of::<B>() as u64 <= first.offset;
+        if !apart {
+            return Err(Error::Same { offset: first.offset });
+        }
+        self.touch(first.offset, size_of::<A>() as u64)?;
+        self.touch(second.offset, size_of::<B>() as u64)?;
+        // SAFETY: as in `get_mut`, and the two do not overlap (above).
+        unsafe {
+            Ok((
+                &mut *self.store.image.at(first.offset).cast::<A>(),
+                &mut *self.store.image.at(second.offset).cast::<B>(),
+            ))
+        }
+    }
+
+    /// Says beforehand which objects will be changed: with an undo log, one fence serves all of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::get_mut`].
+    pub fn declare<T: Persist>(&mut self, pointers: &[PPtr<T>]) -> Result<()> {
+        for pointer in pointers {
+            let place = self.place(*pointer)?;
+            let from = place.offset / 8 * 8;
+            let length = (place.offset + size_of::<T>() as u64).next_multiple_of(8) - from;
+            self.writes.touch(&self.store.image, from, length as u32);
+        }
+        self.store.before_store(self.lane, &mut self.writes)
+    }
+
+    /// Overwrites an object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::get_mut`].
+    #[inline]
+    pub fn set<T: Persist>(&mut self, pointer: PPtr<T>, value: T) -> Result<()> {
+        *self.get_mut(pointer)? = value;
+        Ok(())
+    }
+
+    /// The elements of an array, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::get_mut`].
+    pub fn slice_mut<T: Persist>(&mut self, slice: PSlice<T>) -> Result<&mut [T]> {
+        self.slice_part_mut(slice, 0, slice.len())
+    }
+
+    /// Elements [from, from + count) of an array, to be changed: only these are saved and compared.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::get_mut`].
+    pub fn slice_part_mut<T: Persist>(
+        &mut self,
+        slice: PSlice<T>,
+        from: u64,
+        count: u64,
+    ) -> Result<&mut [T]> {
+        let wrong = || Error::Pointer { wanted: T::NAME, offset: slice.offset() };
+        if count == 0 {
+            return Ok(&mut []);
+        }
+        if from.checked_add(count).is_none_or(|end| end > slice.len()) {
+            return Err(wrong());
+        }
+        let element = size_of::<T>() as u64;
+        let bytes = slice.len().checked_mul(element).ok_or_else(wrong)?;
+        let align = align_of::<T>() as u64;
+        let tag = slice_tag::<T>();
+        let has = |section| self.held.has(section);
+        let place = locate(&self.store.image, slice.offset(), bytes, align, tag, has, T::NAME)?;
+        let start = place.offset + from * element;
+        self.touch(start, count * element)?;
+        // SAFETY: as in `get_mut`, for `count` elements within the array.
+        Ok(unsafe { slice::from_raw_parts_mut(self.store.image.at(start).cast::<T>(), count as usize) })
+    }
+
+    /// Makes an object the pool's root. Needs section 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Section`] when section 0 is not held; as [`View::get`] for the pointer.
+    pub fn set_root<T: Persist>(&mut self, pointer: PPtr<T>) -> Result<()> {
+        self.place(pointer)?;
+        if !self.held.has(0) {
+            return Err(Error::Section { wanted: T::NAME, offset: pointer.offset(), section: 0 });
+        }
+        self.touch(SUPERBLOCK_OFFSET, 16)?;
+        self.store.image.set_word(SUPERBLOCK_OFFSET, pointer.offset());
+        self.store.image.set_word(SUPERBLOCK_OFFSET + 8, T::LAYOUT);
+        Ok(())
+    }
+
+    /// The root object; made with `first` when there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Layout`] when there is one of another type; as [`Tx::alloc`].
+    pub fn root_or<T: Persist>(&mut self, first: impl FnOnce(&mut Self) -> Result<T>) -> Result<PPtr<T>> {
+        if let Some(root) = self.root::<T>()? {
+            return Ok(root);
+        }
+        let value = first(self)?;
+        let root = self.alloc_in(0, value)?;
+        self.set_root(root)?;
+        Ok(root)
+    }
+
+    /// Writes a new object's value; its place is this transaction's alone.
+    pub(super) fn fill<T: Persist>(&mut self, offset: u64, value: &T) {
+        let bytes = (size_of::<T>() as u64).next_multiple_of(8);
+        assert!(offset + bytes <= self.store.image.len());
+        // SAFETY: in bounds (above) and aligned: slots are, for their type. The slot is free, so nobody refers to it. Reading the
+        // value as bytes is sound: a Persist has no padding (which `T::TAG`, used by the caller, has asserted).
+        unsafe {
+            let target = self.store.image.at(offset);
+            ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), target, size_of::<T>());
+            ptr::write_bytes(target.add(size_of::<T>()), 0, bytes as usize - size_of::<T>());
+        }
+        self.writes.fresh(offset, bytes as u32);
+    }
+
+    /// The same for an array.
+    pub(super) fn fill_slice<T: Persist>(&mut self, offset: u64, values: &[T]) {
+        let bytes = size_of_val(values);
+        let whole = bytes.next_multiple_of(8);
+        assert!(offset + whole as u64 <= self.store.image.len());
+        // SAFETY: as in `fill`.
+        unsafe {
+            let target = self.store.image.at(offset);
+            ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), target, bytes);
+            ptr::write_bytes(target.add(bytes), 0, whole - bytes);
+        }
+        let mut at = 0;
+        while at < whole {
+            let piece = (whole - at).min(1 << 30);
+            self.writes.fresh(offset + at as u64, piece as u32);
+            at += piece;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Taking and giving back memory inside a transaction: no fence of its own.
+//!
+//! Flow     alloc: a freed slot whose freeing is durable ─▶ else the next clear bit of the current slab ─▶ else a slab with
+//!          unseen slots ─▶ else a new slab ─▶ else the pool grows. The bit is set in the image and logged with the rest
+//! Rule     bits are the truth, lists in memory are hints. What this transaction freed, and what was freed but is not durable
+//!          yet, is not taken again: an abort or a crash would need what was there
+//! Order    an abort puts bits back by their before-images and gives slots and slabs back to the lists
+
+use super::Tx;
+use crate::commit::Committed;
+use crate::error::{Error, Result};
+use crate::layout::{DIRECTORY_SLABS, Entry, SLAB_BYTES, STRIDE_MAX, slots};
+use crate::persist::Persist;
+use crate::ptr::{PPtr, PSlice};
+use crate::store::lock;
+use crate::view::{locate, slice_tag};
+use crate::writes::Freed;
+
+/// Strides that arrays get, so that arrays of about one length share slabs.
+fn slice_stride(bytes: u64) -> u64 {
+    let bytes = bytes.next_multiple_of(16).max(16);
+    let step = (bytes.next_power_of_two() / 8).max(16);
+    bytes.next_multiple_of(step)
+}
+
+fn stride<T>() -> u64 {
+    (size_of::<T>() as u64).next_multiple_of((align_of::<T>() as u64).max(16)).max(16)
+}
+
+impl Tx<'_> {
+    /// A new object in the home section.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    #[inline]
+    pub fn alloc<T: Persist>(&mut self, value: T) -> Result<PPtr<T>> {
+        self.alloc_in(self.home, value)
+    }
+
+    /// A new object in a section that this transaction holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`], [`Error::Section`].
+    pub fn alloc_in<T: Persist>(&mut self, section: u16, value: T) -> Result<PPtr<T>> {
+        let offset = if stride::<T>() <= STRIDE_MAX {
+            self.slot::<T>(T::TAG, false, stride::<T>(), section)?
+        } else {
+            self.run::<T>(T::TAG, false, size_of::<T>() as u64, section)?
+        };
+        self.fill(offset, &value);
+        self.store.before_store(self.lane, &mut self.writes)?;
+        Ok(PPtr::from_offset(offset))
+    }
+
+    /// A new array in the home section.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`].
+    pub fn alloc_slice<T: Persist>(&mut self, values: &[T]) -> Result<PSlice<T>> {
+        self.alloc_slice_in(self.home, values)
+    }
+
+    /// A new array in a section that this transaction holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`], [`Error::Section`].
+    pub fn alloc_slice_in<T: Persist>(&mut self, section: u16, values: &[T]) -> Result<PSlice<T>> {
+        let bytes = size_of_val(values) as u64;
+        if bytes == 0 {
+            return Ok(PSlice::EMPTY);
+        }
+        let stride = slice_stride(bytes).next_multiple_of(align_of::<T>() as u64);
+        let tag = slice_tag::<T>();
+        let offset = if stride <= STRIDE_MAX {
+            self.slot::<T>(tag, true, stride, section)?
+        } else {
+            self.run::<T>(tag, true, bytes, section)?
+        };
+        self.fill_slice(offset, values);
+        self.store.before_store(self.lane, &mut self.writes)?;
+        Ok(PSlice::from_raw(offset, values.len() as u64))
+    }
+
+    /// Gives an object back. Its slot is used again when this is durable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`] when there is none, or it was given back already; [`Error::Section`].
+    pub fn free<T: Persist>(&mut self, pointer: PPtr<T>) -> Result<()> {
+        self.give_back(pointer.offset(), size_of::<T>() as u64, align_of::<T>() as u64, T::TAG, T::NAME)
+    }
+
+    /// Gives an array back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::free`].
+    pub fn free_slice<T: Persist>(&mut self, slice: PSlice<T>) -> Result<()> {
+        if slice.is_empty() {
+            return Ok(());
+        }
+        let bytes = slice.len().saturating_mul(size_of::<T>() as u64);
+        self.give_back(slice.offset(), bytes, align_of::<T>() as u64, slice_tag::<T>(), T::NAME)
+    }
+
+    fn give_back(&mut self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<()> {
+        let wrong = || Error::Pointer { wanted: name, offset };
+        let place =
+            locate(&self.store.image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
+        let slab = offset / SLAB_BYTES;
+        let entry = self.store.image.entry(slab);
+        if entry.state == Entry::RUN {
+            for one in slab..slab + u64::from(entry.run) {
+                self.set_entry(one, Entry::default());
+            }
+            self.writes.slabs_freed.push((slab, u64::from(entry.run)));
+            return self.store.before_store(self.lane, &mut self.writes);
+        }
+        let stride = u64::from(entry.stride).max(16);
+        let (count, first) = slots(stride);
+        let inside = offset % SLAB_BYTES;
+        if inside < first || !(inside - first).is_multiple_of(stride) || (inside - first) / stride >= count {
+            return Err(wrong());
+        }
+        let slot = (inside - first) / stride;
+        if !self.flip(slab, slot, false)? {
+            return Err(wrong());
+        }
+        self.writes.freed.push(Freed { offset, tag, stride: stride as u32, section: place.section });
+        Ok(())
+    }
+
+    /// Sets or clears a slot's bit; false when it was so already.
+    fn flip(&mut self, slab: u64, slot: u64, used: bool) -> Result<bool> {
+        let at = slab * SLAB_BYTES + slot / 64 * 8;
+        let bit = 1u64 << (slot % 64);
+        let word = self.store.image.word(at);
+        if (word & bit != 0) == used {
+            return Ok(false);
+        }
+        self.writes.touch(&self.store.image, at, 8);
+        self.store.before_store(self.lane, &mut self.writes)?;
+        self.store.image.set_word(at, word ^ bit);
+        Ok(true)
+    }
+
+    fn set_entry(&mut self, slab: u64, entry: Entry) {
+        let before = self.store.image.entry(slab);
+        if !self.writes.entries.iter().any(|(one, _)| *one == slab) {
+            self.writes.entries.push((slab, before));
+        }
+        self.store.image.set_entry(slab, entry);
+    }
+
+    /// A free slot of this type, its bit set.
+    fn slot<T: Persist>(&mut self, tag: u32, slice: bool, stride: u64, section: u16) -> Result<u64> {
+        let (count, first) = slots(stride);
+        let stride32 = stride as u32;
+        let durable = self.store.shared.durable();
+        loop {
+            let held =
+                self.held.get(section).ok_or(Error::Section { wanted: T::NAME, offset: 0, section })?;
+            if !held.held.is_empty() {
+                held.drain(durable);
+            }
+            let shelf = held.shelf(tag, stride32);
+            let (slab, slot) = if let Some(offset) = shelf.ready.pop() {
+                let inside = offset % SLAB_BYTES;
+                (offset / SLAB_BYTES, (inside - first) / stride)
+            } else if let Some((slab, from)) = shelf.current {
+                let Some(slot) =
+                    clear_bit(|word| self.store.image.word(slab * SLAB_BYTES + word * 8), from, count)
+                else {
+                    shelf.current = None;
+                    continue;
+                };
+                shelf.current = Some((slab, slot + 1));
+                (slab, slot)
+            } else if let Some(slab) = shelf.slabs.pop() {
+                shelf.current = Some((slab, 0));
+                continue;
+            } else {
+                let slab = self.new_slab::<T>(tag, slice, stride, section)?;
+                if let Some(held) = self.held.get(section) {
+                    held.shelf(tag, stride32).current = Some((slab, 0));
+                }
+                continue;
+            };
+            let offset = slab * SLAB_BYTES + first + slot * stride;
+            let pending = self.writes.freed.iter().any(|freed| freed.offset == offset)
+                || self.held.get(section).is_some_and(|held| held.held.contains_key(&offset));
+            if pending || !self.flip(slab, slot, true)? {
+                continue;
+            }
+            self.writes.taken.push(Freed { offset, tag, stride: stride32, section });
+            return Ok(offset);
+        }
+    }
+
+    /// A slab of its own for this type, its bitmap clear.
+    fn new_slab<T: Persist>(&mut self, tag: u32, slice: bool, stride: u64, section: u16) -> Result<u64> {
+        lock(&self.store.catalog).register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters)?;
+        let slab = self.take_slabs(1)?;
+        let (_, first) = slots(stride);
+        let start = slab * SLAB_BYTES;
+        self.writes.touch(&self.store.image, start, first as u32);
+        self.store.before_store(self.lane, &mut self.writes)?;
+        for word in 0..first / 8 {
+            self.store.image.set_word(start + word * 8, 0);
+        }
+        self.set_entry(
+            slab,
+            Entry { tag, section, state: Entry::SLOTS, reserved: 0, stride: stride as u32, run: 0 },
+        );
+        Ok(slab)
+    }
+
+    /// An object of its own slabs.
+    fn run<T: Persist>(&mut self, tag: u32, slice: bool, bytes: u64, section: u16) -> Result<u64> {
+        if !self.held.has(section) {
+            return Err(Error::Section { wanted: T::NAME, offset: 0, section });
+        }
+        lock(&self.store.catalog).register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters)?;
+        let slabs = bytes.div_ceil(SLAB_BYTES);
+        let first = self.take_slabs(slabs)?;
+        let (stride, run) = (size_of::<T>() as u32, slabs as u32);
+        for slab in first..first + slabs {
+            let state = if slab == first { Entry::RUN } else { Entry::RUN_REST };
+            self.set_entry(slab, Entry { tag, section, state, reserved: 0, stride, run });
+        }
+        Ok(first * SLAB_BYTES)
+    }
+
+    fn take_slabs(&mut self, count: u64) -> Result<u64> {
+        let most = crate::layout::ZONE_SLABS - DIRECTORY_SLABS - 1;
+        if count > most {
+            let what = format!(
+                "an object of {} bytes is larger than a zone takes ({})",
+                count * SLAB_BYTES,
+                most * SLAB_BYTES
+            );
+            return Err(Error::Argument { what });
+        }
+        loop {
+            if let Some(first) = lock(&self.store.free_slabs).take(count) {
+                self.writes.slabs_taken.push((first, count));
+                return Ok(first);
+            }
+            self.store.grow(count)?;
+        }
+    }
+
+    /// After a commit: what was freed may be taken again as soon as the freeing is durable.
+    pub(super) fn release(&mut self, committed: Committed) {
+        let freed = std::mem::take(&mut self.writes.freed);
+        for one in &freed {
+            let Some(held) = self.held.get(one.section) else { continue };
+            match committed {
+                Committed::Durable => held.shelf(one.tag, one.stride).ready.push(one.offset),
+                Committed::At(position) => {
+                    held.held.insert(one.offset, (position, one.tag, one.stride));
+                }
+            }
+        }
+        self.writes.freed = freed;
+        if self.writes.slabs_freed.is_empty() {
+            return;
+        }
+        if let Committed::At(position) = committed {
+            // Runs are rare and large: wait for their freeing instead of keeping a list.
+            if self.store.flush(position).is_err() {
+                return; // stopped: nothing will be taken again
+            }
+        }
+        let mut free = lock(&self.store.free_slabs);
+        for (first, count) in &self.writes.slabs_freed {
+            free.give(*first, *count);
+        }
+    }
+
+    /// After an abort: slots and slabs go back to the lists.
+    pub(super) fn abandon(&mut self) {
+        for (first, count) in std::mem::take(&mut self.writes.slabs_taken) {
+            let inside = |offset: u64| (first..first + count).contains(&(offset / SLAB_BYTES));
+            for section in 0..self.store.sections.len() as u16 {
+                if let Some(held) = self.held.get(section) {
+                    (first..first + count).for_each(|slab| held.forget(slab, inside));
+                }
+            }
+            self.writes.taken.retain(|one| !inside(one.offset));
+            lock(&self.store.free_slabs).give(first, count);
+        }
+        for one in std::mem::take(&mut self.writes.taken) {
+            if let Some(held) = self.held.get(one.section) {
+                held.shelf(one.tag, one.stride).ready.push(one.offset);
+            }
+        }
+        self.writes.clear();
+    }
+}
+
+/// The first clear bit from `from` on, of `count`.
+fn clear_bit(word: impl Fn(u64) -> u64, from: u64, count: u64) -> Option<u64> {
+    let mut at = from;
+    while at < count {
+        let free = !word(at / 64) >> (at % 64);
+        if free != 0 {
+            let slot = at + u64::from(free.trailing_zeros());
+            return (slot < count).then_some(slot);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Transactions: everything in the closure happens, or nothing.
+//!
+//! Flow     sections locked ─▶ a lane ─▶ closure: `get`, `get_mut`, `alloc`, `free` ─▶ commit (`commit`) ─▶ sections released
+//! Order    an error or a panic in the closure puts the image back as it was; nothing reached the log
+//! Rule     one `&mut` at a time: `get_mut` borrows the transaction. What it lends is saved before and compared at commit
+//! Source   NearPM §4.1 (undolog_create, commit_log); libpmemobj's transactions for what users expect of `add_range`
+
+#[expect(unsafe_code, reason = "turns checked places of the image into references")]
+mod access;
+mod alloc;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::MutexGuard;
+
+use crate::commit::Committed;
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::options::Durability;
+use crate::section::Held;
+use crate::store::Store;
+use crate::writes::Writes;
+
+/// A transaction under way. See [`crate::Pool::tx`].
+#[derive(Debug)]
+pub struct Tx<'p> {
+    pub(crate) store: &'p Store,
+    pub(crate) held: Held<'p>,
+    lane: &'p Lane<Writes>,
+    pub(crate) writes: MutexGuard<'p, Writes>,
+    home: u16,
+}
+
+/// What a transaction may be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TxOptions<'a> {
+    /// When it counts as done.
+    pub durability: Durability,
+    /// The sections that it locks; None: all. New objects go to the first named one.
+    pub sections: Option<&'a [u16]>,
+}
+
+/// Runs a transaction.
+pub(crate) fn run<R, E: From<Error>>(
+    store: &Store,
+    options: TxOptions<'_>,
+    work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
+) -> Result<R, E> {
+    store.running()?;
+    if store.options.read_only {
+        return Err(Error::ReadOnly.into());
+    }
+    if let Some(wrong) =
+        options.sections.unwrap_or(&[]).iter().find(|at| usize::from(**at) >= store.sections.len())
+    {
+        let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
+        return Err(Error::Argument { what }.into());
+    }
+    if options.sections.is_some_and(<[u16]>::is_empty) {
+        return Err(Error::Argument { what: "a transaction names one section at least".to_owned() }.into());
+    }
+    let held = Held::lock(&store.sections, options.sections);
+    let home = options.sections.and_then(|named| named.first().copied()).unwrap_or_else(|| held.first());
+    let (lane, mut writes) = claim(store);
+    writes.clear();
+    let mut tx = Tx { store, held, lane, writes, home };
+    let outcome = match catch_unwind(AssertUnwindSafe(|| work(&mut tx))) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            tx.abort();
+            return Err(error);
+        }
+        Err(panic) => {
+            tx.abort();
+            drop(tx);
+            resume_unwind(panic);
+        }
+    };
+    let committed = match store.commit(tx.lane, &mut tx.writes, options.durability) {
+        Ok(committed) => committed,
+        Err(error) => {
+            tx.abort();
+            return Err(error.into());
+        }
+    };
+    tx.settle(committed);
+    drop(tx);
+    store.finish(committed, options.durability)?;
+    Ok(outcome)
+}
+
+/// A lane that nobody has: the thread's own if it is free.
+fn claim(store: &Store) -> (&Lane<Writes>, MutexGuard<'_, Writes>) {
+    use std::cell::Cell;
+    use std::sync::TryLockError;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    let first = MINE.get();
+    for at in 0..store.lanes.len() {
+        let lane = &store.lanes[(first + at) % store.lanes.len()];
+        match lane.state.try_lock() {
+            Ok(writes) => return (lane, writes),
+            Err(TryLockError::Poisoned(poisoned)) => return (lane, poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+    let lane = &store.lanes[first % store.lanes.len()];
+    (lane, crate::store::lock(&lane.state))
+}
+
+impl Tx<'_> {
+    /// Ends the transaction as if it had not been.
+    fn abort(&mut self) {
+        self.writes.undo(&self.store.image);
+        self.abandon();
+    }
+
+    /// What was freed may be used again, when it may.
+    fn settle(&mut self, committed: Committed) {
+        if self.writes.freed.is_empty() && self.writes.slabs_freed.is_empty() {
+            return;
+        }
+        self.release(committed);
+    }
+
+    /// The section in which [`Tx::alloc`] puts new objects.
+    pub fn home(&self) -> u16 {
+        self.home
+    }
+
+    /// An error that aborts the transaction with the caller's own reason.
+    pub fn aborted(reason: impl Into<String>) -> Error {
+        Error::Aborted(reason.into())
+    }
+}

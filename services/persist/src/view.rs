@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Following pointers: one check, for transactions and readers alike.
+//!
+//! Rule     a pointer is followed when its slab's directory entry names the pointer's type and a section that is held, the
+//!          place is aligned, and the object lies within its slab or run. Then the bytes are mapped, initialised, and every
+//!          pattern of them is a value: the reference is sound whatever the file says
+//! Owner    references live as long as the borrow of the view that gave them, which holds the section's lock
+
+use crate::error::{Error, Result};
+use crate::image::Image;
+use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
+use crate::persist::{Persist, fold, hash_bytes};
+use crate::ptr::{PPtr, PSlice};
+
+/// Tag of an array of T, which is not the tag of T.
+pub(crate) const fn slice_tag<T: Persist>() -> u32 {
+    fold(hash_bytes(T::LAYOUT, b"slice"))
+}
+
+/// A place that was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub offset: u64,
+    pub section: u16,
+}
+
+/// Finds what `offset` claims to be.
+#[inline(always)]
+pub(crate) fn locate(
+    image: &Image,
+    offset: u64,
+    bytes: u64,
+    align: u64,
+    tag: u32,
+    has: impl Fn(u16) -> bool,
+    name: &'static str,
+) -> Result<Place> {
+    let slab = offset / SLAB_BYTES;
+    let word = image.entry_word(slab);
+    let state = (word >> 48) as u8;
+    let section = (word >> 32) as u16;
+    let inside = offset % SLAB_BYTES;
+    let fits = match state {
+        Entry::SLOTS => inside + bytes <= SLAB_BYTES && inside >= 64,
+        Entry::RUN => inside == 0 && bytes <= (image.entry_rest(slab) >> 32) * SLAB_BYTES,
+        _ => false,
+    };
+    if word as u32 != tag || !fits || !offset.is_multiple_of(align) || offset + bytes > image.len() {
+        return Err(wrong(name, offset));
+    }
+    if !has(section) {
+        return Err(other_section(name, offset, section));
+    }
+    Ok(Place { offset, section })
+}
+
+#[cold]
+fn wrong(wanted: &'static str, offset: u64) -> Error {
+    Error::Pointer { wanted, offset }
+}
+
+#[cold]
+fn other_section(wanted: &'static str, offset: u64, section: u16) -> Error {
+    Error::Section { wanted, offset, section }
+}
+
+/// What both transactions and readers can do.
+pub trait View {
+    #[doc(hidden)]
+    fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8>;
+
+    #[doc(hidden)]
+    fn root_words(&self) -> (u64, u64);
+
+    /// The object that `pointer` points to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`] when there is none of this type; [`Error::Section`] when its section is not held.
+    #[inline]
+    fn get<T: Persist>(&self, pointer: PPtr<T>) -> Result<&T> {
+        let at =
+            self.find(pointer.offset(), size_of::<T>() as u64, align_of::<T>() as u64, T::TAG, T::NAME)?;
+        // SAFETY: `find` checked type, bounds and alignment, and that the section is held, so nobody writes there while `self`
+        // is borrowed; every pattern of initialised bytes is a T (Persist).
+        Ok(unsafe { &*at.cast::<T>() })
+    }
+
+    /// The elements of an array.
+    ///
+    /// # Errors
+    ///
+    /// As [`View::get`].
+    #[inline]
+    fn slice<T: Persist>(&self, slice: PSlice<T>) -> Result<&[T]> {
+        if slice.is_empty() {
+            return Ok(&[]);
+        }
+        let bytes =
+            slice.len().checked_mul(size_of::<T>() as u64).ok_or_else(|| wrong(T::NAME, slice.offset()))?;
+        let at = self.find(slice.offset(), bytes, align_of::<T>() as u64, slice_tag::<T>(), T::NAME)?;
+        // SAFETY: as in `get`, for as many elements as fit the bytes.
+        Ok(unsafe { std::slice::from_raw_parts(at.cast::<T>(), slice.len() as usize) })
+    }
+
+    /// The root object, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Layout`] when it is not a T.
+    fn root<T: Persist>(&self) -> Result<Option<PPtr<T>>> {
+        match self.root_words() {
+            (0, _) => Ok(None),
+            (offset, layout) if layout == T::LAYOUT => Ok(Some(PPtr::from_offset(offset))),
+            _ => Err(Error::Layout { wanted: T::NAME }),
+        }
+    }
+}
+
+/// Reads the superblock's root: place and layout.
+pub(crate) fn root_words(image: &Image) -> (u64, u64) {
+    (image.word(SUPERBLOCK_OFFSET), image.word(SUPERBLOCK_OFFSET + 8))
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a transaction did so far: ranges it may have changed, how they were before, what it took and gave back.
+//!
+//! Flow     [`Writes::touch`] before a range is lent for writing ─▶ commit reads the ranges, abort puts the before-images back
+//! Rule     a range that is touched again is found among the last ones and not saved twice; if it is missed, it is logged
+//!          twice, with the same bytes, which costs time and nothing else
+//! Owner    one per lane; kept from transaction to transaction, so that no commit allocates
+
+use crate::image::Image;
+use crate::layout::Entry;
+use crate::medium::Counters;
+
+/// A range of the heap that may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Touched {
+    /// Where; a multiple of 8.
+    pub offset: u64,
+    /// How long; a multiple of 8.
+    pub bytes: u32,
+    /// Where in `saved` its before-image is, or [`Touched::FRESH`].
+    pub saved: u32,
+}
+
+impl Touched {
+    /// Nobody saw what was there before.
+    pub const FRESH: u32 = u32::MAX;
+}
+
+/// A slot that was freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Freed {
+    pub offset: u64,
+    pub tag: u32,
+    pub stride: u32,
+    pub section: u16,
+}
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    pub touched: Vec<Touched>,
+    saved: Vec<u8>,
+    /// Directory entries as they were.
+    pub entries: Vec<(u64, Entry)>,
+    /// Slots taken.
+    pub taken: Vec<Freed>,
+    /// Slots given back.
+    pub freed: Vec<Freed>,
+    /// Slabs taken from the pool: first and count.
+    pub slabs_taken: Vec<(u64, u64)>,
+    /// Slabs given back.
+    pub slabs_freed: Vec<(u64, u64)>,
+    /// What the lane asked of the medium.
+    pub counters: Counters,
+    /// Undo: where this transaction's log records start; None before the first.
+    pub undo_from: Option<u64>,
+    /// Undo: ranges up to this one are logged.
+    pub undo_logged: usize,
+    /// Its place in the order, once it has one.
+    pub sequence: u64,
+}
+
+/// How far back a range is looked for.
+const LOOK_BACK: usize = 8;
+
+impl Writes {
+    /// Ready for the next transaction.
+    pub fn clear(&mut self) {
+        self.touched.clear();
+        self.saved.clear();
+        self.entries.clear();
+        self.taken.clear();
+        self.freed.clear();
+        self.slabs_taken.clear();
+        self.slabs_freed.clear();
+        self.undo_from = None;
+        self.undo_logged = 0;
+    }
+
+    /// Whether nothing was done.
+    pub fn is_empty(&self) -> bool {
+        self.touched.is_empty() && self.entries.is_empty()
+    }
+
+    /// Saves a range before it is lent. False: it is there already.
+    #[inline]
+    pub fn touch(&mut self, image: &Image, offset: u64, bytes: u32) -> bool {
+        let from = self.touched.len().saturating_sub(LOOK_BACK);
+        if self.touched[from..].iter().any(|one| one.offset == offset && one.bytes == bytes) {
+            return false;
+        }
+        let saved = self.saved.len() as u32;
+        self.saved.extend_from_slice(image.bytes(offset, u64::from(bytes)));
+        self.touched.push(Touched { offset, bytes, saved });
+        true
+    }
+
+    /// A range of an object that is new: nothing to save.
+    #[inline]
+    pub fn fresh(&mut self, offset: u64, bytes: u32) {
+        self.touched.push(Touched { offset, bytes, saved: Touched::FRESH });
+    }
+
+    /// How a range was; None when it is fresh.
+    #[inline]
+    pub fn before(&self, touched: &Touched) -> Option<&[u8]> {
+        (touched.saved != Touched::FRESH)
+            .then(|| &self.saved[touched.saved as usize..touched.saved as usize + touched.bytes as usize])
+    }
+
+    /// Bytes of all ranges, and how many there are, directory entries included.
+    pub fn size(&self) -> (u64, u64) {
+        let bytes: u64 = self.touched.iter().map(|one| u64::from(one.bytes)).sum();
+        let entries = self.entries.len() as u64;
+        (self.touched.len() as u64 + entries, bytes + entries * size_of::<Entry>() as u64)
+    }
+
+    /// Puts everything back in the image, last first.
+    pub fn undo(&self, image: &Image) {
+        for touched in self.touched.iter().rev() {
+            if let Some(before) = self.before(touched) {
+                image.write(touched.offset, before);
+            }
+        }
+        for (slab, entry) in self.entries.iter().rev() {
+            image.set_entry(*slab, *entry);
+        }
+    }
+}
