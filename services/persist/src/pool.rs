@@ -209,6 +209,11 @@ impl Pool {
         crate::store::write_header(&self.store.medium, &header, &mut Counters::default())
     }
 
+    /// The insides, for what keeps transactions open across calls (`raw`).
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
     #[cfg(feature = "sim")]
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store, recovered }

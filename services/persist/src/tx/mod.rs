@@ -46,46 +46,19 @@ pub(crate) fn run<R, E: From<Error>>(
     options: TxOptions<'_>,
     work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    store.running()?;
-    if store.options.read_only {
-        return Err(Error::ReadOnly.into());
-    }
-    if let Some(wrong) =
-        options.sections.unwrap_or(&[]).iter().find(|at| usize::from(**at) >= store.sections.len())
-    {
-        let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
-        return Err(Error::Argument { what }.into());
-    }
-    if options.sections.is_some_and(<[u16]>::is_empty) {
-        return Err(Error::Argument { what: "a transaction names one section at least".to_owned() }.into());
-    }
-    let held = Held::lock(&store.sections, options.sections);
-    let home = options.sections.and_then(|named| named.first().copied()).unwrap_or_else(|| held.first());
-    let (lane, mut writes) = claim(store);
-    writes.clear();
-    let mut tx = Tx { store, held, lane, writes, home };
+    let mut tx = Tx::begin(store, options)?;
     let outcome = match catch_unwind(AssertUnwindSafe(|| work(&mut tx))) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => {
-            tx.abort();
+            tx.cancel();
             return Err(error);
         }
         Err(panic) => {
-            tx.abort();
-            drop(tx);
+            tx.cancel();
             resume_unwind(panic);
         }
     };
-    let committed = match store.commit(tx.lane, &mut tx.writes, options.durability) {
-        Ok(committed) => committed,
-        Err(error) => {
-            tx.abort();
-            return Err(error.into());
-        }
-    };
-    tx.settle(committed);
-    drop(tx);
-    store.finish(committed, options.durability)?;
+    tx.commit(options.durability)?;
     Ok(outcome)
 }
 
@@ -111,7 +84,50 @@ fn claim(store: &Store) -> (&Lane<Writes>, MutexGuard<'_, Writes>) {
     (lane, crate::store::lock(&lane.state))
 }
 
-impl Tx<'_> {
+impl<'p> Tx<'p> {
+    /// Locks what is named and starts. Whoever begins ends it: by [`Tx::commit`] or [`Tx::cancel`], on this thread.
+    #[inline]
+    pub(crate) fn begin(store: &'p Store, options: TxOptions<'_>) -> Result<Tx<'p>> {
+        store.running()?;
+        if store.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let named = options.sections.unwrap_or(&[]);
+        if let Some(wrong) = named.iter().find(|at| usize::from(**at) >= store.sections.len()) {
+            let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
+            return Err(Error::Argument { what });
+        }
+        if options.sections.is_some_and(<[u16]>::is_empty) {
+            return Err(Error::Argument { what: "a transaction names one section at least".to_owned() });
+        }
+        let held = Held::lock(&store.sections, options.sections);
+        let home = named.first().copied().unwrap_or_else(|| held.first());
+        let (lane, mut writes) = claim(store);
+        writes.clear();
+        Ok(Tx { store, held, lane, writes, home })
+    }
+
+    /// Ends it: everything happened. After an error nothing did.
+    #[inline]
+    pub(crate) fn commit(mut self, durability: Durability) -> Result<()> {
+        let store = self.store;
+        let committed = match store.commit(self.lane, &mut self.writes, durability) {
+            Ok(committed) => committed,
+            Err(error) => {
+                self.abort();
+                return Err(error);
+            }
+        };
+        self.settle(committed);
+        drop(self);
+        store.finish(committed, durability)
+    }
+
+    /// Ends it as if it had not been.
+    pub(crate) fn cancel(mut self) {
+        self.abort();
+    }
+
     /// Ends the transaction as if it had not been.
     fn abort(&mut self) {
         self.writes.undo(&self.store.image);
