@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles limits/reference.c twice: into this crate, and into the shared library that is unpacked for Python.
+//! Compiles limits/*.c into this crate, and limits/reference.c into the shared library that is unpacked for Python.
 //! Compiles engines/nginx/load.c, a program that is unpacked with the Python side.
 
 use std::path::PathBuf;
 
 fn main() {
-    println!("cargo:rerun-if-changed=limits/reference.c");
+    println!("cargo:rerun-if-changed=limits");
     let mut build = cc::Build::new();
-    build.file("limits/reference.c").opt_level(3).pic(true).warnings(true);
+    build.files(["limits/reference.c", "limits/durable.c"]).opt_level(3).pic(true).warnings(true);
     build.compile("memlift_reference");
 
     let library =

@@ -13,6 +13,7 @@ use crate::{BenchError, Row, Verdict};
 const FILES: &[(&str, &str)] = &[
     ("copy", include_str!("../definitions/copy.toml")),
     ("ipc", include_str!("../definitions/ipc.toml")),
+    ("persist", include_str!("../definitions/persist.toml")),
     ("transform", include_str!("../definitions/transform.toml")),
 ];
 
@@ -114,9 +115,9 @@ mod tests {
         for service in crate::SERVICES {
             let rows = all(service).expect("embedded definitions parse");
             for (index, row) in rows.iter().enumerate() {
-                // The rows of transform are named by what is compared.
+                // The rows of the others are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
-                assert!(names_service || *service == "transform", "{}", row.name);
+                assert!(names_service || ["persist", "transform"].contains(service), "{}", row.name);
                 let twice = rows[..index].iter().any(|r| r.name == row.name && r.rival == row.rival);
                 assert!(!twice, "{} against {} stands twice", row.name, row.rival);
             }

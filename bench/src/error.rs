@@ -47,6 +47,16 @@ pub enum BenchError {
         /// Who copied.
         rival: String,
     },
+    /// Two sides that did the same left different bytes.
+    #[error("{name}: the checksums of memlift and {rival} differ: {sums:?}; both times are worth nothing")]
+    Differ {
+        /// The row.
+        name: String,
+        /// Who is compared with.
+        rival: String,
+        /// Ours, theirs.
+        sums: [String; 2],
+    },
     /// The engine cannot be opened.
     #[error("the engine: {reason}")]
     Engine {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`] and [`transform`] measure here, [`scripted`] lets Python
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`] and [`transform`] measure here, [`scripted`] lets Python
 //!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
@@ -25,6 +25,7 @@ mod machine;
 #[expect(unsafe_code, reason = "calls the engine on raw memory")]
 mod ours;
 mod pairs;
+mod persist;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
 mod probe;
 mod python;
@@ -48,7 +49,7 @@ pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_lo
 pub use tour::{TourOptions, tour};
 
 /// The services that have benches.
-pub const SERVICES: &[&str] = &["copy", "ipc", "transform"];
+pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform"];
 
 /// What `memlift bench` was asked for.
 #[derive(Clone, Debug, Default)]
@@ -89,6 +90,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
     let mut sink = row::Sink::new(options.json);
     let failed = match service {
         "copy" => copy::run(&definitions, options, &mut sink)?,
+        "persist" => persist::run(&definitions, options, &mut sink)?,
         "transform" => transform::run(&definitions, options, &mut sink)?,
         _ => scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &definitions, options, &mut sink)?,
     };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Python side of benches and tour: embedded here, unpacked into the user's cache folder, run by the right Python.
+//! The Python side of benches and tour, and the sources of rivals: embedded here, unpacked into the user's cache folder; the
+//! former run by the right Python.
 //!
 //! Flow     [`unpack`] ─▶ folder ─▶ [`Script::run`] ─▶ JSON lines of its stdout, one by one
 //! Layout   $XDG_CACHE_HOME/memlift/bench-VERSION-HASH/ with the folders of bench/; the hash is of the contents, so a
@@ -29,6 +30,18 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/nginx/server.py", include_bytes!("../engines/nginx/server.py")),
     ("engines/nginx/debian.py", include_bytes!("../engines/nginx/debian.py")),
     ("engines/nginx/load", include_bytes!(concat!(env!("OUT_DIR"), "/nginx_load"))),
+    ("engines/persist/fetch", include_bytes!("../engines/persist/fetch")),
+    ("engines/persist/pmdk.c", include_bytes!("../engines/persist/pmdk.c")),
+    ("engines/persist/map.c", include_bytes!("../engines/persist/map.c")),
+    ("engines/persist/workload.h", include_bytes!("../engines/persist/workload.h")),
+    ("engines/persist/Cargo.toml", include_bytes!("../engines/persist/Cargo.toml")),
+    ("engines/persist/Cargo.lock", include_bytes!("../engines/persist/Cargo.lock")),
+    ("engines/persist/build.rs", include_bytes!("../engines/persist/build.rs")),
+    ("engines/persist/src/main.rs", include_bytes!("../engines/persist/src/main.rs")),
+    ("engines/persist/src/workload.rs", include_bytes!("../engines/persist/src/workload.rs")),
+    ("engines/persist/src/sqlite.rs", include_bytes!("../engines/persist/src/sqlite.rs")),
+    ("engines/persist/src/redb.rs", include_bytes!("../engines/persist/src/redb.rs")),
+    ("engines/persist/src/lmdb.rs", include_bytes!("../engines/persist/src/lmdb.rs")),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),
@@ -84,7 +97,7 @@ pub(crate) fn cache_folder() -> Result<PathBuf, BenchError> {
 }
 
 /// The folder with the Python side, complete.
-fn unpack() -> Result<PathBuf, BenchError> {
+pub(crate) fn unpack() -> Result<PathBuf, BenchError> {
     let cache = cache_folder()?;
     let name = format!("bench-{}-{:016x}", env!("CARGO_PKG_VERSION"), hash());
     let folder = cache.join(&name);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The fixed reference routines of `limits/reference.c`, on parts of areas.
+//! The fixed reference routines of `limits/`, on parts of areas.
 
 use crate::area::Part;
 use crate::machine;
 
 mod c {
-    use core::ffi::c_void;
+    use core::ffi::{c_char, c_void};
 
     unsafe extern "C" {
         pub fn memlift_reference_xor64(source: *const c_void, bytes: usize) -> u64;
@@ -13,6 +13,9 @@ mod c {
         pub fn memlift_reference_pattern(target: *mut c_void, bytes: usize, seed: u64);
         pub fn memlift_reference_checksum(source: *const c_void, bytes: usize) -> u64;
         pub fn memlift_reference_chase_build(area: *mut c_void, bytes: usize, seed: u64);
+        pub fn memlift_reference_flush_name() -> *const c_char;
+        pub fn memlift_reference_copy_flush(target: *mut c_void, source: *const c_void, bytes: usize);
+        pub fn memlift_reference_stream_fence(target: *mut c_void, bytes: usize, word: u64);
         pub fn memlift_reference_chase(area: *const c_void, steps: usize) -> u64;
     }
 }
@@ -38,10 +41,47 @@ pub fn pattern(target: Part<'_>, seed: u64) {
     unsafe { c::memlift_reference_pattern(target.start().cast(), target.bytes(), seed) }
 }
 
+/// [`pattern`] for memory of this process alone.
+pub fn pattern_of(target: &mut [u8], seed: u64) {
+    // SAFETY: the slice is writable for all its bytes.
+    unsafe { c::memlift_reference_pattern(target.as_mut_ptr().cast(), target.len(), seed) }
+}
+
+/// [`checksum`] of memory of this process alone.
+pub fn checksum_of(source: &[u8]) -> u64 {
+    // SAFETY: the slice is readable for all its bytes; the routine only reads.
+    unsafe { c::memlift_reference_checksum(source.as_ptr().cast(), source.len()) }
+}
+
 /// A checksum that depends on the order of the words.
 pub fn checksum(source: Part<'_>) -> u64 {
     // SAFETY: as in `xor64`.
     unsafe { c::memlift_reference_checksum(source.start().cast(), source.bytes()) }
+}
+
+/// A copy through the cache whose lines are then written back, and a store fence.
+pub fn copy_flush(target: Part<'_>, source: Part<'_>) {
+    assert_eq!(target.bytes(), source.bytes(), "a copy has one size");
+    let apart = (target.start() as usize).abs_diff(source.start() as usize);
+    assert!(apart >= source.bytes(), "the areas must not overlap");
+    // SAFETY: both parts are mapped for `bytes`, the target is writable, and they do not overlap (asserted).
+    unsafe { c::memlift_reference_copy_flush(target.start().cast(), source.start().cast(), source.bytes()) }
+}
+
+/// The instruction with which [`copy_flush`] writes a line back here.
+pub fn flush_name() -> &'static str {
+    // SAFETY: the routine gives one of its string constants.
+    unsafe { core::ffi::CStr::from_ptr(c::memlift_reference_flush_name()) }.to_str().unwrap_or("?")
+}
+
+/// Stores all lines of a part past the cache, then fences.
+pub fn stream_fence(target: Part<'_>, word: u64) {
+    assert!(
+        target.bytes().is_multiple_of(64) && (target.start() as usize).is_multiple_of(64),
+        "whole lines are stored"
+    );
+    // SAFETY: the part is mapped and writable for all its bytes, and aligned as the stores want it (asserted).
+    unsafe { c::memlift_reference_stream_fence(target.start().cast(), target.bytes(), word) }
 }
 
 /// Links all lines of a part into one random cycle and follows it for `steps`, `runs` times; gives the least time of a
@@ -91,6 +131,21 @@ mod tests {
             assert_eq!(xor64(source), expected, "{bytes}");
             assert_eq!(checksum(source), checksum(target), "{bytes}");
         }
+    }
+
+    #[test]
+    fn durable_copies_are_copies() {
+        let area = Area::private(1 << 16).expect("mmap");
+        let (source, target) = (area.part(0, 4096), area.part(8192, 4096));
+        pattern(source, 7);
+        copy_flush(target, source);
+        assert_eq!(checksum(target), checksum(source));
+        assert!(flush_name().len() > 3);
+        stream_fence(target, u64::from_ne_bytes([1; 8]));
+        let ones = area.part(16_384, 4096);
+        // SAFETY: the range lies inside the area and nothing else uses it.
+        unsafe { std::ptr::write_bytes(ones.start(), 1, 4096) };
+        assert_eq!(checksum(target), checksum(ones));
     }
 
     #[test]

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench persist`: objects that survive a crash, against who keeps them today.
+//!
+//! Flow     definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
+//!          with the same draws ─▶ rows
+//! Rivals   libpmemobj and its example maps, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages · SQLite, redb and LMDB
+//!          on a file system · limits: a loaded fence, a sync
+//! Check    both sides sum up what they left or read after every run, outside its window; the sums must be equal
+//! Missing  a rival that can be neither fetched nor built makes its rows `missing`; they say what to install
+//! Not here how a rival works (bench/engines/persist/)
+
+mod disk;
+mod draw;
+mod engines;
+mod limit;
+#[cfg(test)]
+mod model;
+mod ours;
+mod pages;
+mod party;
+mod rows;
+mod serve;
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "steps a child process through its transactions")
+)]
+mod steps;
+
+use std::process::Command;
+
+use self::disk::{Folder, Shared};
+use self::pages::Shape;
+use self::party::Party;
+use self::rows::{Plan, Sides};
+pub(crate) use self::serve::{NAME, serve};
+use crate::definition::Definition;
+use crate::row::Sink;
+use crate::{BenchError, Options, Row};
+
+/// Room that the pools of one row need in /dev/shm.
+const SHARED_BYTES: u64 = 512 << 20;
+
+/// What a name asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// A transaction that overwrites this many records; `per_range`: its time is divided by them.
+    Records { ranges: u64, per_range: bool },
+    /// Inserts into a new map.
+    Map { kind: &'static str, inserts: u64 },
+    /// Changes of pages.
+    Pages(Shape),
+    /// What a store on a disk does.
+    Store { workload: &'static str },
+}
+
+impl Kind {
+    fn parse(name: &str) -> Option<Kind> {
+        const MAPS: [&str; 4] = ["btree", "hashmap", "rbtree", "skiplist"];
+        let parts: Vec<&str> = name.split('/').collect();
+        let number = |text: &str| text.parse::<u64>().ok().filter(|number| *number > 0);
+        Some(match parts[..] {
+            ["tx", shape] => Kind::Records { ranges: number(shape.strip_prefix("64x")?)?, per_range: false },
+            ["log", shape] => Kind::Records { ranges: number(shape.strip_prefix("64x")?)?, per_range: true },
+            ["map", kind, inserts] => {
+                Kind::Map { kind: MAPS.into_iter().find(|map| *map == kind)?, inserts: number(inserts)? }
+            }
+            ["checkpoint", "4096", "8of64"] => Kind::Pages(Shape::Checkpoint),
+            ["shadow", "4096", "8of64", "x4"] => Kind::Pages(Shape::Shadow),
+            ["ext4", "commit"] => Kind::Store { workload: "commit" },
+            ["ext4", "group16"] => Kind::Store { workload: "group16" },
+            ["read", "get"] => Kind::Store { workload: "get" },
+            ["read", "scan"] => Kind::Store { workload: "scan" },
+            _ => return None,
+        })
+    }
+
+    /// Runs are some ten milliseconds of the slower side.
+    fn plan(self) -> Plan {
+        let plan = |count, count_quick| Plan { count, count_quick, per: 1, compares: true, steps: false };
+        match self {
+            Kind::Records { ranges, per_range } => Plan {
+                per: if per_range { ranges } else { 1 },
+                steps: true,
+                ..plan(40_000 / (ranges + 1), 200)
+            },
+            // A map of fewer inserts would be another row.
+            Kind::Map { inserts, .. } => Plan { steps: true, ..plan(inserts, inserts) },
+            Kind::Pages(shape) => Plan { steps: true, ..plan(8000 / shape.pages() as u64, 100) },
+            Kind::Store { workload: "commit" } => plan(100, 5),
+            Kind::Store { workload: "group16" } => plan(512, 64),
+            Kind::Store { workload: "scan" } => plan(2000, 100),
+            Kind::Store { .. } => plan(50_000, 1000),
+        }
+    }
+}
+
+/// Why there is no measured row.
+#[derive(Debug)]
+enum Stop {
+    /// Somebody who is compared is not here; the text says what to install.
+    Missing(String),
+    /// The measurement failed.
+    Failed(BenchError),
+}
+
+impl From<BenchError> for Stop {
+    fn from(error: BenchError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Where a row's parties write; removed with it.
+#[derive(Debug, Default)]
+struct Place {
+    shared: Vec<Shared>,
+    folder: Option<Folder>,
+}
+
+impl Place {
+    fn shared(&mut self) -> Result<&std::path::Path, Stop> {
+        self.shared.push(Shared::new(SHARED_BYTES).map_err(Stop::Missing)?);
+        Ok(&self.shared[self.shared.len() - 1].path)
+    }
+
+    fn folder(&mut self, name: &str) -> Result<std::path::PathBuf, Stop> {
+        if self.folder.is_none() {
+            self.folder = Some(Folder::new().map_err(Stop::Missing)?);
+        }
+        let folder = self.folder.as_ref().expect("made above").path.join(name);
+        std::fs::create_dir_all(&folder).map_err(BenchError::file(&folder))?;
+        Ok(folder)
+    }
+}
+
+/// Starts the rival of a row. The second value is false where it is a limit, which does not do the work.
+fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), Stop> {
+    let pmdk = |arguments: [&str; 2], place: &mut Place| -> Result<Party, Stop> {
+        let program = engines::pmdk().map_err(Stop::Missing)?;
+        let mut command = Command::new(program);
+        command.arg(place.shared()?).args(arguments).env("PMEM_IS_PMEM_FORCE", "1");
+        // Whatever else the user's environment tells libpmem about flushing would not be its best mode.
+        for name in ["PMEM_NO_FLUSH", "PMEM_NO_CLWB", "PMEM_NO_MOVNT", "PMEM_NO_GENERIC_MEMCPY"] {
+            command.env_remove(name);
+        }
+        Ok(Party::start("libpmemobj", &mut command)?)
+    };
+    let fence = |bytes: &str, place: &mut Place| -> Result<Party, Stop> {
+        Ok(Party::start("limit", &mut serve::party(&["fence", bytes], place.shared()?)?)?)
+    };
+    let store = |store: &str, workload: &str, place: &mut Place| -> Result<Party, Stop> {
+        let mut command = Command::new(engines::stores().map_err(Stop::Missing)?);
+        command.arg(place.folder("theirs")?).args([store, workload]);
+        Ok(Party::start("the rival store", &mut command)?)
+    };
+    let party = match (kind, rival) {
+        (Kind::Records { ranges, .. }, "libpmemobj") => pmdk(["tx", &ranges.to_string()], place)?,
+        (Kind::Map { kind, .. }, "libpmemobj") => pmdk(["map", kind], place)?,
+        (Kind::Pages(shape), "memcpy_clwb" | "nt_copy") => {
+            let mut command = serve::party(&["page", rival, shape.name()], place.shared()?)?;
+            Party::start("a copy of whole pages", &mut command)?
+        }
+        (Kind::Store { workload: "group16" }, "sqlite_wal_full_batched") => {
+            store("sqlite", "batched16", place)?
+        }
+        (Kind::Store { workload }, "sqlite_wal_full") => store("sqlite", workload, place)?,
+        (Kind::Store { workload }, "redb" | "lmdb") => store(rival, workload, place)?,
+        (Kind::Records { ranges, .. }, "limit") => {
+            // The records, and a line for what a log says about them.
+            return Ok((fence(&((ranges + 1) * 64).to_string(), place)?, false));
+        }
+        (Kind::Pages(shape), "limit") => {
+            return Ok((fence(&((8 * shape.pages() + 1) * 64).to_string(), place)?, false));
+        }
+        (Kind::Store { workload: "commit" }, "limit") => {
+            let mut command = serve::party(&["sync"], &place.folder("limit")?)?;
+            return Ok((Party::start("limit", &mut command)?, false));
+        }
+        _ => {
+            let reason = format!("nobody is called {rival} for this row; see bench/src/persist.rs");
+            return Err(Stop::Failed(BenchError::Engine { reason }));
+        }
+    };
+    Ok((party, true))
+}
+
+/// Starts memlift for a row.
+fn ours(kind: Kind, place: &mut Place) -> Result<Party, Stop> {
+    let mut command = match kind {
+        Kind::Records { ranges, .. } => serve::party(&["records", &ranges.to_string()], place.shared()?)?,
+        _ => {
+            return Err(Stop::Failed(BenchError::Engine {
+                reason: "memlift has no such workload".to_owned(),
+            }));
+        }
+    };
+    Ok(Party::start("memlift", &mut command)?)
+}
+
+/// What makes a row's comparison fair or unfair, whoever the rival is.
+fn qualifies(kind: Kind, place: &Place) -> String {
+    match (kind, &place.folder) {
+        (Kind::Store { .. }, Some(folder)) => format!("durable on {}", folder.file_system),
+        _ => "pools in /dev/shm: durable against the death of the process".to_owned(),
+    }
+}
+
+fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let kind = Kind::parse(&definition.name).ok_or_else(|| {
+        let reason = format!("{} is no row of persist; see bench/src/persist.rs", definition.name);
+        Stop::Failed(BenchError::Engine { reason })
+    })?;
+    let mut place = Place::default();
+    let (theirs, compares) = theirs(kind, &definition.rival, &mut place)?;
+    let ours = ours(kind, &mut place)?;
+    let plan = Plan { compares, ..kind.plan() };
+    let qualifies = qualifies(kind, &place);
+    Ok(rows::row(definition, Sides { ours, theirs }, plan, &qualifies, quick)?)
+}
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let mut failed = 0;
+    for definition in definitions {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        sink.push(row(definition, options.quick).unwrap_or_else(|stop| match stop {
+            Stop::Missing(what) => Row::missing(definition, &what),
+            Stop::Failed(error) => {
+                failed += 1;
+                Row::failed(definition, &error.to_string())
+            }
+        }));
+    }
+    Ok(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_definition_is_a_kind() {
+        for row in crate::definition::all("persist").expect("parses") {
+            assert!(Kind::parse(&row.name).is_some(), "{}", row.name);
+        }
+        assert_eq!(Kind::parse("tx/64x0"), None);
+        assert_eq!(Kind::parse("map/trie/10"), None);
+        assert_eq!(Kind::parse("log/64x4"), Some(Kind::Records { ranges: 4, per_range: true }));
+    }
+}

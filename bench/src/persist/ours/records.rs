@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Transactions that overwrite records of an array, as the rival does.
+//!
+//! Flow     `run`: per range, record = draw % [`RECORDS`], contents = pattern(draw); one transaction for all ranges, durable
+//!          when it returns. Applying the log is in the window: the committing thread does it when a lane is half full
+//! Steady   a lane wraps many times in every run
+
+use std::path::Path;
+
+use memlift_persist::{Options, PSlice, Persist, Pool};
+
+use super::{about, create, failed};
+use crate::persist::draw::{Draw, RECORD_BYTES};
+use crate::persist::party::Ran;
+use crate::persist::serve::{self, Work};
+use crate::{BenchError, reference};
+
+/// Records of the array; a mebibyte, as the rival's.
+const RECORDS: u64 = 16_384;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C, align(64))]
+struct Record {
+    bytes: [u8; RECORD_BYTES],
+}
+
+/// A pool with the array.
+#[derive(Debug)]
+pub struct Records {
+    pool: Pool,
+    options: Options,
+    records: PSlice<Record>,
+    ranges: u64,
+}
+
+impl Records {
+    /// All zero, in a new file at `path`.
+    pub fn open(ranges: u64, path: &Path) -> Result<Records, BenchError> {
+        let options = Options { heap_bytes: 8 << 20, max_bytes: 8 << 20, ..Options::default() };
+        // The first contents are one transaction, of which a lane holds two.
+        let options = Options { lane_bytes: 4 << 20, lanes: 2, ..options };
+        let pool = create(path, &options)?;
+        let zero = vec![Record { bytes: [0; RECORD_BYTES] }; RECORDS as usize];
+        let records = pool.tx(|t| t.alloc_slice(&zero)).map_err(failed)?;
+        Ok(Records { pool, options, records, ranges })
+    }
+
+    fn transaction(&self, draw: &mut Draw) -> Result<(), BenchError> {
+        let committed = self.pool.tx(|t| {
+            for _ in 0..self.ranges {
+                let record = draw.next() % RECORDS;
+                let place = t.slice_part_mut(self.records, record, 1)?;
+                reference::pattern_of(&mut place[0].bytes, draw.next());
+            }
+            Ok(())
+        });
+        committed.map_err(failed)
+    }
+
+    fn sum(&self) -> Result<u64, BenchError> {
+        let read = self.pool.read(|r| {
+            let records = memlift_persist::View::slice(r, self.records)?;
+            Ok(records.iter().flat_map(|record| record.bytes).collect::<Vec<u8>>())
+        });
+        Ok(reference::checksum_of(&read.map_err(failed)?))
+    }
+}
+
+impl Work for Records {
+    fn about(&self) -> String {
+        about(&self.pool, &self.options)
+    }
+
+    fn run(&mut self, seed: u64, count: u64) -> Result<Ran, BenchError> {
+        let mut draw = Draw::new(seed);
+        let ran = serve::timed(|| (0..count).try_for_each(|_| self.transaction(&mut draw)))?;
+        Ok(Ran { checksum: serve::checksum(self.sum()?), ..ran })
+    }
+
+    fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
+        let mut draw = Draw::new(1);
+        (0..3).try_for_each(|_| self.transaction(&mut draw))?;
+        stop();
+        stop();
+        self.transaction(&mut draw)?;
+        stop();
+        Ok(1)
+    }
+}

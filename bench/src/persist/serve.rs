@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The other end of a party that is this program: reads wishes, times the work, answers.
+//!
+//! Flow     [`party`] starts this program again as `persist WHAT …` ─▶ [`serve`] opens the work ─▶ wishes line by line until
+//!          stdin ends. The layout of both is in party.rs.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::limit::{Fence, Sync};
+use super::ours::records::Records;
+use super::pages::{Pages, Shape, Way};
+use super::party::Ran;
+use super::steps;
+use crate::contender::CHILD_ARGUMENT;
+use crate::{BenchError, machine};
+
+/// What this program is called with to be a party.
+pub(crate) const NAME: &str = "persist";
+
+/// Something that can be run for its time.
+pub trait Work {
+    /// Version and configuration.
+    fn about(&self) -> String;
+    /// `count` operations with the draws of `seed`, in [`timed`].
+    fn run(&mut self, seed: u64, count: u64) -> Result<Ran, BenchError>;
+    /// Calls `stop` twice, does some transactions, calls it again; gives how many they were.
+    fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError>;
+}
+
+/// Times `work`; the checksum is not yet known.
+pub fn timed(work: impl FnOnce() -> Result<(), BenchError>) -> Result<Ran, BenchError> {
+    let (cpu, start) = (machine::cpu_seconds(), Instant::now());
+    work()?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Ran { seconds, cpu_s: machine::cpu_seconds() - cpu, checksum: String::new() })
+}
+
+/// How a checksum is written.
+pub fn checksum(sum: u64) -> String {
+    format!("{sum:016x}")
+}
+
+/// This program as a party.
+pub fn party(arguments: &[&str], path: &Path) -> Result<Command, BenchError> {
+    let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
+    let mut command = Command::new(program);
+    command.arg(CHILD_ARGUMENT).arg(NAME).args(arguments).arg(path);
+    Ok(command)
+}
+
+fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
+    let bad = || bad_wish(&arguments.join(" "));
+    Ok(match *arguments {
+        ["records", ranges, path] => {
+            let ranges = ranges.parse().ok().filter(|ranges| (1..=1024).contains(ranges));
+            Box::new(Records::open(ranges.ok_or_else(bad)?, Path::new(path))?)
+        }
+        ["page", way, shape, path] => {
+            let way = Way::parse(way).ok_or_else(bad)?;
+            Box::new(Pages::open(way, Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
+        }
+        ["fence", bytes, path] => {
+            let bytes = bytes.parse().ok().filter(|bytes| (64..=4096).contains(bytes) && bytes % 64 == 0);
+            Box::new(Fence::open(bytes.ok_or_else(bad)?, Path::new(path))?)
+        }
+        ["sync", path] => Box::new(Sync::open(Path::new(path))?),
+        _ => return Err(bad()),
+    })
+}
+
+/// Serves until stdin ends.
+pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
+    let arguments: Vec<OsString> = arguments.collect();
+    let arguments: Option<Vec<&str>> = arguments.iter().map(|argument| argument.to_str()).collect();
+    let mut work = open(&arguments.ok_or_else(|| bad_wish("not UTF-8"))?)?;
+    answer(&json!({"about": work.about()}))?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(BenchError::system("reading a wish"))?;
+        match line.split(' ').collect::<Vec<&str>>()[..] {
+            ["run", seed, count] => {
+                let number = |text: &str| text.parse::<u64>().map_err(|_| bad_wish(&line));
+                let ran = work.run(number(seed)?, number(count)?)?;
+                answer(&json!({"seconds": ran.seconds, "cpu_s": ran.cpu_s, "checksum": ran.checksum}))?;
+            }
+            ["step"] => answer(&json!({"transactions": work.step(&steps::stop)?}))?,
+            _ => return Err(bad_wish(&line)),
+        }
+    }
+    Ok(())
+}
+
+fn answer(value: &serde_json::Value) -> Result<(), BenchError> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{value}").and_then(|()| stdout.flush()).map_err(BenchError::system("answering a wish"))
+}
+
+fn bad_wish(wish: &str) -> BenchError {
+    BenchError::Answer { program: "whoever started this party".to_owned(), answer: wish.to_owned() }
+}
