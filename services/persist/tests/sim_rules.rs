@@ -514,8 +514,8 @@ proptest! {
     /// After a failed sync, and where files are cut, the simulator allows more than this kernel does.
     #[test]
     fn a_failed_sync_or_a_cut_file_loses_at_least_that(
-        mut program in prop::collection::vec(faulty_file_op(), 1..6),
-        at in 0usize..6,
+        mut program in prop::collection::vec(faulty_file_op(), 1..5),
+        at in 0usize..5,
     ) {
         if at < program.len() {
             program.insert(at, (0, Op::FailedSync(0)));
