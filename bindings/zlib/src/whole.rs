@@ -2,12 +2,14 @@
 //! libz's calls for whole buffers.
 //!
 //! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else zlib-rs
-//!         `uncompress2`: the kernels' unpacker; whatever it refuses is done again by zlib-rs, whose verdict counts
+//!         `uncompress2`: the kernels' unpacker; whatever it refuses, or takes where zlib might not (`is_plain`), is done by
+//!         zlib-rs, whose verdict counts
 //! Order   packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
 
 use crate::counts::{self, Row};
 use crate::deflate::compress_bound;
 use crate::export::fenced;
+use crate::inflate::is_plain;
 use crate::pool;
 use core::ffi::{c_int, c_ulong};
 use core::mem::MaybeUninit;
@@ -112,9 +114,10 @@ pub unsafe extern "C" fn uncompress2(
     fenced(Z_STREAM_ERROR, || unsafe {
         if !target.is_null() && !source.is_null() && *target_bytes != 0 {
             let source = slice(source, *bytes);
-            let unpacked =
-                pool::UNPACK.take().unpack_raw(Format::Zlib, source, target, *target_bytes as usize);
-            if let Ok(unpacked) = unpacked {
+            if is_plain(Format::Zlib, source)
+                && let Ok(unpacked) =
+                    pool::UNPACK.take().unpack_raw(Format::Zlib, source, target, *target_bytes as usize)
+            {
                 (*target_bytes, *bytes) = (unpacked.written as uLongf, unpacked.read as uLong);
                 counts::add(Row::UnpackWhole, unpacked.read as u64, unpacked.written as u64, false);
                 return Z_OK;

@@ -3,7 +3,7 @@
 
 mod both;
 
-use both::{Libz, VERSION, deflate_init, empty, inflate_init, our_path, ours, sample, unpack};
+use both::{Libz, VERSION, deflate_init, empty, inflate_init, our_path, ours, sample, system, unpack};
 use libz_rs_sys::{
     Z_BUF_ERROR, Z_DATA_ERROR, Z_FINISH, Z_OK, Z_STREAM_END, Z_STREAM_ERROR, Z_VERSION_ERROR, z_stream,
 };
@@ -161,6 +161,85 @@ fn a_stream_that_ends_early_says_so() {
         unsafe {
             assert_eq!((libz.deflate)(&mut *strm, 0), Z_OK);
             assert_eq!((libz.deflateEnd)(&mut *strm), Z_DATA_ERROR);
+        }
+    }
+}
+
+/// Calls `deflate` with so much input and room. Gives the code and what was written.
+fn deflate(libz: &Libz, strm: &mut z_stream, input: &[u8], room: usize, flush: i32) -> (i32, Vec<u8>) {
+    let mut target = vec![0; room];
+    (strm.next_in, strm.avail_in) = (input.as_ptr(), input.len() as u32);
+    (strm.next_out, strm.avail_out) = (target.as_mut_ptr(), room as u32);
+    // SAFETY: the stream is initialized, its buffers are set.
+    let code = unsafe { (libz.deflate)(strm, flush) };
+    target.truncate(room - strm.avail_out as usize);
+    (code, target)
+}
+
+#[test]
+fn a_reset_with_output_pending_loses_no_room() {
+    let libz = ours();
+    let message = b"<p class=\"left\">a page of memory, the page of a copy</p>\n".repeat(300);
+    for room in [1324, 1, 700, 1323] {
+        let mut strm = empty();
+        assert_eq!(deflate_init(&libz, &mut strm, 5, -9, 2, 2), Z_OK);
+        assert_eq!(deflate(&libz, &mut strm, &message[..16808], room, 2).0, Z_OK);
+        // SAFETY: the stream is initialized, its buffers are set.
+        let mut packed = unsafe {
+            assert_eq!((libz.deflateReset)(&mut *strm), Z_OK);
+            let mut target = [0; 28];
+            (strm.next_in, strm.avail_in) = (message.as_ptr(), 0);
+            (strm.next_out, strm.avail_out) = (target.as_mut_ptr(), 28);
+            assert_eq!((libz.deflateParams)(&mut *strm, 0, 4), Z_OK);
+            target[..28 - strm.avail_out as usize].to_vec()
+        };
+        let (code, out) = deflate(&libz, &mut strm, &message[..4030], 327, 1);
+        assert_eq!(code, Z_OK);
+        packed.extend(out);
+        let read = 4030 - strm.avail_in as usize;
+        let (code, out) = deflate(&libz, &mut strm, &message[read..], 40_000, Z_FINISH);
+        assert_eq!(code, Z_STREAM_END);
+        packed.extend(out);
+        // SAFETY: the stream is initialized.
+        assert_eq!(unsafe { (libz.deflateEnd)(&mut *strm) }, Z_OK);
+        let (code, out, _) = unpack(&libz, -15, &packed, &[], usize::MAX, message.len() + 1, Z_FINISH);
+        assert_eq!(code, Z_STREAM_END);
+        assert!(out == message);
+    }
+}
+
+#[test]
+fn bits_behind_the_end_are_zlibs() {
+    let message = sample(5000, 1);
+    for (level, bits) in [(6, 15), (6, -15), (9, 15), (9, -15), (9, 31), (0, 31)] {
+        let run = |libz: &Libz| {
+            let mut strm = empty();
+            assert_eq!(deflate_init(libz, &mut strm, level, bits, 8, 0), Z_OK);
+            assert_eq!(deflate(libz, &mut strm, &message, 9000, Z_FINISH).0, Z_STREAM_END);
+            let mut seen = Vec::new();
+            for (count, value) in [(3, 5), (16, 0xbeef), (0, 0), (7, 1), (16, 0x1234), (5, 0x1f)] {
+                let (mut pending, mut held) = (0, 0);
+                // SAFETY: the stream is initialized.
+                unsafe {
+                    seen.push((libz.deflatePrime)(&mut *strm, count, value));
+                    assert_eq!((libz.deflatePending)(&mut *strm, &mut pending, &mut held), Z_OK);
+                }
+                seen.extend([pending as i32, held]);
+            }
+            let (code, behind) = deflate(libz, &mut strm, &[], 100, Z_FINISH);
+            seen.push(code);
+            seen.push(deflate(libz, &mut strm, &[], 100, Z_FINISH).0);
+            // SAFETY: the stream is initialized.
+            unsafe {
+                assert_eq!((libz.deflateReset)(&mut *strm), Z_OK);
+                assert_eq!((libz.deflateEnd)(&mut *strm), Z_OK);
+            }
+            (seen, behind)
+        };
+        let ours = run(&ours());
+        assert_eq!(ours.1, [0x7d, 0xf7, 0x0d, 0xd0, 0x48], "level {level}, window {bits}");
+        if let Some(theirs) = system() {
+            assert_eq!(ours, run(&theirs), "level {level}, window {bits}");
         }
     }
 }

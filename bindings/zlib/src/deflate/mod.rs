@@ -4,10 +4,12 @@
 //! Flow    init ──▶ [`state::Deflate`], route open ──first deflate──▶ route fast ([`fast`]) or ported ([`ported`]: zlib-rs).
 //!         Dictionaries, gzip headers and primed bits make it ported at once. A fast stream that is asked for something
 //!         that only zlib-rs does ends its bits at a whole byte and goes on ported ([`ported::handover`]).
+//!         What may panic inside zlib-rs is called through [`port`].
 //! Order   arguments are checked as zlib checks them, before anything changes.
 //! Owner   see `memory`: all that a stream keeps is its program's.
 
 mod fast;
+mod port;
 mod ported;
 mod settings;
 mod state;
@@ -17,7 +19,6 @@ use crate::memory::Memory;
 use crate::strm::{self, begin, fail, version_fits};
 use core::ffi::{c_char, c_int, c_uint, c_ulong};
 use core::ptr;
-use libz_rs_sys as port;
 use libz_rs_sys::{
     Bytef, Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_MEM_ERROR, Z_OK,
     Z_STREAM_ERROR, Z_SYNC_FLUSH, Z_VERSION_ERROR, gz_headerp, uInt, z_stream, z_streamp,
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
 pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
     // SAFETY: as the caller promises.
     fenced(Z_STREAM_ERROR, || unsafe {
-        let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
+        let Some(state) = Deflate::even_broken(strm) else { return Z_STREAM_ERROR };
         let inner = ported::end(state, strm);
         let busy = match state.route {
             Route::Ported if !state.framed => inner == Z_DATA_ERROR,
@@ -161,12 +162,13 @@ pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
 unsafe fn reset(strm: z_streamp, keep: bool) -> c_int {
     // SAFETY: as the caller of the exported functions promises.
     fenced(Z_STREAM_ERROR, || unsafe {
-        let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        if state.route == Route::Ported && !state.framed && (keep || !state.settings.is_fast()) {
-            state.status = Status::Init;
+        let Some(state) = Deflate::even_broken(strm) else { return Z_STREAM_ERROR };
+        let stays = state.route == Route::Ported && !state.framed && (keep || !state.settings.is_fast());
+        if stays && !state.broken && ported::drop_pending(state, strm) {
+            (state.status, state.late) = (Status::Init, (0, 0));
             return strm::with_inner(strm, &mut state.inner, |strm| match keep {
-                true => port::deflateResetKeep(strm),
-                false => port::deflateReset(strm),
+                true => libz_rs_sys::deflateResetKeep(strm),
+                false => libz_rs_sys::deflateReset(strm),
             });
         }
         ported::end(state, strm);
@@ -251,9 +253,7 @@ pub unsafe extern "C" fn deflateSetDictionary(
         let whole = core::slice::from_raw_parts(dictionary, bytes as usize);
         let last = &whole[whole.len().saturating_sub(state.settings.window_bytes())..];
         let first_sum = (*strm).adler;
-        let code = strm::with_inner(strm, &mut state.inner, |strm| {
-            port::deflateSetDictionary(strm, last.as_ptr(), last.len() as uInt)
-        });
+        let code = port::on(state, strm, |strm| port::set_dictionary(strm, last));
         if code == Z_OK && wrap == Wrap::Zlib {
             (*strm).adler = adler32(first_sum as u32, whole).into();
         }
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn deflateGetDictionary(
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         if state.route == Route::Ported {
             return strm::with_inner(strm, &mut state.inner, |strm| {
-                port::deflateGetDictionary(strm, dictionary, bytes)
+                libz_rs_sys::deflateGetDictionary(strm, dictionary, bytes)
             });
         }
         let whole = state.window.whole();
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> 
         }
         match state.route {
             Route::Ported if !state.framed => {
-                strm::with_inner(strm, &mut state.inner, |strm| port::deflateSetHeader(strm, head))
+                strm::with_inner(strm, &mut state.inner, |strm| libz_rs_sys::deflateSetHeader(strm, head))
             }
             _ => Z_OK, // the front is written already, or is the one without a header
         }
@@ -338,13 +338,13 @@ pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int
         }
         let code = match state.route {
             Route::Open => ported::open(state, strm),
-            Route::Fast => ported::handover(state, strm),
-            Route::Ported => Z_OK,
+            Route::Fast if state.status != Status::Finish => ported::handover(state, strm),
+            Route::Fast | Route::Ported => Z_OK,
         };
         if code != Z_OK {
             return code;
         }
-        strm::with_inner(strm, &mut state.inner, |strm| port::deflatePrime(strm, bits, value))
+        ported::prime(state, strm, bits, value)
     })
 }
 
@@ -359,20 +359,15 @@ pub unsafe extern "C" fn deflatePending(strm: z_streamp, pending: *mut c_uint, b
     // SAFETY: as the caller promises: each pointer is null or valid.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        let (mut inner_pending, mut inner_bits) = (0, 0);
-        if state.route == Route::Ported {
-            let code = strm::with_inner(strm, &mut state.inner, |strm| {
-                port::deflatePending(strm, &mut inner_pending, &mut inner_bits)
-            });
-            if code != Z_OK {
-                return code;
-            }
-        }
+        let (inner_pending, inner_bits) = match state.route {
+            Route::Ported => ported::pending(state, strm),
+            Route::Open | Route::Fast => (0, 0),
+        };
         if !pending.is_null() {
             *pending = inner_pending + state.pending.bytes().len() as c_uint;
         }
         if !bits.is_null() {
-            *bits = inner_bits;
+            *bits = inner_bits + state.late.0 as c_int;
         }
         Z_OK
     })
@@ -399,7 +394,7 @@ pub unsafe extern "C" fn deflateTune(
             return Z_OK;
         }
         strm::with_inner(strm, &mut state.inner, |strm| {
-            port::deflateTune(strm, good_length, max_lazy, nice_length, max_chain)
+            libz_rs_sys::deflateTune(strm, good_length, max_lazy, nice_length, max_chain)
         })
     })
 }
@@ -417,7 +412,8 @@ pub unsafe extern "C" fn deflateBound(strm: z_streamp, bytes: c_ulong) -> c_ulon
         let Some(state) = Deflate::of(strm) else { return settings::any_bound(bytes) };
         match state.route {
             Route::Ported => {
-                let inner = strm::with_inner(strm, &mut state.inner, |strm| port::deflateBound(strm, bytes));
+                let inner =
+                    strm::with_inner(strm, &mut state.inner, |strm| libz_rs_sys::deflateBound(strm, bytes));
                 let ours = (state.pending.bytes().len() + 18) as c_ulong;
                 inner.saturating_add(if state.framed { ours } else { 0 })
             }
@@ -448,7 +444,7 @@ pub unsafe extern "C" fn deflateCopy(target: z_streamp, source: z_streamp) -> c_
         if !state.inner.is_null() {
             let (mut from, mut to): (z_stream, z_stream) = (ptr::read(source), ptr::read(source));
             from.state = state.inner;
-            let code = port::deflateCopy(&mut to, &mut from);
+            let code = libz_rs_sys::deflateCopy(&mut to, &mut from);
             if code != Z_OK {
                 copy.free();
                 return code;

@@ -50,6 +50,10 @@ pub struct Deflate {
     pub inner: *mut internal_state,
     /// Whether zlib-rs writes a raw stream and the frame is ours: it was handed over.
     pub framed: bool,
+    /// Whether zlib-rs panicked: its state is worth nothing until a reset.
+    pub broken: bool,
+    /// Bits that were put behind the last block and are not a byte yet: how many, and which.
+    pub late: (u32, u32),
     /// Adler-32 or CRC-32 of what was read.
     pub sum: u32,
     /// Bytes read.
@@ -72,6 +76,8 @@ impl Deflate {
             clean: false,
             inner: ptr::null_mut(),
             framed: false,
+            broken: false,
+            late: (0, 0),
             sum: 0,
             total: 0,
             window,
@@ -81,11 +87,20 @@ impl Deflate {
         state
     }
 
-    /// The state of a stream that was initialized here.
+    /// The state of a stream that was initialized here and is not broken.
     ///
     /// # Safety
     /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
     pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
+        // SAFETY: the caller vouches for it.
+        unsafe { Deflate::even_broken(strm) }.filter(|state| !state.broken)
+    }
+
+    /// The state of a stream that was initialized here.
+    ///
+    /// # Safety
+    /// As [`of`](Deflate::of).
+    pub unsafe fn even_broken<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
         // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
         unsafe {
             let state = strm.as_ref()?.state.cast::<Deflate>();
@@ -101,6 +116,7 @@ impl Deflate {
     pub fn restart(&mut self) {
         (self.route, self.status) = (Route::Open, Status::Init);
         (self.last_flush, self.clean, self.framed) = (-2, false, false);
+        (self.broken, self.late) = (false, (0, 0));
         (self.sum, self.total) = (self.settings.wrap.first_sum() as u32, 0);
         self.window.clear();
         self.pending.clear();

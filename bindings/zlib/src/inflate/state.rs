@@ -7,6 +7,7 @@ use crate::memory::{Buffer, Memory};
 use core::ffi::{c_int, c_ulong};
 use core::ptr;
 use libz_rs_sys::{internal_state, z_stream};
+use memlift_kernels::deflate::Format;
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-infl8");
 
@@ -32,10 +33,20 @@ pub struct Inflate {
     pub inner: *mut internal_state,
     /// Unpacked bytes; those from `at` were not delivered yet.
     pub served: Buffer,
-    /// Bytes of the packed message that the program has not seen being read.
+    /// The frame of what was unpacked as a whole.
+    pub format: Format,
+    /// Bytes of the packed message that the program has not seen being read: all of them, or those that its input lacked at the end.
     pub owed: usize,
-    /// Those of them that are read with the last byte delivered.
-    pub back: usize,
+    /// Whether some of them were read.
+    pub begun: bool,
+    /// Whether zlib-rs panicked: its state is worth nothing until a reset.
+    pub broken: bool,
+    /// Whether zlib-rs's state was made that of a stream that has ended: the sums in it are of another message.
+    pub stopped: bool,
+    /// Whether zlib-rs's state has something that a reset does not undo: no checksums, no frame.
+    pub altered: bool,
+    /// Whether that is that checksums are not reckoned.
+    pub unchecked: bool,
     /// Whether this message was counted.
     pub counted: bool,
 }
@@ -59,17 +70,31 @@ impl Inflate {
             route: Route::Fresh,
             inner: ptr::null_mut(),
             served: Buffer::new(),
+            format: Format::Raw,
             owed: 0,
-            back: 0,
+            begun: false,
+            broken: false,
+            stopped: false,
+            altered: false,
+            unchecked: false,
             counted: false,
         }
+    }
+
+    /// The state of a stream that was initialized here and is not broken.
+    ///
+    /// # Safety
+    /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
+    pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Inflate> {
+        // SAFETY: the caller vouches for it.
+        unsafe { Inflate::even_broken(strm) }.filter(|state| !state.broken)
     }
 
     /// The state of a stream that was initialized here.
     ///
     /// # Safety
-    /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
-    pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Inflate> {
+    /// As [`of`](Inflate::of).
+    pub unsafe fn even_broken<'a>(strm: *mut z_stream) -> Option<&'a mut Inflate> {
         // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
         unsafe {
             let state = strm.as_ref()?.state.cast::<Inflate>();
@@ -95,6 +120,20 @@ impl Inflate {
         }
     }
 
+    /// Whether the program left the size of the window to the first frame, which fixes it for those that follow.
+    pub fn learns_window(&self) -> bool {
+        self.bits >= 0 && self.bits & 15 == 0
+    }
+
+    /// The most that the window has, as far as the program said.
+    pub fn window_bytes(&self) -> u32 {
+        match self.bits {
+            ..0 => 1 << -self.bits,
+            _ if self.learns_window() => 1 << 15,
+            bits => 1 << (bits & 15),
+        }
+    }
+
     /// `adler` of a stream that has not begun; none for raw ones, which leave it alone.
     pub fn first_sum(&self) -> Option<c_ulong> {
         (!self.is_raw()).then_some(self.welcomes().0.into())
@@ -104,7 +143,9 @@ impl Inflate {
     pub fn restart(&mut self) {
         self.route = Route::Fresh;
         self.served.clear();
-        (self.owed, self.back, self.counted) = (0, 0, false);
+        (self.owed, self.begun, self.counted) = (0, false, false);
+        self.broken = false;
+        (self.stopped, self.altered, self.unchecked) = (false, false, false);
     }
 
     /// A copy for another stream, without zlib-rs's state. `None`: no memory.

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use libz_rs_sys::{Z_BUF_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, z_stream};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
+use libz_rs_sys::{Z_BUF_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, gz_header, z_stream};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong};
 use std::path::{Path, PathBuf};
 
 type Strm = *mut z_stream;
@@ -48,6 +48,12 @@ functions! {
     inflate(Strm, c_int) -> c_int;
     inflateEnd(Strm) -> c_int;
     inflateReset(Strm) -> c_int;
+    inflateReset2(Strm, c_int) -> c_int;
+    inflatePrime(Strm, c_int, c_int) -> c_int;
+    inflateMark(Strm) -> c_long;
+    inflateValidate(Strm, c_int) -> c_int;
+    inflateUndermine(Strm, c_int) -> c_int;
+    inflateGetHeader(Strm, *mut gz_header) -> c_int;
     inflateCopy(Strm, Strm) -> c_int;
     inflateSync(Strm) -> c_int;
     inflateSetDictionary(Strm, *const u8, c_uint) -> c_int;
