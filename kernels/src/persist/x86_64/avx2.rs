@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AVX2: stores of 32 bytes past the caches; CRC by instruction, four lines at a time.
 
-use super::{LINE_BYTES, WORDS, four, one, short, streams, word};
+use super::{LINE_BYTES, SHORT, WORDS, four, one, short, streams, word};
 use crate::vector::Vector;
 use core::arch::x86_64::{__m256i, _mm256_blend_epi32, _mm256_set1_epi32};
 
@@ -25,7 +25,7 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     let lines = bytes / LINE_BYTES;
     // SAFETY: the caller promises `bytes` on both sides, at least a line; every line taken is one of `lines`.
     unsafe {
-        let state = if lines <= 4 { short(salt, record, lines) } else { long(salt, record, lines) };
+        let state = if lines <= SHORT { short(salt, record, lines) } else { long(salt, record, lines) };
         let checksum = !(state as u32);
         record.cast::<u32>().write_unaligned(checksum);
         super::nt_copy::<__m256i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
@@ -36,13 +36,13 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     }
 }
 
-/// The state after a record of more than four lines.
+/// The state after a record of more than eight lines.
 #[inline(always)]
 unsafe fn long(salt: u32, record: *const u8, lines: usize) -> u64 {
     // SAFETY: the caller promises the lines, and its function enables SSE4.2 and PCLMULQDQ.
     unsafe {
-        let mut state = streams::<4>(salt, record);
-        let mut line = 4;
+        let mut state = streams::<SHORT>(salt, record);
+        let mut line = SHORT;
         while lines - line >= 4 {
             state = four(state, record.add(line * LINE_BYTES));
             line += 4;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! AVX-512: a line is one load and one store past the caches; the CRC of more than four lines by folding the vectors
+//! AVX-512: a line is one load and one store past the caches; the CRC of more than eight lines by folding the vectors
 //! that are loaded anyway.
 //!
 //! Flow    remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state
@@ -8,7 +8,7 @@
 //!
 //! Source: as for `arch/x86_64/avx512/crc`.
 
-use super::{LINE_BYTES, short};
+use super::{LINE_BYTES, SHORT, short};
 use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
 use crate::vector::Vector;
 use core::arch::x86_64::{
@@ -36,7 +36,7 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     let lines = bytes / LINE_BYTES;
     // SAFETY: the caller promises `bytes` on both sides, at least a line.
     unsafe {
-        let checksum = if lines <= 4 {
+        let checksum = if lines <= SHORT {
             let checksum = !(short(salt, record, lines) as u32);
             super::nt_copy::<__m512i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
             checksum
@@ -49,10 +49,10 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     }
 }
 
-/// The state after a record of more than four lines, all of which but the first are stored on the way.
+/// The state after a record of more than eight lines, all of which but the first are stored on the way.
 #[inline(always)]
 unsafe fn long(target: *mut u8, record: *const u8, lines: usize, salt: u32) -> u32 {
-    // SAFETY: the caller promises the lines on both sides, more than four, and its function enables the features.
+    // SAFETY: the caller promises the lines on both sides, more than eight, and its function enables the features.
     unsafe {
         let take = |line: usize| {
             let data = __m512i::load(record.add(line * LINE_BYTES));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Non-temporal stores and checksums of records, by level.
 //!
-//! Flow    append of up to four lines: one stream of the CRC instruction for each line, because a result takes three
+//! Flow    append of up to eight lines: one stream of the CRC instruction for each line, because a result takes three
 //!         cycles but one can be started every cycle; the states are moved to the end by one carry-less product each,
 //!         and one CRC of the products' sum joins them. More lines: AVX-512 folds four at a time, AVX2 goes on in
 //!         groups of four.
 //! Order   the first line is stored last, because its first four bytes are the checksum
-//! Owner   each line is loaded once: the checksum belongs to what was stored
+//! Owner   a record that is appended is its caller's alone, and read twice; a line of a page is read once, so that the
+//!         checksum belongs to what was stored
 //!
 //! Source: Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 
@@ -24,6 +25,8 @@ use core::arch::x86_64::{
 };
 
 const WORDS: usize = LINE_BYTES / 8;
+/// Up to this many lines a record has a stream for each: folding more of them is faster.
+const SHORT: usize = 8;
 
 /// The state times what moves it on by the bytes that `shift` stands for; the CRC of the product's 8 bytes is the
 /// state there. Products may be added before that.
@@ -104,7 +107,8 @@ unsafe fn four(state: u64, lines: *const u8) -> u64 {
 /// One state out of those of lines in a row, all but the first of which started from 0.
 #[inline(always)]
 unsafe fn joined<const LINES: usize>(states: [u64; LINES]) -> u64 {
-    const SHIFTS: [u32; 4] = [0, shift(64), shift(128), shift(192)];
+    const SHIFTS: [u32; SHORT] =
+        [0, shift(64), shift(128), shift(192), shift(256), shift(320), shift(384), shift(448)];
     // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
     unsafe {
         if LINES == 1 {
@@ -142,7 +146,7 @@ unsafe fn copy_lines<V: Vector>(target: *mut u8, source: *const u8, mut lines: u
     }
 }
 
-/// The state after a record of one to four lines, from the salt.
+/// The state after a record of at most [`SHORT`] lines, from the salt.
 #[inline(always)]
 unsafe fn short(salt: u32, record: *const u8, lines: usize) -> u64 {
     // SAFETY: the caller promises the lines, and its function enables SSE4.2 and PCLMULQDQ.
@@ -151,7 +155,11 @@ unsafe fn short(salt: u32, record: *const u8, lines: usize) -> u64 {
             1 => streams::<1>(salt, record),
             2 => streams::<2>(salt, record),
             3 => streams::<3>(salt, record),
-            _ => streams::<4>(salt, record),
+            4 => streams::<4>(salt, record),
+            5 => streams::<5>(salt, record),
+            6 => streams::<6>(salt, record),
+            7 => streams::<7>(salt, record),
+            _ => streams::<SHORT>(salt, record),
         }
     }
 }
