@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use memlift_persist::{Options, PSlice, Persist, Pool};
+use memlift_persist::{Options, PSlice, Persist, Pool, View};
 
 use super::{about, create, failed};
 use crate::persist::draw::{Draw, RECORD_BYTES};
@@ -15,8 +15,12 @@ use crate::persist::party::Ran;
 use crate::persist::serve::{self, Work};
 use crate::{BenchError, reference};
 
-/// Records of the array; a mebibyte, as the rival's.
+/// Records; a mebibyte, as the rival's array.
 const RECORDS: u64 = 16_384;
+/// Records of one array: its first contents are one transaction, of which a lane must hold two.
+const CHUNK: u64 = 1024;
+/// Small enough that a log and its mirror stay in a second-level cache.
+const LANE_BYTES: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Persist)]
 #[repr(C, align(64))]
@@ -29,7 +33,7 @@ struct Record {
 pub struct Records {
     pool: Pool,
     options: Options,
-    records: PSlice<Record>,
+    chunks: Vec<PSlice<Record>>,
     ranges: u64,
 }
 
@@ -37,19 +41,20 @@ impl Records {
     /// All zero, in a new file at `path`.
     pub fn open(ranges: u64, path: &Path) -> Result<Records, BenchError> {
         let options = Options { heap_bytes: 8 << 20, max_bytes: 8 << 20, ..Options::default() };
-        // The first contents are one transaction, of which a lane holds two.
-        let options = Options { lane_bytes: 4 << 20, lanes: 2, ..options };
+        let options = Options { lane_bytes: LANE_BYTES, lanes: 2, ..options };
         let pool = create(path, &options)?;
-        let zero = vec![Record { bytes: [0; RECORD_BYTES] }; RECORDS as usize];
-        let records = pool.tx(|t| t.alloc_slice(&zero)).map_err(failed)?;
-        Ok(Records { pool, options, records, ranges })
+        let zero = vec![Record { bytes: [0; RECORD_BYTES] }; CHUNK as usize];
+        let chunks = (0..RECORDS / CHUNK).map(|_| pool.tx(|t| t.alloc_slice(&zero)).map_err(failed));
+        let chunks = chunks.collect::<Result<_, _>>()?;
+        Ok(Records { pool, options, chunks, ranges })
     }
 
     fn transaction(&self, draw: &mut Draw) -> Result<(), BenchError> {
         let committed = self.pool.tx(|t| {
             for _ in 0..self.ranges {
                 let record = draw.next() % RECORDS;
-                let place = t.slice_part_mut(self.records, record, 1)?;
+                let chunk = self.chunks[(record / CHUNK) as usize];
+                let place = t.slice_part_mut(chunk, record % CHUNK, 1)?;
                 reference::pattern_of(&mut place[0].bytes, draw.next());
             }
             Ok(())
@@ -59,8 +64,11 @@ impl Records {
 
     fn sum(&self) -> Result<u64, BenchError> {
         let read = self.pool.read(|r| {
-            let records = memlift_persist::View::slice(r, self.records)?;
-            Ok(records.iter().flat_map(|record| record.bytes).collect::<Vec<u8>>())
+            let mut bytes = Vec::new();
+            for chunk in &self.chunks {
+                r.slice(*chunk)?.iter().for_each(|record| bytes.extend_from_slice(&record.bytes));
+            }
+            Ok(bytes)
         });
         Ok(reference::checksum_of(&read.map_err(failed)?))
     }
