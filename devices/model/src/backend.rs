@@ -45,7 +45,7 @@ impl Memory for Process {
 }
 
 /// What the model runs.
-const OPCODES: [Opcode; 19] = [
+const OPCODES: [Opcode; 23] = [
     Opcode::NOOP,
     Opcode::BATCH,
     Opcode::DRAIN,
@@ -65,6 +65,10 @@ const OPCODES: [Opcode; 19] = [
     Opcode::OPEN,
     Opcode::PACK,
     Opcode::UNPACK,
+    Opcode::LOG_APPEND,
+    Opcode::LOG_APPLY,
+    Opcode::PAGE_COPY,
+    Opcode::LOG_RESET,
 ];
 
 /// A device in software that does what it should and takes the time it takes.

@@ -10,7 +10,7 @@
 mod delta;
 
 use crate::memory::Memory;
-use crate::{naive, refuse, transform};
+use crate::{naive, persist, refuse, transform};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
 /// A record that says only how it ended.
@@ -103,6 +103,9 @@ fn work(memory: &mut impl Memory, d: &Descriptor) -> Completion {
         }
         Opcode::SEAL | Opcode::OPEN => return transform::seal(memory, d),
         Opcode::PACK | Opcode::UNPACK => return transform::code(memory, d),
+        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
+            return persist::run(memory, d);
+        }
         _ => {}
     }
     done

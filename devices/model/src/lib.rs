@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
-//!          unpack) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
+//!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!          on this process's memory, [`Image`] on bytes with addresses of their own
 //! Layout   [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
 //! Owner    nothing is kept between two descriptors
@@ -31,6 +31,7 @@ mod backend;
 mod execute;
 mod memory;
 pub mod naive;
+mod persist;
 mod refuse;
 mod transform;
 

@@ -6,6 +6,7 @@
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification.
 
+mod persist;
 mod transform;
 
 use crate::memory::Memory;
@@ -29,11 +30,12 @@ pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Op
         Opcode::COPY_CRC => 0x7_ff3e,
         Opcode::SEAL | Opcode::OPEN => 0xff3e,
         Opcode::PACK | Opcode::UNPACK => 0xbf3e,
+        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => 0x1e3e,
         _ => return Some(Status::BAD_OPCODE),
     };
     let known = if in_batch { known | 1 } else { known };
     let (valid, requested) = (flags & 4 != 0, flags & 8 != 0);
-    let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93].contains(&opcode.0);
+    let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93, 0xa1].contains(&opcode.0);
     if flags & !known != 0 || (requested && !valid) || (result && !requested) {
         return Some(Status::BAD_FLAGS);
     }
@@ -104,6 +106,9 @@ fn fields(memory: &impl Memory, d: &Descriptor, flags: u32) -> Option<Status> {
         Opcode::CACHE_FLUSH => reserved((source | a | b | c) != 0).or(sized(most)),
         Opcode::SEAL | Opcode::OPEN => transform::seal(memory, d),
         Opcode::PACK | Opcode::UNPACK => transform::pack(memory, d),
+        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
+            persist::persist(memory, d)
+        }
         _ => strided(memory, d),
     }
 }

@@ -7,8 +7,8 @@
 use crate::memory::Memory;
 use memlift_spec::{Descriptor, Opcode, Status};
 
-/// What both kinds of transform blocks are refused for first.
-fn block(memory: &impl Memory, d: &Descriptor, block_bytes: u64) -> Option<Status> {
+/// What every block that starts with opcode, version and size is refused for first.
+pub(super) fn block(memory: &impl Memory, d: &Descriptor, block_bytes: u64) -> Option<Status> {
     let [block, b, c] = d.operation;
     if (b | c) != 0 {
         return Some(Status::BAD_RESERVED);
