@@ -42,7 +42,7 @@ struct Heap(Vec<u8>);
 
 impl Heap {
     fn new() -> Heap {
-        Heap((0..HEAP + 2 * MARGIN).map(|at| (at * 31 >> 3) as u8).collect())
+        Heap((0..HEAP + 2 * MARGIN).map(|at| ((at * 31) >> 3) as u8).collect())
     }
 
     fn content(&self) -> &[u8] {
@@ -208,8 +208,8 @@ proptest! {
             let word = match shape {
                 0 => *word,
                 1 => *word >> 20,
-                2 => 1 << 40 | word % 16384,
-                3 => (word % 4) << 40 | word % 8192,
+                2 => (1 << 40) | (word % 16384),
+                3 => ((word % 4) << 40) | (word % 8192),
                 4 => word % 20,
                 _ => word & 3,
             };
@@ -253,7 +253,7 @@ fn each_fault_has_its_name() {
     assert_eq!(changed(|bytes| bytes[28] = 1), Err(Fault::Header));
     assert_eq!(changed(|bytes| bytes[24] = 5), Err(Fault::Header));
     assert_eq!(changed(put(8, 704)), Err(Fault::Position { found: 704 }));
-    let range = |offset: u64, length: u64| offset / 8 | length / 8 << 40;
+    let range = |offset: u64, length: u64| (offset / 8) | ((length / 8) << 40);
     assert_eq!(changed(put(32, range(64, 32))), Err(Fault::Entry { entry: 0 }));
     assert_eq!(changed(put(32, range(64, 0))), Err(Fault::Entry { entry: 0 }));
     assert_eq!(changed(put(32, range(64, 16))), Err(Fault::Entry { entry: 1 }));

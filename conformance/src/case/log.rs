@@ -141,7 +141,7 @@ impl Builder<'_> {
         }
         let word = RangeWord::new(8 * offset, 8 * length).expect("small enough").0;
         // A length of 0, or of more than there is.
-        let word = if bad && self.random.one_in(3) { word & (1 << 40) - 1 } else { word };
+        let word = if bad && self.random.one_in(3) { word & ((1 << 40) - 1) } else { word };
         let mut bytes = word.to_le_bytes().to_vec();
         bytes.extend((0..length).flat_map(|_| self.random.next().to_le_bytes()));
         bytes

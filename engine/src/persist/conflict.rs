@@ -163,7 +163,7 @@ impl Conflicts {
     fn hold(&self, range: &Range<u64>, access: Access) -> usize {
         let mut table = self.lock();
         let mut stalled = false;
-        let place = loop {
+        loop {
             // A ticket is drawn with the slot: who has none holds nobody back.
             let slot = table.arrival(range, access);
             if let Some(place) = self.place(&mut table, slot) {
@@ -175,8 +175,7 @@ impl Conflicts {
                 stalled = true;
             }
             table = self.wait(table);
-        };
-        place
+        }
     }
 
     /// Waits until nothing earlier conflicts with `slot`.

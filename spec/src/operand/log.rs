@@ -91,7 +91,7 @@ impl RangeWord {
         if !whole || offset >= RangeWord::OFFSET_END || length == 0 || length > RangeWord::LENGTH_MAX {
             return None;
         }
-        Some(RangeWord(offset / 8 | (length / 8) << RangeWord::OFFSET_BITS))
+        Some(RangeWord((offset / 8) | ((length / 8) << RangeWord::OFFSET_BITS)))
     }
 
     /// Where the range starts, in bytes.

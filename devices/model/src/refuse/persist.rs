@@ -40,7 +40,7 @@ pub(super) fn persist(memory: &impl Memory, d: &Descriptor) -> Option<Status> {
         return Some(Status::BAD_SIZE);
     }
     let source_align = if d.opcode() == Opcode::PAGE_COPY { 64 } else { 8 };
-    if d.source % source_align != 0 || d.target % 64 != 0 {
+    if !d.source.is_multiple_of(source_align) || !d.target.is_multiple_of(64) {
         return Some(Status::ADDRESS_ALIGN);
     }
     let overlap = |x: u64, xn: u64, y: u64, yn: u64| x < y + yn && y < x + xn;
