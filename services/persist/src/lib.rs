@@ -62,6 +62,7 @@ pub mod persist;
 mod pool;
 #[expect(unsafe_code, reason = "says that pointers are plain bytes")]
 mod ptr;
+pub mod raw;
 mod record;
 mod recover;
 mod section;

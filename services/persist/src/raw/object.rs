@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Objects of types that are known at run time only.
+//!
+//! Layout   u64 type · u64 bytes · payload. Objects start at multiples of 16, those of 16 KiB and more at pages
+//! Order    freeing writes type 0 first, so that an old pointer finds no object; the slot may be used again after that
+//! Rule     lengths are bounded before they are added to anything
+
+use crate::error::{Error, Result};
+use crate::persist::{Field, HASH_START, Persist, hash_bytes, hash_u64};
+use crate::ptr::{PPtr, PSlice};
+use crate::tx::Tx;
+use crate::view::View;
+
+/// Bytes before the payload.
+pub const OBJECT_HEADER_BYTES: u64 = 16;
+/// No object is larger; the heap's own limit is lower.
+pub const FOREIGN_BYTES_MAX: u64 = 1 << 40;
+
+const WANTED: &str = "object of this type";
+
+/// A field, for tools.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForeignField {
+    /// Its name.
+    pub name: String,
+    /// Bytes from the start of the payload.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// A type as another language describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForeignType {
+    /// Its name.
+    pub name: String,
+    /// Bytes of one object; 0: each has its own length.
+    pub bytes: u64,
+    /// Its fields; may be left out.
+    pub fields: Vec<ForeignField>,
+}
+
+impl ForeignType {
+    /// What stands in front of each object: FNV-1a over name, size and fields, never 0.
+    pub fn layout(&self) -> u64 {
+        let mut hash =
+            hash_u64(hash_bytes(hash_bytes(HASH_START, b"foreign "), self.name.as_bytes()), self.bytes);
+        for field in &self.fields {
+            hash = hash_u64(hash_u64(hash_bytes(hash, field.name.as_bytes()), field.offset), field.bytes);
+        }
+        hash.max(1)
+    }
+
+    /// Whether the description makes sense.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] that names what does not.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::Argument { what });
+        if self.name.is_empty() || self.name.len() > 255 || self.name.contains('\n') {
+            return wrong("a type's name has 1 to 255 bytes and no line break".to_owned());
+        }
+        if self.bytes > FOREIGN_BYTES_MAX {
+            return wrong(format!("type {}: {} bytes are too many", self.name, self.bytes));
+        }
+        for field in &self.fields {
+            let end = field.offset.checked_add(field.bytes);
+            if self.bytes != 0 && end.is_none_or(|end| end > self.bytes) {
+                return wrong(format!("type {}: field {} ends behind the object", self.name, field.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The root object of a pool that other languages use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct ForeignRoot {
+    /// The table of names, or 0.
+    pub names: u64,
+    /// The table of objects that are freed as soon as nobody looks at them, or 0.
+    pub limbo: u64,
+    /// What C calls the root object, or 0.
+    pub object: u64,
+    /// Its type.
+    pub object_type: u64,
+    /// The table of types, or 0.
+    pub types: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+// SAFETY: eight u64 without padding; every pattern is a value.
+unsafe impl Persist for ForeignRoot {
+    const LAYOUT: u64 = hash_u64(hash_bytes(HASH_START, b"memlift.ForeignRoot 1"), 64);
+    const NAME: &'static str = "ForeignRoot";
+    const FIELDS: &'static [Field] = &[];
+}
+
+const _: () = assert!(size_of::<ForeignRoot>() == 64);
+
+/// The root; all zero when there is none yet.
+///
+/// # Errors
+///
+/// [`Error::Layout`] when the pool has another kind of root.
+pub fn root<V: View>(view: &V) -> Result<ForeignRoot> {
+    view.root::<ForeignRoot>()?.map_or(Ok(ForeignRoot::default()), |root| view.get(root).copied())
+}
+
+/// Where the root is; made when there is none yet.
+///
+/// # Errors
+///
+/// As [`root`]; [`Error::Full`].
+pub fn root_or(tx: &mut Tx<'_>) -> Result<PPtr<ForeignRoot>> {
+    tx.root_or(|_| Ok(ForeignRoot::default()))
+}
+
+fn stale(offset: u64) -> Error {
+    Error::Pointer { wanted: WANTED, offset }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// The whole object as the heap sees it, its type and length checked.
+fn whole<V: View>(view: &V, offset: u64, layout: u64) -> Result<PSlice<u8>> {
+    if !offset.is_multiple_of(16) {
+        return Err(stale(offset));
+    }
+    let header = view.slice(PSlice::<u8>::from_raw(offset, OBJECT_HEADER_BYTES))?;
+    let (kind, bytes) = (word(header, 0), word(header, 8));
+    if kind != layout || layout == 0 || bytes > FOREIGN_BYTES_MAX {
+        return Err(stale(offset));
+    }
+    Ok(PSlice::from_raw(offset, OBJECT_HEADER_BYTES + bytes))
+}
+
+/// The payload of an object.
+///
+/// # Errors
+///
+/// [`Error::Pointer`] when there is none of this type.
+pub fn read_raw<V: View>(view: &V, offset: u64, layout: u64) -> Result<&[u8]> {
+    let all = view.slice(whole(view, offset, layout)?)?;
+    Ok(&all[OBJECT_HEADER_BYTES as usize..])
+}
+
+impl Tx<'_> {
+    /// A new object; its payload is `parts`, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`]; [`Error::Argument`] when it is larger than a zone.
+    pub fn alloc_raw(&mut self, layout: u64, parts: &[&[u8]]) -> Result<u64> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let mut all = Vec::with_capacity(OBJECT_HEADER_BYTES as usize + bytes);
+        all.extend_from_slice(&layout.to_le_bytes());
+        all.extend_from_slice(&(bytes as u64).to_le_bytes());
+        parts.iter().for_each(|part| all.extend_from_slice(part));
+        Ok(self.alloc_slice(&all)?.offset())
+    }
+
+    /// Gives an object back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`] when there is none of this type, or it was given back already.
+    pub fn free_raw(&mut self, offset: u64, layout: u64) -> Result<()> {
+        let all = whole(self, offset, layout)?;
+        self.slice_part_mut(all, 0, 8)?.fill(0);
+        self.free_slice(all)
+    }
+
+    /// Gives an object back without writing into it: for those that nobody has a pointer to.
+    pub(super) fn free_raw_unmarked(&mut self, offset: u64, layout: u64) -> Result<()> {
+        let all = whole(self, offset, layout)?;
+        self.free_slice(all)
+    }
+
+    /// Bytes [from, from + bytes) of an object's payload, to be changed: only the words that differ at the end are logged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pointer`] when there is no such object, or it is shorter.
+    pub fn range_raw(&mut self, offset: u64, layout: u64, from: u64, bytes: u64) -> Result<&mut [u8]> {
+        let all = whole(self, offset, layout)?;
+        let inside = from.checked_add(bytes).is_some_and(|end| end <= all.len() - OBJECT_HEADER_BYTES);
+        if !inside {
+            return Err(stale(offset));
+        }
+        self.slice_part_mut(all, OBJECT_HEADER_BYTES + from, bytes)
+    }
+
+    /// Overwrites bytes of an object's payload from `from` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::range_raw`].
+    pub fn write_raw(&mut self, offset: u64, layout: u64, from: u64, source: &[u8]) -> Result<()> {
+        self.range_raw(offset, layout, from, source.len() as u64)?.copy_from_slice(source);
+        Ok(())
+    }
+}
