@@ -60,7 +60,7 @@ fn front(format: Format, source: &[u8]) -> Option<usize> {
 /// The order in which the lengths of the code length code come.
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 /// The share of all codes, in 2^-15, that a code of each length takes.
-const SHARE: [u32; 16] = {
+const SHARE: [u64; 16] = {
     let mut shares = [0; 16];
     let mut bits = 1;
     while bits < 16 {
@@ -70,7 +70,7 @@ const SHARE: [u32; 16] = {
     shares
 };
 /// The sum of the shares of a complete code.
-const COMPLETE: u32 = 1 << 15;
+const COMPLETE: u64 = 1 << 15;
 
 /// What a fixed literal/length code says, by its 9 bits as they come: bits to skip, extra bits included, and what follows.
 const FIXED: [(u8, Next); 512] = {
@@ -116,6 +116,7 @@ struct Bits<'a> {
 
 impl Bits<'_> {
     /// Makes it 56 bits at least.
+    #[inline(always)]
     fn refill(&mut self) {
         if let Some(word) = self.source.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
             self.buffer |= u64::from_le_bytes(*word) << self.count;
@@ -132,12 +133,14 @@ impl Bits<'_> {
     }
 
     /// The next bits, at most as many as a refill left.
+    #[inline(always)]
     fn take(&mut self, bits: u32) -> usize {
         let value = self.buffer & ((1 << bits) - 1);
         self.skip(bits);
         value as usize
     }
 
+    #[inline(always)]
     fn skip(&mut self, bits: u32) {
         self.buffer >>= bits;
         self.count -= bits;
@@ -175,7 +178,7 @@ impl Bits<'_> {
     }
 
     /// Whether the codes of the dynamic block that begins here have a meaning for all bits.
-    fn has_complete_codes(&mut self) -> bool {
+    fn has_complete_codes(mut self) -> bool {
         self.refill();
         let (literals, distances, orders) = (self.take(5) + 257, self.take(5) + 1, self.take(4) + 4);
         if literals > 286 || distances > 30 {
@@ -189,55 +192,61 @@ impl Bits<'_> {
             lengths[place] = self.take(3);
         }
         let Some(table) = code_length_table(&lengths) else { return false };
-        let (all, mut done, mut before) = (literals + distances, 0, None);
-        let mut shares = [0; 2];
+        let all = literals + distances;
+        let (mut done, mut before) = (0, None);
+        // The shares of literals in the lower half, those of distances in the upper.
+        let mut shares = 0;
         while done < all {
             if self.count < 14 {
                 self.refill();
             }
             let entry = table[self.buffer as usize % 128];
             self.skip(u32::from(entry) & 7);
-            let (length, times) = match entry >> 3 {
-                16 => match before {
-                    Some(length) => (length, 3 + self.take(2)),
-                    None => return false,
-                },
-                17 => (0, 3 + self.take(3)),
-                18 => (0, 11 + self.take(7)),
-                length => (length, 1),
+            let length = entry >> 3;
+            if length < 16 {
+                shares += SHARE[usize::from(length)] << if done < literals { 0 } else { 32 };
+                (done, before) = (done + 1, Some(length));
+                continue;
+            }
+            let (length, times) = match (length, before) {
+                (16, Some(length)) => (length, 3 + self.take(2)),
+                (16, None) => return false,
+                (17, _) => (0, 3 + self.take(3)),
+                _ => (0, 11 + self.take(7)),
             };
-            before = Some(length);
-            let share = SHARE[usize::from(length)];
-            let end = done + times;
             // A run may go on from the one code to the other.
-            let of_literals = end.min(literals).saturating_sub(done);
-            shares[0] += share * of_literals as u32;
-            shares[1] += share * (times - of_literals) as u32;
-            done = end;
+            let of_literals = (done + times).min(literals).saturating_sub(done);
+            let share = SHARE[usize::from(length)];
+            shares += share * of_literals as u64 + ((share * (times - of_literals) as u64) << 32);
+            (done, before) = (done + times, Some(length));
         }
-        done == all && shares == [COMPLETE; 2]
+        done == all && shares == COMPLETE << 32 | COMPLETE
     }
 }
 
 /// By seven bits as they come: symbol · 8 + bits. `None`: not complete.
 fn code_length_table(lengths: &[usize; 19]) -> Option<[u8; 128]> {
-    let mut table = [0; 128];
-    let mut code = 0; // in 2^-7
+    let mut counts = [0; 8];
+    lengths.iter().for_each(|&bits| counts[bits & 7] += 1);
+    // The next code of each length, and behind the last one, in 2^-7.
+    let (mut next, mut code) = ([0; 8], 0);
     for bits in 1..8 {
-        for (symbol, _) in lengths.iter().enumerate().filter(|(_, length)| **length == bits) {
-            let first = usize::from((code as u8).reverse_bits() >> 1);
-            table
-                .iter_mut()
-                .skip(first)
-                .step_by(1 << bits)
-                .for_each(|entry| *entry = (symbol << 3 | bits) as u8);
-            code += 128 >> bits;
-            if code > 128 {
-                return None;
-            }
+        next[bits] = code;
+        code += counts[bits] * (128 >> bits);
+    }
+    if code != 128 {
+        return None;
+    }
+    let mut table = [0; 128];
+    for (symbol, &bits) in lengths.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+        let mut place = usize::from((next[bits & 7] as u8).reverse_bits() >> 1);
+        next[bits & 7] += 128 >> bits;
+        while place < 128 {
+            table[place] = (symbol << 3 | bits) as u8;
+            place += 1 << bits;
         }
     }
-    (code == 128).then_some(table)
+    Some(table)
 }
 
 #[cfg(test)]
