@@ -16,9 +16,10 @@ use crate::error::Result;
 use crate::lane::Lane;
 use crate::layout::LaneHead;
 use crate::medium::Counters;
+use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
 use crate::store::{Store, lock};
-use memlift_spec::operand::log::{RangeWord, RecordHeader};
+use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_PAGES, RangeWord, RecordHeader};
 
 /// How far each lane is applied.
 #[derive(Debug, Default)]
@@ -51,6 +52,9 @@ fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
 impl Store {
     /// Applies everything that is published without a gap.
     pub fn apply(&self) -> Result<()> {
+        if self.mechanism == Mechanism::Undo {
+            return Ok(()); // everything is at its place
+        }
         let mut applier = lock(&self.applier);
         let applier = &mut *applier;
         self.running()?;
@@ -85,7 +89,7 @@ impl Store {
         loop {
             self.flush(u64::MAX)?;
             self.apply()?;
-            if lock(&self.applier).applied >= wanted {
+            if self.mechanism == Mechanism::Undo || lock(&self.applier).applied >= wanted {
                 return Ok(());
             }
         }
@@ -106,7 +110,7 @@ impl Store {
                 return Ok(any);
             };
             let record = lane.published(position, u64::from(header.bytes));
-            self.store_record(record, &mut applier.counters).map_err(|error| self.stop(error))?;
+            self.apply_record(record, &mut applier.counters).map_err(|error| self.stop(error))?;
             applier.positions[at] = position + u64::from(header.bytes);
             applier.applied = wanted;
             wanted += 1;
@@ -114,11 +118,40 @@ impl Store {
         }
     }
 
-    /// Stores a record's ranges to their place.
-    fn store_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+    /// Stores what a record says to its place.
+    fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let header = record::header(record);
+        match (header.kind, &self.shadow) {
+            (RECORD_PAGES, Some(shadow)) => lock(shadow).apply(&self.medium, record, counters),
+            (RECORD_LINES, _) => self.apply_lines(record, header.entries, counters),
+            _ => self.apply_ranges(record, header.entries, counters),
+        }
+    }
+
+    fn apply_lines(&self, record: &[u8], entries: u16, counters: &mut Counters) -> Result<()> {
+        let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
         let mut at = HEADER_BYTES as usize;
-        for _ in 0..header.entries {
+        for _ in 0..entries {
+            let (page, mut lines) = (word(at), word(at + 8));
+            at += 16;
+            while lines != 0 {
+                // Lines side by side are one store.
+                let first = lines.trailing_zeros();
+                let count = (lines >> first).trailing_ones();
+                let place = self.heap_start + page * PAGE_BYTES as u64 + u64::from(first) * 64;
+                let bytes = count as usize * 64;
+                self.medium.store(place, &record[at..at + bytes], counters)?;
+                self.medium.write_back(place, bytes as u64, counters);
+                at += bytes;
+                lines &= u64::MAX.checked_shl(first + count).unwrap_or(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_ranges(&self, record: &[u8], entries: u16, counters: &mut Counters) -> Result<()> {
+        let mut at = HEADER_BYTES as usize;
+        for _ in 0..entries {
             let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes")));
             let bytes = word.length();
             let place = self.heap_start + word.offset();

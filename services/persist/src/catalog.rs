@@ -95,6 +95,11 @@ impl Catalog {
         Some(record)
     }
 
+    /// Where the list ends, in bytes from its start.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
     /// What it holds.
     pub fn records(&self) -> &[TypeRecord] {
         &self.records

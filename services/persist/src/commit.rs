@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub state: Mutex<SharedState>,
     changed: Condvar,
     /// Bytes appended and not durable; 0 lets a Sync commit pass without looking.
-    unflushed: AtomicU64,
+    pub unflushed: AtomicU64,
 }
 
 /// What the shared lane's lock guards.
@@ -73,6 +73,8 @@ pub(crate) enum Committed {
     Durable,
     /// Durable when the shared lane is up to this position.
     At(u64),
+    /// Durable with the checkpoint that holds this mark.
+    Marked(u64),
 }
 
 impl Store {
@@ -96,7 +98,8 @@ impl Store {
         match self.mechanism {
             Mechanism::Redo if self.shares(durability) => self.commit_shared(writes),
             Mechanism::Redo => self.commit_own(lane, writes).map(|()| Committed::Durable),
-            other => Err(Error::Argument { what: format!("mechanism {} is not built in", other.name()) }),
+            Mechanism::Undo => self.commit_undo(lane, writes).map(|()| Committed::Durable),
+            Mechanism::Checkpoint | Mechanism::Shadow => self.commit_pages(writes, durability),
         }
     }
 
@@ -105,7 +108,7 @@ impl Store {
     /// applied before that: it must not come after.
     fn store_large(&self, writes: &mut Writes) -> Result<()> {
         let large = |touched: &Touched| touched.saved == Touched::FRESH && touched.bytes >= LARGE_BYTES;
-        if !self.mirrors() || !writes.touched.iter().any(large) {
+        if self.mechanism != Mechanism::Redo || !writes.touched.iter().any(large) {
             return Ok(());
         }
         self.apply_all()?;
@@ -123,9 +126,17 @@ impl Store {
         Ok(())
     }
 
-    /// Whether transactions work on a mirror of the heap and not on the heap itself.
-    pub fn mirrors(&self) -> bool {
-        self.mechanism != Mechanism::Undo
+    /// Whether commits are by pages: then every transaction locks all sections.
+    pub fn by_pages(&self) -> bool {
+        matches!(self.mechanism, Mechanism::Checkpoint | Mechanism::Shadow)
+    }
+
+    /// Makes everything that is committed durable. The caller holds no section.
+    pub fn sync(&self) -> Result<()> {
+        if self.by_pages() {
+            self.checkpoint(u64::MAX)?;
+        }
+        self.flush(u64::MAX)
     }
 
     fn fits(&self, capacity: u64, bound: u64) -> Result<()> {
@@ -296,7 +307,17 @@ impl Store {
 
     /// Waits for company if asked to, then makes a commit durable.
     pub fn finish(&self, committed: Committed, durability: Durability) -> Result<()> {
-        let Committed::At(position) = committed else { return Ok(()) };
+        let position = match (committed, durability) {
+            (Committed::Durable, _) | (Committed::Marked(_), Durability::Buffered) => return Ok(()),
+            (Committed::At(position), _) => position,
+            (Committed::Marked(mark), _) => {
+                if !self.options.group_wait.is_zero() {
+                    std::thread::sleep(self.options.group_wait);
+                }
+                let position = self.checkpoint(mark)?;
+                return self.flush(position);
+            }
+        };
         match durability {
             Durability::Sync => self.flush(position),
             Durability::Group => {
@@ -336,7 +357,10 @@ impl Store {
 impl Store {
     /// Called when ranges were announced and nothing was stored to them yet. With a mirror nothing is to be done.
     #[inline]
-    pub fn before_store(&self, _lane: &Lane<Writes>, _writes: &mut Writes) -> Result<()> {
+    pub fn before_store(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
+        if self.mechanism == Mechanism::Undo {
+            return self.log_before(lane, writes);
+        }
         Ok(())
     }
 }

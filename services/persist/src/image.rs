@@ -3,7 +3,8 @@
 //!
 //! Kinds    mirror: a private mapping of the file's heap. What was never written is the file's own page cache; what was
 //!          written is this process's alone until the log has it. in place: the medium's shared mapping itself (undo).
-//!          memory: anonymous, filled from the simulator
+//!          filled: memory, read when the
+//!          pool is opened (shadow, whose pages do not lie in order, and the simulator)
 //! Owner    bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
 //! Order    growth maps behind the end and then publishes the new length with Release
 //! Not here when a mirror's pages may be dropped again: `Pool::trim`
@@ -25,6 +26,18 @@ pub(crate) struct Image {
     length: AtomicU64,
     reserved: u64,
     owned: bool,
+    filled: bool,
+}
+
+/// What an image is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A private mapping of the file's heap.
+    Mirror,
+    /// The medium's shared mapping.
+    InPlace,
+    /// Memory that its maker fills.
+    Filled,
 }
 
 // SAFETY: a range of addresses; who may touch which bytes is settled by the locks of sections.
@@ -41,34 +54,54 @@ impl Image {
         heap_start: u64,
         heap_bytes: u64,
         max_bytes: u64,
-        in_place: bool,
+        kind: Kind,
     ) -> Result<Image> {
         let reserved = max_bytes.max(heap_bytes).next_multiple_of(4096);
         match medium {
-            Medium::Mapped(mapped) if in_place => Ok(Image {
+            Medium::Mapped(mapped) if kind == Kind::InPlace => Ok(Image {
                 // SAFETY: the medium's reservation covers the heap's start (heap_start is less than its length).
                 base: unsafe { mapped.base().add(usize::try_from(heap_start).expect(NEVER)) },
                 length: AtomicU64::new(heap_bytes),
                 reserved,
                 owned: false,
+                filled: false,
             }),
-            Medium::Mapped(mapped) => {
+            Medium::Mapped(mapped) if kind != Kind::Filled => {
                 let image = Image::reserve(reserved)?;
                 image.map_file(mapped, heap_start, 0, heap_bytes)?;
                 image.length.store(heap_bytes, Ordering::Release);
                 Ok(image)
             }
-            #[cfg(feature = "sim")]
-            Medium::Simulated(_) => {
-                let image = Image::reserve(reserved)?;
+            _ => {
+                let mut image = Image::reserve(reserved)?;
+                image.filled = true;
                 image.map_memory(0, heap_bytes)?;
                 image.length.store(heap_bytes, Ordering::Release);
-                // SAFETY: the image was just made, is writable, and nobody else has it.
-                let target = unsafe { std::slice::from_raw_parts_mut(image.base, heap_bytes as usize) };
-                medium.read(heap_start, target)?;
                 Ok(image)
             }
         }
+    }
+
+    /// Fills a range of an image that nobody else has yet.
+    pub fn fill(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        read: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len()));
+        // SAFETY: in bounds (above), writable, and this is the only reference: `self` is borrowed uniquely.
+        read(unsafe { std::slice::from_raw_parts_mut(self.at(offset), bytes as usize) })
+    }
+
+    /// Whether it is the file's own mapping.
+    pub fn in_place(&self) -> bool {
+        !self.owned
+    }
+
+    /// Whether its maker has to fill it.
+    pub fn is_filled(&self) -> bool {
+        self.filled
     }
 
     fn reserve(reserved: u64) -> Result<Image> {
@@ -86,7 +119,7 @@ impl Image {
                 "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes"
             ),
         })?;
-        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true })
+        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true, filled: false })
     }
 
     fn map_file(&self, mapped: &Mapped, heap_start: u64, from: u64, to: u64) -> Result<()> {
@@ -109,7 +142,6 @@ impl Image {
         })
     }
 
-    #[cfg(feature = "sim")]
     fn map_memory(&self, from: u64, to: u64) -> Result<()> {
         // SAFETY: as in `map_file`.
         unsafe {
@@ -132,9 +164,10 @@ impl Image {
         }
         if self.owned {
             match medium {
-                Medium::Mapped(mapped) => self.map_file(mapped, heap_start, length, heap_bytes)?,
-                #[cfg(feature = "sim")]
-                Medium::Simulated(_) => self.map_memory(length, heap_bytes)?,
+                Medium::Mapped(mapped) if !self.filled => {
+                    self.map_file(mapped, heap_start, length, heap_bytes)?
+                }
+                _ => self.map_memory(length, heap_bytes)?,
             }
         }
         self.length.store(heap_bytes, Ordering::Release);

@@ -185,7 +185,8 @@ impl Header {
 
     /// Bytes that the file must have.
     pub fn file_bytes(&self) -> u64 {
-        self.heap_start + self.heap_bytes
+        let copies = if self.mechanism == 3 { 2 } else { 1 };
+        self.heap_start + self.heap_bytes * copies
     }
 
     /// What records of this lane are salted with.

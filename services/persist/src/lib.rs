@@ -46,8 +46,13 @@ extern crate self as memlift_persist;
 
 mod apply;
 mod catalog;
+pub mod check;
+mod checkpoint;
 mod commit;
+pub mod convert;
+pub mod dump;
 mod error;
+mod fresh;
 mod heap;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
 mod image;
@@ -65,11 +70,15 @@ mod ptr;
 pub mod raw;
 mod record;
 mod recover;
+pub mod repair;
 mod section;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod shadow;
 mod store;
+pub mod structures;
 mod tx;
+mod undo;
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod view;
 mod writes;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::heap::{FreeSlabs, is_system, walk};
-use crate::image::Image;
+use crate::image::{Image, Kind};
 use crate::layout::{
     Entry, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead, SLAB_BYTES, ZONE_SLABS,
 };
@@ -27,6 +27,7 @@ use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
 use crate::recover::{self, Recovered, State};
 use crate::section::Section;
+use crate::shadow::{self, Shadow};
 use crate::store::{Parts, Store};
 
 /// Bytes to which heaps are aligned in the file, when they are not small.
@@ -54,6 +55,11 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
         return wrong(format!("heap_bytes: {} (8 TiB are the most)", options.heap_bytes));
     }
     let end = LANES_START + u64::from(options.lanes) * lane_bytes;
+    let end = if options.mechanism == Mechanism::Shadow {
+        end + shadow::table_bytes(options.max_bytes.max(heap_bytes))
+    } else {
+        end
+    };
     let align = if heap_bytes >= 8 * ALIGN { ALIGN } else { 4096 };
     let header = Header {
         generation: 1,
@@ -126,21 +132,29 @@ pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
         let medium = Medium::Mapped(mapped);
         format(&medium, &header)?;
         File::open(&temporary).and_then(|file| file.sync_all()).map_err(file_error("sync", path))?;
-        std::fs::hard_link(&temporary, path).map_err(|source| {
-            if source.kind() == io::ErrorKind::AlreadyExists {
-                Error::Exists { path: path.to_owned() }
-            } else {
-                file_error("link", path)(source)
-            }
-        })
+        Ok(())
     })();
-    let _ = std::fs::remove_file(&temporary);
-    made?;
+    made.and_then(|()| link(&temporary, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&temporary);
+    })
+}
+
+/// Gives a finished temporary file its name, if nothing has it, and makes that durable.
+pub(crate) fn link(temporary: &Path, path: &Path) -> Result<()> {
+    std::fs::hard_link(temporary, path).map_err(|source| {
+        if source.kind() == io::ErrorKind::AlreadyExists {
+            Error::Exists { path: path.to_owned() }
+        } else {
+            file_error("link", path)(source)
+        }
+    })?;
+    let _ = std::fs::remove_file(temporary); // its other name stays
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|folder| folder.sync_all()).map_err(file_error("sync the folder of", path))
 }
 
-fn temporary(path: &Path) -> Result<PathBuf> {
+/// A name beside `path` that nobody looks at.
+pub(crate) fn temporary(path: &Path) -> Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| Error::Argument { what: format!("{} names no file", path.display()) })?;
@@ -208,11 +222,47 @@ fn refused(path: &Path, read_only: bool, source: io::Error) -> Error {
     Error::File { action: "open", path: path.to_owned(), source }
 }
 
+/// The image of a recovered heap.
+fn image(
+    medium: &Medium,
+    header: &Header,
+    options: &Options,
+    mechanism: Mechanism,
+    shadow: Option<&Shadow>,
+) -> Result<Image> {
+    let kind = match mechanism {
+        Mechanism::Undo => Kind::InPlace,
+        Mechanism::Shadow => Kind::Filled,
+        Mechanism::Redo | Mechanism::Checkpoint => Kind::Mirror,
+    };
+    if kind == Kind::Filled {
+        let headroom = memlift_engine::region::Headroom::read();
+        headroom.check(header.heap_bytes).map_err(|error| Error::Argument {
+            what: format!("a shadow pool is read into memory when it is opened: {error}"),
+        })?;
+    }
+    let mut image = Image::new(medium, header.heap_start, header.heap_bytes, options.max_bytes, kind)?;
+    if image.in_place() || !image.is_filled() {
+        return Ok(image);
+    }
+    let Some(shadow) = shadow else {
+        image.fill(0, header.heap_bytes, |target| medium.read(header.heap_start, target))?;
+        return Ok(image);
+    };
+    for page in 0..header.heap_bytes / 4096 {
+        let place = shadow::place(header.heap_start, page, shadow.copy(page));
+        image.fill(page * 4096, 4096, |target| medium.read(place, target))?;
+    }
+    Ok(image)
+}
+
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
-    let State { header, positions, applier, recovered } = recover::recover(&medium, !options.read_only)?;
-    let in_place = header.mechanism == Mechanism::Undo as u8;
-    let image = Image::new(&medium, header.heap_start, header.heap_bytes, options.max_bytes, in_place)?;
+    let State { header, positions, applier, recovered, shadow } =
+        recover::recover(&medium, !options.read_only)?;
+    let mechanism = Mechanism::from_byte(header.mechanism)
+        .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
+    let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
     if options.prefault {
         image.prefault();
     }
@@ -243,7 +293,18 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let sequence = applier.applied;
     let sections = sections.into_iter().map(RwLock::new).collect();
     let options = options.clone();
-    let parts =
-        Parts { medium, image, header, options, positions, sequence, applier, sections, free_slabs, catalog };
+    let parts = Parts {
+        medium,
+        image,
+        header,
+        options,
+        positions,
+        sequence,
+        applier,
+        sections,
+        free_slabs,
+        catalog,
+        shadow,
+    };
     Ok((Store::new(parts)?, recovered))
 }

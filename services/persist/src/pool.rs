@@ -136,7 +136,7 @@ impl Pool {
     ///
     /// [`Error::Stopped`] when the disk fails.
     pub fn sync(&self) -> Result<()> {
-        self.store.flush(u64::MAX)
+        self.store.sync()
     }
 
     /// Brings everything that is in the log to its place, now.
@@ -145,6 +145,7 @@ impl Pool {
     ///
     /// [`Error::Stopped`] when the disk fails.
     pub fn apply(&self) -> Result<()> {
+        self.store.sync()?;
         self.store.apply_all()
     }
 
@@ -202,6 +203,7 @@ impl Pool {
         if self.store.options.read_only {
             return Ok(());
         }
+        self.store.sync()?;
         self.store.apply_all()?;
         let mut header = lock(&self.store.header);
         header.clean = true;

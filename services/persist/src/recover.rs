@@ -16,9 +16,13 @@ use crate::apply::Applier;
 use crate::error::{Error, Result};
 use crate::layout::{HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
+use crate::options::Mechanism;
 use crate::record::PARTS_WRAP;
+use crate::shadow::Shadow;
 use memlift_engine::persist;
-use memlift_spec::operand::log::{PAGE_BYTES, RECORD_LINES, RECORD_RANGES, RangeWord, RecordHeader};
+use memlift_spec::operand::log::{
+    PAGE_BYTES, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
+};
 
 /// What recovery found and did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +42,8 @@ pub(crate) struct State {
     pub positions: Vec<u64>,
     pub applier: Applier,
     pub recovered: Recovered,
+    /// Shadow pools: which copies hold.
+    pub shadow: Option<Shadow>,
 }
 
 /// The header that holds: valid, and the newer one.
@@ -92,6 +98,19 @@ struct Found {
     at: usize,
 }
 
+impl Found {
+    fn record<'a>(&self, rings: &'a [Vec<u8>]) -> &'a [u8] {
+        &rings[self.lane][self.at..self.at + self.header.bytes as usize]
+    }
+}
+
+fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
+    if header.mechanism == Mechanism::Shadow as u8 {
+        return Shadow::read(medium, header).map(Some);
+    }
+    Ok(None)
+}
+
 /// The good records of one lane from its head on; gives the position behind the last.
 fn scan(ring: &[u8], lane: usize, head: u64, salt: u32, found: &mut Vec<Found>) -> u64 {
     let capacity = ring.len() as u64;
@@ -130,16 +149,26 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     }
     let applied = heads.iter().map(|head| head.applied).max().unwrap_or(0);
     found.retain(|one| one.header.sequence > applied);
-    found.sort_by_key(|one| one.header.sequence);
-    if found.windows(2).any(|pair| pair[0].header.sequence == pair[1].header.sequence) {
+    let undo = header.mechanism == Mechanism::Undo as u8;
+    found.sort_by_key(|one| (one.header.sequence, one.header.position));
+    if undo {
+        found.reverse();
+    } else if found.windows(2).any(|pair| pair[0].header.sequence == pair[1].header.sequence) {
         return Err(Error::corrupt("two log records claim one place in the order"));
+    }
+    let mut shadow = shadow_of(medium, &header)?;
+    if let Some(shadow) = &shadow
+        && let Some(last) = found.last()
+        && !shadow.verifies(medium, header.heap_start, last.record(&rings))?
+    {
+        found.pop(); // its fence was not reached
     }
     let recovered = Recovered {
         transactions: found.len() as u64,
         log_bytes: found.iter().map(|one| u64::from(one.header.bytes)).sum(),
         clean: header.clean,
     };
-    let last = found.last().map_or(applied, |one| one.header.sequence);
+    let last = if undo { 0 } else { found.last().map_or(applied, |one| one.header.sequence) };
     let mut applier =
         Applier { positions: positions.clone(), applied: last, turns, counters: Counters::default() };
     if !write {
@@ -151,14 +180,21 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
                 ),
             });
         }
-        return Ok(State { header, positions, applier, recovered });
+        return Ok(State { header, positions, applier, recovered, shadow });
     }
     // All are checked before the first is stored.
     for store in [false, true] {
         for one in &found {
-            let record = &rings[one.lane][one.at..one.at + one.header.bytes as usize];
-            replay(medium, &header, record, &one.header, store, &mut applier.counters)?;
+            let record = one.record(&rings);
+            match &mut shadow {
+                Some(shadow) if store => shadow.apply(medium, record, &mut applier.counters)?,
+                Some(_) => {}
+                None => replay(medium, &header, record, &one.header, store, &mut applier.counters)?,
+            }
         }
+    }
+    if let Some(shadow) = &mut shadow {
+        shadow.settle();
     }
     medium.harden(&mut applier.counters)?;
     for lane in 0..header.lanes {
@@ -172,7 +208,7 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     header.generation += 1;
     header.clean = false;
     crate::store::write_header(medium, &header, &mut applier.counters)?;
-    Ok(State { header, positions, applier, recovered })
+    Ok(State { header, positions, applier, recovered, shadow })
 }
 
 fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead) -> Result<()> {
@@ -211,7 +247,7 @@ fn replay(
     let mut at = size_of::<RecordHeader>();
     for _ in 0..about.entries {
         match about.kind {
-            RECORD_RANGES => {
+            RECORD_RANGES | RECORD_UNDO => {
                 let word = RangeWord(u64_at(at).ok_or_else(broken)?);
                 let end = at + 8 + word.length() as usize;
                 put(word.offset(), record.get(at + 8..end).ok_or_else(broken)?)?;

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use crate::apply::Applier;
 use crate::catalog::Catalog;
+use crate::checkpoint::Dirty;
 use crate::commit::Shared;
 use crate::error::{Error, Result};
 use crate::heap::FreeSlabs;
@@ -20,6 +21,7 @@ use crate::layout::Header;
 use crate::medium::{Counters, Medium};
 use crate::options::{Mechanism, Options};
 use crate::section::Section;
+use crate::shadow::{self, Shadow};
 use crate::writes::Writes;
 
 /// See the module's header.
@@ -38,6 +40,10 @@ pub(crate) struct Store {
     /// Lanes from 1 on.
     pub lanes: Vec<Lane<Writes>>,
     pub sections: Vec<RwLock<Section>>,
+    /// Checkpoint and shadow: what changed since the last one.
+    pub dirty: Mutex<Dirty>,
+    /// Shadow: which copy of each page holds.
+    pub shadow: Option<Mutex<Shadow>>,
     /// The last sequence that was given out.
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
@@ -64,6 +70,7 @@ pub(crate) struct Parts {
     pub sections: Vec<RwLock<Section>>,
     pub free_slabs: FreeSlabs,
     pub catalog: Catalog,
+    pub shadow: Option<Shadow>,
 }
 
 impl Store {
@@ -79,12 +86,15 @@ impl Store {
             sections,
             free_slabs,
             catalog,
+            shadow,
         } = parts;
         let mechanism = Mechanism::from_byte(header.mechanism)
             .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
         let start = |lane: u32| crate::layout::LANES_START + u64::from(lane) * header.lane_bytes;
         let lane = |index: u32| {
-            Lane::new(index, start(index), header.lane_bytes, positions[index as usize], Writes::default())
+            let mut writes = Writes::default();
+            writes.turn = applier.turns[index as usize];
+            Lane::new(index, start(index), header.lane_bytes, positions[index as usize], writes)
         };
         Ok(Store {
             image,
@@ -94,6 +104,8 @@ impl Store {
             shared: Shared::new(Lane::new(0, start(0), header.lane_bytes, positions[0], ()), positions[0]),
             lanes: (1..header.lanes).map(lane).collect(),
             sections,
+            dirty: Mutex::new(Dirty::default()),
+            shadow: shadow.map(Mutex::new),
             sequence: AtomicU64::new(sequence),
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
@@ -147,7 +159,8 @@ impl Store {
         let mut header = lock(&self.header);
         let full = |header: &Header| Error::Full { bytes: slabs * SLAB_BYTES, heap_bytes: header.heap_bytes };
         let least = header.heap_bytes + (slabs + crate::layout::DIRECTORY_SLABS) * SLAB_BYTES;
-        let most = self.image.max() / SLAB_BYTES * SLAB_BYTES;
+        let room = if self.shadow.is_some() { shadow::capacity(&header) } else { u64::MAX };
+        let most = self.image.max().min(room) / SLAB_BYTES * SLAB_BYTES;
         let wanted =
             (header.heap_bytes + header.heap_bytes / 2).next_multiple_of(SLAB_BYTES).max(least).min(most);
         if wanted < least {
@@ -160,6 +173,9 @@ impl Store {
         self.medium.grow(next.file_bytes())?;
         self.medium.harden(&mut counters)?;
         write_header(&self.medium, &next, &mut counters)?;
+        if let Some(shadow) = &self.shadow {
+            lock(shadow).grow(wanted);
+        }
         self.image.grow(&self.medium, self.heap_start, wanted)?;
         let from = header.heap_bytes / SLAB_BYTES;
         *header = next;

@@ -56,6 +56,10 @@ pub(crate) struct Writes {
     pub undo_from: Option<u64>,
     /// Undo: ranges up to this one are logged.
     pub undo_logged: usize,
+    /// Undo: directory entries up to this one are logged.
+    pub undo_entries: usize,
+    /// Undo: which of the lane's two heads is written next.
+    pub turn: u64,
     /// Its place in the order, once it has one.
     pub sequence: u64,
 }
@@ -75,6 +79,7 @@ impl Writes {
         self.slabs_freed.clear();
         self.undo_from = None;
         self.undo_logged = 0;
+        self.undo_entries = 0;
     }
 
     /// Whether nothing was done.

@@ -38,6 +38,8 @@ pub struct Mapped {
     pages: bool,
     flush: bool,
     writable: bool,
+    /// Stores stay in this process: the file is only looked at.
+    private: bool,
 }
 
 // SAFETY: the mapping is this medium's until it is dropped; who stores where is settled above, by lanes, locks and the
@@ -87,6 +89,7 @@ impl Mapped {
             pages: true,
             flush: true,
             writable,
+            private: false,
         };
         if length > 0 && mapped.map(0, length).is_err() {
             mapped.sync_maps = false;
@@ -101,9 +104,25 @@ impl Mapped {
         Ok(mapped)
     }
 
+    /// Maps `file` so that it can be recovered for looking at: what is stored is seen through this medium only, and the
+    /// file, which may be open for reading only, stays as it is.
+    pub fn snapshot(file: File, path: &Path) -> Result<Mapped> {
+        let mut mapped = Mapped::new(file, path, 0, Domain::Auto, false)?;
+        (mapped.private, mapped.sync_maps, mapped.pages, mapped.flush) = (true, false, false, false);
+        match mapped.len() {
+            0 => Ok(mapped),
+            length => mapped.map(0, length).map_err(|e| mapped.failed("map")(e.into())).map(|()| mapped),
+        }
+    }
+
     fn map(&self, from: u64, to: u64) -> Result<(), Errno> {
-        let kind = if self.sync_maps { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
-        let access = if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let kind = match (self.private, self.sync_maps) {
+            (true, _) => MapFlags::PRIVATE | MapFlags::NORESERVE,
+            (false, true) => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            (false, false) => MapFlags::SHARED,
+        };
+        let writable = self.writable || self.private;
+        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: [from, to) lies in this medium's reservation and, but for `from` pages that are mapped already by the
         // same file, holds nothing.
         unsafe {
@@ -161,6 +180,12 @@ impl Mapped {
     }
 
     pub(super) fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        if self.private {
+            let source = self.at(offset, target.len() as u64);
+            // SAFETY: the range is mapped (`at`), and a snapshot has one owner, who is here.
+            unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+            return Ok(());
+        }
         self.file.read_exact_at(target, offset).map_err(self.failed("read"))
     }
 
@@ -184,6 +209,13 @@ impl Mapped {
         // a unique borrow.
         unsafe { persist::append(target, record.as_mut_ptr(), record.len(), salt) };
         Ok(())
+    }
+
+    pub(super) fn write_lines(&self, offset: u64, page: &[u8], lines: u64) -> Result<u32> {
+        assert!(page.len() == 4096 && offset.is_multiple_of(4096));
+        let target = self.at(offset, 4096);
+        // SAFETY: the page is mapped (`at`) and is the copy that nobody reads now; the source is a page of its own.
+        Ok(unsafe { persist::copy_lines_crc(target, page.as_ptr(), lines, 0) })
     }
 
     #[inline]

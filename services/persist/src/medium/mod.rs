@@ -110,6 +110,29 @@ impl Medium {
         self.append(offset, record, counters)
     }
 
+    /// Writes lines of a page to a copy of it, past the caches; gives their CRC-32C. Where pages are what the disk keeps, the
+    /// whole page is written: its other lines are equal.
+    #[track_caller]
+    pub fn write_lines(&self, offset: u64, page: &[u8], lines: u64, counters: &mut Counters) -> Result<u32> {
+        counters.log_bytes +=
+            if self.pages() { page.len() as u64 } else { u64::from(lines.count_ones()) * 64 };
+        match self {
+            Medium::Mapped(mapped) if !mapped.pages() => mapped.write_lines(offset, page, lines),
+            Medium::Mapped(mapped) => {
+                mapped.append(offset, page)?;
+                Ok(crate::shadow::crc_of_lines(page, lines))
+            }
+            #[cfg(feature = "sim")]
+            Medium::Simulated(simulated) => {
+                for line in (0..64).filter(|line| lines >> line & 1 == 1) {
+                    simulated
+                        .append(offset + line * 64, &page[line as usize * 64..line as usize * 64 + 64])?;
+                }
+                Ok(crate::shadow::crc_of_lines(page, lines))
+            }
+        }
+    }
+
     /// Stores to a place outside the log, through the caches.
     #[track_caller]
     #[inline]

@@ -67,6 +67,28 @@ impl Tx<'_> {
         Ok(unsafe { &mut *self.store.image.at(place.offset).cast::<T>() })
     }
 
+    /// A part of an object, to be changed: the `P` that starts `at` bytes into it, as `offset_of!` says. Only the part is saved
+    /// and compared, so a large object may be changed in one word at the cost of one word.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Argument`] when no aligned `P` lies there; else as [`Tx::get_mut`].
+    #[inline]
+    pub fn part_mut<T: Persist, P: Persist>(&mut self, pointer: PPtr<T>, at: usize) -> Result<&mut P> {
+        const { assert!(P::TAG >= 16) }; // evaluates LAYOUT, which asserts that a P has no padding
+        let place = self.place(pointer)?;
+        let start = place.offset + at as u64;
+        if at.checked_add(size_of::<P>()).is_none_or(|end| end > size_of::<T>())
+            || !start.is_multiple_of(align_of::<P>() as u64)
+        {
+            return Err(no_part::<T, P>(at));
+        }
+        self.touch(start, size_of::<P>() as u64)?;
+        // SAFETY: as in `get_mut`. The part lies within the object and is aligned (above); both are Persist, so every pattern of
+        // initialised bytes is a value of either, and a P has no padding that would leave bytes of the T uninitialised.
+        Ok(unsafe { &mut *self.store.image.at(start).cast::<P>() })
+    }
+
     /// Two objects to be changed at once.
     ///
     /// # Errors
@@ -218,4 +240,9 @@ impl Tx<'_> {
             at += piece;
         }
     }
+}
+
+#[cold]
+fn no_part<T: Persist, P: Persist>(at: usize) -> Error {
+    Error::Argument { what: format!("no {} lies {at} bytes into a {}", P::NAME, T::NAME) }
 }

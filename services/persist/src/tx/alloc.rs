@@ -116,10 +116,10 @@ impl Tx<'_> {
         let entry = self.store.image.entry(slab);
         if entry.state == Entry::RUN {
             for one in slab..slab + u64::from(entry.run) {
-                self.set_entry(one, Entry::default());
+                self.set_entry(one, Entry::default())?;
             }
             self.writes.slabs_freed.push((slab, u64::from(entry.run)));
-            return self.store.before_store(self.lane, &mut self.writes);
+            return Ok(());
         }
         let stride = u64::from(entry.stride).max(16);
         let (count, first) = slots(stride);
@@ -149,12 +149,14 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    fn set_entry(&mut self, slab: u64, entry: Entry) {
+    fn set_entry(&mut self, slab: u64, entry: Entry) -> Result<()> {
         let before = self.store.image.entry(slab);
         if !self.writes.entries.iter().any(|(one, _)| *one == slab) {
             self.writes.entries.push((slab, before));
         }
+        self.store.before_store(self.lane, &mut self.writes)?;
         self.store.image.set_entry(slab, entry);
+        Ok(())
     }
 
     /// A free slot of this type, its bit set.
@@ -216,7 +218,7 @@ impl Tx<'_> {
         self.set_entry(
             slab,
             Entry { tag, section, state: Entry::SLOTS, reserved: 0, stride: stride as u32, run: 0 },
-        );
+        )?;
         Ok(slab)
     }
 
@@ -231,7 +233,7 @@ impl Tx<'_> {
         let (stride, run) = (size_of::<T>() as u32, slabs as u32);
         for slab in first..first + slabs {
             let state = if slab == first { Entry::RUN } else { Entry::RUN_REST };
-            self.set_entry(slab, Entry { tag, section, state, reserved: 0, stride, run });
+            self.set_entry(slab, Entry { tag, section, state, reserved: 0, stride, run })?;
         }
         Ok(first * SLAB_BYTES)
     }
@@ -261,7 +263,9 @@ impl Tx<'_> {
         for one in &freed {
             let Some(held) = self.held.get(one.section) else { continue };
             match committed {
-                Committed::Durable => held.shelf(one.tag, one.stride).ready.push(one.offset),
+                Committed::Durable | Committed::Marked(_) => {
+                    held.shelf(one.tag, one.stride).ready.push(one.offset)
+                }
                 Committed::At(position) => {
                     held.held.insert(one.offset, (position, one.tag, one.stride));
                 }

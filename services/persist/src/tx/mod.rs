@@ -100,7 +100,8 @@ impl<'p> Tx<'p> {
         if options.sections.is_some_and(<[u16]>::is_empty) {
             return Err(Error::Argument { what: "a transaction names one section at least".to_owned() });
         }
-        let held = Held::lock(&store.sections, options.sections);
+        let wanted = if store.by_pages() { None } else { options.sections };
+        let held = Held::lock(&store.sections, wanted);
         let home = named.first().copied().unwrap_or_else(|| held.first());
         let (lane, mut writes) = claim(store);
         writes.clear();
@@ -131,6 +132,10 @@ impl<'p> Tx<'p> {
     /// Ends the transaction as if it had not been.
     fn abort(&mut self) {
         self.writes.undo(&self.store.image);
+        if self.writes.undo_from.is_some() {
+            // Stopped, if this fails: then the log keeps the before-images, and the next open puts them back.
+            let _ = self.store.commit_undo(self.lane, &mut self.writes);
+        }
         self.abandon();
     }
 

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Whether a pool's file is sound, and what is in it: everything is read, nothing is written.
+//!
+//! Flow     headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
+//!          (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ [`Report`]
+//! Rule     damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
+//!          what was freed) is a note
+//! Not here changing anything: `repair`
+
+pub(crate) mod directory;
+pub(crate) mod home;
+#[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
+pub(crate) mod lanes;
+pub(crate) mod objects;
+pub(crate) mod snapshot;
+pub(crate) mod types;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use crate::catalog::Catalog;
+use crate::error::Result;
+use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
+use crate::medium::Guarantee;
+use crate::options::Mechanism;
+pub use lanes::{LaneReport, Tail};
+use objects::Heap;
+use snapshot::Snapshot;
+use types::Types;
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// It may be meant so.
+    Note,
+    /// Memlift did not write this.
+    Damage,
+}
+
+/// Where it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
+pub enum Part {
+    /// The file's length.
+    File,
+    /// Header A or B.
+    Header,
+    /// Lane heads and records.
+    Log,
+    /// The list of types.
+    Catalog,
+    /// What each slab is for.
+    Directory,
+    /// Which slots are in use.
+    Bitmap,
+    /// The superblock.
+    Root,
+    /// Pointers and what they lead to.
+    Objects,
+}
+
+impl Part {
+    /// In lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::File => "file",
+            Part::Header => "header",
+            Part::Log => "log",
+            Part::Catalog => "catalog",
+            Part::Directory => "directory",
+            Part::Bitmap => "bitmap",
+            Part::Root => "root",
+            Part::Objects => "objects",
+        }
+    }
+}
+
+/// One thing that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad it is.
+    pub level: Level,
+    /// Where it is.
+    pub part: Part,
+    /// Bytes from the start of the file.
+    pub offset: Option<u64>,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = if self.level == Level::Damage { "damage" } else { "note" };
+        write!(f, "{level}: {}", self.part.name())?;
+        if let Some(offset) = self.offset {
+            write!(f, " at {offset:#x}")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+/// How much there is of a type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TypeUsage {
+    /// Its tag.
+    pub tag: u32,
+    /// Its name; an array's is in brackets.
+    pub name: String,
+    /// Objects in use.
+    pub objects: u64,
+    /// Bytes of their slots or runs.
+    pub bytes: u64,
+    /// Slabs that it has.
+    pub slabs: u64,
+}
+
+/// What a pool's file holds, and what is wrong with it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// What a pool in this file promises here.
+    pub guarantee: Guarantee,
+    /// Headers A and B; None: no good one.
+    pub headers: [Option<Header>; 2],
+    /// Each lane of the log.
+    pub lanes: Vec<LaneReport>,
+    /// Transactions in the log that the next open brings to their place (or takes back, where the mechanism is undo), and their bytes.
+    pub waiting: (u64, u64),
+    /// Slabs of the heap, and how many of them are nobody's.
+    pub slabs: (u64, u64),
+    /// Types, those with most bytes first.
+    pub types: Vec<TypeUsage>,
+    /// The root object: its place in the heap and its type.
+    pub root: Option<(u64, String)>,
+    /// What was found, damage first.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The header that holds.
+    pub fn header(&self) -> Option<&Header> {
+        self.headers.iter().flatten().max_by_key(|header| header.generation)
+    }
+
+    /// Whether there is no damage.
+    pub fn sound(&self) -> bool {
+        self.findings.iter().all(|one| one.level != Level::Damage)
+    }
+
+    /// Damage.
+    pub fn damage(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|one| one.level == Level::Damage)
+    }
+}
+
+/// Looks at everything in a pool that nobody has open.
+///
+/// # Errors
+///
+/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]. Damage is no error: the report says it.
+pub fn check(path: impl AsRef<Path>) -> Result<Report> {
+    examine(path.as_ref(), true)
+}
+
+/// The same without following pointers: time does not grow with the number of objects but by their slabs' bitmaps.
+///
+/// # Errors
+///
+/// As [`check()`].
+pub fn summary(path: impl AsRef<Path>) -> Result<Report> {
+    examine(path.as_ref(), false)
+}
+
+/// Findings, so many of each kind.
+#[derive(Default)]
+struct Findings {
+    all: Vec<Finding>,
+    told: BTreeMap<(Level, Part), u64>,
+}
+
+const TOLD: u64 = 100;
+
+impl Findings {
+    fn add(&mut self, level: Level, part: Part, offset: impl Into<Option<u64>>, what: impl Into<String>) {
+        let told = self.told.entry((level, part)).or_default();
+        *told += 1;
+        if *told <= TOLD {
+            self.all.push(Finding { level, part, offset: offset.into(), what: what.into() });
+        }
+    }
+
+    fn damage(&mut self, part: Part, offset: impl Into<Option<u64>>, what: impl Into<String>) {
+        self.add(Level::Damage, part, offset, what);
+    }
+
+    fn note(&mut self, part: Part, offset: impl Into<Option<u64>>, what: impl Into<String>) {
+        self.add(Level::Note, part, offset, what);
+    }
+
+    fn finish(mut self) -> Vec<Finding> {
+        for ((level, part), told) in &self.told {
+            if *told > TOLD {
+                let what = format!("and {} more of these", told - TOLD);
+                self.all.push(Finding { level: *level, part: *part, offset: None, what });
+            }
+        }
+        self.all.sort_by_key(|one| (std::cmp::Reverse(one.level), one.part));
+        self.all
+    }
+}
+
+fn examine(path: &Path, pointers: bool) -> Result<Report> {
+    let mut snapshot = Snapshot::open(path)?;
+    let mut findings = Findings::default();
+    let mut report = Report {
+        file_bytes: snapshot.file_bytes,
+        guarantee: snapshot.medium.guarantee(),
+        headers: [0, 1].map(|at: usize| snapshot.headers[at].as_ref().ok().copied()),
+        lanes: Vec::new(),
+        waiting: (0, 0),
+        slabs: (0, 0),
+        types: Vec::new(),
+        root: None,
+        findings: Vec::new(),
+    };
+    headers(&snapshot, &mut findings);
+    if let Some(header) = snapshot.header().filter(|_| snapshot.whole()) {
+        for lane in 0..header.lanes {
+            report.lanes.push(lanes::look(&snapshot.medium, &header, lane)?);
+        }
+        snapshot.recover()?;
+        log(&snapshot, &header, &report.lanes, &mut findings);
+        if let Some(Ok(recovered)) = snapshot.recovered {
+            report.waiting = (recovered.transactions, recovered.log_bytes);
+        }
+        heap(&snapshot, header, pointers, &mut report, &mut findings)?;
+    }
+    report.findings = findings.finish();
+    Ok(report)
+}
+
+fn headers(snapshot: &Snapshot, findings: &mut Findings) {
+    for (at, header) in snapshot.headers.iter().enumerate() {
+        let (name, offset) = (["A", "B"][at], at as u64 * crate::layout::HEADER_BYTES);
+        if let Err(error) = header {
+            let other = snapshot.headers[1 - at].as_ref().ok();
+            // A new pool has one; from then on both are good, but for the one that a crash interrupted.
+            if other.is_some_and(|header| header.generation == 1) {
+                continue;
+            }
+            let what = match error {
+                crate::Error::Corrupt { what } => what.clone(),
+                other => other.to_string(),
+            };
+            match other {
+                Some(other) => findings.note(
+                    Part::Header,
+                    offset,
+                    format!(
+                        "header {name} is not good ({what}); the other one holds, generation {}",
+                        other.generation
+                    ),
+                ),
+                None => findings.damage(Part::Header, offset, format!("header {name}: {what}")),
+            }
+        }
+    }
+    if let Some(header) = snapshot.header() {
+        let wanted = header.file_bytes();
+        if snapshot.file_bytes < wanted {
+            let lost = wanted - snapshot.file_bytes;
+            let what = format!("the file was truncated: {lost} bytes of {wanted} are missing at its end");
+            findings.damage(Part::File, snapshot.file_bytes, what);
+        } else if snapshot.file_bytes > wanted {
+            let more = snapshot.file_bytes - wanted;
+            let what = format!("{more} bytes behind the heap belong to nothing: growing was interrupted");
+            findings.note(Part::File, wanted, what);
+        }
+    }
+}
+
+fn log(snapshot: &Snapshot, header: &Header, lanes: &[LaneReport], findings: &mut Findings) {
+    for report in lanes {
+        let lane = report.lane;
+        let offset = crate::layout::LaneHead::offset(lane, 0);
+        match report.heads {
+            [Some(_), Some(_)] => {}
+            [None, None] => {
+                findings.damage(Part::Log, offset, format!("both heads of lane {lane} are torn"));
+            }
+            _ => findings.note(Part::Log, offset, format!("one of the two heads of lane {lane} is torn")),
+        }
+        if report.tail == Tail::Torn {
+            let start = crate::layout::LANES_START + u64::from(lane) * header.lane_bytes;
+            let at = start + report.end % header.lane_bytes;
+            let what = if report.behind == 0 {
+                "a transaction was being written when its writer ended: it was not acknowledged, and is left out"
+                    .to_owned()
+            } else {
+                format!(
+                    "a record is torn, and {} good ones lie behind it: a crash before they were acknowledged, or damage that came later",
+                    report.behind
+                )
+            };
+            findings.note(Part::Log, at, format!("lane {lane}: {what}"));
+        }
+    }
+    match &snapshot.recovered {
+        Some(Err(error)) => {
+            let what = format!("it cannot be replayed ({error}); what follows is without it");
+            findings.damage(Part::Log, None, what);
+        }
+        Some(Ok(recovered)) if recovered.transactions > 0 => {
+            let undo = header.mechanism == Mechanism::Undo as u8;
+            let what = if undo { "are taken back" } else { "are brought to their place" };
+            findings.note(
+                Part::Log,
+                None,
+                format!(
+                    "{} transactions wait ({} bytes) and {what} at the next open",
+                    recovered.transactions, recovered.log_bytes
+                ),
+            );
+        }
+        _ => {}
+    }
+}
+
+/// Reads the directory as it lies.
+pub(crate) fn directory_words(snapshot: &Snapshot, header: &Header) -> Result<Vec<directory::Words>> {
+    let slabs = header.heap_bytes / SLAB_BYTES;
+    let mut words = Vec::with_capacity(slabs as usize);
+    let mut slab = 0;
+    while slab < slabs {
+        let count = crate::layout::ZONE_SLABS.min(slabs - slab);
+        // The last zone may be shorter than its directory; slabs beyond it have no entry.
+        let bytes = (count * 16).min(header.heap_bytes - Entry::offset(slab));
+        let mut zone = vec![0; bytes as usize];
+        snapshot.heap(Entry::offset(slab), &mut zone)?;
+        let (pairs, _) = zone.as_chunks::<16>();
+        words.extend(pairs.iter().map(|pair| {
+            let word = |at: usize| u64::from_le_bytes(pair[at..at + 8].try_into().expect("8 bytes"));
+            [word(0), word(8)]
+        }));
+        words.resize((slab + count) as usize, [0; 2]);
+        slab += count;
+    }
+    Ok(words)
+}
+
+fn catalog(snapshot: &Snapshot, findings: &mut Findings) -> Result<Types> {
+    let catalog = Catalog::read(&snapshot.medium)?;
+    let end = catalog.end();
+    let mut rest = vec![0; (CATALOG_BYTES - end) as usize];
+    snapshot.medium.read(CATALOG_START + end, &mut rest)?;
+    if rest.iter().any(|byte| *byte != 0) {
+        let what = format!(
+            "the list of types ends after {} of them in a record that is not whole: torn by a crash, or damaged",
+            catalog.records().len()
+        );
+        findings.note(Part::Catalog, CATALOG_START + end, what);
+    }
+    Ok(Types::new(catalog.records()))
+}
+
+fn heap(
+    snapshot: &Snapshot,
+    header: Header,
+    pointers: bool,
+    report: &mut Report,
+    findings: &mut Findings,
+) -> Result<()> {
+    let types = catalog(snapshot, findings)?;
+    let words = directory_words(snapshot, &header)?;
+    let (directory, odd) = directory::judge(&words, &header, &types);
+    let home = snapshot.home()?;
+    let in_file = |offset: u64| home.place(offset);
+    for one in odd {
+        findings.damage(Part::Directory, in_file(Entry::offset(one.slab)), one.what);
+    }
+    let (heap, beyond) = Heap::new(snapshot, directory, &types)?;
+    for one in beyond {
+        let what = format!("slab {} has bits for slots that it does not have", one.slab);
+        findings.damage(Part::Bitmap, in_file(one.words[0].0), what);
+    }
+    usage(&heap, report);
+    for usage in &report.types {
+        if types.get(usage.tag).is_none() {
+            let what =
+                format!("the list of types lacks {:08x}, which has {} objects", usage.tag, usage.objects);
+            findings.note(Part::Catalog, CATALOG_START, what);
+        }
+    }
+    let (root, _) = heap.root()?;
+    let place = heap.place(root).filter(|place| root != 0 && place.start == root);
+    report.root = place.map(|place| (root, types.name(place.tag)));
+    if pointers {
+        walk(&heap, root, findings)?;
+    }
+    Ok(())
+}
+
+fn usage(heap: &Heap<'_>, report: &mut Report) {
+    let mut types: BTreeMap<u32, TypeUsage> = BTreeMap::new();
+    report.slabs = (heap.directory.len() as u64, 0);
+    for (slab, entry) in heap.directory.iter().enumerate() {
+        if entry.state == Entry::FREE && !crate::heap::is_system(slab as u64) {
+            report.slabs.1 += 1;
+        }
+        if !matches!(entry.state, Entry::SLOTS | Entry::RUN) {
+            continue;
+        }
+        let usage = types.entry(entry.tag).or_insert_with(|| TypeUsage {
+            tag: entry.tag,
+            name: heap.types.name(entry.tag),
+            objects: 0,
+            bytes: 0,
+            slabs: 0,
+        });
+        usage.slabs += u64::from(entry.run.max(1));
+        for place in heap.in_slab(slab as u64) {
+            usage.objects += 1;
+            usage.bytes += place.room;
+        }
+    }
+    report.types = types.into_values().collect();
+    report.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
+}
+
+fn walk(heap: &Heap<'_>, root: u64, findings: &mut Findings) -> Result<()> {
+    let home = heap.snapshot.home()?;
+    let in_file = |offset: u64| home.place(offset);
+    if root == 0 {
+        if heap.in_use().next().is_some() {
+            findings.note(
+                Part::Root,
+                in_file(crate::layout::SUPERBLOCK_OFFSET),
+                "there is no root object: which objects are still wanted cannot be told",
+            );
+        }
+        return Ok(());
+    }
+    let reach = heap.reach(false)?;
+    for one in &reach.dangling {
+        let why = if one.free.is_some() { "which is free" } else { "where there is none" };
+        let (part, offset) = match one.holder {
+            0 => (Part::Root, in_file(crate::layout::SUPERBLOCK_OFFSET)),
+            holder => (Part::Objects, in_file(holder)),
+        };
+        let what =
+            format!("{} points to a {} at {:#x} of the heap, {why}", one.field, one.wanted, one.target);
+        match part {
+            Part::Root => findings.damage(part, offset, what),
+            _ => findings.note(part, offset, what),
+        }
+    }
+    if reach.dangling_count > reach.dangling.len() as u64 {
+        let more = reach.dangling_count - reach.dangling.len() as u64;
+        findings.note(Part::Objects, None, format!("{more} more pointers lead nowhere"));
+    }
+    let mut lost: BTreeMap<u32, (u64, u64, Vec<u64>)> = BTreeMap::new();
+    for place in heap.in_use().filter(|place| !reach.met(place)) {
+        let (count, bytes, first) = lost.entry(place.tag).or_default();
+        *count += 1;
+        *bytes += place.room;
+        if first.len() < 4 {
+            first.push(place.start);
+        }
+    }
+    let hidden = if heap.types.opaque() { "; some types hold bytes that may be pointers" } else { "" };
+    for (tag, (count, bytes, first)) in lost {
+        let places: Vec<String> = first.iter().map(|one| format!("{one:#x}")).collect();
+        let what = format!(
+            "nothing that the root leads to points to {count} of {} ({bytes} bytes; the first at {} of the heap){hidden}",
+            heap.types.name(tag),
+            places.join(", ")
+        );
+        findings.note(Part::Objects, None, what);
+    }
+    Ok(())
+}

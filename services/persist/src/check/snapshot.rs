@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pool's file, looked at and not touched: headers, lanes, and the heap as recovery would leave it.
+//!
+//! Flow     open for reading ─▶ shared lock (an owner is refused) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
+//!          recovery into the private mapping ─▶ heap
+//! Rule     recovery is the pool's own (`recover`), so what is shown is what the next open gives
+//! Owner    stores of that recovery are this process's alone; pages that it does not touch stay the file's
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::home::Home;
+use crate::error::{Error, Result};
+use crate::layout::{HEADER_BYTES, Header, LANES_START};
+use crate::medium::{Mapped, Medium};
+use crate::recover::{self, Recovered};
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub medium: Medium,
+    pub file_bytes: u64,
+    /// What each of the two headers is, or what is wrong with it.
+    pub headers: [Result<Header>; 2],
+    /// What recovery found; or why it cannot be done.
+    pub recovered: Option<Result<Recovered>>,
+    /// Where the heap is, after recovery.
+    home: Option<Home>,
+}
+
+/// Opens a pool's file and locks it against an owner.
+pub(crate) fn lock_file(path: &Path, write: bool) -> Result<File> {
+    let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
+    let file = OpenOptions::new().read(true).write(write).open(path).map_err(failed("open"))?;
+    if !file.metadata().map_err(failed("stat"))?.is_file() {
+        return Err(Error::Argument { what: format!("{} is not a file", path.display()) });
+    }
+    let kind =
+        if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match flock(&file, kind) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
+        Err(errno) => Err(failed("lock")(errno.into())),
+    }
+}
+
+impl Snapshot {
+    /// Looks at a file. A pool that is damaged is no error, a file that is no pool is.
+    pub fn open(path: &Path) -> Result<Snapshot> {
+        Snapshot::look(lock_file(path, false)?, path)
+    }
+
+    /// The same of a file that the caller has locked.
+    pub fn look(file: File, path: &Path) -> Result<Snapshot> {
+        let medium = Medium::Mapped(Mapped::snapshot(file, path)?);
+        let file_bytes = medium.len();
+        if file_bytes < LANES_START {
+            // Too short to be told apart from anything else, but for its first bytes.
+            let mut start = vec![0; file_bytes.min(HEADER_BYTES) as usize];
+            medium.read(0, &mut start)?;
+            return Err(match Header::decode(&start) {
+                Ok(_) => Error::corrupt(format!(
+                    "the file ends after {file_bytes} bytes, before the first lane of its log"
+                )),
+                Err(error) => error,
+            });
+        }
+        let header = |turn: u64| {
+            let mut page = vec![0; HEADER_BYTES as usize];
+            medium.read(turn * HEADER_BYTES, &mut page)?;
+            Header::decode(&page)
+        };
+        let headers = [header(0), header(1)];
+        if headers.iter().all(|header| {
+            matches!(header, Err(Error::NotAPool | Error::Version { .. } | Error::Feature { .. }))
+        }) {
+            return Err(recover::read_header(&medium).expect_err("no header is good"));
+        }
+        Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
+    }
+
+    /// The header that holds.
+    pub fn header(&self) -> Option<Header> {
+        let newer = |a: Header, b: Header| if b.generation > a.generation { b } else { a };
+        self.headers.iter().filter_map(|header| header.as_ref().ok().copied()).reduce(newer)
+    }
+
+    /// Whether the file is as long as its header says.
+    pub fn whole(&self) -> bool {
+        self.header().is_some_and(|header| self.file_bytes >= header.file_bytes())
+    }
+
+    /// Replays the log, for this process's eyes. Without a good header or with bytes missing, there is nothing to do.
+    pub fn recover(&mut self) -> Result<()> {
+        if let Some(header) = self.header().filter(|_| self.whole()) {
+            self.recovered = Some(recover::recover(&self.medium, true).map(|state| state.recovered));
+            self.home = Some(Home::of(&self.medium, &header)?);
+        }
+        Ok(())
+    }
+
+    /// The header and what was recovered of a pool that could be.
+    pub fn sound(&mut self) -> Result<(Header, Recovered)> {
+        self.recover()?;
+        match (self.header(), self.recovered.take()) {
+            (Some(header), Some(recovered)) => Ok((header, recovered?)),
+            (None, _) => Err(Error::corrupt("neither of its headers is good")),
+            (Some(_), None) => Err(Error::corrupt("the file was truncated")),
+        }
+    }
+
+    /// Bytes of the heap.
+    pub fn heap(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        self.home()?.read(&self.medium, offset, target)
+    }
+
+    /// Where the heap is.
+    pub fn home(&self) -> Result<&Home> {
+        self.home.as_ref().ok_or_else(|| Error::corrupt("the heap cannot be read"))
+    }
+
+    /// A word of the heap.
+    pub fn word(&self, offset: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.heap(offset, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pool with another mechanism, log, number of sections or size of heap: a new file with the same heap.
+//!
+//! Flow     snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory copied,
+//!          offsets unchanged ─▶ durable ─▶ linked to its name
+//! Rule     the source is not written to; a crash leaves a whole target or none
+//! Not here older versions of the format: there are none, version 1 is the first. A pool of another version is refused
+
+use std::path::Path;
+
+use crate::catalog::Catalog;
+use crate::check::directory::judge;
+use crate::check::directory_words;
+use crate::check::home::Home;
+use crate::check::snapshot::Snapshot;
+use crate::check::types::Types;
+use crate::error::{Error, Result};
+use crate::fresh::Fresh;
+use crate::heap::is_system;
+use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
+use crate::medium::{Counters, Mapped, Medium};
+use crate::open;
+use crate::options::{Domain, Mechanism, Options};
+
+/// What shall be different; None: as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Conversion {
+    /// How transactions are made durable.
+    pub mechanism: Option<Mechanism>,
+    /// Lanes of the log.
+    pub lanes: Option<u32>,
+    /// Bytes of each lane.
+    pub lane_bytes: Option<u64>,
+    /// Sections; not fewer than are in use.
+    pub sections: Option<u32>,
+    /// Bytes of the heap; not fewer than its last used slab needs.
+    pub heap_bytes: Option<u64>,
+}
+
+/// What was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Converted {
+    /// Header of the source.
+    pub source: Header,
+    /// Header of the target.
+    pub target: Header,
+    /// Transactions that were only in the source's log.
+    pub replayed: u64,
+    /// Bytes of slabs that were copied.
+    pub copied: u64,
+}
+
+/// Writes the pool in `source` to the new file `target` as `wish` wants it.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit the wish;
+/// [`Error::Exists`], [`Error::File`] of the target; those of [`crate::check::check`].
+pub fn convert(source: impl AsRef<Path>, target: impl AsRef<Path>, wish: &Conversion) -> Result<Converted> {
+    let mut snapshot = Snapshot::open(source.as_ref())?;
+    let (header, recovered) = snapshot.sound()?;
+    let catalog = Catalog::read(&snapshot.medium)?;
+    let words = directory_words(&snapshot, &header)?;
+    let (directory, odd) = judge(&words, &header, &Types::new(catalog.records()));
+    if let Some(odd) = odd.first() {
+        return Err(Error::corrupt(odd.what.clone()));
+    }
+    let options = wanted(&header, wish, &directory)?;
+    let fresh = Fresh::beside(target.as_ref())?;
+    let (new, copied) = fill(&snapshot, &directory, fresh.path(), &options)?;
+    fresh.publish()?;
+    Ok(Converted { source: header, target: new, replayed: recovered.transactions, copied })
+}
+
+fn wanted(header: &Header, wish: &Conversion, directory: &[Entry]) -> Result<Options> {
+    let wrong = |what: String| Err(Error::Argument { what });
+    let used = |entry: &&Entry| matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::RUN_REST);
+    let sections = wish.sections.unwrap_or(header.sections);
+    let last = directory.iter().filter(used).map(|entry| u32::from(entry.section)).max().unwrap_or(0);
+    if last >= sections {
+        return wrong(format!("section {last} has objects: {} sections are the fewest", last + 1));
+    }
+    let heap_bytes = wish.heap_bytes.unwrap_or(header.heap_bytes);
+    let slabs = directory.iter().rposition(|entry| used(&entry)).map_or(0, |slab| slab as u64 + 1);
+    let least = (slabs * SLAB_BYTES).max(crate::layout::HEAP_BYTES_MIN);
+    if heap_bytes < least {
+        return wrong(format!("the heap's last object ends at {least}: {heap_bytes} bytes are too few"));
+    }
+    let mechanism = Mechanism::from_byte(header.mechanism).unwrap_or_default();
+    let lane_bytes = wish.lane_bytes.unwrap_or(header.lane_bytes);
+    Ok(Options {
+        heap_bytes,
+        lanes: wish.lanes.unwrap_or(header.lanes),
+        lane_bytes,
+        sections,
+        mechanism: wish.mechanism.unwrap_or(mechanism),
+        max_bytes: Options::default().max_bytes.max(heap_bytes),
+        domain: Domain::Auto,
+        ..Options::default()
+    })
+}
+
+/// Makes the file of a new pool and copies the heap into it.
+fn fill(snapshot: &Snapshot, directory: &[Entry], path: &Path, options: &Options) -> Result<(Header, u64)> {
+    open::create(path, options)?;
+    let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(failed("open"))?;
+    let bytes = file.metadata().map_err(failed("stat"))?.len();
+    let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
+    let new = crate::recover::read_header(&medium)?;
+    let mut counters = Counters::default();
+    let mut types = vec![0; CATALOG_BYTES as usize];
+    snapshot.medium.read(CATALOG_START, &mut types)?;
+    medium.store(CATALOG_START, &types, &mut counters)?;
+    let home = Home::of(&medium, &new)?;
+    let (mut copied, mut slab_bytes) = (0, vec![0; SLAB_BYTES as usize]);
+    for (slab, entry) in directory.iter().enumerate().map(|(slab, entry)| (slab as u64, entry)) {
+        if slab * SLAB_BYTES >= new.heap_bytes || (entry.state == Entry::FREE && !is_system(slab)) {
+            continue;
+        }
+        snapshot.heap(slab * SLAB_BYTES, &mut slab_bytes)?;
+        home.store(&medium, slab * SLAB_BYTES, &slab_bytes, &mut counters)?;
+        copied += SLAB_BYTES;
+    }
+    medium.harden(&mut counters)?;
+    Ok((new, copied))
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Makes a damaged pool one that opens, on a copy, and says what it changed.
+//!
+//! Flow     copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
+//!          not in use ─▶ durable ─▶ named; then `check` says what is left
+//! Rule     the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
+//!          makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
+//!          and no object is changed. Every change is in the list
+//! Not here a pool without one good header: there is nothing to go by
+
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+use crate::catalog::Catalog;
+use crate::check::directory::judge;
+use crate::check::home::Home;
+use crate::check::objects::Heap;
+use crate::check::snapshot::{Snapshot, lock_file};
+use crate::check::types::Types;
+use crate::check::{self, Part, Report, directory_words, lanes};
+use crate::error::{Error, Result};
+use crate::fresh::Fresh;
+use crate::layout::{
+    CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
+};
+use crate::medium::{Counters, Mapped, Medium};
+use crate::options::{Domain, Mechanism};
+use crate::recover;
+
+/// One thing that was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Where.
+    pub part: Part,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:#x}: {}", self.part.name(), self.offset, self.what)
+    }
+}
+
+/// What a repair did, and what is left.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// Every change, in order.
+    pub changes: Vec<Change>,
+    /// What `check` says afterwards.
+    pub report: Report,
+}
+
+/// Repairs a copy of `source`, which becomes the new file `target`.
+///
+/// # Errors
+///
+/// [`Error::Corrupt`] when neither header is good, or the log says impossible things; those of [`crate::check::check`];
+/// [`Error::Exists`] and [`Error::File`] of the target. Then there is no target.
+pub fn repair(source: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<Repaired> {
+    let (source, target) = (source.as_ref(), target.as_ref());
+    let guard = lock_file(source, false)?;
+    let fresh = Fresh::beside(target)?;
+    std::fs::copy(source, fresh.path()).map_err(|error| Error::File {
+        action: "copy",
+        path: source.to_owned(),
+        source: error,
+    })?;
+    drop(guard);
+    let changes = mend(fresh.path())?;
+    let mut repaired = finish(fresh.path(), changes)?;
+    fresh.publish()?;
+    repaired.report.guarantee = check::summary(target)?.guarantee;
+    Ok(repaired)
+}
+
+/// Repairs the file itself. What it held before is gone.
+///
+/// # Errors
+///
+/// As [`repair()`]; what was changed until then stays changed.
+pub fn repair_in_place(path: impl AsRef<Path>) -> Result<Repaired> {
+    let changes = mend(path.as_ref())?;
+    finish(path.as_ref(), changes)
+}
+
+fn finish(path: &Path, changes: Vec<Change>) -> Result<Repaired> {
+    Ok(Repaired { changes, report: check::check(path)? })
+}
+
+/// The file in repair.
+struct Mend {
+    medium: Medium,
+    header: Header,
+    changes: Vec<Change>,
+    counters: Counters,
+}
+
+fn mend(path: &Path) -> Result<Vec<Change>> {
+    let file = lock_file(path, true)?;
+    let header = {
+        let snapshot =
+            Snapshot::look(file.try_clone().map_err(|source| failed("open", path, source))?, path)?;
+        snapshot.header().ok_or_else(|| {
+            Error::corrupt("neither of its headers is good: sizes and mechanism are unknown, take a backup")
+        })?
+    };
+    let mut changes = Vec::new();
+    lengthen(&file, path, &header, &mut changes)?;
+    let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
+    let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
+    let mut mend = Mend { medium, header, changes, counters: Counters::default() };
+    mend.headers()?;
+    mend.heads()?;
+    mend.log()?;
+    mend.catalog()?;
+    mend.heap(path)?;
+    mend.close()?;
+    Ok(mend.changes)
+}
+
+fn failed(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::File { action, path: path.to_owned(), source }
+}
+
+fn lengthen(file: &File, path: &Path, header: &Header, changes: &mut Vec<Change>) -> Result<()> {
+    let (bytes, wanted) =
+        (file.metadata().map_err(|source| failed("stat", path, source))?.len(), header.file_bytes());
+    if bytes < wanted {
+        file.set_len(wanted).map_err(|source| failed("lengthen", path, source))?;
+        let what = format!(
+            "{} bytes were missing at the end and are zeros now: what was there is lost",
+            wanted - bytes
+        );
+        changes.push(Change { part: Part::File, offset: bytes, what });
+    }
+    Ok(())
+}
+
+impl Mend {
+    fn change(&mut self, part: Part, offset: u64, what: impl Into<String>) {
+        self.changes.push(Change { part, offset, what: what.into() });
+    }
+
+    fn store(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.medium.store(offset, bytes, &mut self.counters)?;
+        self.medium.write_back(offset, bytes.len() as u64, &mut self.counters);
+        Ok(())
+    }
+
+    fn harden(&mut self) -> Result<()> {
+        self.medium.harden(&mut self.counters)
+    }
+
+    /// Both places get the header that holds.
+    fn headers(&mut self) -> Result<()> {
+        for turn in 0..2 {
+            let mut page = vec![0; HEADER_BYTES as usize];
+            self.medium.read(turn * HEADER_BYTES, &mut page)?;
+            if let Err(error) = Header::decode(&page) {
+                // A new pool has one header until it is opened.
+                if self.header.generation > 1 {
+                    let generation = self.header.generation;
+                    let what = format!(
+                        "not good ({error}); written anew from the other one, generation {generation}"
+                    );
+                    self.change(Part::Header, turn * HEADER_BYTES, what);
+                }
+                let mut page = vec![0; HEADER_BYTES as usize];
+                let bytes = self.header.encode();
+                page[..bytes.len()].copy_from_slice(&bytes);
+                self.store(turn * HEADER_BYTES, &page)?;
+            }
+        }
+        self.harden()
+    }
+
+    /// A lane with both heads torn starts where its records that are not applied start.
+    fn heads(&mut self) -> Result<()> {
+        let mut heads = Vec::new();
+        for lane in 0..self.header.lanes {
+            heads.push(lanes::heads(&self.medium, lane)?);
+        }
+        let applied = heads.iter().flatten().flatten().map(|head| head.applied).max().unwrap_or(0);
+        for (lane, pair) in (0..self.header.lanes).zip(heads) {
+            let torn: Vec<u64> = (0..2).filter(|turn| pair[*turn as usize].is_none()).collect();
+            if torn.is_empty() {
+                continue;
+            }
+            let head = match pair.iter().flatten().next() {
+                Some(head) => *head,
+                None => self.lost_head(lane, applied)?,
+            };
+            for turn in torn {
+                let offset = LaneHead::offset(lane, turn);
+                let what = format!(
+                    "torn; lane {lane} starts at position {}, and everything up to transaction {} is applied",
+                    head.position, head.applied
+                );
+                self.change(Part::Log, offset, what);
+                self.store(offset, &head.encode())?;
+            }
+        }
+        self.harden()
+    }
+
+    fn lost_head(&self, lane: u32, applied: u64) -> Result<LaneHead> {
+        if self.header.mechanism == Mechanism::Undo as u8 {
+            return Err(Error::corrupt(format!(
+                "both heads of lane {lane} are torn: which of its before-images were committed cannot be told; take a backup"
+            )));
+        }
+        let ring = lanes::ring(&self.medium, &self.header, lane)?;
+        let found = lanes::anywhere(&ring, self.header.salt(lane), 0);
+        // Backwards from the last one, as long as each ends where the next begins and is not applied.
+        let mut start =
+            found.last().map_or(0, |last| last.position.saturating_add(lanes::step(last, ring.len() as u64)));
+        for one in found.iter().rev() {
+            let end = one.position.checked_add(lanes::step(one, ring.len() as u64));
+            let wrap = one.sequence == 0;
+            if end != Some(start) || (!wrap && one.sequence <= applied) {
+                break;
+            }
+            start = one.position;
+        }
+        Ok(LaneHead { position: start, applied })
+    }
+
+    /// The pool's own recovery.
+    fn log(&mut self) -> Result<()> {
+        let state = recover::recover(&self.medium, true)?;
+        if state.recovered.transactions > 0 {
+            let what = format!(
+                "{} transactions ({} bytes) were replayed",
+                state.recovered.transactions, state.recovered.log_bytes
+            );
+            self.change(Part::Log, crate::layout::LANES_START, what);
+        }
+        self.header = state.header;
+        Ok(())
+    }
+
+    /// Types behind a record that is not whole move up.
+    fn catalog(&mut self) -> Result<()> {
+        let end = Catalog::read(&self.medium)?.end() as usize;
+        let mut bytes = vec![0; CATALOG_BYTES as usize];
+        self.medium.read(CATALOG_START, &mut bytes)?;
+        if bytes[end..].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        let (mut kept, mut at, mut names) = (bytes[..end].to_vec(), end, Vec::new());
+        while let Some(head) = bytes.get(at..at + 8) {
+            let length = u32::from_le_bytes(head[..4].try_into().expect("4 bytes")) as usize;
+            let crc = u32::from_le_bytes(head[4..].try_into().expect("4 bytes"));
+            let text = (at + 8).checked_add(length).and_then(|to| bytes.get(at + 8..to));
+            match text.filter(|text| length > 0 && crc32c(&[text]) == crc) {
+                Some(text) => {
+                    let next = (at + 8 + length.next_multiple_of(8)).min(bytes.len());
+                    let line = String::from_utf8_lossy(text);
+                    names.push(
+                        line.lines()
+                            .next()
+                            .and_then(|line| line.splitn(4, ' ').nth(3))
+                            .unwrap_or("?")
+                            .to_owned(),
+                    );
+                    kept.extend_from_slice(&bytes[at..next]);
+                    at = next;
+                }
+                None => at += 8,
+            }
+        }
+        let what = format!(
+            "a record that is not whole was taken out; behind it are: {}",
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        );
+        self.change(Part::Catalog, CATALOG_START + end as u64, what);
+        kept.resize(bytes.len(), 0);
+        self.store(CATALOG_START, &kept)?;
+        self.harden()
+    }
+
+    /// Directory and bitmaps.
+    fn heap(&mut self, path: &Path) -> Result<()> {
+        self.harden()?;
+        let file = File::open(path).map_err(|source| failed("open", path, source))?;
+        let mut snapshot = Snapshot::look(file, path)?;
+        snapshot.recover()?;
+        let home = Home::of(&self.medium, &self.header)?;
+        let types = Types::new(Catalog::read(&self.medium)?.records());
+        let words = directory_words(&snapshot, &self.header)?;
+        let (directory, odd) = judge(&words, &self.header, &types);
+        for one in odd {
+            let offset = Entry::offset(one.slab);
+            self.change(Part::Directory, home.place(offset), one.what);
+            for (at, word) in one.proposed.iter().enumerate() {
+                home.store(&self.medium, offset + at as u64 * 8, &word.to_le_bytes(), &mut self.counters)?;
+            }
+        }
+        let (heap, beyond) = Heap::new(&snapshot, directory, &types)?;
+        for one in beyond {
+            for (offset, found, proposed) in one.words {
+                let bits = (found ^ proposed).count_ones();
+                let what = format!("{bits} bits of slots that slab {} does not have were cleared", one.slab);
+                self.change(Part::Bitmap, home.place(offset), what);
+                home.store(&self.medium, offset, &proposed.to_le_bytes(), &mut self.counters)?;
+            }
+        }
+        for one in heap.reach(true)?.dangling {
+            let Some(place) = one.free else { continue };
+            let entry = heap.directory[place.slab as usize];
+            debug_assert!(place.slot < slots(entry.stride.into()).0);
+            let offset = place.slab * SLAB_BYTES + place.slot / 64 * 8;
+            let mut word = [0; 8];
+            home.read(&self.medium, offset, &mut word)?;
+            let set = u64::from_le_bytes(word) | 1 << (place.slot % 64);
+            if set == u64::from_le_bytes(word) {
+                continue;
+            }
+            let what = format!(
+                "the {} at {:#x} of the heap was free, and {} points to it: in use again",
+                types.name(place.tag),
+                place.start,
+                one.field
+            );
+            self.change(Part::Bitmap, home.place(offset), what);
+            home.store(&self.medium, offset, &set.to_le_bytes(), &mut self.counters)?;
+        }
+        self.harden()
+    }
+
+    fn close(&mut self) -> Result<()> {
+        for _ in 0..2 {
+            self.header.generation += 1;
+            self.header.clean = true;
+            crate::store::write_header(&self.medium, &self.header, &mut self.counters)?;
+        }
+        Ok(())
+    }
+}
