@@ -51,6 +51,12 @@ enum Kind {
     Pages(Shape),
     /// What a store on a disk does.
     Store { workload: &'static str },
+    /// Fences of transactions or of groups; no rival.
+    Fences { of: &'static str },
+    /// Opening a pool of this size that was closed; no rival.
+    Open { bytes: u64 },
+    /// Opening one whose process was killed; no rival.
+    Recover,
 }
 
 impl Kind {
@@ -70,6 +76,10 @@ impl Kind {
             ["ext4", "group16"] => Kind::Store { workload: "group16" },
             ["read", "get"] => Kind::Store { workload: "get" },
             ["read", "scan"] => Kind::Store { workload: "scan" },
+            ["fences", "redo"] => Kind::Fences { of: "redo" },
+            ["fences", "group"] => Kind::Fences { of: "group" },
+            ["open", "10GB"] => Kind::Open { bytes: 10 << 30 },
+            ["recover", "per_GB_log"] => Kind::Recover,
             _ => return None,
         })
     }
@@ -90,6 +100,8 @@ impl Kind {
             Kind::Store { workload: "group16" } => plan(512, 64),
             Kind::Store { workload: "scan" } => plan(2000, 100),
             Kind::Store { .. } => plan(50_000, 1000),
+            Kind::Fences { .. } => plan(4096, 64),
+            Kind::Open { .. } | Kind::Recover => plan(1, 1),
         }
     }
 }
@@ -184,23 +196,30 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), S
 }
 
 /// Starts memlift for a row.
-fn ours(kind: Kind, place: &mut Place) -> Result<Party, Stop> {
+fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
     let mut command = match kind {
         Kind::Records { ranges, .. } => serve::party(&["records", &ranges.to_string()], place.shared()?)?,
-        _ => {
-            return Err(Stop::Failed(BenchError::Engine {
-                reason: "memlift has no such workload".to_owned(),
-            }));
+        Kind::Map { kind, .. } => serve::party(&["map", kind], place.shared()?)?,
+        Kind::Pages(shape) => serve::party(&["pages", shape.name()], place.shared()?)?,
+        Kind::Store { workload } => serve::party(&["store", workload], &place.folder("ours")?)?,
+        Kind::Fences { of } => serve::party(&["fences", of], place.shared()?)?,
+        Kind::Open { bytes } => {
+            let bytes = if quick { bytes / 16 } else { bytes };
+            serve::party(&["opening", &bytes.to_string()], &place.folder("ours")?)?
+        }
+        Kind::Recover => {
+            let bytes: u64 = if quick { 8 << 20 } else { 200 << 20 };
+            serve::party(&["recovering", &bytes.to_string()], &place.folder("ours")?)?
         }
     };
     Ok(Party::start("memlift", &mut command)?)
 }
 
 /// What makes a row's comparison fair or unfair, whoever the rival is.
-fn qualifies(kind: Kind, place: &Place) -> String {
-    match (kind, &place.folder) {
-        (Kind::Store { .. }, Some(folder)) => format!("durable on {}", folder.file_system),
-        _ => "pools in /dev/shm: durable against the death of the process".to_owned(),
+fn qualifies(place: &Place) -> String {
+    match &place.folder {
+        Some(folder) => format!("durable on {}", folder.file_system),
+        None => "pools in /dev/shm: durable against the death of the process".to_owned(),
     }
 }
 
@@ -210,10 +229,16 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         Stop::Failed(BenchError::Engine { reason })
     })?;
     let mut place = Place::default();
+    if definition.rival == "none" {
+        let ours = ours(kind, &mut place, quick)?;
+        let plan = kind.plan();
+        let count = if quick { plan.count_quick } else { plan.count };
+        return Ok(rows::alone(definition, ours, count, &qualifies(&place), quick)?);
+    }
     let (theirs, compares) = theirs(kind, &definition.rival, &mut place)?;
-    let ours = ours(kind, &mut place)?;
+    let ours = ours(kind, &mut place, quick)?;
     let plan = Plan { compares, ..kind.plan() };
-    let qualifies = qualifies(kind, &place);
+    let qualifies = qualifies(&place);
     Ok(rows::row(definition, Sides { ours, theirs }, plan, &qualifies, quick)?)
 }
 

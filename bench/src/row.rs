@@ -81,12 +81,8 @@ impl Row {
     /// Fills in medians, ratio, bound and verdict from pairs of seconds.
     #[must_use]
     pub fn measured(mut self, definition: &Definition, seconds: &[Pair], quick: bool) -> Row {
-        let shown = |seconds: f64| match self.unit.as_str() {
-            "req/s" => seconds.recip(),
-            unit => seconds * unit_per_second(unit),
-        };
         let (ours, theirs) = (seconds.iter().map(|pair| pair.0), seconds.iter().map(|pair| pair.1));
-        let medians = (shown(statistics::median(ours)), shown(statistics::median(theirs)));
+        let medians = (self.shown(statistics::median(ours)), self.shown(statistics::median(theirs)));
         (self.ours, self.theirs) = (Some(medians.0), Some(medians.1));
         self.ratio = Some(statistics::ratio(seconds));
         if seconds.len() >= statistics::PAIRS_MIN {
@@ -94,6 +90,14 @@ impl Row {
         }
         self.verdict = definition.judge(&self, quick);
         self
+    }
+
+    /// Seconds in the row's unit.
+    pub fn shown(&self, seconds: f64) -> f64 {
+        match self.unit.as_str() {
+            "req/s" => seconds.recip(),
+            unit => seconds * unit_per_second(unit),
+        }
     }
 
     /// A row that could not be compared; `reason` says what to install.

@@ -36,6 +36,26 @@ fn a_cold_row_runs_its_contenders_and_verifies() {
 }
 
 #[test]
+fn a_durable_transaction_is_counted_beside_its_rival_and_its_limit() {
+    let output = bench(&["persist", "--quick", "--json", "--only", "tx/64x1"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let rows: Vec<Row> = text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    let [libpmemobj, limit] = &rows[..] else { panic!("two rows: {text}") };
+    assert_eq!(limit.verdict, Some(Verdict::Ok), "{limit:?}");
+    if let Some(fences) = limit.count.get("fences") {
+        assert_eq!((*fences, limit.count["theirs_loaded_fences"]), (1, 1), "{limit:?}");
+    }
+    if libpmemobj.verdict == Some(Verdict::Missing) {
+        assert!(libpmemobj.qualifies.starts_with("libpmemobj is missing: "), "{}", libpmemobj.qualifies);
+    } else {
+        assert!(libpmemobj.theirs.is_some_and(|ns| ns > 0.0), "{libpmemobj:?}");
+        assert_eq!(libpmemobj.count.get("theirs_fences").copied().unwrap_or(5), 5, "3 + 2 per range");
+    }
+}
+
+#[test]
 fn what_does_not_exist_is_said() {
     let output = bench(&["copy", "--only", "copy/1/cold"]);
     assert!(!output.status.success());

@@ -7,6 +7,9 @@
 
 /// Bytes of a record and of a value.
 pub const RECORD_BYTES: usize = 64;
+/// The seed of what is stepped through. No run has it: a transaction that writes what is there already changes nothing, and
+/// what changes nothing needs no fence.
+pub const STEP_SEED: u64 = 1 << 63;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// splitmix64.
@@ -17,6 +20,13 @@ impl Draw {
     /// From this seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed)
+    }
+
+    /// Past `count` numbers.
+    #[cfg(test)]
+    #[must_use]
+    pub fn skip(&self, count: u64) -> Draw {
+        Draw(self.0.wrapping_add(count.wrapping_mul(STEP)))
     }
 
     /// The next number.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift as a party: what it shares between its workloads.
 
+pub mod fences;
+pub mod opening;
+pub mod pages;
 pub mod records;
 
 use std::path::Path;

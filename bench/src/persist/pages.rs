@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use super::draw::{Draw, RECORD_BYTES};
+use super::draw::{Draw, RECORD_BYTES, STEP_SEED};
 use super::limit::shared;
 use super::party::Ran;
 use super::serve::{self, Work};
@@ -177,7 +177,7 @@ impl Work for Pages {
     }
 
     fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
-        let mut draw = Draw::new(1);
+        let mut draw = Draw::new(STEP_SEED);
         stop();
         stop();
         self.operation(&mut draw);

@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A side of a row, as a process of its own: ours, a rival or a limit; all live the same life.
 //!
-//! Layout   it says `{"about"}` once it is ready ─▶ `run SEED COUNT` ─▶ `{"seconds", "cpu_s", "checksum"}` · `step` ─▶ three
+//! Layout   it says `{"about"}` once it is ready ─▶ `run SEED COUNT` ─▶ `{"seconds", "cpu_s", "checksum", "counts"}` · `step` ─▶ three
 //!          SIGSTOPs of its first thread: nothing lies between the first two, some transactions between the last two ─▶
 //!          `{"transactions"}`
 //! Window   a run is timed by the party itself; opening, loading, touching pages and checksums lie outside
 //! Owner    the process ends with its stdin, and by the kernel if this process dies
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::steps::{self, Steps};
 use crate::BenchError;
 use crate::child::Bound;
 
 /// What a run says of itself.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Ran {
     /// Wall time, seconds.
     pub seconds: f64,
     /// CPU time of all threads, seconds.
     pub cpu_s: f64,
     /// Of all that it left or read.
+    #[serde(default)]
     pub checksum: String,
+    /// What else it counted.
+    #[serde(default)]
+    pub counts: BTreeMap<String, u64>,
 }
 
 #[derive(Deserialize)]

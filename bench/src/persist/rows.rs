@@ -10,7 +10,11 @@ use super::party::{Party, Ran};
 use super::steps::Steps;
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
+use crate::statistics::median;
 use crate::{BenchError, Row, machine};
+
+/// Runs of a row without a rival.
+const RUNS_ALONE: u64 = 5;
 
 /// How a row is run.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +85,27 @@ pub fn row(
     sides.ours.end()?;
     sides.theirs.end()?;
     Ok(row.measured(definition, &samples.pairs, quick))
+}
+
+/// A row of memlift alone: its median, and what its last run counted.
+pub fn alone(
+    definition: &Definition,
+    mut party: Party,
+    count: u64,
+    qualifies: &str,
+    quick: bool,
+) -> Result<Row, BenchError> {
+    let runs = if quick { 1 } else { RUNS_ALONE };
+    let ran = (0..runs).map(|seed| party.run(seed + 1, count)).collect::<Result<Vec<Ran>, _>>()?;
+    let mut row = Row::new(definition);
+    let seconds = median(ran.iter().map(|ran| ran.seconds / count as f64));
+    row.ours = Some(row.shown(seconds));
+    row.cpu_s.ours = Some(median(ran.iter().map(|ran| ran.cpu_s / count as f64)));
+    row.count = ran.last().map(|ran| ran.counts.clone()).unwrap_or_default();
+    row.qualifies = format!("ours: {}; {} runs; {} cores; {qualifies}", party.about, runs, machine::cores());
+    party.end()?;
+    row.verdict = definition.judge(&row, quick);
+    Ok(row)
 }
 
 fn note(row: &mut Row, whose: &str, counted: Option<(Steps, u64)>) {

@@ -13,6 +13,9 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::limit::{Fence, Sync};
+use super::ours::fences::Fences;
+use super::ours::opening::{self, Opening, Recovering};
+use super::ours::pages::Paged;
 use super::ours::records::Records;
 use super::pages::{Pages, Shape, Way};
 use super::party::Ran;
@@ -38,7 +41,7 @@ pub fn timed(work: impl FnOnce() -> Result<(), BenchError>) -> Result<Ran, Bench
     let (cpu, start) = (machine::cpu_seconds(), Instant::now());
     work()?;
     let seconds = start.elapsed().as_secs_f64();
-    Ok(Ran { seconds, cpu_s: machine::cpu_seconds() - cpu, checksum: String::new() })
+    Ok(Ran { seconds, cpu_s: machine::cpu_seconds() - cpu, ..Ran::default() })
 }
 
 /// How a checksum is written.
@@ -61,6 +64,18 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             let ranges = ranges.parse().ok().filter(|ranges| (1..=1024).contains(ranges));
             Box::new(Records::open(ranges.ok_or_else(bad)?, Path::new(path))?)
         }
+        ["pages", shape, path] => {
+            Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
+        }
+        ["fences", grouped @ ("redo" | "group"), path] => {
+            Box::new(Fences::open(grouped == "group", Path::new(path))?)
+        }
+        ["opening", bytes, folder] => {
+            Box::new(Opening::open(bytes.parse().map_err(|_| bad())?, Path::new(folder))?)
+        }
+        ["recovering", bytes, folder] => {
+            Box::new(Recovering::open(bytes.parse().map_err(|_| bad())?, Path::new(folder))?)
+        }
         ["page", way, shape, path] => {
             let way = Way::parse(way).ok_or_else(bad)?;
             Box::new(Pages::open(way, Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
@@ -78,6 +93,10 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
 pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let arguments: Vec<OsString> = arguments.collect();
     let arguments: Option<Vec<&str>> = arguments.iter().map(|argument| argument.to_str()).collect();
+    if let Some(["be_killed", bytes, path]) = arguments.as_deref() {
+        let bytes = bytes.parse().map_err(|_| bad_wish("be_killed"))?;
+        return opening::be_killed(bytes, Path::new(path));
+    }
     let mut work = open(&arguments.ok_or_else(|| bad_wish("not UTF-8"))?)?;
     answer(&json!({"about": work.about()}))?;
     for line in std::io::stdin().lock().lines() {
@@ -86,7 +105,7 @@ pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), Ben
             ["run", seed, count] => {
                 let number = |text: &str| text.parse::<u64>().map_err(|_| bad_wish(&line));
                 let ran = work.run(number(seed)?, number(count)?)?;
-                answer(&json!({"seconds": ran.seconds, "cpu_s": ran.cpu_s, "checksum": ran.checksum}))?;
+                answer(&serde_json::to_value(ran).expect("plain data"))?;
             }
             ["step"] => answer(&json!({"transactions": work.step(&steps::stop)?}))?,
             _ => return Err(bad_wish(&line)),

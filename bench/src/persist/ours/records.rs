@@ -7,10 +7,10 @@
 
 use std::path::Path;
 
-use memlift_persist::{Options, PSlice, Persist, Pool, View};
+use memlift_persist::{Durability, Options, PSlice, Persist, Pool, TxOptions, View};
 
 use super::{about, create, failed};
-use crate::persist::draw::{Draw, RECORD_BYTES};
+use crate::persist::draw::{Draw, RECORD_BYTES, STEP_SEED};
 use crate::persist::party::Ran;
 use crate::persist::serve::{self, Work};
 use crate::{BenchError, reference};
@@ -49,9 +49,21 @@ impl Records {
         Ok(Records { pool, options, chunks, ranges })
     }
 
-    fn transaction(&self, draw: &mut Draw) -> Result<(), BenchError> {
-        let committed = self.pool.tx(|t| {
-            for _ in 0..self.ranges {
+    /// Where they are.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// One transaction.
+    #[inline]
+    pub fn transaction(
+        &self,
+        draw: &mut Draw,
+        ranges: u64,
+        durability: Durability,
+    ) -> Result<(), BenchError> {
+        let committed = self.pool.tx_with(TxOptions { durability, ..TxOptions::default() }, |t| {
+            for _ in 0..ranges {
                 let record = draw.next() % RECORDS;
                 let chunk = self.chunks[(record / CHUNK) as usize];
                 let place = t.slice_part_mut(chunk, record % CHUNK, 1)?;
@@ -60,6 +72,10 @@ impl Records {
             Ok(())
         });
         committed.map_err(failed)
+    }
+
+    fn next(&self, draw: &mut Draw) -> Result<(), BenchError> {
+        self.transaction(draw, self.ranges, Durability::Sync)
     }
 
     fn sum(&self) -> Result<u64, BenchError> {
@@ -81,16 +97,16 @@ impl Work for Records {
 
     fn run(&mut self, seed: u64, count: u64) -> Result<Ran, BenchError> {
         let mut draw = Draw::new(seed);
-        let ran = serve::timed(|| (0..count).try_for_each(|_| self.transaction(&mut draw)))?;
+        let ran = serve::timed(|| (0..count).try_for_each(|_| self.next(&mut draw)))?;
         Ok(Ran { checksum: serve::checksum(self.sum()?), ..ran })
     }
 
     fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
-        let mut draw = Draw::new(1);
-        (0..3).try_for_each(|_| self.transaction(&mut draw))?;
+        let mut draw = Draw::new(STEP_SEED);
+        (0..3).try_for_each(|_| self.next(&mut draw))?;
         stop();
         stop();
-        self.transaction(&mut draw)?;
+        self.next(&mut draw)?;
         stop();
         Ok(1)
     }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Changes of pages under the mechanisms that work by pages: what changed is found line by line and made durable, no more.
+//!
+//! Flow     `run`: the pages and lines that the rival draws; all pages of an operation in one transaction, durable when it
+//!          returns. Marking what changed and applying the log are in the window
+
+use std::path::Path;
+
+use memlift_persist::{Mechanism, Options, PSlice, Persist, Pool, View};
+
+use super::{about, create, failed};
+use crate::persist::draw::{Draw, RECORD_BYTES, STEP_SEED};
+use crate::persist::pages::{PAGE_BYTES, PAGES, Shape, change};
+use crate::persist::party::Ran;
+use crate::persist::serve::{self, Work};
+use crate::{BenchError, reference};
+
+/// Lines of a page.
+const LINES: usize = PAGE_BYTES / RECORD_BYTES;
+/// Pages of one array: large enough that it begins at a page, small enough for one transaction.
+const CHUNK: usize = 16;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C, align(64))]
+struct Line {
+    bytes: [u8; RECORD_BYTES],
+}
+
+/// A pool with the pages.
+#[derive(Debug)]
+pub struct Paged {
+    pool: Pool,
+    options: Options,
+    chunks: Vec<PSlice<Line>>,
+    shape: Shape,
+}
+
+impl Paged {
+    /// Every page is the pattern of its number, in a new file at `path`.
+    pub fn open(shape: Shape, path: &Path) -> Result<Paged, BenchError> {
+        let mechanism = match shape {
+            Shape::Checkpoint => Mechanism::Checkpoint,
+            Shape::Shadow => Mechanism::Shadow,
+        };
+        let options = Options { heap_bytes: 16 << 20, max_bytes: 16 << 20, mechanism, ..Options::default() };
+        let pool = create(path, &options)?;
+        let mut chunks = Vec::new();
+        for first in (0..PAGES).step_by(CHUNK) {
+            let mut lines = Vec::new();
+            for page in first..first + CHUNK {
+                let mut bytes = [0; PAGE_BYTES];
+                reference::pattern_of(&mut bytes, page as u64);
+                let whole = bytes.as_chunks::<RECORD_BYTES>().0;
+                lines.extend(whole.iter().map(|line| Line { bytes: *line }));
+            }
+            chunks.push(pool.tx(|t| t.alloc_slice(&lines)).map_err(failed)?);
+        }
+        Ok(Paged { pool, options, chunks, shape })
+    }
+
+    fn operation(&self, draw: &mut Draw) -> Result<(), BenchError> {
+        let committed = self.pool.tx(|t| {
+            for page in self.shape.draw(draw) {
+                let chunk = self.chunks[page / CHUNK];
+                for (offset, seed) in change(draw) {
+                    let line = page % CHUNK * LINES + offset / RECORD_BYTES;
+                    let place = t.slice_part_mut(chunk, line as u64, 1)?;
+                    reference::pattern_of(&mut place[0].bytes, seed);
+                }
+            }
+            Ok(())
+        });
+        committed.map_err(failed)
+    }
+
+    fn sum(&self) -> Result<u64, BenchError> {
+        let sum = self.pool.read(|r| {
+            let (mut sum, mut bytes) = (0u64, Vec::new());
+            for page in 0..PAGES {
+                let lines = &r.slice(self.chunks[page / CHUNK])?[page % CHUNK * LINES..][..LINES];
+                bytes.clear();
+                lines.iter().for_each(|line| bytes.extend_from_slice(&line.bytes));
+                sum = sum.wrapping_add(reference::checksum_of(&bytes) ^ page as u64);
+            }
+            Ok(sum)
+        });
+        sum.map_err(failed)
+    }
+}
+
+impl Work for Paged {
+    fn about(&self) -> String {
+        about(&self.pool, &self.options)
+    }
+
+    fn run(&mut self, seed: u64, count: u64) -> Result<Ran, BenchError> {
+        let mut draw = Draw::new(seed);
+        let ran = serve::timed(|| (0..count).try_for_each(|_| self.operation(&mut draw)))?;
+        Ok(Ran { checksum: serve::checksum(self.sum()?), ..ran })
+    }
+
+    fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
+        let mut draw = Draw::new(STEP_SEED);
+        (0..3).try_for_each(|_| self.operation(&mut draw))?;
+        stop();
+        stop();
+        self.operation(&mut draw)?;
+        stop();
+        Ok(1)
+    }
+}
