@@ -95,8 +95,13 @@ impl<T: Persist> AppendLog<T> {
     /// [`crate::Error::Full`], [`crate::Error::Section`].
     pub fn create_in(t: &mut Tx<'_>, section: u16) -> Result<Self> {
         const { assert!(size_of::<T>() > 0) };
-        let root =
-            AppendLogRoot { end: 0, start: 0, section: u64::from(section), first: PPtr::NULL, last: PPtr::NULL };
+        let root = AppendLogRoot {
+            end: 0,
+            start: 0,
+            section: u64::from(section),
+            first: PPtr::NULL,
+            last: PPtr::NULL,
+        };
         Ok(AppendLog { root: t.alloc_in(section, root)? })
     }
 
@@ -194,7 +199,8 @@ impl<T: Persist> AppendLog<T> {
                     continue;
                 }
                 let whole = view.slice(chunk.items)?;
-                let (first, last) = (number.saturating_sub(chunk.from), end.min(root.end).saturating_sub(chunk.from));
+                let (first, last) =
+                    (number.saturating_sub(chunk.from), end.min(root.end).saturating_sub(chunk.from));
                 return Ok(whole.get(first as usize..last as usize));
             }
             Ok(None)

@@ -222,7 +222,12 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
 
     /// The link that leads to a key's node, or to nothing.
     #[inline]
-    fn find<W: View>(&self, view: &W, root: &HashMapRoot<K, V>, key: &K) -> Result<(Link<K, V>, PPtr<HashNode<K, V>>)> {
+    fn find<W: View>(
+        &self,
+        view: &W,
+        root: &HashMapRoot<K, V>,
+        key: &K,
+    ) -> Result<(Link<K, V>, PPtr<HashNode<K, V>>)> {
         let mut link = root.link(view, root.bucket(key.hashed(root.seed)))?;
         for _ in 0..=root.len {
             let at = link.read(view)?;
@@ -342,7 +347,8 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
             let place = offset_of!(HashMapRoot<K, V>, directories) + at * 8;
             *t.part_mut(self.root, place)? = directory;
         }
-        let segment = t.alloc_in(section, HashSegment { buckets: [PPtr::<HashNode<K, V>>::NULL; BUCKETS as usize] })?;
+        let segment =
+            t.alloc_in(section, HashSegment { buckets: [PPtr::<HashNode<K, V>>::NULL; BUCKETS as usize] })?;
         *t.part_mut(directory, (number % SEGMENTS) as usize * 8)? = segment;
         Ok(())
     }
@@ -424,7 +430,10 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
     /// # Errors
     ///
     /// As [`View::get`].
-    pub fn iter<'v, W: View>(&self, view: &'v W) -> Result<impl Iterator<Item = Result<(&'v K, &'v V)>> + use<'v, W, K, V>> {
+    pub fn iter<'v, W: View>(
+        &self,
+        view: &'v W,
+    ) -> Result<impl Iterator<Item = Result<(&'v K, &'v V)>> + use<'v, W, K, V>> {
         let root = view.get(self.root)?;
         let (mut bucket, mut at, mut left) = (0, PPtr::<HashNode<K, V>>::NULL, root.len);
         let mut step = move || {
@@ -459,7 +468,8 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         for bucket in 0..root.buckets {
             let mut at = root.link(t, bucket)?.read(t)?;
             while !at.is_null() {
-                left = left.checked_sub(1).ok_or_else(|| damaged("a hash map has more nodes than entries"))?;
+                left =
+                    left.checked_sub(1).ok_or_else(|| damaged("a hash map has more nodes than entries"))?;
                 let next = t.get(at)?.next;
                 t.free(at)?;
                 at = next;
@@ -483,4 +493,5 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
     }
 }
 
-const _: () = assert!(offset_of!(HashMapRoot<u64, u64>, buckets) == offset_of!(HashMapRoot<u64, u64>, len) + 8);
+const _: () =
+    assert!(offset_of!(HashMapRoot<u64, u64>, buckets) == offset_of!(HashMapRoot<u64, u64>, len) + 8);

@@ -7,8 +7,8 @@
 
 use std::cmp::Ordering;
 
-use crate::error::Result;
 use crate::Persist;
+use crate::error::Result;
 use crate::tx::Tx;
 use crate::view::View;
 

@@ -8,21 +8,21 @@
 //! Cost     nodes are lent by parts, and only words that changed are logged: layouts are such that an insert changes few
 //! Owner    a structure allocates in the section in which it was created; who works on it holds that section. Values that own
 //!          other objects are their user's to free
-//mod append_log;
+mod append_log;
 mod btree;
-//mod hashmap;
+mod hashmap;
 mod key;
-//mod queue;
-//mod rbtree;
-//mod skiplist;
+mod queue;
+mod rbtree;
+mod skiplist;
 
-//pub use append_log::{AppendLog, AppendLogRoot};
+pub use append_log::{AppendLog, AppendLogRoot};
 pub use btree::{BTree, BTreeRoot, Range, RangeBack};
-//pub use hashmap::{HashMap, HashMapRoot, Hashed};
+pub use hashmap::{HashMap, HashMapRoot, Hashed};
 pub use key::Key;
-//pub use queue::{Queue, QueueRoot};
-//pub use rbtree::{RbTree, RbTreeRoot};
-//pub use skiplist::{SkipList, SkipListRoot};
+pub use queue::{Queue, QueueRoot};
+pub use rbtree::{RbTree, RbTreeRoot};
+pub use skiplist::{SkipList, SkipListRoot};
 
 use crate::error::Error;
 

@@ -163,7 +163,8 @@ impl<T: Persist> Queue<T> {
         } else {
             *t.part_mut(root.last, offset_of!(QueueChunk<T>, next))? = chunk;
         }
-        *t.part_mut::<_, [u64; 2]>(self.root, offset_of!(QueueRoot<T>, first))? = [first.offset(), chunk.offset()];
+        *t.part_mut::<_, [u64; 2]>(self.root, offset_of!(QueueRoot<T>, first))? =
+            [first.offset(), chunk.offset()];
         Ok(())
     }
 
@@ -194,7 +195,8 @@ impl<T: Persist> Queue<T> {
             let next = t.get(first)?.next;
             let last = if next.is_null() { PPtr::NULL } else { root.last };
             t.free(first)?;
-            *t.part_mut::<_, [u64; 2]>(self.root, offset_of!(QueueRoot<T>, first))? = [next.offset(), last.offset()];
+            *t.part_mut::<_, [u64; 2]>(self.root, offset_of!(QueueRoot<T>, first))? =
+                [next.offset(), last.offset()];
         }
         *t.part_mut(self.root, offset_of!(QueueRoot<T>, popped))? = popped;
         Ok(Some(item))
@@ -205,7 +207,10 @@ impl<T: Persist> Queue<T> {
     /// # Errors
     ///
     /// As [`View::get`].
-    pub fn iter<'v, W: View>(&self, view: &'v W) -> Result<impl Iterator<Item = Result<&'v T>> + use<'v, W, T>> {
+    pub fn iter<'v, W: View>(
+        &self,
+        view: &'v W,
+    ) -> Result<impl Iterator<Item = Result<&'v T>> + use<'v, W, T>> {
         let root = view.get(self.root)?;
         root.len()?;
         let (mut number, mut chunk) = (root.popped, root.first);

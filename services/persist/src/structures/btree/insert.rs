@@ -10,8 +10,8 @@ use std::mem::{offset_of, replace};
 
 use super::node::{BTreeInner, BTreeLeaf, KEYS, Order, SLOTS};
 use super::{BTree, BTreeRoot, LEVELS_MAX, Path};
-use crate::error::{Error, Result};
 use crate::Persist;
+use crate::error::{Error, Result};
 use crate::ptr::PPtr;
 use crate::structures::Key;
 use crate::tx::Tx;

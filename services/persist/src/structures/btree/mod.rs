@@ -11,8 +11,8 @@ use std::fmt;
 use std::mem::offset_of;
 
 use super::{Key, damaged};
-use crate::error::Result;
 use crate::Persist;
+use crate::error::Result;
 use crate::ptr::PPtr;
 use crate::tx::Tx;
 use crate::view::View;
@@ -154,8 +154,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
     ///
     /// [`crate::Error::Full`], [`crate::Error::Section`].
     pub fn create_in(t: &mut Tx<'_>, section: u16) -> Result<Self> {
-        let root =
-            BTreeRoot { top: 0, height: 0, len: 0, section: u64::from(section), first: PPtr::NULL };
+        let root = BTreeRoot { top: 0, height: 0, len: 0, section: u64::from(section), first: PPtr::NULL };
         Ok(BTree { root: t.alloc_in(section, root)? })
     }
 

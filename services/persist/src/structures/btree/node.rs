@@ -8,8 +8,8 @@
 //! Source   the permutation word is Masstree's (Mao, Kohler, Morris 2012, §4.6.2)
 
 use super::super::{damaged, key};
-use crate::error::Result;
 use crate::Persist;
+use crate::error::Result;
 use crate::ptr::PPtr;
 use crate::structures::Key;
 use crate::view::View;

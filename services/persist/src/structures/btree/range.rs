@@ -10,8 +10,8 @@ use std::ops::{Bound, RangeBounds};
 
 use super::node::{BTreeInner, BTreeLeaf, Order};
 use super::{BTree, Path};
-use crate::error::Result;
 use crate::Persist;
+use crate::error::Result;
 use crate::ptr::PPtr;
 use crate::structures::{Key, damaged};
 use crate::view::View;

@@ -10,8 +10,8 @@ use std::mem::offset_of;
 
 use super::node::{BTreeInner, BTreeLeaf, INNER_LOW, KEYS, LEAF_JOIN, LEAF_LOW, SLOTS};
 use super::{BTree, BTreeRoot, Path};
-use crate::error::Result;
 use crate::Persist;
+use crate::error::Result;
 use crate::ptr::PPtr;
 use crate::structures::{Key, damaged};
 use crate::tx::Tx;

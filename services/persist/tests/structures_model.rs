@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Structures against those of the standard library: random operations, in transactions of several, some of which abort, with the
+//! pool closed and opened in between.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use memlift_persist::structures::{AppendLog, BTree, HashMap, Queue, RbTree, SkipList};
+use memlift_persist::{Domain, Error, Options, PPtr, Persist, Pool, Reader, Tx};
+use proptest::prelude::*;
+
+type Value = [u64; 3];
+
+fn options() -> Options {
+    Options {
+        heap_bytes: 1 << 20,
+        max_bytes: 256 << 20,
+        lane_bytes: 4 << 20,
+        domain: Domain::Lines,
+        ..Options::default()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Insert(u64, u64),
+    Change(u64, u64),
+    Remove(u64),
+    Clear,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Commit(Vec<Step>),
+    Abort(Vec<Step>),
+    Reopen,
+}
+
+fn acts(keys: u64, most: usize) -> impl Strategy<Value = Vec<Act>> {
+    let step = prop_oneof![
+        60 => (0..keys, any::<u64>()).prop_map(|(key, value)| Step::Insert(key, value)),
+        5 => (0..keys, any::<u64>()).prop_map(|(key, value)| Step::Change(key, value)),
+        40 => (0..keys).prop_map(Step::Remove),
+    ];
+    // Runs that grow and runs that shrink, so that nodes split and join.
+    let growing =
+        proptest::collection::vec((0..keys, any::<u64>()).prop_map(|(k, v)| Step::Insert(k, v)), 1..most);
+    let shrinking = proptest::collection::vec((0..keys).prop_map(Step::Remove), 1..most);
+    let steps = || proptest::collection::vec(step.clone(), 1..40);
+    let act = prop_oneof![
+        10 => steps().prop_map(Act::Commit),
+        6 => growing.prop_map(Act::Commit),
+        6 => shrinking.prop_map(Act::Commit),
+        4 => steps().prop_map(Act::Abort),
+        1 => Just(Act::Commit(vec![Step::Clear])),
+        2 => Just(Act::Reopen),
+    ];
+    proptest::collection::vec(act, 1..30)
+}
+
+/// A map under test.
+trait Map: Copy + Sized {
+    type Root: Persist;
+    fn create(t: &mut Tx<'_>) -> Result<Self, Error>;
+    fn open(root: PPtr<Self::Root>) -> Self;
+    fn pointer(&self) -> PPtr<Self::Root>;
+    fn insert(&self, t: &mut Tx<'_>, key: u64, value: Value) -> Result<Option<Value>, Error>;
+    fn change(&self, t: &mut Tx<'_>, key: u64, value: Value) -> Result<bool, Error>;
+    fn remove(&self, t: &mut Tx<'_>, key: u64) -> Result<Option<Value>, Error>;
+    fn clear(&self, t: &mut Tx<'_>) -> Result<(), Error>;
+    fn destroy(self, t: &mut Tx<'_>) -> Result<(), Error>;
+    fn matches(&self, r: &Reader<'_>, model: &BTreeMap<u64, Value>) -> Result<(), Error>;
+}
+
+macro_rules! map {
+    ($name:ident, $root:ident, ($($reference:tt)?), $matches:expr) => {
+        impl Map for $name<u64, Value> {
+            type Root = memlift_persist::structures::$root<u64, Value>;
+            fn create(t: &mut Tx<'_>) -> Result<Self, Error> {
+                $name::create(t)
+            }
+            fn open(root: PPtr<Self::Root>) -> Self {
+                $name::open(root)
+            }
+            fn pointer(&self) -> PPtr<Self::Root> {
+                $name::pointer(self)
+            }
+            fn insert(&self, t: &mut Tx<'_>, key: u64, value: Value) -> Result<Option<Value>, Error> {
+                $name::insert(self, t, $($reference)? key, value)
+            }
+            fn change(&self, t: &mut Tx<'_>, key: u64, value: Value) -> Result<bool, Error> {
+                Ok($name::get_mut(self, t, &key)?.map(|place| *place = value).is_some())
+            }
+            fn remove(&self, t: &mut Tx<'_>, key: u64) -> Result<Option<Value>, Error> {
+                $name::remove(self, t, &key)
+            }
+            fn clear(&self, t: &mut Tx<'_>) -> Result<(), Error> {
+                $name::clear(self, t)
+            }
+            fn destroy(self, t: &mut Tx<'_>) -> Result<(), Error> {
+                $name::destroy(self, t)
+            }
+            fn matches(&self, r: &Reader<'_>, model: &BTreeMap<u64, Value>) -> Result<(), Error> {
+                assert_eq!(self.len(r)?, model.len() as u64);
+                assert_eq!(self.is_empty(r)?, model.is_empty());
+                for key in (0..40).chain(model.keys().copied()) {
+                    assert_eq!(self.get(r, &key)?, model.get(&key), "{key}");
+                }
+                let check: fn(&Self, &Reader<'_>, &BTreeMap<u64, Value>) -> Result<(), Error> = $matches;
+                check(self, r, model)
+            }
+        }
+    };
+}
+
+fn owned<'a>(
+    entries: impl Iterator<Item = Result<(&'a u64, &'a Value), Error>>,
+) -> Result<Vec<(u64, Value)>, Error> {
+    entries.map(|entry| entry.map(|(key, value)| (*key, *value))).collect()
+}
+
+fn pairs<'a>(entries: impl Iterator<Item = (&'a u64, &'a Value)>) -> Vec<(u64, Value)> {
+    entries.map(|(key, value)| (*key, *value)).collect()
+}
+
+map!(BTree, BTreeRoot, (&), |tree, r, model| {
+    assert_eq!(owned(tree.iter(r)?)?, pairs(model.iter()));
+    assert_eq!(owned(tree.iter_back(r)?)?, pairs(model.iter().rev()));
+    assert_eq!(tree.first(r)?, model.first_key_value());
+    assert_eq!(tree.last(r)?, model.last_key_value());
+    for (from, to) in [(0, 0), (3, 17), (5, 1000), (20, 21), (999, 5000)] {
+        assert_eq!(owned(tree.range(r, &from..&to)?)?, pairs(model.range(from..to)));
+        assert_eq!(owned(tree.range_back(r, &from..&to)?)?, pairs(model.range(from..to).rev()));
+        assert_eq!(owned(tree.range(r, &from..=&to)?)?, pairs(model.range(from..=to)));
+        assert_eq!(owned(tree.range_back(r, &from..=&to)?)?, pairs(model.range(from..=to).rev()));
+        let after = (Bound::Excluded(&from), Bound::Unbounded);
+        let after_model = (Bound::Excluded(from), Bound::Unbounded);
+        assert_eq!(owned(tree.range(r, after)?)?, pairs(model.range(after_model)));
+        assert_eq!(owned(tree.range_back(r, after)?)?, pairs(model.range(after_model).rev()));
+    }
+    Ok(())
+});
+
+map!(RbTree, RbTreeRoot, (), |tree, r, model| {
+    tree.check(r)?;
+    assert_eq!(owned(tree.iter(r)?)?, pairs(model.iter()));
+    assert_eq!(owned(tree.iter_back(r)?)?, pairs(model.iter().rev()));
+    for at in [0, 7, 20, 500] {
+        let (included, excluded) = (Bound::Included(at), Bound::Excluded(at));
+        assert_eq!(
+            owned(tree.from(r, included.as_ref())?)?,
+            pairs(model.range((included, Bound::Unbounded)))
+        );
+        assert_eq!(
+            owned(tree.from(r, excluded.as_ref())?)?,
+            pairs(model.range((excluded, Bound::Unbounded)))
+        );
+        let down = model.range((Bound::Unbounded, included)).rev();
+        assert_eq!(owned(tree.from_back(r, included.as_ref())?)?, pairs(down));
+        let down = model.range((Bound::Unbounded, excluded)).rev();
+        assert_eq!(owned(tree.from_back(r, excluded.as_ref())?)?, pairs(down));
+    }
+    Ok(())
+});
+
+map!(SkipList, SkipListRoot, (), |list, r, model| {
+    assert_eq!(owned(list.iter(r)?)?, pairs(model.iter()));
+    assert_eq!(list.last(r)?, model.last_key_value());
+    for at in [0, 7, 20, 500] {
+        let (included, excluded) = (Bound::Included(at), Bound::Excluded(at));
+        assert_eq!(
+            owned(list.from(r, included.as_ref())?)?,
+            pairs(model.range((included, Bound::Unbounded)))
+        );
+        assert_eq!(
+            owned(list.from(r, excluded.as_ref())?)?,
+            pairs(model.range((excluded, Bound::Unbounded)))
+        );
+        assert_eq!(list.before(r, &at)?, model.range(..at).next_back());
+    }
+    Ok(())
+});
+
+map!(HashMap, HashMapRoot, (), |map, r, model| {
+    let mut all = owned(map.iter(r)?)?;
+    all.sort_unstable();
+    assert_eq!(all, pairs(model.iter()));
+    Ok(())
+});
+
+fn apply<M: Map>(map: M, t: &mut Tx<'_>, step: Step, model: &mut BTreeMap<u64, Value>) -> Result<(), Error> {
+    match step {
+        Step::Insert(key, value) => {
+            assert_eq!(map.insert(t, key, [value; 3])?, model.insert(key, [value; 3]))
+        }
+        Step::Change(key, value) => {
+            let there = model.get_mut(&key).map(|place| *place = [value, 1, 2]).is_some();
+            assert_eq!(map.change(t, key, [value, 1, 2])?, there);
+        }
+        Step::Remove(key) => assert_eq!(map.remove(t, key)?, model.remove(&key)),
+        Step::Clear => {
+            map.clear(t)?;
+            model.clear();
+        }
+    }
+    Ok(())
+}
+
+fn run<M: Map>(acts: &[Act]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("map.pool");
+    let mut pool = Pool::create(&path, &options()).expect("created");
+    let mut map = pool
+        .tx(|t| {
+            let map = M::create(t)?;
+            t.set_root(map.pointer())?;
+            Ok::<_, Error>(map)
+        })
+        .expect("made");
+    let mut model = BTreeMap::new();
+    for act in acts {
+        match act {
+            Act::Commit(steps) => pool
+                .tx(|t| steps.iter().try_for_each(|step| apply(map, t, *step, &mut model)))
+                .expect("committed"),
+            Act::Abort(steps) => {
+                let mut gone = model.clone();
+                let outcome = pool.tx(|t| {
+                    steps.iter().try_for_each(|step| apply(map, t, *step, &mut gone))?;
+                    Err::<(), _>(Tx::aborted("on purpose"))
+                });
+                assert!(matches!(outcome, Err(Error::Aborted(_))));
+            }
+            Act::Reopen => {
+                pool.close().expect("closed");
+                pool = Pool::open(&path, &options()).expect("opened");
+                map = M::open(pool.read(|r| memlift_persist::View::root(r)).expect("read").expect("there"));
+            }
+        }
+        pool.read(|r| map.matches(r, &model)).expect("read");
+    }
+}
+
+/// What was put in and taken out again leaves nothing behind, however often.
+fn leaves_nothing<M: Map>() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(folder.path().join("map.pool"), &options()).expect("created");
+    let mut usage = None;
+    for round in 0..12u64 {
+        let map = pool.tx(M::create).expect("made");
+        for keys in (0..3000u64).collect::<Vec<_>>().chunks(100) {
+            pool.tx(|t| {
+                keys.iter().try_for_each(|key| map.insert(t, key * 7919 % 3001, [*key; 3]).map(drop))
+            })
+            .expect("put in");
+        }
+        if round % 3 == 2 {
+            pool.tx(|t| map.clear(t)).expect("cleared");
+        } else {
+            for keys in (0..3001u64).collect::<Vec<_>>().chunks(100) {
+                pool.tx(|t| keys.iter().try_for_each(|key| map.remove(t, key * 4099 % 3001).map(drop)))
+                    .expect("taken out");
+            }
+            pool.read(|r| map.matches(r, &BTreeMap::new())).expect("empty");
+        }
+        pool.tx(|t| map.destroy(t)).expect("given back");
+        let now = pool.usage();
+        assert_eq!(*usage.get_or_insert(now), now, "round {round}");
+    }
+}
+
+macro_rules! maps {
+    ($($name:ident: $map:ident, $leaves:ident;)*) => {
+        proptest! {
+            #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+            $(
+                #[test]
+                fn $name((keys, acts) in prop_oneof![Just(30u64), Just(3000u64)].prop_flat_map(|keys| (Just(keys), acts(keys, 600)))) {
+                    let _ = keys;
+                    run::<$map<u64, Value>>(&acts);
+                }
+            )*
+        }
+        $(
+            #[test]
+            fn $leaves() {
+                leaves_nothing::<$map<u64, Value>>();
+            }
+        )*
+    };
+}
+
+maps! {
+    btree_is_a_sorted_map: BTree, a_btree_leaves_nothing_behind;
+    rbtree_is_a_sorted_map: RbTree, an_rbtree_leaves_nothing_behind;
+    skiplist_is_a_sorted_map: SkipList, a_skiplist_leaves_nothing_behind;
+    hashmap_is_a_map: HashMap, a_hashmap_leaves_nothing_behind;
+}
+
+#[derive(Clone, Debug)]
+enum Line {
+    Push(Vec<u64>),
+    Pop(usize),
+    Abort(Vec<u64>, usize),
+    Reopen,
+}
+
+fn lines() -> impl Strategy<Value = Vec<Line>> {
+    let items = || proptest::collection::vec(any::<u64>(), 0..120);
+    let line = prop_oneof![
+        5 => items().prop_map(Line::Push),
+        5 => (0usize..150).prop_map(Line::Pop),
+        2 => (items(), 0usize..150).prop_map(|(items, pops)| Line::Abort(items, pops)),
+        1 => Just(Line::Reopen),
+    ];
+    proptest::collection::vec(line, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_queue_is_a_queue(lines in lines()) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("queue.pool");
+        let mut pool = Pool::create(&path, &options()).expect("created");
+        let mut queue: Queue<u64> = pool.tx(|t| {
+            let queue = Queue::create(t)?;
+            t.set_root(queue.pointer())?;
+            Ok::<_, Error>(queue)
+        }).expect("made");
+        let mut model = VecDeque::new();
+        for line in lines {
+            match line {
+                Line::Push(items) => {
+                    pool.tx(|t| items.iter().try_for_each(|item| queue.push(t, *item))).expect("pushed");
+                    model.extend(items);
+                }
+                Line::Pop(count) => {
+                    let out = pool
+                        .tx(|t| (0..count).map(|_| queue.pop(t)).collect::<Result<Vec<_>, Error>>())
+                        .expect("popped");
+                    let expected: Vec<_> = (0..count).map(|_| model.pop_front()).collect();
+                    prop_assert_eq!(out, expected);
+                }
+                Line::Abort(items, pops) => {
+                    let outcome = pool.tx(|t| {
+                        items.iter().try_for_each(|item| queue.push(t, *item))?;
+                        for _ in 0..pops {
+                            queue.pop(t)?;
+                        }
+                        Err::<(), _>(Tx::aborted("on purpose"))
+                    });
+                    prop_assert!(matches!(outcome, Err(Error::Aborted(_))));
+                }
+                Line::Reopen => {
+                    pool.close().expect("closed");
+                    pool = Pool::open(&path, &options()).expect("opened");
+                    queue = Queue::open(pool.read(|r| memlift_persist::View::root(r)).expect("read").expect("there"));
+                }
+            }
+            pool.read(|r| {
+                assert_eq!(queue.len(r)?, model.len() as u64);
+                assert_eq!(queue.peek(r)?, model.front());
+                assert_eq!(queue.iter(r)?.map(|item| item.copied()).collect::<Result<VecDeque<_>, _>>()?, model);
+                Ok::<_, Error>(())
+            }).expect("read");
+        }
+    }
+
+    #[test]
+    fn a_log_is_what_was_appended(lines in lines()) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log.pool");
+        let mut pool = Pool::create(&path, &options()).expect("created");
+        let mut log: AppendLog<u64> = pool.tx(|t| {
+            let log = AppendLog::create(t)?;
+            t.set_root(log.pointer())?;
+            Ok::<_, Error>(log)
+        }).expect("made");
+        let (mut model, mut start) = (Vec::new(), 0usize);
+        for line in lines {
+            match line {
+                Line::Push(items) => {
+                    let items = items.repeat(7);
+                    let at = pool.tx(|t| log.append(t, &items)).expect("appended");
+                    prop_assert_eq!(at, model.len() as u64);
+                    model.extend(items);
+                }
+                Line::Pop(count) => {
+                    start = (start + count * 5).min(model.len());
+                    pool.tx(|t| log.trim(t, start as u64)).expect("trimmed");
+                }
+                Line::Abort(items, pops) => {
+                    let outcome = pool.tx(|t| {
+                        log.append(t, &items)?;
+                        log.trim(t, (start + pops) as u64)?;
+                        Err::<(), _>(Tx::aborted("on purpose"))
+                    });
+                    prop_assert!(matches!(outcome, Err(Error::Aborted(_))));
+                }
+                Line::Reopen => {
+                    pool.close().expect("closed");
+                    pool = Pool::open(&path, &options()).expect("opened");
+                    log = AppendLog::open(pool.read(|r| memlift_persist::View::root(r)).expect("read").expect("there"));
+                }
+            }
+            pool.read(|r| {
+                assert_eq!(log.numbers(r)?, start as u64..model.len() as u64);
+                let from = start + (model.len() - start) / 2;
+                for number in [0, start, from, model.len().saturating_sub(1), model.len()] {
+                    let expected = (number >= start).then(|| model.get(number)).flatten();
+                    assert_eq!(log.get(r, number as u64)?, expected, "{number}");
+                }
+                for number in [start, from] {
+                    let items = log.iter(r, number as u64)?.map(|item| item.copied());
+                    assert_eq!(items.collect::<Result<Vec<_>, _>>()?, model[number..]);
+                }
+                Ok::<_, Error>(())
+            }).expect("read");
+        }
+    }
+}
+
+#[test]
+fn a_queue_and_a_log_leave_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(folder.path().join("both.pool"), &options()).expect("created");
+    let mut usage = None;
+    for round in 0..20u64 {
+        let (queue, log) =
+            pool.tx(|t| Ok::<_, Error>((Queue::create(t)?, AppendLog::create(t)?))).expect("made");
+        for chunk in 0..40u64 {
+            pool.tx(|t| {
+                (0..100).try_for_each(|item| queue.push(t, chunk * 100 + item))?;
+                log.append(t, &[chunk; 2500]).map(drop)
+            })
+            .expect("put in");
+        }
+        for chunk in 0..40 {
+            pool.tx(|t| {
+                for _ in 0..100 {
+                    assert!(queue.pop(t)?.is_some());
+                }
+                log.trim(t, chunk * 2500)
+            })
+            .expect("taken out");
+        }
+        pool.tx(|t| {
+            assert_eq!(queue.pop(t)?, None);
+            queue.destroy(t)?;
+            log.destroy(t)
+        })
+        .expect("given back");
+        let now = pool.usage();
+        assert_eq!(*usage.get_or_insert(now), now, "round {round}");
+    }
+}
+
+#[test]
+fn keys_in_order_fill_their_leaves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(folder.path().join("full.pool"), &options()).expect("created");
+    let tree: BTree<u64, Value> = pool.tx(BTree::create).expect("made");
+    let before = pool.usage();
+    for keys in (0..20_000u64).collect::<Vec<_>>().chunks(500) {
+        pool.tx(|t| keys.iter().try_for_each(|key| tree.insert(t, key, [*key; 3]).map(drop)))
+            .expect("put in");
+    }
+    let bytes = (before.1 + pool.usage().0 - before.0 - pool.usage().1) as f64;
+    assert!(bytes < 20_000.0 * 32.0 * 1.25, "{bytes} bytes for {} of data", 20_000 * 32);
+}
+
+#[test]
+fn structures_stay_in_their_section() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(folder.path().join("apart.pool"), &Options { sections: 3, ..options() })
+        .expect("created");
+    let how = |sections| memlift_persist::TxOptions { sections: Some(sections), ..Default::default() };
+    let tree: BTree<u64, Value> = pool.tx_with(how(&[2]), BTree::create).expect("made");
+    pool.tx_with(how(&[1, 2]), |t| (0..100).try_for_each(|key| tree.insert(t, &key, [key; 3]).map(drop)))
+        .expect("put in");
+    let found = pool.read_in(&[2], |r| {
+        tree.iter(r)?.map(|entry| entry.map(|(key, _)| *key)).collect::<Result<Vec<_>, _>>()
+    });
+    assert_eq!(found.expect("all of it is in section 2"), (0..100).collect::<Vec<_>>());
+    assert!(matches!(pool.read_in(&[1], |r| tree.len(r)), Err(Error::Section { .. })));
+}
