@@ -375,7 +375,10 @@ fn heap(
 ) -> Result<()> {
     let types = catalog(snapshot, findings)?;
     let words = directory_words(snapshot, &header)?;
-    let (directory, odd) = directory::judge(&words, &header, &types);
+    let (mut directory, mut odd) = directory::judge(&words, &header, &types);
+    if pointers {
+        objects::resolve(snapshot, &mut directory, &mut odd, &types)?;
+    }
     let home = snapshot.home()?;
     let in_file = |offset: u64| home.place(offset);
     for one in odd {

@@ -15,7 +15,7 @@ use std::path::Path;
 use crate::catalog::Catalog;
 use crate::check::directory::judge;
 use crate::check::home::Home;
-use crate::check::objects::Heap;
+use crate::check::objects::{Heap, resolve};
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
 use crate::check::{self, Part, Report, directory_words, lanes};
@@ -292,7 +292,8 @@ impl Mend {
         let home = Home::of(&self.medium, &self.header)?;
         let types = Types::new(Catalog::read(&self.medium)?.records());
         let words = directory_words(&snapshot, &self.header)?;
-        let (directory, odd) = judge(&words, &self.header, &types);
+        let (mut directory, mut odd) = judge(&words, &self.header, &types);
+        resolve(&snapshot, &mut directory, &mut odd, &types)?;
         for one in odd {
             let offset = Entry::offset(one.slab);
             self.change(Part::Directory, home.place(offset), one.what);

@@ -75,7 +75,7 @@ fn objects_are_decoded_by_the_catalog() {
         assert_eq!(at, [nodes[3].clone()]);
     }
     let wrong = dump(&path, &Filter { name: Some("Nobody".to_owned()), offset: None }, |_| true);
-    assert!(matches!(wrong, Err(Error::Argument { what }) if what.contains("it has: Node")), "names what there is");
+    assert!(matches!(wrong, Err(Error::Argument { what }) if what.contains("it has: [u8], Node, Large")));
     let mut seen = 0;
     dump(&path, &Filter::default(), |_| {
         seen += 1;
@@ -104,8 +104,7 @@ fn conversion_keeps_every_object_where_it_is() {
             assert!(converted.replayed > 0);
             let report = check(&made).expect("checked");
             assert!(report.sound(), "{source:?} → {target:?}: {:?}", report.findings);
-            let (before, after) =
-                (objects(&copy, &Filter::default()), objects(&made, &Filter::default()));
+            let (before, after) = (objects(&copy, &Filter::default()), objects(&made, &Filter::default()));
             assert_eq!(before, after, "{source:?} → {target:?}");
             let pool = open(&made);
             assert_eq!((pool.mechanism(), pool.header().sections), (target, 4));
@@ -180,6 +179,13 @@ fn pointers_to_what_was_freed_are_notes() {
     assert!(report.sound(), "a program's mistake is no damage");
     let notes: Vec<&str> =
         report.findings.iter().filter(|one| one.level == Level::Note).map(|one| one.what.as_str()).collect();
-    assert!(notes.iter().any(|one| one.contains("Node.other[0] points to a Node") && one.contains("which is free")));
-    assert!(notes.iter().any(|one| one.contains("Node.other[1] points to a Node at 0xdead0000")), "{notes:?}");
+    assert!(
+        notes
+            .iter()
+            .any(|one| one.contains("Node.other[0] points to a Node") && one.contains("which is free"))
+    );
+    assert!(
+        notes.iter().any(|one| one.contains("Node.other[1] points to a Node at 0xdead0000")),
+        "{notes:?}"
+    );
 }

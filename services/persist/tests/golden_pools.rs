@@ -87,8 +87,14 @@ fn pools_of_earlier_releases_open_and_have_everything() {
             std::fs::write(&path, unpacked(&text)).expect("written");
             let report = check::check(&path).expect("checked");
             assert!(report.sound(), "{mechanism:?} {state}: {:?}", report.findings);
-            assert_eq!(report.waiting.0 > 0, state == "waiting", "{mechanism:?} {state}: {:?}", report.waiting);
-            let pool = Pool::open(&path, &Options { max_bytes: 1 << 20, ..Options::default() }).expect("opened");
+            assert_eq!(
+                report.waiting.0 > 0,
+                state == "waiting",
+                "{mechanism:?} {state}: {:?}",
+                report.waiting
+            );
+            let pool =
+                Pool::open(&path, &Options { max_bytes: 1 << 20, ..Options::default() }).expect("opened");
             assert_eq!(pool.mechanism(), mechanism);
             assert_eq!(sample::keys(&pool).expect("read"), sample::all(), "{mechanism:?} {state}");
             pool.close().expect("closed");

@@ -21,6 +21,8 @@ pub(crate) struct Odd {
     pub slab: u64,
     /// What it should be.
     pub proposed: Words,
+    /// Other things that one flipped bit makes of it: `objects::resolve` chooses.
+    pub candidates: Vec<Entry>,
     pub what: String,
 }
 
@@ -65,7 +67,7 @@ impl Judge<'_> {
         let found = self.words[slab];
         let (was, is) = (describe(Entry::from_words(found), self.types), describe(proposed, self.types));
         let what = format!("slab {slab} is \"{was}\" in the directory: {why}; taken as \"{is}\"");
-        self.odd.push(Odd { slab: slab as u64, proposed: proposed.words(), what });
+        self.odd.push(Odd { slab: slab as u64, proposed: proposed.words(), candidates: Vec::new(), what });
         self.sane[slab] = proposed;
         self.claimed[slab] = true;
     }
@@ -194,10 +196,10 @@ impl Judge<'_> {
         self.slots_form(words).is_some()
     }
 
-    /// What one flipped bit makes of an entry, if that is one thing.
-    fn nearest(&self, slab: usize) -> Option<Entry> {
+    /// What one flipped bit makes of an entry.
+    fn nearest(&self, slab: usize) -> Vec<Entry> {
         let words = self.words[slab];
-        let mut found = None;
+        let mut found = Vec::new();
         for bit in 0..128 {
             let mut other = words;
             other[bit / 64] ^= 1 << (bit % 64);
@@ -206,10 +208,9 @@ impl Judge<'_> {
             });
             if other == [0; 2] || self.slots_form(other) == Some(true) || run.is_some() {
                 let entry = Entry::from_words(other);
-                if found.is_some_and(|one| one != entry) {
-                    return None;
+                if !found.contains(&entry) {
+                    found.push(entry);
                 }
-                found = Some(entry);
             }
         }
         found
@@ -227,22 +228,23 @@ impl Judge<'_> {
                 Some(false) if self.types.is_empty() => continue,
                 _ => {}
             }
-            match (self.nearest(slab), known) {
-                (Some(entry), _) => {
-                    self.propose(slab, entry, "that fits nothing, and one bit makes it fit");
+            let nearest = self.nearest(slab);
+            match (nearest.as_slice(), known) {
+                ([entry], _) => {
+                    self.propose(slab, *entry, "that fits nothing, and one bit makes it fit");
                     if entry.state == Entry::RUN {
                         self.claim(slab, entry.run);
                     }
                 }
                 // A type that the catalog lost.
-                (None, Some(_)) => {}
-                (None, None) => {
-                    let bytes = SLAB_BYTES;
-                    self.propose(
-                        slab,
-                        Entry::default(),
-                        &format!("that is impossible, and what was in its {bytes} bytes cannot be told"),
-                    );
+                (_, Some(_)) => {}
+                (_, None) => {
+                    let why =
+                        format!("that is impossible, and what was in its {SLAB_BYTES} bytes cannot be told");
+                    self.propose(slab, Entry::default(), &why);
+                    if let Some(odd) = self.odd.last_mut() {
+                        odd.candidates = nearest;
+                    }
                 }
             }
         }

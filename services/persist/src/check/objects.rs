@@ -7,6 +7,7 @@
 //! Owner    a bit per slot is kept in memory, and another for those that were met
 //! Not here what it means: `check` reports, `repair` repairs
 
+use super::directory::{Odd, describe};
 use super::snapshot::Snapshot;
 use super::types::{Kind, Types};
 use crate::error::Result;
@@ -212,6 +213,43 @@ impl<'a> Heap<'a> {
         Ok(walk.reach)
     }
 }
+
+/// Where several entries are possible, takes the one with which the fewest pointers lead nowhere and the fewest objects are nobody's.
+pub(crate) fn resolve(
+    snapshot: &Snapshot,
+    directory: &mut Vec<Entry>,
+    odd: &mut [Odd],
+    types: &Types,
+) -> Result<()> {
+    for one in odd.iter_mut().filter(|one| one.candidates.len() > 1).take(RESOLVED) {
+        let mut scores = Vec::new();
+        for candidate in &one.candidates {
+            let mut tried = directory.clone();
+            tried[one.slab as usize] = *candidate;
+            let (heap, beyond) = Heap::new(snapshot, tried, types)?;
+            let reach = heap.reach(false)?;
+            let lost = heap.in_use().filter(|place| !reach.met(place)).count() as u64;
+            let bits = beyond.iter().map(|one| one.words.len() as u64).sum::<u64>();
+            scores.push((reach.dangling_count + lost + bits, *candidate));
+        }
+        scores.sort_by_key(|(score, _)| *score);
+        if let [(best, entry), (next, _), ..] = scores[..]
+            && best < next
+        {
+            directory[one.slab as usize] = entry;
+            one.proposed = entry.words();
+            one.what = format!(
+                "slab {} is impossible in the directory; with \"{}\" the pointers fit best: taken as that",
+                one.slab,
+                describe(entry, types)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// How many entries are tried out: each costs a few walks.
+const RESOLVED: usize = 8;
 
 struct Walk<'h> {
     heap: &'h Heap<'h>,

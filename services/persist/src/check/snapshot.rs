@@ -55,6 +55,9 @@ impl Snapshot {
 
     /// The same of a file that the caller has locked.
     pub fn look(file: File, path: &Path) -> Result<Snapshot> {
+        if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            return Err(Error::NotAPool);
+        }
         let medium = Medium::Mapped(Mapped::snapshot(file, path)?);
         let file_bytes = medium.len();
         if file_bytes < LANES_START {

@@ -85,17 +85,15 @@ impl Mapped {
                 by: "",
                 reason: String::new(),
             },
-            sync_maps: true,
+            sync_maps: false,
             pages: true,
             flush: true,
             writable,
             private: false,
         };
-        if length > 0 && mapped.map(0, length).is_err() {
-            mapped.sync_maps = false;
+        mapped.sync_maps = length > 0 && mapped.maps_sync();
+        if length > 0 {
             mapped.map(0, length).map_err(failed("map"))?;
-        } else if length == 0 {
-            mapped.sync_maps = false;
         }
         mapped.length.store(length, Ordering::Release);
         mapped.guarantee = detect::detect(&mapped.file, wanted, mapped.sync_maps);
@@ -113,6 +111,18 @@ impl Mapped {
             0 => Ok(mapped),
             length => mapped.map(0, length).map_err(|e| mapped.failed("map")(e.into())).map(|()| mapped),
         }
+    }
+
+    /// Whether the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: a mapping at a fixed one that
+    /// fails may leave a hole in the reservation, which another thread's mapping would take.
+    fn maps_sync(&self) -> bool {
+        // SAFETY: a fresh mapping overlaps nothing.
+        let tried = unsafe {
+            let kind = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+            rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ, kind, self.file.as_fd(), 0)
+        };
+        // SAFETY: the mapping was made above, and nothing refers to it.
+        tried.is_ok_and(|base| unsafe { rustix::mm::munmap(base, 4096) }.is_ok())
     }
 
     fn map(&self, from: u64, to: u64) -> Result<(), Errno> {
