@@ -25,9 +25,29 @@ fn text(bytes: usize) -> Vec<u8> {
     order.iter().flat_map(|&pick| words[pick as usize % words.len()].bytes()).take(bytes).collect()
 }
 
+/// Text, numbers, zeros, noise and what was there before, by turns: each asks for another search.
+fn patchwork(bytes: usize) -> Vec<u8> {
+    let (text, noise) = (text(30_000), noise(30_000, 5));
+    let numbers: Vec<u8> = (0..8192u32).flat_map(|n| (n * 7 + n * n % 301).to_le_bytes()).collect();
+    let mut message = Vec::new();
+    for round in 0.. {
+        for piece in
+            [&text[..], &numbers, &[0; 60_000], &noise, &text[7..20_007], &[7; 300], &numbers[..9_000]]
+        {
+            message.extend(piece);
+            if message.len() >= bytes {
+                message.truncate(bytes);
+                return message;
+            }
+        }
+        message.push(round as u8);
+    }
+    message
+}
+
 fn messages(bytes: usize) -> Vec<Vec<u8>> {
     let period: Vec<u8> = noise(300, 3).into_iter().cycle().take(bytes).collect();
-    vec![vec![0; bytes], vec![b'x'; bytes], noise(bytes, bytes as u64), text(bytes), period]
+    vec![vec![0; bytes], vec![b'x'; bytes], noise(bytes, bytes as u64), text(bytes), period, patchwork(bytes)]
 }
 
 #[test]
@@ -58,6 +78,28 @@ fn every_message_comes_back() {
                     let unpacked = unpacker.unpack(format, &packed[..used], &mut again).expect("valid");
                     assert_eq!((unpacked.read, unpacked.written), (used, bytes));
                     assert!(again == message, "{format:?} {effort:?} {bytes}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn repeats_at_the_very_start_come_back() {
+    let (mut packer, mut unpacker) = (Packer::new(), Unpacker::new());
+    let noise = noise(7000, 2);
+    for period in 1..=16 {
+        for run in 3..=70 {
+            let repeated: Vec<u8> = noise[..period].iter().copied().cycle().take(period + run).collect();
+            for rest in [100, 6900] {
+                let message = [&repeated[..], &noise[100..100 + rest]].concat();
+                for effort in [Effort::Fast, Effort::Default] {
+                    let mut packed = vec![0; bound(Format::Raw, message.len())];
+                    let used =
+                        packer.pack(Format::Raw, effort, &message, &mut packed).expect("bound is enough");
+                    let mut again = vec![0; message.len()];
+                    unpacker.unpack(Format::Raw, &packed[..used], &mut again).expect("valid");
+                    assert!(again == message, "{effort:?} {period} {run}");
                 }
             }
         }

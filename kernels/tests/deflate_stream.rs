@@ -16,6 +16,14 @@ impl Dice {
 fn message(dice: &mut Dice, bytes: usize) -> Vec<u8> {
     let mut message = Vec::with_capacity(bytes);
     while message.len() < bytes {
+        // Rarely something long: a run, whose tokens may wait, or numbers, which are searched in another way.
+        match dice.roll(600) {
+            0 => message.extend(std::iter::repeat_n(7, dice.roll(90_000))),
+            1 => {
+                message.extend((0..dice.roll(9000) as u32).flat_map(|n| (n * 7 + n * n % 301).to_le_bytes()))
+            }
+            _ => {}
+        }
         match dice.roll(4) {
             0 => message.extend((0..dice.roll(40)).map(|_| dice.roll(256) as u8).collect::<Vec<_>>()),
             1 => message.extend(b"<div class=\"page\">"),

@@ -33,6 +33,16 @@ impl Counts {
         self.index.fill(0);
         self.distance.fill(0);
     }
+
+    /// Counts the tokens of another part as well.
+    pub fn add(&mut self, other: &Counts) {
+        for (count, more) in self.index.iter_mut().zip(&other.index) {
+            *count += more;
+        }
+        for (count, more) in self.distance.iter_mut().zip(&other.distance) {
+            *count += more;
+        }
+    }
 }
 
 /// What is written for each index and each distance symbol.
@@ -163,10 +173,11 @@ impl Writer {
         Writer { fixed: fixed(), own: Table::new(), fast: has_avx2(isa) }
     }
 
-    /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can.
+    /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can. Without the
+    /// source, the tokens are known to be fewer than its bytes by far.
     pub fn write(
         &mut self,
-        source: &[u8],
+        source: Option<&[u8]>,
         tokens: &[u32],
         counts: &Counts,
         preset: &Preset,
@@ -195,10 +206,10 @@ impl Writer {
         }
 
         let (_, in_hand) = bits.rest();
-        let stored_bits = stored_bits(in_hand, source.len());
+        let stored_bits = source.map_or(usize::MAX, |source| stored_bits(in_hand, source.len()));
         // A code that was known before is only worth a thought where the header of another weighs.
         let (mut preset_bits, mut fixed_bits) = (usize::MAX, usize::MAX);
-        if source.len() <= KNOWN_CODE_BYTES {
+        if source.is_some_and(|source| source.len() <= KNOWN_CODE_BYTES) {
             preset_bits = 3 + preset.header.bits + preset.code.price(counts);
             fixed_bits = 3 + self.fixed.price(counts);
         }
@@ -206,7 +217,9 @@ impl Writer {
         if (in_hand as usize + cheapest).div_ceil(8) > bits.room() {
             return Err(Full);
         }
-        if cheapest == stored_bits {
+        if let Some(source) = source
+            && cheapest == stored_bits
+        {
             stored(source, last, bits);
         } else if cheapest == fixed_bits {
             bits.put(u64::from(last) | 1 << 1, 3);

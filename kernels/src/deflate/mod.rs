@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Flow    message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`]: tokens and their counts ──▶ [`block`]: the
+//! Flow    message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`], [`search`]: tokens and their counts ──▶ [`block`]: the
 //!         cheapest of stored, fixed and dynamic ──▶ [`bits`]; [`frame`] puts the format around it, [`checksum`] its
 //!         check value. `Effort::Small` of whole messages and all unpacking are libdeflate's.
 //! Order   what is written depends on the bytes, the effort and the pieces only, never on the instruction set.
@@ -32,14 +32,19 @@ mod direct;
 mod frame;
 mod header;
 mod huffman;
-#[expect(unsafe_code, reason = "reads wide and counts without bounds checks, after one check of the buffers")]
+#[expect(unsafe_code, reason = "starts the search after one check of the buffers")]
 mod matcher;
 #[expect(unsafe_code, reason = "calls libdeflate; a view of initialized memory as memory to write")]
 mod pack;
 mod preset;
 #[expect(unsafe_code, reason = "vector instructions")]
 mod same;
+#[expect(unsafe_code, reason = "reads wide and counts without bounds checks")]
+mod search;
 mod segment;
+#[expect(unsafe_code, reason = "the same memory as integers of several sizes")]
+mod slot;
+mod survey;
 #[expect(unsafe_code, reason = "a view of initialized memory as memory to write")]
 mod stream;
 #[expect(unsafe_code, reason = "calls libdeflate")]

@@ -19,7 +19,7 @@ use libdeflate_sys as sys;
 pub enum Effort {
     /// As fast as it goes: text takes at most about 1.28 times what zlib's level 6 makes of it.
     Fast,
-    /// Fast, but within about 1.09 times of zlib's level 6.
+    /// Fast, and at most 1.09 times zlib's level 6, taken over the messages of one kind.
     Default,
     /// About as small as zlib's level 6, or smaller.
     Small,
@@ -38,7 +38,7 @@ impl From<Full> for TargetTooSmall {
     }
 }
 
-/// Packs whole messages. It keeps its scratch memory (about 230 KiB; `Small` allocates more at its first use), so
+/// Packs whole messages. It keeps its scratch memory (about 350 KiB; `Small` allocates more at its first use), so
 /// that packing does not allocate: keep one per thread.
 pub struct Packer {
     segments: Segments,

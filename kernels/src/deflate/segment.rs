@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A message cut into segments: one block each, found and written with the same scratch memory.
+//! A message cut into segments: found and written with the same scratch memory.
+//!
+//! Flow    segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
+//!         where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
+//! Order   the shape is chosen by the message's size, if that is known, and deepened where the last bytes took few
+//!         tokens: there is more to choose from, and more time. Where they were next to no matches, it is made shallow.
+//! Owner   tokens that wait stay here until a call that may not hold them.
 
 use super::bits::Bits;
 use super::block::{Counts, Full, Writer};
 use super::codes::WINDOW_BYTES;
 use super::direct::{self, Direct};
-use super::matcher::{Matcher, Way};
+use super::matcher::{Depth, Matcher};
 use super::pack::Effort;
 use super::preset::Preset;
+use super::slot::{Shape, Ways};
+use super::survey::repeats_threes;
 use crate::Isa;
 use core::mem::MaybeUninit;
 
@@ -15,7 +23,40 @@ use core::mem::MaybeUninit;
 pub const SEGMENT_BYTES: usize = 24576;
 
 /// Messages up to this size remember one place per hash: there is little to choose from, and less to clear.
-const ONE_WAY_BYTES: usize = 6144;
+const SMALL_BYTES: usize = 6144;
+const SMALL: Shape = Shape { ways: Ways::One, hash_bits: 13, shortest: 5 };
+/// Messages of one segment.
+const MIDDLE: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 5 };
+const LARGE: Shape = Shape { ways: Ways::Four, hash_bits: 13, shortest: 5 };
+/// [`Effort::Fast`]'s, where the preset code does not fit.
+const FAST: Shape = Shape { ways: Ways::Two, hash_bits: 12, shortest: 5 };
+/// Segments that repeat three bytes at a time.
+const THREES: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 3 };
+/// Bytes of history that are learned again for another shape.
+const AGAIN_BYTES: usize = 16384;
+
+/// After so many bytes each, the first segment of a message is judged; a quarter of it is too little to tell.
+const PIECE_BYTES: usize = 4096;
+/// With fewer tokens than one for so many bytes, a search is made deep: in a message of one segment, which is short of
+/// time, and in others; and wide, which only those of many segments are.
+const DEEP_MIDDLE: usize = 9;
+const DEEP: usize = 4;
+const WIDE: usize = 6;
+
+/// With less than one byte in so many that its token shares with another, a search is made shallow.
+const DULL: usize = 64;
+
+/// With fewer tokens than one for so many bytes, a segment's tokens may wait for the next one's.
+const SPARSE: usize = 16;
+/// Shorter segments do not wait, and fewer tokens than this do.
+const SPARSE_BYTES: usize = 2048;
+const HELD: usize = 2048;
+/// Bytes of a token, at most, and of a block besides its tokens.
+const TOKEN_BYTES: usize = 6;
+const BLOCK_BYTES: usize = 512;
+
+/// The most bytes that tokens which waited take, beside what their last segment may.
+pub const HELD_BYTES: usize = HELD * TOKEN_BYTES + BLOCK_BYTES;
 
 /// Bytes that are looked at before the preset code is tried, and what they may take on average, in bits.
 const SAMPLES: usize = 64;
@@ -28,45 +69,60 @@ pub struct Segments {
     /// Whether the tables hold places.
     matcher_used: bool,
     direct_used: bool,
-    way: Way,
+    /// The shape for most segments of the message.
+    shape: Shape,
+    /// What fits the bytes that came last; `None` before the message's first segment.
+    depth: Option<Depth>,
     preset: Preset,
     writer: Writer,
     counts: Counts,
+    /// The tokens that wait, then those of the segment.
     tokens: Box<[u32]>,
+    held: usize,
+    held_counts: Counts,
     scratch: Box<[u8]>,
 }
 
 impl Segments {
     pub fn new(isa: Isa) -> Segments {
         Segments {
-            matcher: Matcher::new(isa),
+            matcher: Matcher::new(isa, LARGE),
             direct: Direct::new(isa),
-            matcher_used: true,
-            direct_used: true,
-            way: Way::Two,
+            matcher_used: false,
+            direct_used: false,
+            shape: LARGE,
+            depth: None,
             preset: Preset::new(),
             writer: Writer::new(isa),
             counts: Counts::new(),
-            tokens: vec![0; WINDOW_BYTES].into_boxed_slice(),
+            tokens: vec![0; WINDOW_BYTES + HELD + WINDOW_BYTES / SPARSE].into_boxed_slice(),
+            held: 0,
+            held_counts: Counts::new(),
             scratch: vec![0; direct::room(WINDOW_BYTES)].into_boxed_slice(),
         }
     }
 
     /// Begins a message: of at most `bytes` bytes, if that is known.
-    pub fn begin(&mut self, bytes: Option<usize>) {
-        self.way = if bytes.is_some_and(|bytes| bytes <= ONE_WAY_BYTES) { Way::One } else { Way::Two };
+    pub fn begin(&mut self, effort: Effort, bytes: Option<usize>) {
+        self.shape = match (bytes.unwrap_or(usize::MAX), effort) {
+            (..=SMALL_BYTES, _) => SMALL,
+            (_, Effort::Fast) => FAST,
+            (..=WINDOW_BYTES, _) => MIDDLE,
+            _ => LARGE,
+        };
         self.forget();
     }
 
-    /// Forgets the history.
+    /// Forgets the history. Nothing waits, or what waits is dropped.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.direct_used) {
             self.direct.clear();
         }
-        if core::mem::take(&mut self.matcher_used) {
-            self.matcher.clear();
+        if core::mem::take(&mut self.matcher_used) || self.matcher.shape() != self.shape {
+            self.matcher.reshape(self.shape);
         }
-        self.matcher.set_way(self.way);
+        self.depth = None;
+        self.held = 0;
     }
 
     /// The buffer of the next [`one`](Segments::one) starts `bytes` later.
@@ -79,10 +135,17 @@ impl Segments {
     /// Takes `bytes` as history at the base.
     pub fn learn(&mut self, bytes: &[u8]) {
         self.matcher_used = true;
-        self.matcher.learn(bytes);
+        self.matcher.learn(bytes, 0);
     }
 
-    /// Writes `buffer[start..]`, at most 32 KiB, as one block; what is before it is history.
+    /// Whether tokens wait.
+    pub fn holds(&self) -> bool {
+        self.held != 0
+    }
+
+    /// Takes `buffer[start..]`, at most 32 KiB; what is before it is history. All of it is written, as one block after
+    /// what waited, unless it `may_wait`.
+    #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
     pub fn one(
         &mut self,
         effort: Effort,
@@ -90,16 +153,97 @@ impl Segments {
         start: usize,
         window: usize,
         last: bool,
+        may_wait: bool,
         bits: &mut Bits<'_>,
     ) -> Result<(), Full> {
-        if effort == Effort::Fast && self.direct(buffer, start, window, last, bits) {
-            return Ok(());
+        let source = &buffer[start..];
+        if effort == Effort::Fast {
+            if self.holds() {
+                self.write_held(false, bits)?;
+            }
+            if self.direct(buffer, start, window, last, bits) {
+                return Ok(());
+            }
         }
         self.counts.clear();
-        self.matcher_used = true;
-        let used = self.matcher.find(buffer, start, window, &mut self.tokens, &mut self.counts);
+        let used = self.find(effort, buffer, start, window);
+        let sparse = source.len() >= SPARSE_BYTES && used * SPARSE <= source.len();
+        if (sparse && (may_wait || self.holds())) || (source.is_empty() && self.holds()) {
+            if !self.holds() {
+                self.held_counts.clear();
+            }
+            self.held_counts.add(&self.counts);
+            self.held += used;
+            return if may_wait && self.held < HELD { Ok(()) } else { self.write_held(last, bits) };
+        }
+        let held = self.held;
+        if self.holds() {
+            self.write_held(false, bits)?;
+        }
+        let tokens = &self.tokens[held..held + used];
+        self.writer.write(Some(source), tokens, &self.counts, &self.preset, last, bits)
+    }
+
+    /// Writes the tokens that wait as one block.
+    fn write_held(&mut self, last: bool, bits: &mut Bits<'_>) -> Result<(), Full> {
+        let tokens = &self.tokens[..core::mem::take(&mut self.held)];
+        self.writer.write(None, tokens, &self.held_counts, &self.preset, last, bits)
+    }
+
+    /// Puts tokens for `buffer[start..]` behind those that wait, and counts them. Returns how many.
+    fn find(&mut self, effort: Effort, buffer: &[u8], start: usize, window: usize) -> usize {
         let source = &buffer[start..];
-        self.writer.write(source, &self.tokens[..used], &self.counts, &self.preset, last, bits)
+        self.matcher_used = true;
+        if effort != Effort::Fast && repeats_threes(source) {
+            self.take_shape(THREES, &buffer[..start]);
+        } else if self.matcher.shape().shortest != self.shape.shortest {
+            self.take_shape(self.shape, &buffer[..start]);
+        }
+        // What is first seen of a message is judged piece by piece.
+        let known = self.depth.is_some() || self.shape == SMALL || effort == Effort::Fast;
+        let piece = if known { source.len() } else { PIECE_BYTES };
+        let (mut at, mut used) = (start, 0);
+        while at < buffer.len() {
+            let rest = buffer.len() - at;
+            let pause = if rest < 2 * piece { buffer.len() } else { at + piece };
+            let depth = self.depth.unwrap_or(Depth::Usual);
+            let tokens = &mut self.tokens[self.held + used..];
+            let (next, found) = self.matcher.find(buffer, at, pause, window, depth, tokens, &mut self.counts);
+            self.judge(found, next - at);
+            (at, used) = (next, used + found);
+        }
+        used
+    }
+
+    /// Remembers places in this shape from here on, and those of the last bytes of the history.
+    fn take_shape(&mut self, shape: Shape, history: &[u8]) {
+        if self.matcher.shape() != shape {
+            self.matcher.reshape(shape);
+            self.matcher.learn(history, history.len().saturating_sub(AGAIN_BYTES));
+        }
+    }
+
+    /// Takes note of how many tokens the last bytes took.
+    fn judge(&mut self, tokens: usize, bytes: usize) {
+        if bytes < PIECE_BYTES / 4 {
+            return;
+        }
+        let dull = (bytes - tokens) * DULL < bytes;
+        let deep = tokens * if self.shape == LARGE { DEEP } else { DEEP_MIDDLE } < bytes;
+        self.depth = Some(if deep {
+            Depth::Deep
+        } else if dull {
+            Depth::Shallow
+        } else {
+            Depth::Usual
+        });
+        if self.matcher.shape().shortest == self.shape.shortest {
+            match self.shape {
+                LARGE if tokens * WIDE < bytes => self.matcher.set_ways(Ways::Eight),
+                LARGE if !deep => self.matcher.set_ways(self.shape.ways),
+                _ => {}
+            }
+        }
     }
 
     /// Writes `buffer[start..]` with the preset code, if that makes it clearly smaller.
@@ -136,7 +280,7 @@ impl Segments {
 
     /// Writes a whole message.
     pub fn all(&mut self, effort: Effort, source: &[u8], bits: &mut Bits<'_>) -> Result<(), Full> {
-        self.begin(Some(source.len()));
+        self.begin(effort, Some(source.len()));
         let (mut base, mut start) = (0, 0);
         loop {
             let rest = source.len() - start;
@@ -146,7 +290,8 @@ impl Segments {
                 self.rebase(by);
                 base += by;
             }
-            self.one(effort, &source[base..end], start - base, WINDOW_BYTES, end == source.len(), bits)?;
+            let last = end == source.len();
+            self.one(effort, &source[base..end], start - base, WINDOW_BYTES, last, !last, bits)?;
             if end == source.len() {
                 return Ok(());
             }

@@ -10,7 +10,7 @@
 use super::bits::Bits;
 use super::block::stored;
 use super::codes::WINDOW_BYTES;
-use super::segment::Segments;
+use super::segment::{HELD_BYTES, Segments};
 use super::{Effort, Format, checksum, frame};
 use core::mem::MaybeUninit;
 
@@ -39,10 +39,10 @@ pub struct Pushed {
 }
 
 const BUFFER_BYTES: usize = 2 * WINDOW_BYTES;
-/// The most that is written at once: front, a stored block of 32 KiB, a flush, the back.
-const PENDING_BYTES: usize = WINDOW_BYTES + 64;
+/// The most that is written at once: front, what waited, a stored block of 32 KiB, a flush, the back.
+const PENDING_BYTES: usize = WINDOW_BYTES + HELD_BYTES + 64;
 
-/// Packs one message after the other, each in pieces of any size, with bounded memory (about 320 KiB).
+/// Packs one message after the other, each in pieces of any size, with bounded memory (about 460 KiB).
 pub struct PackStream {
     segments: Segments,
     format: Format,
@@ -111,7 +111,7 @@ impl PackStream {
     /// before the first push. A zlib frame does not tell the reader about it: that is for `Format::Raw`.
     pub fn set_history(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(WINDOW_BYTES)..];
-        self.segments.begin(None);
+        self.segments.begin(self.effort, None);
         self.buffer[..bytes.len()].copy_from_slice(bytes);
         self.segments.learn(&self.buffer[..bytes.len()]);
         (self.done, self.filled) = (bytes.len(), bytes.len());
@@ -187,23 +187,25 @@ impl PackStream {
 
     /// Writes what waits as one block, and what the flush asks for. Returns the bytes that went to `output`.
     fn write(&mut self, output: &mut [MaybeUninit<u8>], flush: Flush) -> usize {
-        let direct = output.len() >= self.filled - self.done + 64;
+        let held = if self.segments.holds() { HELD_BYTES } else { 0 };
+        let direct = output.len() >= self.filled - self.done + held + 64;
         let pending = &mut *self.pending;
         // SAFETY: the same bytes; only initialized bytes are ever written to them.
         let pending = unsafe { core::slice::from_raw_parts_mut(pending.as_mut_ptr().cast(), pending.len()) };
         let mut bits = Bits::new(if direct { output } else { pending }, self.hold, self.count);
         if !self.begun {
             if self.done == 0 {
-                self.segments.begin((flush == Flush::Finish).then_some(self.filled));
+                let all = (flush == Flush::Finish).then_some(self.filled);
+                self.segments.begin(self.effort, all);
             }
             frame::front(self.format, self.effort, self.window_bits, &mut bits);
             self.begun = true;
         }
         let last = flush == Flush::Finish;
-        if self.done != self.filled || last {
+        if self.done != self.filled || last || self.segments.holds() {
             let buffer = &self.buffer[..self.filled];
-            let done =
-                self.segments.one(self.effort, buffer, self.done, 1 << self.window_bits, last, &mut bits);
+            let (window, may_wait) = (1 << self.window_bits, flush == Flush::None);
+            let done = self.segments.one(self.effort, buffer, self.done, window, last, may_wait, &mut bits);
             debug_assert!(done.is_ok(), "there is room for a stored block");
             self.done = self.filled;
         }

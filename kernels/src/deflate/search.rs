@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Bytes into tokens: the last places with the same hash, taken if they are really the same.
+//!
+//! Flow    eight bytes ──hash of the first few──▶ the places that had it before ──as many compared──▶ literal, or ──32
+//!         compared at once──▶ the longest match, unless the next byte starts a longer one still ──▶ token and its counts
+//!         ──some places inside of the match learned──▶ the next byte
+//! Order   every place in the table is before the current one, and at or after the base. Of matches that are equally long
+//!         the nearest is taken.
+//! Owner   the table is borrowed; the history lies before `start` in the caller's buffer.
+
+use super::block::Counts;
+use super::codes::{MATCH_BYTES, literal, matched};
+use super::same::{Same, WIDE_BYTES, eight, extend};
+use super::slot::Slot;
+use core::marker::PhantomData;
+
+/// What is left at the end of a buffer is searched without wide reads, which would go past it.
+const TAIL_BYTES: usize = WIDE_BYTES + 8;
+/// Matches of three and four bytes save less than their distance costs if they are farther than this.
+const NEAR_BYTES: usize = 4096;
+/// A match nearer than this repeats a few bytes: its inner places are all the same, and the last few are enough.
+const PERIOD_BYTES: usize = 8;
+
+/// One search of one buffer: `LOOK` places per hash are looked at, about `INNER` places inside of a match are learned,
+/// matches have at least `SHORTEST` bytes. It is passed by value, so that its fields can stay in registers.
+pub struct Search<'a, S, T, const LOOK: usize, const INNER: usize, const SHORTEST: usize> {
+    /// Slots, 2^(64 − `hash_shift`) of them.
+    pub table: *mut T,
+    pub hash_shift: u32,
+    pub base: *const u8,
+    pub end: usize,
+    /// Where the search pauses: it goes past it by one match at most. From `end` on it does not.
+    pub pause: usize,
+    /// The largest distance.
+    pub window: usize,
+    /// Where the next token goes.
+    pub next: *mut u32,
+    pub counts: *mut Counts,
+    pub how: PhantomData<(S, &'a mut Counts)>,
+}
+
+/// Where eight bytes have their slot.
+#[inline(always)]
+pub fn hash<const SHORTEST: usize>(bytes: u64, shift: u32) -> usize {
+    ((bytes << (64 - 8 * SHORTEST)).wrapping_mul(0x9E37_79B1_85EB_CA87) >> (shift & 63)) as usize
+}
+
+impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: usize>
+    Search<'_, S, T, LOOK, INNER, SHORTEST>
+{
+    /// The bits of eight bytes that are not hashed.
+    const OTHER_BITS: usize = 64 - 8 * SHORTEST;
+
+    /// Whether there is time for the best that can be found. Where a slot has one place, there is no choice.
+    const DEEP: bool = T::WAYS > 1 && INNER > 4;
+    /// Of a long match, one place in so many is learned.
+    const STRIDE: usize = if Self::DEEP { 2 } else { 4 };
+
+    /// Adds a token.
+    ///
+    /// # Safety
+    /// There is room for it.
+    #[inline(always)]
+    unsafe fn push(&mut self, token: u32) {
+        // SAFETY: the caller promises the room; nine bits are less than 512.
+        unsafe {
+            self.next.write(token);
+            self.next = self.next.add(1);
+            *(*self.counts).index.as_mut_ptr().add((token & 511) as usize) += 1;
+        }
+    }
+
+    /// Adds the token of a match.
+    ///
+    /// # Safety
+    /// As for [`push`](Search::push).
+    #[inline(always)]
+    unsafe fn push_match(&mut self, length: usize, distance: usize) {
+        let token = matched(length, distance);
+        // SAFETY: handed down; five bits are less than 32.
+        unsafe {
+            self.push(token);
+            *(*self.counts).distance.as_mut_ptr().add((token >> 9 & 31) as usize) += 1;
+        }
+    }
+
+    /// Puts a place at the front of its slot and returns what the slot held.
+    ///
+    /// # Safety
+    /// The place is before `end`, and these are its bytes.
+    #[inline(always)]
+    unsafe fn learn(&mut self, at: usize, bytes: u64) -> T {
+        // SAFETY: a hash is less than the number of slots.
+        unsafe {
+            let slot = self.table.add(hash::<SHORTEST>(bytes, self.hash_shift));
+            let before = slot.read();
+            slot.write(before.with(at));
+            before
+        }
+    }
+
+    /// Whether a slot has a place with the same first bytes: the answer that most literals need, and soon.
+    ///
+    /// # Safety
+    /// The slot's places are before `end` − 8.
+    #[inline(always)]
+    unsafe fn any(&self, bytes: u64, slot: T) -> bool {
+        let mut least = u64::MAX;
+        for way in 0..LOOK {
+            // SAFETY: the caller promises that the bytes are there.
+            let other = unsafe { eight(self.base.add(slot.place(way))) };
+            least = least.min((bytes ^ other) << Self::OTHER_BITS);
+        }
+        least == 0
+    }
+
+    /// The longest match at a place among those of a slot, up to 32 bytes, and where it is. Less than `SHORTEST` bytes
+    /// are no match.
+    ///
+    /// # Safety
+    /// 32 bytes can be read at the place; the slot's places are before it.
+    #[inline(always)]
+    unsafe fn longest<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
+        // Length and place in one number: of equal lengths, the later place is the larger number.
+        let mut best = 0;
+        for way in 0..LOOK {
+            let from = slot.place(way);
+            // SAFETY: the caller's promise; an earlier place has as many bytes behind it, and more.
+            let mut length = unsafe { S::first(self.base.add(from), self.base.add(at)) };
+            if FAR && at - from > self.window {
+                length = 0;
+            }
+            best = best.max(length << 16 | from);
+        }
+        let (length, from) = (best >> 16, best & 0xffff);
+        if SHORTEST < 5 && length < 5 && at - from > NEAR_BYTES { (0, from) } else { (length, from) }
+    }
+
+    /// The longest match at a place of which a slot's place has at least 32 bytes, and where it is.
+    ///
+    /// # Safety
+    /// As for [`longest`](Search::longest).
+    #[inline(always)]
+    unsafe fn farthest<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
+        let most = (self.end - at).min(MATCH_BYTES.1);
+        let mut best = (0, 0);
+        for way in 0..LOOK {
+            let from = slot.place(way);
+            // SAFETY: the caller's promise; `most` bytes are left at the place, and more at an earlier one.
+            unsafe {
+                let (old, new) = (self.base.add(from), self.base.add(at));
+                if S::first(old, new) < WIDE_BYTES || FAR && at - from > self.window {
+                    continue;
+                }
+                let length = extend::<S>(old, new, most);
+                if length > best.0 {
+                    best = (length, from);
+                }
+            }
+            if best.0 == most {
+                break;
+            }
+        }
+        best
+    }
+
+    /// Searches from `at`, which is not 0, to the pause or as far as wide reads go; returns how far.
+    ///
+    /// # Safety
+    /// The token buffer has room for one token per byte; `base` points to `end` bytes; the table is in order.
+    #[inline(always)]
+    unsafe fn run<const FAR: bool>(mut self, mut at: usize) -> (Self, usize) {
+        let stop = self.end.saturating_sub(TAIL_BYTES);
+        let pause = stop.min(self.pause);
+        while at < pause {
+            // SAFETY: `at` is before `stop` (every lookahead asks again), so that 32 bytes at `at + 1` and behind it are inside the buffer, and places
+            // are only learned before `stop` and before where the search goes on. A token stands for at least one byte.
+            unsafe {
+                let bytes = eight(self.base.add(at));
+                let slot = self.learn(at, bytes);
+                if !self.any(bytes, slot) {
+                    self.push(literal(bytes as u8));
+                    at += 1;
+                    continue;
+                }
+                let (mut length, mut from) = self.longest::<FAR>(at, slot);
+                let mut slot = slot;
+                if length < SHORTEST {
+                    self.push(literal(bytes as u8));
+                    at += 1;
+                    continue;
+                }
+                while length < WIDE_BYTES && at + 1 < stop {
+                    let bytes = eight(self.base.add(at + 1));
+                    let next = self.learn(at + 1, bytes);
+                    let (longer, place) = self.longest::<FAR>(at + 1, next);
+                    if longer <= length {
+                        break;
+                    }
+                    self.push(literal(self.base.add(at).read()));
+                    at += 1;
+                    (length, from, slot) = (longer, place, next);
+                }
+                if length == WIDE_BYTES {
+                    // Where matches are long, the longest of them is worth looking for.
+                    if Self::DEEP {
+                        (length, from) = self.farthest::<FAR>(at, slot);
+                    } else {
+                        let most = (self.end - at).min(MATCH_BYTES.1);
+                        length = extend::<S>(self.base.add(from), self.base.add(at), most);
+                    }
+                }
+                let distance = at - from;
+                self.push_match(length, distance);
+                // The next place was learned above, or is one of the few that are not.
+                let first = at + 2;
+                at += length;
+                if at <= stop {
+                    let step = (length + INNER - 3) / INNER;
+                    if length < WIDE_BYTES && !Self::DEEP {
+                        // As many places for each match, spread over it, so that no branch depends on its length. In
+                        // a short one some are learned twice.
+                        for back in (0..INNER).rev() {
+                            let place = (at - 1).saturating_sub(back * step);
+                            self.learn(place, eight(self.base.add(place)));
+                        }
+                    } else {
+                        // The last place is learned in any case: it is the nearest to what comes.
+                        let (mut place, step) = match (length < WIDE_BYTES, distance < PERIOD_BYTES) {
+                            (true, _) => (first + (length - 3) % step, step),
+                            (false, true) => (at - PERIOD_BYTES, 1),
+                            (false, false) => (first + (length - 3) % Self::STRIDE, Self::STRIDE),
+                        };
+                        while place < at {
+                            self.learn(place, eight(self.base.add(place)));
+                            place += step;
+                        }
+                    }
+                }
+            }
+        }
+        (self, at)
+    }
+
+    /// Searches the last bytes with narrow reads.
+    ///
+    /// # Safety
+    /// As for [`run`](Search::run).
+    unsafe fn tail(&mut self, mut at: usize) {
+        while at < self.end {
+            let rest = self.end - at;
+            // SAFETY: eight bytes are read only where they are inside the buffer, and single ones before its end.
+            unsafe {
+                let (mut length, mut from) = (0, 0);
+                if rest >= 8 {
+                    from = self.learn(at, eight(self.base.add(at))).place(0);
+                    if at - from <= self.window {
+                        let (a, b) = (self.base.add(from), self.base.add(at));
+                        while length < rest.min(MATCH_BYTES.1) && a.add(length).read() == b.add(length).read()
+                        {
+                            length += 1;
+                        }
+                    }
+                }
+                if length < SHORTEST || length < 5 && at - from > NEAR_BYTES {
+                    self.push(literal(self.base.add(at).read()));
+                    at += 1;
+                } else {
+                    self.push_match(length, at - from);
+                    at += length;
+                }
+            }
+        }
+    }
+
+    /// Searches from `start` to the pause or the end; returns where it and the tokens end.
+    ///
+    /// # Safety
+    /// As for [`run`](Search::run).
+    #[inline(always)]
+    pub unsafe fn all(mut self, start: usize) -> (usize, *mut u32) {
+        let mut at = start;
+        // SAFETY: handed down; the first byte of a buffer has nothing before it.
+        unsafe {
+            if at == 0 && self.end != 0 {
+                self.push(literal(self.base.read()));
+                at = 1;
+            }
+            let (mut rest, at) =
+                if self.end > self.window { self.run::<true>(at) } else { self.run::<false>(at) };
+            if rest.pause < rest.end {
+                return (at, rest.next);
+            }
+            rest.tail(at);
+            (rest.end, rest.next)
+        }
+    }
+}
+
+/// [`Search::all`] for a CPU with AVX2.
+///
+/// # Safety
+/// As for [`Search::all`], and the CPU has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
+pub unsafe fn all_avx2<T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: usize>(
+    search: Search<'_, super::same::Avx2, T, LOOK, INNER, SHORTEST>,
+    start: usize,
+) -> (usize, *mut u32) {
+    // SAFETY: handed down.
+    unsafe { search.all(start) }
+}
