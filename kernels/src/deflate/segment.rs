@@ -199,13 +199,14 @@ impl Segments {
         } else if self.matcher.shape().shortest != self.shape.shortest {
             self.take_shape(self.shape, &buffer[..start]);
         }
-        // What is first seen of a message is judged piece by piece.
+        // The first segment of a message is judged piece by piece; that of a message with no other only once, early.
         let known = self.depth.is_some() || self.shape == SMALL || effort == Effort::Fast;
         let piece = if known { source.len() } else { PIECE_BYTES };
         let (mut at, mut used) = (start, 0);
         while at < buffer.len() {
             let rest = buffer.len() - at;
-            let pause = if rest < 2 * piece { buffer.len() } else { at + piece };
+            let later = self.shape == MIDDLE && used != 0;
+            let pause = if rest < 2 * piece || later { buffer.len() } else { at + piece };
             let depth = self.depth.unwrap_or(Depth::Usual);
             let tokens = &mut self.tokens[self.held + used..];
             let (next, found) = self.matcher.find(buffer, at, pause, window, depth, tokens, &mut self.counts);
