@@ -11,11 +11,15 @@
         y = client.call("double", x)                      # numpy in, numpy out
 
     sealed, tag = memlift.transform.seal(key, nonce, data)    # AES-GCM; see memlift.transform for packing and chains
+
+    with memlift.persist.open("state.pool") as pool:      # dicts and arrays that survive a crash
+        pool.dict("settings")["rate"] = 0.1
 """
 
-from memlift import errors, ipc, transform
+from memlift import errors, ipc, persist, transform
 from memlift._native import __version__
 from memlift.errors import (
+    BadArgument,
     BadChain,
     BadKey,
     Busy,
@@ -23,24 +27,34 @@ from memlift.errors import (
     Corrupt,
     DeadlineExceeded,
     Error,
+    Gone,
     Incompressible,
     MessageTooLarge,
+    NotAPool,
     OutOfMemory,
     OutOfOrder,
     Overlap,
     PeerDied,
     PeerFault,
+    PoolDamaged,
     PoolFull,
+    PoolInUse,
+    PoolStopped,
+    ReadOnly,
     RemoteError,
     ServerUnavailable,
     TargetTooSmall,
+    TransactionAborted,
+    TransactionTooLarge,
     UnknownOperation,
     UnsupportedFormat,
     UnsupportedType,
+    UnsupportedValue,
     WrongTag,
 )
 
 __all__ = [
+    "BadArgument",
     "BadChain",
     "BadKey",
     "Busy",
@@ -48,23 +62,33 @@ __all__ = [
     "Corrupt",
     "DeadlineExceeded",
     "Error",
+    "Gone",
     "Incompressible",
     "MessageTooLarge",
+    "NotAPool",
     "OutOfMemory",
     "OutOfOrder",
     "Overlap",
     "PeerDied",
     "PeerFault",
+    "PoolDamaged",
     "PoolFull",
+    "PoolInUse",
+    "PoolStopped",
+    "ReadOnly",
     "RemoteError",
     "ServerUnavailable",
     "TargetTooSmall",
+    "TransactionAborted",
+    "TransactionTooLarge",
     "UnknownOperation",
     "UnsupportedFormat",
     "UnsupportedType",
+    "UnsupportedValue",
     "WrongTag",
     "__version__",
     "errors",
     "ipc",
+    "persist",
     "transform",
 ]

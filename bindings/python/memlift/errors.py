@@ -35,7 +35,7 @@ class MessageTooLarge(Error, ValueError):
 
 
 class PoolFull(Error):
-    """Loans and unanswered calls fill the pool."""
+    """Loans and unanswered calls fill the pool; or a pool of persistent objects has no room."""
 
 
 class OutOfMemory(Error, MemoryError):
@@ -101,3 +101,43 @@ class OutOfOrder(Error, RuntimeError):
 
 class UnsupportedFormat(Error, ValueError):
     """This build has no such format, or not for messages in pieces."""
+
+
+class PoolInUse(Error):
+    """Another process, or another object of this one, has the pool of persistent objects open."""
+
+
+class NotAPool(Error, ValueError):
+    """The file is no pool, or one of another version, another program or another language's types."""
+
+
+class PoolDamaged(Error, ValueError):
+    """Something other than memlift changed the file, or a device lost what it had promised."""
+
+
+class PoolStopped(Error):
+    """The disk failed to make something durable. What was acknowledged is safe; open the pool again."""
+
+
+class ReadOnly(Error):
+    """The pool is open for reading only."""
+
+
+class TransactionTooLarge(Error, ValueError):
+    """The transaction changed more than the log takes. Nothing of it happened: split it."""
+
+
+class TransactionAborted(Error):
+    """The transaction could not be committed, because something in it had failed before. Nothing of it happened."""
+
+
+class Gone(Error, LookupError):
+    """The dict or array is not there any more: it was removed, or the transaction that made it was rolled back."""
+
+
+class BadArgument(Error, ValueError):
+    """A number, name or combination that makes no sense, or an object larger than a pool can hold."""
+
+
+class UnsupportedValue(Error, TypeError):
+    """Not a kind of key or value that a persistent dict keeps."""

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Errors: each of the ipc and transform crates' becomes one of the classes in `memlift/errors.py`.
+//! Errors: each of the services' becomes one of the classes in `memlift/errors.py`.
 
 use memlift::engine::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
+use memlift::persist::Error as PersistError;
 use memlift::transform::Error as TransformError;
+use pyo3::exceptions::{PyFileExistsError, PyOSError};
 use pyo3::prelude::*;
 
 /// The Python exception for an error.
@@ -54,12 +56,42 @@ pub fn transform_error(py: Python<'_>, error: TransformError) -> PyErr {
     new(py, class, (error.to_string(),))
 }
 
+/// The Python exception for an error of a pool of persistent objects. What the system said stays an `OSError`.
+pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
+    let text = error.to_string();
+    let class = match error {
+        PersistError::File { source, .. } => {
+            return match source.raw_os_error() {
+                Some(number) => PyOSError::new_err((number, text)),
+                None => PyOSError::new_err(text),
+            };
+        }
+        PersistError::Exists { .. } => return PyFileExistsError::new_err(text),
+        PersistError::InUse { .. } => "PoolInUse",
+        PersistError::NotAPool
+        | PersistError::Version { .. }
+        | PersistError::Feature { .. }
+        | PersistError::Layout { .. } => "NotAPool",
+        PersistError::Corrupt { .. } => "PoolDamaged",
+        PersistError::Full { .. } => "PoolFull",
+        PersistError::TooLarge { .. } => "TransactionTooLarge",
+        PersistError::Pointer { .. } | PersistError::Section { .. } => "Gone",
+        PersistError::Stopped { .. } => "PoolStopped",
+        PersistError::ReadOnly => "ReadOnly",
+        PersistError::Aborted(_) => "TransactionAborted",
+        PersistError::Argument { .. } => "BadArgument",
+        _ => "Error",
+    };
+    new(py, class, (text,))
+}
+
 /// Data that cannot be sent.
 pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
     raise(py, Error::UnsupportedType(what.to_owned()))
 }
 
-fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+/// An exception of a class in `memlift/errors.py`.
+pub fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py
         .import("memlift.errors")
         .and_then(|module| module.getattr(class))

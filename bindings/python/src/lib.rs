@@ -3,9 +3,10 @@
 //!
 //! Flow    numpy array, bytes ──`convert`──▶ `Outgoing` ─▶ memlift::ipc ─▶ `Payload` ──`slot`──▶ read-only numpy view
 //!         any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
+//!         names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
 //! Order   the GIL is released in every wait and every large copy; signals are looked at while waiting
 //! Owner   a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
-//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`) and all decisions.
+//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`) and all decisions.
 #![deny(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ mod errors;
 mod memory;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod pieces;
+mod persist;
 mod server;
 #[expect(unsafe_code, reason = "exports pool memory by the buffer protocol")]
 mod slot;
@@ -38,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pieces::Packer>()?;
     module.add_class::<pieces::Sealer>()?;
     module.add_class::<pieces::Opener>()?;
+    persist::register(module)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(transform::explain, module)?)?;

@@ -272,18 +272,22 @@ fn a_forked_child_leaves_the_file_alone() {
     let path = folder.path().join("test.pool");
     let handle = Handle::new(Pool::create(&path, &options(Domain::Lines)).expect("created"));
     let before = std::fs::read(&path).expect("bytes");
+    let share = handle.with(Clone::clone).expect("open");
     // SAFETY: the child drops what it has and leaves by `_exit`: no lock of this process is waited for.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = handle.with(|pool| pool.begin(Durability::Sync).is_err() && pool.look().is_err());
+        let refused =
+            handle.with(|_| ()).is_none() && share.begin(Durability::Sync).is_err() && share.look().is_err();
+        drop(share);
         drop(handle);
         // SAFETY: ends the child without running what the parent will run.
-        unsafe { libc::_exit(if refused == Some(true) { 0 } else { 1 }) };
+        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }
     let mut status = -1;
     // SAFETY: waits for the child above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(std::fs::read(&path).expect("bytes"), before);
+    drop(share);
     assert!(handle.close().expect("closed"));
 }

@@ -114,9 +114,10 @@ impl Handle {
         Handle { pool: RwLock::new(Some(pool)) }
     }
 
-    /// Calls `work` with the pool, which stays open until it returns. None: it is closed.
+    /// Calls `work` with the pool, which stays open until it returns. None: it is closed, or this is a forked child.
     pub fn with<R>(&self, work: impl FnOnce(&PoolRef) -> R) -> Option<R> {
-        self.pool.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
+        let pool = self.pool.read().unwrap_or_else(PoisonError::into_inner);
+        pool.as_ref().filter(|pool| pool.ours()).map(work)
     }
 
     /// Closes it, after the calls that are under way. False: somebody still has a share ([`PoolRef`], [`OpenTx`]); then all is

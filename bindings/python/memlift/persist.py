@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Dicts and arrays that survive a crash: kept in one file, changed in transactions, one fence each.
+
+    from memlift import persist
+
+    with persist.open("state.pool") as pool:
+        d = pool.dict("settings")
+        d["rate"] = 0.1                         # durable when this line is done
+        with pool.transaction():                # all of it or nothing; an exception undoes it
+            d["step"] = d.get("step", 0) + 1
+            pool.put_array("weights", weights)
+        w = pool.array("weights")               # read-only, no copy: numpy on top of the pool's memory
+        with pool.edit("weights") as w:         # a copy; what differs at the end is kept
+            w[3] = 0.5
+
+Order   a change is durable when its statement, or the outermost `with pool.transaction()`, is done (durability="sync")
+Threads one transaction at a time; others wait for it, without the GIL. A transaction belongs to its thread: do not `await` in it
+Owner   an array's view stays valid and as it is for as long as somebody has it, whatever happens to the array or the pool
+"""
+
+import os
+import warnings
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from memlift import _native
+from memlift.errors import BadArgument, Gone, UnsupportedType
+
+__all__ = ["Dict", "Guarantee", "Pool", "open"]
+
+_MISSING: Any = object()
+
+
+class Guarantee(NamedTuple):
+    """What acknowledged transactions survive on this file."""
+
+    survives_power_failure: bool
+    """False: the death of the process only."""
+    domain: str
+    """Where stores become durable: "lines" (cache lines) or "pages" (fdatasync)."""
+    by: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def open(
+    path: str | os.PathLike[str],
+    size: int = 64 << 20,
+    mode: str = "c",
+    *,
+    durability: str = "sync",
+    size_max: int = 64 << 30,
+    lane_bytes: int = 8 << 20,
+    mechanism: str = "redo",
+    domain: str = "auto",
+    prefault: bool = False,
+) -> "Pool":
+    """Opens a pool, recovers it if it was not closed, and creates it if there is none.
+
+    size        bytes for objects at first; it grows up to `size_max`
+    mode        "c" create if missing, "w" there is one, "x" there is none, "r" read only
+    durability  "sync": a transaction is durable when it is done. "group": the same, shared with others that end at the same
+                time. "buffered": after the next sync, `pool.sync()` or `pool.close()`; a crash loses the last ones, never one in
+                between
+    lane_bytes  of the log. One transaction changes up to about half of it; new values and arrays of 16 KiB and more do not count
+    mechanism   "redo", or another that this release has; of a new pool
+    domain      "auto", or "lines" or "pages" to insist
+    prefault    touch all memory now
+
+    Raises PoolInUse, NotAPool, PoolDamaged, BadArgument, and OSError (FileNotFoundError, FileExistsError, …).
+    """
+    return Pool(
+        _native.PersistPool(
+            os.fspath(path),
+            mode=mode,
+            size=size,
+            size_max=size_max,
+            lane_bytes=lane_bytes,
+            mechanism=mechanism,
+            domain=domain,
+            durability=durability,
+            prefault=prefault,
+        )
+    )
+
+
+class _Transaction:
+    __slots__ = ("_durability", "_pool")
+
+    def __init__(self, pool: "Pool", durability: str | None) -> None:
+        self._pool = pool
+        self._durability = durability
+
+    def __enter__(self) -> "Pool":
+        self._pool._native.begin(self._durability)
+        return self._pool
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool._native.end(kind is None)
+
+
+class _Edit:
+    __slots__ = ("_copy", "_name", "_pool")
+
+    def __init__(self, pool: "Pool", name: str) -> None:
+        self._pool = pool
+        self._name = name
+
+    def __enter__(self) -> np.ndarray[Any, Any]:
+        self._pool._native.begin()
+        try:
+            self._copy = self._pool.array(self._name).copy()
+        except BaseException:
+            self._pool._native.end(False)
+            raise
+        return self._copy
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._copy.flags.writeable = False  # later changes would not be kept
+        good = kind is None
+        try:
+            if good:
+                good = False
+                self._pool._native.change_array(self._name, self._copy)
+                good = True
+        finally:
+            self._pool._native.end(good)
+
+
+class Pool:
+    """A file with dicts and arrays by name. Made by `open`; a context manager that closes it."""
+
+    __slots__ = ("__weakref__", "_native")
+
+    def __init__(self, native: _native.PersistPool) -> None:
+        self._native = native
+
+    def dict(self, name: str, *, pickle: bool = False) -> "Dict":
+        """The dict of that name; made when there is none.
+
+        pickle  also keep values of other kinds, by pickling them. Unpickling runs whatever code the file says: only for files
+                that nobody else can write.
+        """
+        return Dict(self, self._native.dict(name, pickle))
+
+    def transaction(self, *, durability: str | None = None) -> _Transaction:
+        """`with pool.transaction():` all changes of the block happen together, or none if it raises.
+
+        In another one it joins that: the outermost decides, and is rolled back if an inner one was.
+        """
+        return _Transaction(self, durability)
+
+    def put_array(self, name: str, array: Any) -> None:
+        """Keeps a copy of `array` under `name`, in place of what was there; views of that stay as they are."""
+        array = np.asarray(array, order="C")
+        dtype = array.dtype
+        if dtype.kind not in "biufc" or not dtype.isnative or dtype.itemsize > 16 or dtype.str[1:] in ("f16",):
+            raise UnsupportedType(f"an array of dtype {dtype} cannot be kept: numbers in this machine's byte order can")
+        flat = array.reshape(-1).view(np.uint8)
+        self._native.put_array(name, flat, (dtype.kind, dtype.itemsize), array.shape)
+
+    def array(self, name: str, shape: Any = None, dtype: Any = None) -> np.ndarray[Any, Any]:
+        """The array of that name: a read-only view of the pool's memory as it is now.
+
+        It never changes: what is put in its place, or edited, later is seen by the next call. What the open transaction has
+        changed itself is given as a copy.
+
+        shape, dtype  if there is none, it is made, with zeros; if there is one, it must be so
+        """
+        found = self._native.view(name)
+        if found is None:
+            if shape is None:
+                raise Gone(f"there is no array {name!r} in the pool: put_array makes one, or give shape and dtype")
+            with self.transaction():
+                found = self._native.view(name)
+                if found is None:
+                    self.put_array(name, np.zeros(shape, dtype if dtype is not None else np.float64))
+            found = self._native.view(name)
+            if found is None:
+                raise Gone(f"the array {name!r} was removed while it was made")
+        memory, kind, extents = found
+        array: np.ndarray[Any, Any] = np.ndarray(tuple(extents), kind, memory)
+        array.flags.writeable = False
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            raise BadArgument(f"the array {name!r} is of dtype {array.dtype}, not {np.dtype(dtype)}")
+        if shape is not None and array.shape != (wanted := tuple(np.atleast_1d(shape)) if shape != () else ()):
+            raise BadArgument(f"the array {name!r} has the shape {array.shape}, not {wanted}")
+        return array
+
+    def edit(self, name: str) -> _Edit:
+        """`with pool.edit(name) as a:` a writable copy; what differs from the array at the end of the block is kept.
+
+        It is a transaction: others wait, and an exception undoes everything. Behind the block the copy is read-only.
+        """
+        return _Edit(self, name)
+
+    def names(self) -> Mapping[str, str]:
+        """What is in the pool: name → "dict" or "array", in the order in which they were made."""
+        return {name: "array" if is_array else "dict" for name, is_array in self._native.names()}
+
+    def remove(self, name: str) -> None:
+        """Takes a dict or an array out. Views of the array stay valid. Raises KeyError."""
+        if not self._native.remove(name):
+            raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What acknowledged transactions survive."""
+        return Guarantee(*self._native.guarantee())
+
+    def info(self) -> Mapping[str, Any]:
+        """Sizes, mechanism, what opening it had to recover, and how often something was made durable since."""
+        return self._native.info()
+
+    @property
+    def path(self) -> str:
+        return os.fspath(self._native.path)
+
+    @property
+    def closed(self) -> bool:
+        return self._native.closed
+
+    def sync(self) -> None:
+        """Makes everything durable that was committed, buffered transactions included."""
+        self._native.sync()
+
+    def close(self) -> None:
+        """Makes everything durable and closes the file. Raises BufferError while there are views of its arrays: all is durable
+        and the pool is closed then, but the file stays locked until the last view is gone."""
+        views = self._native.close()
+        if views:
+            raise BufferError(_still_used(self.path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._native.close() and kind is None:
+            warnings.warn(_still_used(self.path), ResourceWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<memlift.persist.Pool {self.path}{' (closed)' if self.closed else ''}>"
+
+
+def _still_used(path: str) -> str:
+    return (
+        f"{path}: everything is durable and the pool is closed, but its file stays locked, because arrays or transactions of "
+        "it are still in use: delete them, or copy arrays before closing"
+    )
+
+
+class _Items(ItemsView[Any, Any]):
+    _mapping: "Dict"
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._mapping._walk(True)
+
+
+class _Values(ValuesView[Any]):
+    _mapping: "Dict"
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping._walk(True))
+
+
+class Dict(MutableMapping[Any, Any]):
+    """A dict that survives a crash. Keys are str, bytes or int; values None, bool, int, float, str, bytes, and lists, tuples and
+    dicts of these. It keeps the order of insertion.
+
+    A value is a copy: `d["list"].append(1)` changes nothing in the pool; assign it again. Raises UnsupportedValue for other kinds,
+    TransactionTooLarge for a change that does not fit into the log, PoolFull.
+    """
+
+    __slots__ = ("_native", "_pool")
+
+    def __init__(self, pool: Pool, native: _native.PersistDict) -> None:
+        self._pool = pool
+        self._native = native
+
+    @property
+    def name(self) -> str:
+        return self._native.name
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._native.get(key, _MISSING)
+        if value is _MISSING:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._native.get(key, default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._native.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if not self._native.remove(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._native.contains(key)
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._walk(False))
+
+    def items(self) -> ItemsView[Any, Any]:
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        return _Values(self)
+
+    def _walk(self, values: bool) -> Iterator[tuple[Any, Any]]:
+        after: bytes | None = None
+        version: int | None = None
+        while True:
+            batch = self._native.batch(after, values)
+            if batch is None or (version is not None and batch[0] != version):
+                raise RuntimeError("dictionary changed size during iteration")
+            version, after, pairs = batch
+            if not pairs:
+                return
+            yield from pairs
+
+    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """Takes a key out and gives its value, in one transaction."""
+        with self._pool.transaction():
+            value = self._native.get(key, _MISSING)
+            if value is not _MISSING:
+                self._native.remove(key)
+                return value
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Takes out what was inserted last."""
+        with self._pool.transaction():
+            key = self._native.last(_MISSING)
+            if key is not _MISSING:
+                return key, self.pop(key)
+        raise KeyError("popitem(): dictionary is empty")
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        with self._pool.transaction():
+            value = self._native.get(key, _MISSING)
+            if value is _MISSING:
+                self._native.set(key, default)
+                return default
+        return value
+
+    def update(self, other: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), /, **more: Any) -> None:
+        """All or nothing: one transaction."""
+        with self._pool.transaction():
+            super().update(other, **more)
+
+    def clear(self) -> None:
+        self._native.clear()
+
+    def copy(self) -> dict[Any, Any]:
+        """An ordinary dict with the same content."""
+        return dict(self.items())
+
+    def __or__(self, other: Mapping[Any, Any]) -> dict[Any, Any]:
+        return self.copy() | dict(other)
+
+    def __repr__(self) -> str:
+        if self._pool.closed:
+            return f"<memlift.persist.Dict {self.name!r} (closed)>"
+        return f"<memlift.persist.Dict {self.name!r}, {len(self)} keys>"

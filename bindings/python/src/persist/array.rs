@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Arrays in a pool: put, looked at without a copy, changed by copy.
+//!
+//! Layout  an object of type [`TYPE`]: 48 zero bytes, then the elements, C order; so they start at a multiple of 16, from 16 KiB
+//!         on of 64
+//! Rule    a view's bytes never change: whoever replaces or changes a pinned array makes a new object. Python is never given
+//!         memory of the pool to write to: it cannot promise that nobody else looks
+//! Order   a change is a copy, compared with the array when it ends: what differs is logged, or, if that is much, becomes a new
+//!         object, which does not go through the log
+//! Not here numpy: the Python side puts shape and type on top of the bytes
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use memlift::persist::persist::hash_name;
+use memlift::persist::raw::{Looking, PoolRef, read_raw};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::pool::{Inner, Kind, Named, Trouble, Writing};
+use crate::memory::Input;
+
+/// Of an array's object.
+pub const TYPE: u64 = hash_name("memlift.Array 1", 0);
+/// Bytes of its payload before the elements.
+const PAD: usize = 48;
+/// Differences are looked for in units of a cache line.
+const LINE: usize = 64;
+/// From this many runs of differing lines on, a new object is cheaper than a log record of so many ranges.
+const RUNS_MAX: usize = 10_000;
+/// Arrays from this size on are stored past the log when they are new.
+const LARGE_BYTES: usize = 16 << 10;
+
+/// Element type and extents.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Shape {
+    kind: u8,
+    element_bytes: u8,
+    extents: Vec<u64>,
+}
+
+impl Shape {
+    pub fn new((kind, element_bytes): (char, u8), extents: Vec<u64>) -> Shape {
+        Shape { kind: u8::try_from(kind).unwrap_or(b'?'), element_bytes, extents }
+    }
+
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&[self.kind, self.element_bytes, self.extents.len() as u8]);
+        self.extents.iter().for_each(|extent| into.extend_from_slice(&extent.to_le_bytes()));
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Shape> {
+        let (head, rest) = bytes.split_at_checked(3)?;
+        let (words, left) = rest.as_chunks::<8>();
+        if !left.is_empty() || words.len() != usize::from(head[2]) {
+            return None;
+        }
+        let extents = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let shape = Shape { kind: head[0], element_bytes: head[1], extents };
+        shape.bytes().is_some().then_some(shape)
+    }
+
+    /// Bytes of the whole array; None when it is none.
+    fn bytes(&self) -> Option<usize> {
+        let known = match self.kind {
+            b'b' => self.element_bytes == 1,
+            b'i' | b'u' => matches!(self.element_bytes, 1 | 2 | 4 | 8),
+            b'f' => matches!(self.element_bytes, 2 | 4 | 8),
+            b'c' => matches!(self.element_bytes, 8 | 16),
+            _ => false,
+        };
+        if !known || self.extents.len() > 32 {
+            return None;
+        }
+        let bytes = self
+            .extents
+            .iter()
+            .try_fold(u64::from(self.element_bytes), |bytes, extent| bytes.checked_mul(*extent))?;
+        usize::try_from(bytes).ok().filter(|bytes| isize::try_from(*bytes).is_ok())
+    }
+
+    fn dtype(&self) -> String {
+        format!("{}{}", char::from(self.kind), self.element_bytes)
+    }
+}
+
+fn not_an_array(name: &str) -> Trouble {
+    Trouble::Argument(format!("{name:?} is a dict: pool.dict gives it"))
+}
+
+fn spoilt(name: &str) -> Trouble {
+    Trouble::Gone(format!("the array {name:?} has another length than its shape says: the pool is damaged"))
+}
+
+impl Writing<'_, '_> {
+    fn put_elements(&mut self, name: &str, elements: &[u8], shape: Shape) -> Result<(), Trouble> {
+        let before = Inner::find(self.tx, name)?;
+        if before.as_ref().is_some_and(|named| named.kind != Kind::Array) {
+            return Err(not_an_array(name));
+        }
+        let offset = match elements {
+            [] => 0,
+            _ => self.tx.alloc_raw(TYPE, &[&[0; PAD], elements])?,
+        };
+        self.fresh.insert(offset);
+        self.name(name, &Named { kind: Kind::Array, offset, shape: Some(shape) })?;
+        if let Some(before) = before {
+            self.retire(before.offset)?;
+        }
+        Ok(())
+    }
+
+    fn change_elements(&mut self, name: &str, now: &[u8]) -> Result<(), Trouble> {
+        let Some(Named { kind: Kind::Array, offset, shape: Some(shape) }) = Inner::find(self.tx, name)?
+        else {
+            return Err(Trouble::Gone(format!("there is no array {name:?} in the pool any more")));
+        };
+        if shape.bytes() != Some(now.len()) {
+            return Err(Trouble::Argument(format!(
+                "the array {name:?} was replaced by one of another size while it was changed"
+            )));
+        }
+        if now.is_empty() {
+            return Ok(());
+        }
+        let payload = read_raw(self.tx, offset, TYPE)?;
+        let before =
+            payload.get(PAD..).filter(|before| before.len() == now.len()).ok_or_else(|| spoilt(name))?;
+        let runs = differences(before, now);
+        let changed: usize = runs.iter().map(|(_, bytes)| bytes).sum();
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let much = now.len() >= LARGE_BYTES && (runs.len() > RUNS_MAX || changed > now.len() / 4);
+        if much || self.inner.pins.contains(offset) {
+            return self.put_elements(name, now, shape);
+        }
+        for (from, bytes) in runs {
+            self.tx.write_raw(offset, TYPE, (PAD + from) as u64, &now[from..from + bytes])?;
+        }
+        self.fresh.insert(offset);
+        Ok(())
+    }
+}
+
+/// Runs of lines that differ: where, and how many bytes.
+fn differences(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for (at, (old, new)) in before.chunks(LINE).zip(now.chunks(LINE)).enumerate() {
+        if old == new {
+            continue;
+        }
+        match runs.last_mut() {
+            Some((from, bytes)) if *from + *bytes == at * LINE => *bytes += new.len(),
+            _ => runs.push((at * LINE, new.len())),
+        }
+    }
+    runs
+}
+
+/// Keeps `data` under a name.
+pub fn put(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>, shape: Shape) -> PyResult<()> {
+    let input = Input::new(data)?;
+    if shape.bytes() != Some(input.span().bytes()) {
+        let text =
+            format!("{} bytes are no array of {} with that shape", input.span().bytes(), shape.dtype());
+        return Err(Trouble::Argument(text).raise(py));
+    }
+    let span = input.span();
+    inner.write(py, move |writing| {
+        // SAFETY: the buffer is exported while `input` lives, which is until after this call. That nobody changes it meanwhile
+        // is what the documentation asks of programs.
+        let elements = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
+        writing.put_elements(name, elements, shape)
+    })
+}
+
+/// Makes an array what `data` says.
+pub fn change(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    let input = Input::new(data)?;
+    let span = input.span();
+    inner.write(py, move |writing| {
+        // SAFETY: as in `put`.
+        let now = unsafe { std::slice::from_raw_parts(span.start().cast_const(), span.bytes()) };
+        writing.change_elements(name, now)
+    })
+}
+
+/// What [`view`] found.
+enum Found {
+    Empty,
+    Copy(Vec<u8>),
+    Pinned { offset: u64, start: usize, bytes: usize, pool: PoolRef },
+}
+
+/// Looks at an array: its bytes as they are now, for as long as somebody holds them.
+#[allow(clippy::type_complexity)] // a tuple for Python
+pub fn view<'py>(
+    inner: &Arc<Inner>,
+    py: Python<'py>,
+    name: &str,
+) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
+    // What an open transaction changed may be rolled back under a view: that is copied.
+    let copied = |offset| inner.is_fresh(offset);
+    let found = inner.look(py, |looking| {
+        let (offset, shape) = match Inner::find(looking, name)? {
+            None => return Ok(None),
+            Some(Named { kind: Kind::Array, offset, shape: Some(shape) }) => (offset, shape),
+            Some(_) => return Err(not_an_array(name)),
+        };
+        let bytes = shape.bytes().ok_or_else(|| spoilt(name))?;
+        if bytes == 0 {
+            return Ok(Some((Found::Empty, shape)));
+        }
+        let payload = read_raw(looking, offset, TYPE)?;
+        let elements = payload.get(PAD..).filter(|all| all.len() == bytes).ok_or_else(|| spoilt(name))?;
+        let pool = match looking {
+            Looking::Tx(_) if copied(offset) => return Ok(Some((Found::Copy(elements.to_vec()), shape))),
+            Looking::Tx(_) => {
+                inner.share().ok_or_else(|| Trouble::Closed("the pool is closed".to_owned()))?
+            }
+            Looking::Read(read) => read.pool(),
+        };
+        // Under the lock that whoever wants to change or free it needs, too.
+        inner.pins.add(offset);
+        Ok(Some((Found::Pinned { offset, start: elements.as_ptr().expose_provenance(), bytes, pool }, shape)))
+    })?;
+    let Some((found, shape)) = found else { return Ok(None) };
+    let memory = match found {
+        Found::Empty => PyBytes::new(py, b"").into_any(),
+        Found::Copy(bytes) => PyBytes::new(py, &bytes).into_any(),
+        Found::Pinned { offset, start, bytes, pool } => {
+            let start = std::ptr::with_exposed_provenance(start);
+            Bound::new(py, Pinned { start, bytes, offset, inner: Arc::clone(inner), _pool: pool })?.into_any()
+        }
+    };
+    Ok(Some((memory, shape.dtype(), shape.extents)))
+}
+
+/// An array's memory while somebody looks at it.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct Pinned {
+    start: *const u8,
+    bytes: usize,
+    offset: u64,
+    inner: Arc<Inner>,
+    /// Keeps the memory mapped.
+    _pool: PoolRef,
+}
+
+// SAFETY: memory that nobody writes to while it is pinned; the address may be used from any thread.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.inner.pins.remove(self.offset);
+    }
+}
+
+#[pymethods]
+impl Pinned {
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<memlift pool memory, {} bytes, persistent>", self.bytes)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        if flags & ffi::PyBUF_WRITABLE != 0 {
+            let text = "a pool's memory is read-only: pool.edit gives a copy whose changes are kept";
+            return Err(PyBufferError::new_err(text));
+        }
+        let (start, length) = (this.start.cast_mut().cast(), this.bytes as ffi::Py_ssize_t);
+        // SAFETY: `view` is the consumer's buffer struct, to be filled. The memory stays mapped, and nobody writes to it, while
+        // `slf` lives (`pins`); PyBuffer_FillInfo takes the reference to `slf` that keeps it so.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}

@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A pool from Python: open, transactions, names.
+//!
+//! Flow    outside of a transaction: one call is one transaction, without the GIL. Inside: the thread's open one, kept in
+//!         [`OPEN`]; `begin` and `end` may be nested, the outermost counts
+//! Order   an operation that fails in the middle dooms its transaction: it can only be rolled back
+//! Owner   an open transaction is its thread's; it is rolled back when the thread ends. The pool's generation goes up when
+//!         something was removed or rolled back, before locks are let go: whoever remembers places looks them up again
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memlift::persist::raw::{Handle, Looking, OpenTx, PoolRef, Table, root, root_or};
+use memlift::persist::{Domain, Durability, Error, Mechanism, Options, Pool, Survives, Tx, TxOptions, View};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::array::{self, Shape};
+use super::dict::PersistDict;
+use super::pins::Pins;
+use crate::errors::{new, persist_error};
+
+/// Why a call was refused.
+pub enum Trouble {
+    Pool(Error),
+    Gone(String),
+    Argument(String),
+    Closed(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Pool(error)
+    }
+}
+
+impl Trouble {
+    pub fn raise(self, py: Python<'_>) -> PyErr {
+        match self {
+            Trouble::Pool(error) => persist_error(py, error),
+            Trouble::Gone(text) => new(py, "Gone", (text,)),
+            Trouble::Argument(text) => new(py, "BadArgument", (text,)),
+            Trouble::Closed(text) => new(py, "Closed", (text,)),
+        }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Dict,
+    Array,
+}
+
+/// An entry of the table of names.
+pub struct Named {
+    pub kind: Kind,
+    pub offset: u64,
+    /// Of an array.
+    pub shape: Option<Shape>,
+}
+
+impl Named {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![if self.kind == Kind::Dict { 1 } else { 2 }];
+        bytes.extend_from_slice(&self.offset.to_le_bytes());
+        if let Some(shape) = &self.shape {
+            shape.encode(&mut bytes);
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Named> {
+        let (head, rest) = bytes.split_at_checked(9)?;
+        let offset = u64::from_le_bytes(head[1..].try_into().ok()?);
+        match head[0] {
+            1 if rest.is_empty() => Some(Named { kind: Kind::Dict, offset, shape: None }),
+            2 => Some(Named { kind: Kind::Array, offset, shape: Some(Shape::decode(rest)?) }),
+            _ => None,
+        }
+    }
+}
+
+/// A transaction to write in.
+pub struct Writing<'a, 'p> {
+    pub tx: &'a mut Tx<'p>,
+    pub inner: &'a Inner,
+    /// Arrays that this transaction made or changed.
+    pub fresh: &'a mut HashSet<u64>,
+}
+
+/// What all objects of a pool share.
+pub struct Inner {
+    handle: Handle,
+    number: u64,
+    path: PathBuf,
+    process: u32,
+    durability: Durability,
+    generation: AtomicU64,
+    pub pins: Pins,
+}
+
+struct Open {
+    tx: OpenTx,
+    inner: Arc<Inner>,
+    depth: u32,
+    doomed: Option<String>,
+    fresh: HashSet<u64>,
+}
+
+thread_local! {
+    /// This thread's open transactions, by pool.
+    static OPEN: RefCell<HashMap<u64, Open>> = RefCell::default();
+}
+
+impl Inner {
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub fn forget_places(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn closed(&self) -> Trouble {
+        if self.process != std::process::id() {
+            return Trouble::Closed(format!(
+                "the pool {} belongs to the process that this one was forked from: a pool has one owner; close it there and open \
+                 it here",
+                self.path.display()
+            ));
+        }
+        Trouble::Closed(format!("the pool {} is closed: open it again", self.path.display()))
+    }
+
+    fn trouble(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Pool(Error::Argument { what }) if self.process != std::process::id() => {
+                Trouble::Closed(what)
+            }
+            other => other,
+        }
+    }
+
+    /// Works on the pool itself, without the GIL.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&PoolRef) -> Result<R, Trouble> + Send,
+    ) -> PyResult<R> {
+        py.detach(|| self.handle.with(work).unwrap_or_else(|| Err(self.closed())))
+            .map_err(|trouble| self.trouble(trouble).raise(py))
+    }
+
+    /// Looks at objects: in the thread's open transaction, or under a read lock.
+    pub fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Looking<'_>) -> Result<R, Trouble> + Send,
+    ) -> PyResult<R> {
+        let mut work = Some(work);
+        let inside = OPEN.with_borrow(|open| {
+            let open = open.get(&self.number)?;
+            work.take().map(|work| work(&open.tx.looking()))
+        });
+        match (inside, work) {
+            (Some(result), _) => result.map_err(|trouble| trouble.raise(py)),
+            (None, Some(work)) => self.with(py, |pool| work(&Looking::Read(&pool.look()?))),
+            (None, None) => Err(PyValueError::new_err("a call did nothing")),
+        }
+    }
+
+    /// Changes objects: in the thread's open transaction, or in one of its own.
+    pub fn write<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Writing<'_, '_>) -> Result<R, Trouble> + Send,
+    ) -> PyResult<R> {
+        let mut work = Some(work);
+        let inside = OPEN.with_borrow_mut(|open| {
+            let Open { tx, doomed, fresh, .. } = open.get_mut(&self.number)?;
+            let work = work.take()?;
+            let result = tx.with(|tx| work(&mut Writing { tx, inner: self, fresh }));
+            if let Err(Trouble::Pool(error)) = &result {
+                doomed.get_or_insert_with(|| error.to_string());
+            }
+            Some(result)
+        });
+        match (inside, work) {
+            (Some(result), _) => result.map_err(|trouble| trouble.raise(py)),
+            (None, Some(work)) => self.with(py, |pool| {
+                self.free_waiting(pool)?;
+                let options = TxOptions { durability: self.durability, sections: None };
+                let result = pool.tx_with(options, |tx| {
+                    work(&mut Writing { tx, inner: self, fresh: &mut HashSet::new() })
+                });
+                if result.is_err() {
+                    self.forget_places();
+                }
+                result
+            }),
+            (None, None) => Err(PyValueError::new_err("a call did nothing")),
+        }
+    }
+
+    /// Whether this thread's open transaction made or changed this array.
+    pub fn is_fresh(&self, object: u64) -> bool {
+        OPEN.with_borrow(|open| open.get(&self.number).is_some_and(|open| open.fresh.contains(&object)))
+    }
+
+    /// A share of the pool for a view: the transaction's, or the handle's.
+    pub fn share(&self) -> Option<PoolRef> {
+        let inside = OPEN.with_borrow(|open| open.get(&self.number).map(|open| open.tx.pool()));
+        inside.or_else(|| self.handle.with(PoolRef::clone))
+    }
+
+    /// Frees arrays in limbo that nobody looks at any more.
+    fn free_waiting(&self, pool: &Pool) -> Result<(), Error> {
+        let waiting = self.pins.waiting();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        pool.tx(|tx| {
+            let limbo = root(tx)?.limbo;
+            for object in &waiting {
+                if limbo != 0
+                    && !self.pins.contains(*object)
+                    && Table::at(limbo).remove(tx, &object.to_le_bytes())?
+                {
+                    tx.free_raw(*object, array::TYPE)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// What a name stands for.
+    pub fn find<V: View>(view: &V, name: &str) -> Result<Option<Named>, Trouble> {
+        let names = root(view)?.names;
+        if names == 0 {
+            return Ok(None);
+        }
+        let Some(bytes) = Table::at(names).get(view, name.as_bytes())? else { return Ok(None) };
+        let named = Named::decode(bytes).ok_or_else(|| {
+            Trouble::Argument(format!(
+                "the name {name:?} stands for something that this release does not know: use a newer one"
+            ))
+        })?;
+        Ok(Some(named))
+    }
+}
+
+impl Writing<'_, '_> {
+    /// Gives a name a meaning.
+    pub fn name(&mut self, name: &str, named: &Named) -> Result<(), Trouble> {
+        let at = root_or(self.tx)?;
+        let mut names = self.tx.get(at)?.names;
+        if names == 0 {
+            names = Table::create(self.tx)?.offset();
+            self.tx.get_mut(at)?.names = names;
+        }
+        Table::at(names).put(self.tx, name.as_bytes(), &named.encode())?;
+        Ok(())
+    }
+
+    /// Gives an array back: now, or when nobody looks at it any more.
+    pub fn retire(&mut self, object: u64) -> Result<(), Trouble> {
+        if object == 0 {
+            return Ok(());
+        }
+        if !self.inner.pins.contains(object) {
+            return Ok(self.tx.free_raw(object, array::TYPE)?);
+        }
+        let at = root_or(self.tx)?;
+        let mut limbo = self.tx.get(at)?.limbo;
+        if limbo == 0 {
+            limbo = Table::create(self.tx)?.offset();
+            self.tx.get_mut(at)?.limbo = limbo;
+        }
+        Table::at(limbo).put(self.tx, &object.to_le_bytes(), b"")?;
+        Ok(())
+    }
+}
+
+/// Empties limbo: nobody can look at anything yet.
+fn empty_limbo(pool: &Pool) -> Result<(), Error> {
+    loop {
+        let left = pool.tx(|tx| {
+            let limbo = root(tx)?.limbo;
+            if limbo == 0 {
+                return Ok(0);
+            }
+            let limbo = Table::at(limbo);
+            for (key, _) in limbo.batch(tx, None, 100, usize::MAX)?.unwrap_or_default() {
+                let object = u64::from_le_bytes(key[..].try_into().unwrap_or_default());
+                // Damage costs memory here, and not the pool.
+                let _ = tx.free_raw(object, array::TYPE);
+                limbo.remove(tx, &key)?;
+            }
+            limbo.len(tx)
+        });
+        match left {
+            Ok(0) | Err(Error::Layout { .. }) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn durability(name: &str) -> PyResult<Durability> {
+    Ok(match name {
+        "sync" => Durability::Sync,
+        "group" => Durability::Group,
+        "buffered" => Durability::Buffered,
+        _ => {
+            let text = format!("no durability {name:?}: \"sync\", \"group\" or \"buffered\"");
+            return Err(PyValueError::new_err(text));
+        }
+    })
+}
+
+/// See the module's header.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct PersistPool {
+    pub inner: Arc<Inner>,
+}
+
+#[pymethods]
+impl PersistPool {
+    #[new]
+    #[pyo3(signature = (path, *, mode, size, size_max, lane_bytes, mechanism, domain, durability, prefault))]
+    #[allow(clippy::too_many_arguments)] // keyword arguments of Python
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        mode: &str,
+        size: u64,
+        size_max: u64,
+        lane_bytes: u64,
+        mechanism: &str,
+        domain: &str,
+        durability: &str,
+        prefault: bool,
+    ) -> PyResult<PersistPool> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let Some(mechanism) = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism) else {
+            let names = Mechanism::ALL.map(Mechanism::name).join(", ");
+            return Err(PyValueError::new_err(format!("no mechanism {mechanism:?}: {names}")));
+        };
+        let domain = match domain {
+            "auto" => Domain::Auto,
+            "lines" => Domain::Lines,
+            "pages" => Domain::Pages,
+            _ => {
+                let text = format!("no domain {domain:?}: \"auto\", \"lines\" or \"pages\"");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let durability = self::durability(durability)?;
+        let options = Options {
+            heap_bytes: size,
+            max_bytes: size_max.max(size),
+            // One writes at a time (there is one section), and one lane is shared.
+            lanes: 2,
+            lane_bytes,
+            mechanism,
+            domain,
+            prefault,
+            read_only: mode == "r",
+            ..Options::default()
+        };
+        let opened = match mode {
+            "r" | "w" => py.detach(|| Pool::open(&path, &options)),
+            "c" => py.detach(|| Pool::open_or_create(&path, &options)),
+            "x" => py.detach(|| Pool::create(&path, &options)),
+            _ => {
+                let text = format!(
+                    "no mode {mode:?}: \"r\" (read), \"w\" (read and write), \"c\" (create if missing) or \"x\" (create)"
+                );
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let pool = opened.map_err(|error| persist_error(py, error))?;
+        // A pool that is not ours is refused now, and not at the first use.
+        py.detach(|| {
+            pool.read(|r| root(r))?;
+            if options.read_only { Ok(()) } else { empty_limbo(&pool) }
+        })
+        .map_err(|error| persist_error(py, error))?;
+        let inner = Inner {
+            handle: Handle::new(pool),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            path,
+            process: std::process::id(),
+            durability,
+            generation: AtomicU64::new(1),
+            pins: Pins::default(),
+        };
+        Ok(PersistPool { inner: Arc::new(inner) })
+    }
+
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.inner.path.clone()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.handle.with(|_| ()).is_none()
+    }
+
+    /// Starts this thread's transaction, or goes one deeper into it.
+    #[pyo3(signature = (durability=None))]
+    fn begin(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<()> {
+        let durability = durability.map_or(Ok(self.inner.durability), self::durability)?;
+        let inside = OPEN
+            .with_borrow_mut(|open| open.get_mut(&self.inner.number).map(|open| open.depth += 1).is_some());
+        if inside {
+            return Ok(());
+        }
+        let inner = &self.inner;
+        inner.with(py, |pool| {
+            inner.free_waiting(pool)?;
+            let open = Open {
+                tx: pool.begin(durability)?,
+                inner: Arc::clone(inner),
+                depth: 1,
+                doomed: None,
+                fresh: HashSet::new(),
+            };
+            OPEN.with_borrow_mut(|all| all.insert(inner.number, open));
+            Ok(())
+        })
+    }
+
+    /// Ends it, or goes one up.
+    fn end(&self, py: Python<'_>, commit: bool) -> PyResult<()> {
+        let number = self.inner.number;
+        let outermost = OPEN.with_borrow_mut(|all| {
+            let open = all.get_mut(&number)?;
+            open.depth -= 1;
+            if open.depth > 0 && !commit {
+                open.doomed.get_or_insert_with(|| "a transaction inside it was rolled back".to_owned());
+            }
+            Some(open.depth == 0)
+        });
+        match outermost {
+            Some(true) => {}
+            Some(false) => return Ok(()),
+            None => {
+                let text =
+                    "this thread has no open transaction: a transaction ends in the thread that began it";
+                return Err(new(py, "OutOfOrder", (text,)));
+            }
+        }
+        let ended = py.detach(|| {
+            let Some(Open { tx, inner, doomed, .. }) = OPEN.with_borrow_mut(|all| all.remove(&number)) else {
+                return Ok(());
+            };
+            if commit && doomed.is_none() {
+                // Before the locks are let go; it costs a look-up where nothing was rolled back.
+                let committed = tx.commit();
+                if committed.is_err() {
+                    inner.forget_places();
+                }
+                return committed;
+            }
+            inner.forget_places();
+            drop(tx);
+            match doomed {
+                Some(reason) if commit => {
+                    Err(Error::Aborted(format!("something in the transaction had failed before: {reason}")))
+                }
+                _ => Ok(()),
+            }
+        });
+        ended.map_err(|error| self.inner.trouble(Trouble::Pool(error)).raise(py))
+    }
+
+    /// Whether this thread has an open transaction.
+    #[getter]
+    fn in_transaction(&self) -> bool {
+        OPEN.with_borrow(|open| open.contains_key(&self.inner.number))
+    }
+
+    /// A dict; made when there is none.
+    fn dict(&self, py: Python<'_>, name: String, pickle: bool) -> PyResult<PersistDict> {
+        let inner = &self.inner;
+        let is_dict = |found: Option<Named>| match found {
+            None => Ok(false),
+            Some(Named { kind: Kind::Dict, .. }) => Ok(true),
+            Some(_) => Err(Trouble::Argument(format!("{name:?} is an array: pool.array gives it"))),
+        };
+        let there = inner.look(py, |view| is_dict(Inner::find(view, &name)?))?;
+        if !there {
+            inner.write(py, |writing| {
+                // Another thread may have been faster.
+                if !is_dict(Inner::find(writing.tx, &name)?)? {
+                    let offset = Table::create(writing.tx)?.offset();
+                    writing.name(&name, &Named { kind: Kind::Dict, offset, shape: None })?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(PersistDict::new(Arc::clone(inner), name, pickle))
+    }
+
+    /// All names, and whether each is an array.
+    fn names(&self, py: Python<'_>) -> PyResult<Vec<(String, bool)>> {
+        self.inner.look(py, |view| {
+            let names = root(view)?.names;
+            if names == 0 {
+                return Ok(Vec::new());
+            }
+            let all = Table::at(names).batch(view, None, usize::MAX, usize::MAX)?.unwrap_or_default();
+            Ok(all
+                .into_iter()
+                .map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), value.first() == Some(&2)))
+                .collect())
+        })
+    }
+
+    /// Takes a dict or an array out of the pool. False: there is none.
+    fn remove(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.inner.write(py, |writing| {
+            let Some(named) = Inner::find(writing.tx, name)? else { return Ok(false) };
+            writing.inner.forget_places();
+            match named.kind {
+                Kind::Dict => Table::at(named.offset).free(writing.tx)?,
+                Kind::Array => writing.retire(named.offset)?,
+            }
+            let names = root(writing.tx)?.names;
+            Ok(Table::at(names).remove(writing.tx, name.as_bytes())?)
+        })
+    }
+
+    fn put_array(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        data: &Bound<'_, PyAny>,
+        element: (char, u8),
+        extents: Vec<u64>,
+    ) -> PyResult<()> {
+        array::put(&self.inner, py, name, data, Shape::new(element, extents))
+    }
+
+    /// The array's memory (an exporter of its bytes, or bytes), element type and extents. None: there is none.
+    #[allow(clippy::type_complexity)] // a tuple for Python
+    fn view<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
+        array::view(&self.inner, py, name)
+    }
+
+    /// Makes the array what `data` says: only what differs is logged.
+    fn change_array(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        array::change(&self.inner, py, name, data)
+    }
+
+    fn guarantee(&self, py: Python<'_>) -> PyResult<(bool, &'static str, String, String)> {
+        let guarantee = self.inner.with(py, |pool| Ok(pool.guarantee()))?;
+        let domain = if guarantee.domain == Domain::Lines { "lines" } else { "pages" };
+        let survives = guarantee.survives == Survives::PowerFailure;
+        Ok((survives, domain, guarantee.by.to_owned(), guarantee.to_string()))
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (header, usage, recovered, counters, guarantee) = self.inner.with(py, |pool| {
+            Ok((pool.header(), pool.usage(), pool.recovered(), pool.counters(), pool.guarantee()))
+        })?;
+        let info = PyDict::new(py);
+        info.set_item("path", &self.inner.path)?;
+        info.set_item("guarantee", guarantee.to_string())?;
+        let mechanism = Mechanism::ALL.into_iter().find(|one| *one as u8 == header.mechanism);
+        info.set_item("mechanism", mechanism.map(Mechanism::name))?;
+        info.set_item("heap_bytes", usage.0)?;
+        info.set_item("free_bytes", usage.1)?;
+        info.set_item("file_bytes", header.file_bytes())?;
+        info.set_item("lane_bytes", header.lane_bytes)?;
+        info.set_item("views", self.inner.pins.views())?;
+        info.set_item("recovered_transactions", recovered.transactions)?;
+        info.set_item("recovered_log_bytes", recovered.log_bytes)?;
+        info.set_item("closed_before", recovered.clean)?;
+        info.set_item("hardens", counters.hardens)?;
+        info.set_item("log_bytes", counters.log_bytes)?;
+        Ok(info)
+    }
+
+    /// Makes everything durable that was committed.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.inner.with(py, |pool| Ok(pool.sync()?))
+    }
+
+    /// Closes it; how many views are left. As long as there are any, the file stays locked.
+    fn close(&self, py: Python<'_>) -> PyResult<usize> {
+        if self.in_transaction() {
+            let text = "a transaction of this thread is open: leave its `with` block before closing the pool";
+            return Err(new(py, "OutOfOrder", (text,)));
+        }
+        let inner = &self.inner;
+        if self.closed() {
+            return Ok(0);
+        }
+        let closed = py.detach(|| {
+            if let Some(freed) = inner.handle.with(|pool| inner.free_waiting(pool)) {
+                freed.or_else(|error| if matches!(error, Error::ReadOnly) { Ok(()) } else { Err(error) })?;
+            }
+            inner.handle.close()
+        });
+        match closed.map_err(|error| self.inner.trouble(Trouble::Pool(error)).raise(py))? {
+            true => Ok(0),
+            false => Ok(self.inner.pins.views().max(1)),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Python values as bytes, and back.
+//!
+//! Layout  a tag, then: 0 None, 1 False, 2 True: nothing · 3 int: its shortest two's complement, little endian, with a length ·
+//!         4 float: 8 bytes · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: how many, then so many
+//!         values, or keys and values in turn · 10 pickle: length, bytes. Lengths are LEB128. All little endian
+//!         a key is a value of kind int, str or bytes; equal keys are equal bytes
+//! Rule    types are matched exactly, so that what comes back is what was put in; others are refused, not turned into something
+//! Order   what a file says is checked: lengths against what is left, depth against a bound
+
+use crate::errors::new;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+const NONE: u8 = 0;
+const FALSE: u8 = 1;
+const TRUE: u8 = 2;
+const INT: u8 = 3;
+const FLOAT: u8 = 4;
+const STR: u8 = 5;
+const BYTES: u8 = 6;
+const LIST: u8 = 7;
+const TUPLE: u8 = 8;
+const DICT: u8 = 9;
+const PICKLE: u8 = 10;
+
+/// Containers in containers.
+const DEPTH_MAX: usize = 64;
+
+fn refused(py: Python<'_>, what: String) -> PyErr {
+    new(py, "UnsupportedValue", (what,))
+}
+
+fn length(into: &mut Vec<u8>, mut value: usize) {
+    while value >= 0x80 {
+        into.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    into.push(value as u8);
+}
+
+fn sized(into: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    into.push(tag);
+    length(into, bytes.len());
+    into.extend_from_slice(bytes);
+}
+
+/// The shortest two's complement.
+fn int(into: &mut Vec<u8>, value: &Bound<'_, PyInt>) -> PyResult<()> {
+    if let Ok(small) = value.extract::<i64>() {
+        let bytes = small.to_le_bytes();
+        let mut used = 8;
+        while used > 1 && bytes[used - 1] == (bytes[used - 2] as i8 >> 7) as u8 {
+            used -= 1;
+        }
+        sized(into, INT, &bytes[..used]);
+        return Ok(());
+    }
+    let bits: usize = value.call_method0("bit_length")?.extract()?;
+    let arguments = PyDict::new(value.py());
+    arguments.set_item("signed", true)?;
+    let bytes = value.call_method("to_bytes", (bits / 8 + 1, "little"), Some(&arguments))?;
+    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+    let mut used = bytes.len();
+    while used > 1 && bytes[used - 1] == (bytes[used - 2] as i8 >> 7) as u8 {
+        used -= 1;
+    }
+    sized(into, INT, &bytes[..used]);
+    Ok(())
+}
+
+/// The bytes of a key.
+pub fn key(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        sized(&mut bytes, STR, text.to_str()?.as_bytes());
+    } else if let Ok(raw) = object.cast_exact::<PyBytes>() {
+        sized(&mut bytes, BYTES, raw.as_bytes());
+    } else if let Ok(number) = object.cast_exact::<PyInt>() {
+        int(&mut bytes, number)?;
+    } else {
+        let kind = object.get_type().name()?;
+        return Err(refused(object.py(), format!("a key is a str, bytes or int, not a {kind}")));
+    }
+    Ok(bytes)
+}
+
+/// The bytes of a value. `pickle`: what else than these kinds is pickled.
+pub fn encode(object: &Bound<'_, PyAny>, pickle: bool) -> PyResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, object, pickle, 0)?;
+    Ok(bytes)
+}
+
+fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize) -> PyResult<()> {
+    let py = object.py();
+    if depth > DEPTH_MAX {
+        let what =
+            format!("the value has more than {DEPTH_MAX} containers in each other, or contains itself");
+        return Err(refused(py, what));
+    }
+    if object.is_none() {
+        into.push(NONE);
+    } else if let Ok(text) = object.cast_exact::<PyString>() {
+        sized(into, STR, text.to_str()?.as_bytes());
+    } else if let Ok(raw) = object.cast_exact::<PyBytes>() {
+        sized(into, BYTES, raw.as_bytes());
+    } else if let Ok(number) = object.cast_exact::<PyInt>() {
+        int(into, number)?;
+    } else if let Ok(number) = object.cast_exact::<PyFloat>() {
+        into.push(FLOAT);
+        into.extend_from_slice(&number.value().to_le_bytes());
+    } else if let Ok(truth) = object.cast_exact::<PyBool>() {
+        into.push(if truth.is_true() { TRUE } else { FALSE });
+    } else if let Ok(list) = object.cast_exact::<PyList>() {
+        // Elements are taken at once: an exotic element's conversion could change the list.
+        let elements: Vec<_> = list.iter().collect();
+        into.push(LIST);
+        length(into, elements.len());
+        elements.iter().try_for_each(|one| put(into, one, pickle, depth + 1))?;
+    } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+        into.push(TUPLE);
+        length(into, tuple.len());
+        tuple.iter().try_for_each(|one| put(into, &one, pickle, depth + 1))?;
+    } else if let Ok(dict) = object.cast_exact::<PyDict>() {
+        let pairs: Vec<_> = dict.iter().collect();
+        into.push(DICT);
+        length(into, pairs.len());
+        for (key, value) in &pairs {
+            put(into, key, pickle, depth + 1)?;
+            put(into, value, pickle, depth + 1)?;
+        }
+    } else if pickle {
+        let dumped = py.import("pickle")?.call_method1("dumps", (object, 5))?;
+        sized(into, PICKLE, dumped.cast::<PyBytes>()?.as_bytes());
+    } else {
+        let kind = object.get_type().fully_qualified_name()?;
+        return Err(refused(
+            py,
+            format!(
+                "a value of type {kind} is not kept as it is: convert it to None, bool, int, float, str, bytes, list, \
+                 tuple or dict, put arrays with put_array, or open the dict with pickle=True"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// What is left to read.
+struct Source<'a> {
+    left: &'a [u8],
+}
+
+fn spoilt(py: Python<'_>) -> PyErr {
+    new(
+        py,
+        "PoolDamaged",
+        ("a value in the pool cannot be read: it was not written by this module, or is damaged",),
+    )
+}
+
+impl<'a> Source<'a> {
+    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.left.split_at_checked(bytes)?;
+        self.left = left;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|one| one[0])
+    }
+
+    fn length(&mut self) -> Option<usize> {
+        let (mut value, mut shift) = (0u64, 0);
+        loop {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+            shift += 7;
+            if shift > 56 {
+                return None;
+            }
+        }
+        // No element has less than a byte.
+        usize::try_from(value).ok().filter(|length| *length <= self.left.len())
+    }
+
+    fn sized(&mut self) -> Option<&'a [u8]> {
+        let bytes = self.length()?;
+        self.take(bytes)
+    }
+}
+
+/// The value that bytes stand for. `pickle`: pickled ones are wanted; else they are refused.
+pub fn decode<'py>(py: Python<'py>, bytes: &[u8], pickle: bool) -> PyResult<Bound<'py, PyAny>> {
+    let mut source = Source { left: bytes };
+    let value = get(py, &mut source, pickle, 0)?;
+    if source.left.is_empty() { Ok(value) } else { Err(spoilt(py)) }
+}
+
+fn many<'py>(
+    py: Python<'py>,
+    source: &mut Source<'_>,
+    pickle: bool,
+    depth: usize,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let count = source.length().ok_or_else(|| spoilt(py))?;
+    (0..count).map(|_| get(py, source, pickle, depth + 1)).collect()
+}
+
+fn get<'py>(
+    py: Python<'py>,
+    source: &mut Source<'_>,
+    pickle: bool,
+    depth: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    if depth > DEPTH_MAX {
+        return Err(spoilt(py));
+    }
+    let wrong = || spoilt(py);
+    Ok(match source.byte().ok_or_else(wrong)? {
+        NONE => py.None().into_bound(py),
+        FALSE => PyBool::new(py, false).to_owned().into_any(),
+        TRUE => PyBool::new(py, true).to_owned().into_any(),
+        INT => {
+            let bytes = source.sized().filter(|bytes| !bytes.is_empty()).ok_or_else(wrong)?;
+            if bytes.len() <= 8 {
+                let sign = (bytes[bytes.len() - 1] as i8 >> 7) as u8;
+                let mut whole = [sign; 8];
+                whole[..bytes.len()].copy_from_slice(bytes);
+                i64::from_le_bytes(whole).into_pyobject(py)?.into_any()
+            } else {
+                let arguments = PyDict::new(py);
+                arguments.set_item("signed", true)?;
+                let from = (PyBytes::new(py, bytes), "little");
+                py.get_type::<PyInt>().call_method("from_bytes", from, Some(&arguments))?
+            }
+        }
+        FLOAT => {
+            let bytes = source.take(8).ok_or_else(wrong)?;
+            PyFloat::new(py, f64::from_le_bytes(bytes.try_into().expect("8 bytes"))).into_any()
+        }
+        STR => {
+            let text = std::str::from_utf8(source.sized().ok_or_else(wrong)?).map_err(|_| spoilt(py))?;
+            PyString::new(py, text).into_any()
+        }
+        BYTES => PyBytes::new(py, source.sized().ok_or_else(wrong)?).into_any(),
+        LIST => PyList::new(py, many(py, source, pickle, depth)?)?.into_any(),
+        TUPLE => PyTuple::new(py, many(py, source, pickle, depth)?)?.into_any(),
+        DICT => {
+            let count = source.length().ok_or_else(wrong)?;
+            let dict = PyDict::new(py);
+            for _ in 0..count {
+                let key = get(py, source, pickle, depth + 1)?;
+                let value = get(py, source, pickle, depth + 1)?;
+                dict.set_item(key, value)?;
+            }
+            dict.into_any()
+        }
+        PICKLE => {
+            let bytes = source.sized().ok_or_else(wrong)?;
+            if !pickle {
+                let what = "the value was pickled: open the dict with pickle=True if nobody else could write this file \
+                            (unpickling runs whatever code the file says)";
+                return Err(refused(py, what.to_owned()));
+            }
+            py.import("pickle")?.call_method1("loads", (PyBytes::new(py, bytes),))?
+        }
+        _ => return Err(spoilt(py)),
+    })
+}
