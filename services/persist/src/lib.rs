@@ -56,6 +56,7 @@ mod fresh;
 mod heap;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
 mod image;
+pub mod kv;
 #[expect(unsafe_code, reason = "shares a ring between its writer and the applier")]
 mod lane;
 pub mod layout;

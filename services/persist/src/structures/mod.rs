@@ -34,7 +34,7 @@ fn damaged(what: &'static str) -> Error {
 
 /// Spreads the bits of a word (the finaliser of splitmix64, Steele et al. 2014).
 #[inline]
-fn spread(mut word: u64) -> u64 {
+pub(crate) fn spread(mut word: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A key-value store: bytes to bytes, in the order of keys, with expiry.
+//!
+//! Flow     key ─▶ hash ─▶ shard: a B+tree in a section of its own ─▶ entry: expiry and the value's array. Walks go through all
+//!          shards and merge them
+//! Layout   the pool's root is a [`KvRoot`]: one tree for each section of the pool, 64 at most
+//! Rule     an entry that is past its time is not seen by anybody. Who writes its key, or [`Kv::expire_some`], takes it out
+//! Owner    a call locks the shards of its keys and no others; several keys of one call change together or not at all
+//! Not here the protocol: `server`
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::Persist;
+use crate::error::{Error, Result};
+use crate::options::Durability;
+use crate::pool::Pool;
+use crate::ptr::{PPtr, PSlice};
+use crate::structures::{BTree, BTreeRoot};
+use crate::tx::{Tx, TxOptions};
+use crate::view::View;
+
+mod key;
+pub mod server;
+
+pub use key::ByteKey;
+
+/// Most shards of a store.
+pub const SHARDS_MAX: usize = 64;
+/// The longest key.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+/// Entries taken out by one transaction when a store is emptied or swept.
+const BATCH: usize = 256;
+
+/// Milliseconds since 1970, which expiry is told in.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[derive(Clone, Copy, Debug, Persist)]
+#[persist(crate = crate)]
+#[repr(C)]
+struct KvEntry {
+    /// Milliseconds since 1970; 0: never.
+    expires: u64,
+    value: PSlice<u8>,
+}
+
+impl KvEntry {
+    fn lives(&self, now: u64) -> bool {
+        self.expires == 0 || self.expires > now
+    }
+}
+
+#[derive(Clone, Copy, Persist)]
+#[persist(crate = crate)]
+#[repr(C)]
+struct KvRoot {
+    shards: u64,
+    trees: [PPtr<BTreeRoot<ByteKey, KvEntry>>; SHARDS_MAX],
+}
+
+/// What is to become of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It stays as it is.
+    Keep,
+    /// It gets this value and this expiry (milliseconds since 1970, 0: never).
+    Set(Vec<u8>, u64),
+    /// Its value stays, its expiry is this.
+    Expire(u64),
+    /// It goes.
+    Remove,
+}
+
+/// A store in a pool.
+///
+/// ```
+/// use memlift_persist::{Durability, Error, Options, Pool, kv::Kv};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("store.pool");
+/// let pool = Pool::create(&path, &Options { heap_bytes: 1 << 20, sections: 4, ..Options::default() })?;
+/// let store = Kv::open(&pool, Durability::Sync)?;
+/// store.set(b"fruit:apple", b"red", 0)?;
+/// store.set(b"fruit:plum", b"blue", 0)?;
+/// assert_eq!(store.get(b"fruit:plum")?.as_deref(), Some(&b"blue"[..]));
+/// let mut fruit = Vec::new();
+/// store.scan_prefix(b"fruit:", |key, _| {
+///     fruit.push(key.to_vec());
+///     std::ops::ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(fruit, [&b"fruit:apple"[..], b"fruit:plum"]);
+/// # Ok::<_, Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Kv<'p> {
+    pool: &'p Pool,
+    trees: Vec<BTree<ByteKey, KvEntry>>,
+    durability: Durability,
+    /// Where the next sweep goes on: shard and key.
+    swept: std::sync::Mutex<(usize, Vec<u8>)>,
+    expired: AtomicU64,
+}
+
+/// The least byte string that is greater than all with this prefix; None: there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+impl<'p> Kv<'p> {
+    /// The store in a pool, made when the pool has no root yet. It has as many shards as the pool has sections.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Layout`] when the pool's root is something else; [`Error::Corrupt`]; as [`Pool::tx`].
+    pub fn open(pool: &'p Pool, durability: Durability) -> Result<Kv<'p>> {
+        let found = pool.read(|r| Ok::<_, Error>(r.root::<KvRoot>()?.map(|root| r.get(root).copied())))?;
+        let root = match found {
+            Some(root) => root?,
+            None => Self::create(pool)?,
+        };
+        let sections = u64::from(pool.header().sections).min(SHARDS_MAX as u64);
+        if root.shards == 0 || root.shards > sections {
+            return Err(Error::corrupt("the store has more shards than the pool has sections"));
+        }
+        let trees = root.trees[..root.shards as usize].iter().map(|tree| BTree::open(*tree)).collect();
+        Ok(Kv { pool, trees, durability, swept: Default::default(), expired: AtomicU64::new(0) })
+    }
+
+    fn create(pool: &Pool) -> Result<KvRoot> {
+        let shards = pool.header().sections.min(SHARDS_MAX as u32);
+        pool.tx(|t| {
+            let mut root = KvRoot { shards: u64::from(shards), trees: [PPtr::NULL; SHARDS_MAX] };
+            for shard in 0..shards {
+                root.trees[shard as usize] = BTree::<ByteKey, KvEntry>::create_in(t, shard as u16)?.pointer();
+            }
+            let place = t.alloc_in(0, root)?;
+            t.set_root(place)?;
+            Ok(root)
+        })
+    }
+
+    /// The pool that it lives in.
+    pub fn pool(&self) -> &'p Pool {
+        self.pool
+    }
+
+    /// Entries that sweeps have taken out since it was opened.
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
+    }
+
+    /// The shard of a key: the same in every release, for the file keeps it.
+    fn shard(&self, key: &[u8]) -> usize {
+        if self.trees.len() == 1 {
+            return 0;
+        }
+        let (words, rest) = key.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let words = words.iter().chain(std::iter::once(&last));
+        let hash = words.fold(key.len() as u64, |hash, word| {
+            crate::structures::spread(hash.rotate_left(29) ^ u64::from_le_bytes(*word))
+        });
+        (hash % self.trees.len() as u64) as usize
+    }
+
+    fn check_key(key: &[u8]) -> Result<()> {
+        if key.len() > KEY_BYTES_MAX {
+            let what = format!("a key of {} bytes: the longest has {KEY_BYTES_MAX}", key.len());
+            return Err(Error::Argument { what });
+        }
+        Ok(())
+    }
+
+    /// A key's value, shown to `look`; None: there is no such entry.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn look<R>(&self, key: &[u8], look: impl FnOnce(&[u8], u64) -> R) -> Result<Option<R>> {
+        let shard = self.shard(key);
+        self.pool.read_in(&[shard as u16], |r| match self.trees[shard].get(r, key)? {
+            Some(entry) if entry.lives(now_ms()) => Ok(Some(look(r.slice(entry.value)?, entry.expires))),
+            _ => Ok(None),
+        })
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.look(key, |value, _| value.to_vec())
+    }
+
+    /// Puts an entry in, or another value in its place. `expires` in milliseconds since 1970; 0: never.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Full`], [`Error::TooLarge`], [`Error::Argument`] for a key that is too long.
+    pub fn set(&self, key: &[u8], value: &[u8], expires: u64) -> Result<()> {
+        Self::check_key(key)?;
+        let shard = self.shard(key);
+        self.on(&[shard as u16], |t| self.put(t, shard, key, value, expires))
+    }
+
+    /// Puts several in, together.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::set`].
+    pub fn set_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        entries.iter().try_for_each(|(key, _)| Self::check_key(key))?;
+        self.on(&self.sections(entries.iter().map(|(key, _)| *key)), |t| {
+            entries.iter().try_for_each(|(key, value)| self.put(t, self.shard(key), key, value, 0))
+        })
+    }
+
+    /// Looks at an entry (value and expiry) and says what becomes of it, with nobody in between.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::set`]; what `change` returns.
+    pub fn change<R>(
+        &self,
+        key: &[u8],
+        change: impl FnOnce(Option<(&[u8], u64)>) -> Result<(Change, R)>,
+    ) -> Result<R> {
+        Self::check_key(key)?;
+        let (shard, now) = (self.shard(key), now_ms());
+        let tree = &self.trees[shard];
+        self.on(&[shard as u16], |t| {
+            let entry = tree.get(t, key)?.copied();
+            let seen = match entry.filter(|entry| entry.lives(now)) {
+                Some(entry) => Some((t.slice(entry.value)?, entry.expires)),
+                None => None,
+            };
+            let there = seen.is_some();
+            let (change, answer) = change(seen)?;
+            match change {
+                Change::Keep => {}
+                Change::Set(value, expires) => self.put(t, shard, key, &value, expires)?,
+                Change::Expire(expires) if there => {
+                    if let Some(entry) = tree.get_mut(t, key)? {
+                        entry.expires = expires;
+                    }
+                }
+                Change::Expire(_) => {}
+                Change::Remove => {
+                    self.take(t, shard, key)?;
+                }
+            }
+            Ok(answer)
+        })
+    }
+
+    /// Takes entries out; how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::tx`].
+    pub fn remove(&self, keys: &[&[u8]]) -> Result<u64> {
+        let now = now_ms();
+        self.on(&self.sections(keys.iter().copied()), |t| {
+            let mut gone = 0;
+            for key in keys {
+                let entry = self.take(t, self.shard(key), key)?;
+                gone += u64::from(entry.is_some_and(|entry| entry.lives(now)));
+            }
+            Ok(gone)
+        })
+    }
+
+    /// How many entries there are; those that are past their time count until they are swept.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn len(&self) -> Result<u64> {
+        self.pool.read(|r| self.trees.iter().map(|tree| tree.len(r)).sum())
+    }
+
+    /// Whether there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Walks through a range of keys in their order, all shards merged, until `visit` breaks. It sees one state of the store:
+    /// writers wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read`].
+    pub fn scan(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let now = now_ms();
+        self.pool.read(|r| {
+            let mut walks = self.trees.iter().map(|tree| tree.range(r, range)).collect::<Result<Vec<_>>>()?;
+            // The next key of each shard, the least on top.
+            let mut heads = BinaryHeap::new();
+            let mut values = vec![PSlice::EMPTY; walks.len()];
+            let mut refill = |shard: usize, mut key: Vec<u8>, values: &mut Vec<PSlice<u8>>| {
+                for entry in walks[shard].by_ref() {
+                    let (stored, entry) = entry?;
+                    if entry.lives(now) {
+                        key.clear();
+                        stored.read(r, &mut key)?;
+                        values[shard] = entry.value;
+                        return Ok::<_, Error>(Some(Reverse((key, shard))));
+                    }
+                }
+                Ok(None)
+            };
+            for shard in 0..values.len() {
+                heads.extend(refill(shard, Vec::new(), &mut values)?);
+            }
+            while let Some(Reverse((key, shard))) = heads.pop() {
+                if visit(&key, r.slice(values[shard])?).is_break() {
+                    break;
+                }
+                heads.extend(refill(shard, key, &mut values)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Walks through the keys that begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kv::scan`].
+    pub fn scan_prefix(
+        &self,
+        prefix: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let end = after_prefix(prefix);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        self.scan((Bound::Included(prefix), end), visit)
+    }
+
+    /// Takes everything out, a batch at a time: others may write meanwhile, and what they write may stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::tx`].
+    pub fn clear(&self) -> Result<()> {
+        for shard in 0..self.trees.len() {
+            while self.sweep(shard, Bound::Unbounded, BATCH, |_| true)?.1 > 0 {}
+        }
+        Ok(())
+    }
+
+    /// Looks at up to `most` entries, going on where it stopped last time, and takes out those that are past their time.
+    /// How many they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::tx`].
+    pub fn expire_some(&self, most: usize) -> Result<u64> {
+        let Ok(mut swept) = self.swept.try_lock() else { return Ok(0) }; // somebody is at it
+        let (now, mut seen, mut gone) = (now_ms(), 0, 0);
+        for _ in 0..=self.trees.len() {
+            if seen >= most {
+                break;
+            }
+            let (shard, from) = (swept.0 % self.trees.len(), std::mem::take(&mut swept.1));
+            let start = if from.is_empty() { Bound::Unbounded } else { Bound::Excluded(&from[..]) };
+            let (looked, out, next) = self.sweep(shard, start, most - seen, |entry| !entry.lives(now))?;
+            seen += looked;
+            gone += out;
+            match next {
+                Some(last) => *swept = (shard, last),
+                None => *swept = (shard + 1, Vec::new()),
+            }
+        }
+        self.expired.fetch_add(gone, Ordering::Relaxed);
+        Ok(gone)
+    }
+
+    /// Looks at up to `most` entries of a shard and takes out those that `out` names: how many were looked at, how many are
+    /// gone, and the last key if there may be more behind it.
+    fn sweep(
+        &self,
+        shard: usize,
+        start: Bound<&[u8]>,
+        most: usize,
+        out: impl Fn(&KvEntry) -> bool,
+    ) -> Result<(usize, u64, Option<Vec<u8>>)> {
+        let (mut looked, mut named, mut last) = (0, Vec::new(), None);
+        self.pool.read_in(&[shard as u16], |r| {
+            for entry in self.trees[shard].range(r, (start, Bound::Unbounded))?.take(most) {
+                let (stored, entry) = entry?;
+                let mut key = Vec::new();
+                stored.read(r, &mut key)?;
+                if out(entry) {
+                    named.push(key.clone());
+                }
+                last = Some(key);
+                looked += 1;
+            }
+            Ok::<_, Error>(())
+        })?;
+        let mut gone = 0;
+        for keys in named.chunks(BATCH) {
+            gone += self.on(&[shard as u16], |t| {
+                let mut gone = 0;
+                for key in keys {
+                    // Looked at again: somebody may have written it meanwhile.
+                    if self.trees[shard].get(t, key)?.is_some_and(&out) {
+                        self.take(t, shard, key)?;
+                        gone += 1;
+                    }
+                }
+                Ok(gone)
+            })?;
+        }
+        Ok((looked, gone, last.filter(|_| looked == most)))
+    }
+
+    /// Makes durable what `Buffered` calls have done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    pub fn sync(&self) -> Result<()> {
+        self.pool.sync()
+    }
+
+    fn sections<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<u16> {
+        let mut sections: Vec<u16> = keys.map(|key| self.shard(key) as u16).collect();
+        sections.sort_unstable();
+        sections.dedup();
+        sections
+    }
+
+    fn on<R>(&self, sections: &[u16], work: impl FnOnce(&mut Tx<'_>) -> Result<R>) -> Result<R> {
+        if sections.is_empty() {
+            return self.on(&[0], work);
+        }
+        self.pool.tx_with(TxOptions { durability: self.durability, sections: Some(sections) }, work)
+    }
+
+    fn put(&self, t: &mut Tx<'_>, shard: usize, key: &[u8], value: &[u8], expires: u64) -> Result<()> {
+        let tree = &self.trees[shard];
+        if let Some(entry) = tree.get(t, key)?.copied() {
+            if entry.value.len() == value.len() as u64 {
+                t.slice_mut(entry.value)?.copy_from_slice(value);
+                if entry.expires != expires
+                    && let Some(entry) = tree.get_mut(t, key)?
+                {
+                    entry.expires = expires;
+                }
+                return Ok(());
+            }
+            let new = t.alloc_slice_in(shard as u16, value)?;
+            t.free_slice(entry.value)?;
+            if let Some(entry) = tree.get_mut(t, key)? {
+                *entry = KvEntry { expires, value: new };
+            }
+            return Ok(());
+        }
+        let value = t.alloc_slice_in(shard as u16, value)?;
+        tree.insert(t, key, KvEntry { expires, value }).map(drop)
+    }
+
+    fn take(&self, t: &mut Tx<'_>, shard: usize, key: &[u8]) -> Result<Option<KvEntry>> {
+        let gone = self.trees[shard].remove(t, key)?;
+        if let Some(entry) = gone {
+            t.free_slice(entry.value)?;
+        }
+        Ok(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::after_prefix;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(after_prefix(b"ab").as_deref(), Some(&b"ac"[..]));
+        assert_eq!(after_prefix(b"a\xff\xff").as_deref(), Some(&b"b"[..]));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A server for a store that speaks the Redis protocol.
+//!
+//! Flow     threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
+//!          one sync for all of them ─▶ write the replies
+//! Order    with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
+//!          requests of a round run buffered and share one fence or fdatasync, whoever sent them
+//! Rule     a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
+//!          is told so and closed. Nothing that a client sends ends the server
+//! Not here passwords and encryption: listen where only friends are
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Kv;
+use crate::error::{Error, Result};
+use crate::options::Durability;
+use crate::pool::Pool;
+
+mod command;
+mod pattern;
+pub mod protocol;
+
+use command::{Shared, Then};
+use protocol::{Limits, Request, reply};
+
+/// How a server is to be.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// When a reply to a write leaves: `Sync`: after a commit of its own. `Group`: after one that it shares. `Buffered`: at
+    /// once; it is durable a second later at the latest.
+    pub durability: Durability,
+    /// Threads that serve.
+    pub threads: usize,
+    /// Connections at one time.
+    pub clients: u64,
+    /// Bytes of requests and replies that one thread keeps for its connections; who holds most is closed.
+    pub buffer_bytes: usize,
+    /// What a request may be.
+    pub limits: Limits,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+        ServerOptions {
+            durability: Durability::Group,
+            threads,
+            clients: 10_000,
+            buffer_bytes: 512 << 20,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// Replies that wait for a client beyond this keep its requests waiting.
+const OUTPUT_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 64 << 10;
+/// How long a thread waits at most before it looks whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+/// Entries that a tick looks at for expiry.
+const SWEEP: usize = 200;
+
+/// Serves the store in `pool` on `listener` until `stop` is true or the pool stops.
+///
+/// # Errors
+///
+/// As [`Kv::open`]; [`Error::Stopped`] when the disk fails: replies to what is not durable were not sent.
+pub fn serve(listener: TcpListener, pool: &Pool, options: &ServerOptions, stop: &AtomicBool) -> Result<()> {
+    let durability = match options.durability {
+        Durability::Group => Durability::Buffered, // until the round's sync
+        other => other,
+    };
+    let kv = Kv::open(pool, durability)?;
+    listener.set_nonblocking(true).map_err(|error| refused("listen", &error))?;
+    let shared = Shared::default();
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| {
+                let (clients, scratch) = (Vec::new(), vec![0; READ_BYTES]);
+                let worker =
+                    Worker { listener: &listener, kv: &kv, options, shared: &shared, clients, scratch };
+                if let Err(error) = worker.run(stop) {
+                    stop.store(true, Ordering::Release);
+                    failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+                }
+            });
+        }
+    });
+    let failure = failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    failure.map_or_else(|| kv.sync(), Err)
+}
+
+fn refused(what: &str, error: &io::Error) -> Error {
+    Error::Argument { what: format!("the server cannot {what}: {error}") }
+}
+
+/// One connection.
+struct Client {
+    stream: TcpStream,
+    input: Vec<u8>,
+    request: Request,
+    output: Vec<u8>,
+    sent: usize,
+    closing: bool,
+    gone: bool,
+    /// Whole requests may be left: its replies were too many to go on.
+    paused: bool,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> io::Result<Client> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Client {
+            stream,
+            input: Vec::new(),
+            request: Request::default(),
+            output: Vec::new(),
+            sent: 0,
+            closing: false,
+            gone: false,
+            paused: false,
+        })
+    }
+
+    fn waits(&self) -> bool {
+        self.output.len() - self.sent > OUTPUT_BYTES
+    }
+
+    /// Takes in what is there, a bounded piece of it.
+    fn receive(&mut self, scratch: &mut [u8]) {
+        match self.stream.read(scratch) {
+            Ok(0) => self.gone = true,
+            Ok(read) => self.input.extend_from_slice(&scratch[..read]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.gone = true,
+        }
+    }
+
+    /// Runs the whole requests that are there. An error is the store's.
+    fn work(&mut self, kv: &Kv<'_>, shared: &Shared, limits: &Limits) -> Result<()> {
+        let mut used = 0;
+        self.paused = false;
+        while !self.closing && used < self.input.len() {
+            if self.waits() {
+                self.paused = true;
+                break;
+            }
+            match self.request.read(&self.input[used..], limits) {
+                Ok(false) => break,
+                Ok(true) => {
+                    let arguments = self.request.arguments(&self.input[used..]);
+                    self.closing = command::run(kv, shared, &arguments, &mut self.output)? == Then::Close;
+                    used += self.request.bytes();
+                    self.request.clear();
+                }
+                Err(wrong) => {
+                    reply::error(&mut self.output, &format!("ERR {wrong}"));
+                    self.closing = true;
+                }
+            }
+        }
+        self.input.drain(..used);
+        if self.input.is_empty() {
+            self.input.shrink_to(READ_BYTES);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) {
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(0) => {
+                    self.gone = true;
+                    return;
+                }
+                Ok(written) => self.sent += written,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.gone |= error.kind() != ErrorKind::WouldBlock;
+                    return;
+                }
+            }
+        }
+        self.output.clear();
+        self.output.shrink_to(READ_BYTES);
+        self.sent = 0;
+        self.gone |= self.closing;
+    }
+}
+
+struct Worker<'s, 'p> {
+    listener: &'s TcpListener,
+    kv: &'s Kv<'p>,
+    options: &'s ServerOptions,
+    shared: &'s Shared,
+    clients: Vec<Client>,
+    scratch: Vec<u8>,
+}
+
+impl Worker<'_, '_> {
+    fn run(mut self, stop: &AtomicBool) -> Result<()> {
+        let (mut swept, mut synced) = (Instant::now(), Instant::now());
+        let outcome = loop {
+            if stop.load(Ordering::Acquire) {
+                break Ok(());
+            }
+            if let Err(error) = self.round() {
+                break Err(error);
+            }
+            if swept.elapsed() >= TICK {
+                swept = Instant::now();
+                // Entries that are past their time are seen by nobody: taking them out may wait for room.
+                match self.kv.expire_some(SWEEP) {
+                    Err(error @ Error::Stopped { .. }) => break Err(error),
+                    _ => {}
+                }
+            }
+            if self.options.durability == Durability::Buffered && synced.elapsed() >= Duration::from_secs(1) {
+                synced = Instant::now();
+                if let Err(error) = self.kv.sync() {
+                    break Err(error);
+                }
+            }
+        };
+        self.shared.clients.fetch_sub(self.clients.len() as u64, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Waits for something to do and does it.
+    fn round(&mut self) -> Result<()> {
+        let mut ready = Vec::with_capacity(self.clients.len() + 1);
+        ready.push(PollFd::new(self.listener, PollFlags::IN));
+        // A client whose replies went out may have whole requests left from before.
+        let mut left = false;
+        for client in &self.clients {
+            let mut events = PollFlags::empty();
+            if !client.waits() && !client.closing {
+                events |= PollFlags::IN;
+            }
+            if client.sent < client.output.len() {
+                events |= PollFlags::OUT;
+            }
+            left |= client.paused && !client.waits();
+            ready.push(PollFd::new(&client.stream, events));
+        }
+        let wait = if left { Duration::ZERO } else { TICK };
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
+        match poll(&mut ready, Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(refused("wait for connections", &errno.into())),
+        }
+        let events: Vec<PollFlags> = ready.iter().map(PollFd::revents).collect();
+        drop(ready);
+        for (client, events) in self.clients.iter_mut().zip(&events[1..]) {
+            if events.contains(PollFlags::OUT) {
+                client.send();
+            }
+            if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR)
+                && !client.closing
+                && !client.waits()
+            {
+                client.receive(&mut self.scratch);
+            } else if events.intersects(PollFlags::HUP | PollFlags::ERR) {
+                client.gone = true; // there is nobody to reply to
+            }
+            if !client.input.is_empty() {
+                client.work(self.kv, self.shared, &self.options.limits)?;
+            }
+        }
+        if self.options.durability == Durability::Group
+            && self.clients.iter().any(|client| client.output.len() > client.sent)
+        {
+            self.kv.sync()?;
+        }
+        for client in &mut self.clients {
+            if client.output.len() > client.sent {
+                client.send();
+            }
+        }
+        self.relieve();
+        let before = self.clients.len();
+        self.clients.retain(|client| !client.gone);
+        self.shared.clients.fetch_sub((before - self.clients.len()) as u64, Ordering::Relaxed);
+        if events[0].contains(PollFlags::IN) {
+            self.accept();
+        }
+        Ok(())
+    }
+
+    /// Closes who holds most when all together hold too much.
+    fn relieve(&mut self) {
+        let held = |client: &Client| client.input.len() + client.output.len();
+        let total: usize = self.clients.iter().map(held).sum();
+        if total > self.options.buffer_bytes
+            && let Some(largest) = self.clients.iter_mut().max_by_key(|client| held(client))
+        {
+            let _ = largest.stream.write(b"-ERR the server is short of memory for requests\r\n"); // it may not listen
+            largest.gone = true;
+        }
+    }
+
+    fn accept(&mut self) {
+        // A few at a time: the other threads want some too.
+        for _ in 0..16 {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Out of descriptors, most likely: it is ready at once again, so wait for somebody to leave.
+                Err(_) => return std::thread::sleep(TICK / 10),
+            };
+            if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.options.clients {
+                self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+                let _ = stream.set_nonblocking(true);
+                let _ = stream.write(b"-ERR max number of clients reached\r\n"); // who is refused may not listen
+                continue;
+            }
+            match Client::new(stream) {
+                Ok(client) => self.clients.push(client),
+                Err(_) => {
+                    self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! RESP2: requests as they come in pieces, and replies.
+//!
+//! Layout   a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command)
+//! Rule     whatever a client says, memory grows with what it sent and never with what it announced, work is linear in what it
+//!          sent, and it is told what is wrong before the connection closes
+//! Source   Redis serialization protocol specification, version 2
+
+use std::ops::Range;
+
+/// What a request may be at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Bytes of one argument.
+    pub bulk_bytes: usize,
+    /// Arguments of one request.
+    pub arguments: usize,
+    /// Bytes of one request.
+    pub request_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { bulk_bytes: 16 << 20, arguments: 64 << 10, request_bytes: 64 << 20 }
+    }
+}
+
+/// A line that announces a number, or an inline command, is no longer than this.
+const LINE_BYTES: usize = 64 << 10;
+
+/// A request on its way: how far it has been read.
+#[derive(Debug, Default)]
+pub struct Request {
+    at: usize,
+    announced: Option<usize>,
+    bulk: Option<usize>,
+    arguments: Vec<Range<usize>>,
+}
+
+impl Request {
+    /// Reads on in `input`, which starts where the request starts and has grown since the last call. True: it is whole.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, for the client.
+    pub fn read(&mut self, input: &[u8], limits: &Limits) -> Result<bool, String> {
+        loop {
+            if self.at > limits.request_bytes {
+                return Err(format!("Protocol error: a request of more than {} bytes", limits.request_bytes));
+            }
+            if self.announced == Some(self.arguments.len()) {
+                return Ok(true);
+            }
+            if let Some(length) = self.bulk {
+                let end = self.at + length;
+                let Some(after) = input.get(end..end + 2) else { return Ok(false) };
+                if after != b"\r\n" {
+                    return Err("Protocol error: an argument is longer than announced".to_owned());
+                }
+                self.arguments.push(self.at..end);
+                (self.at, self.bulk) = (end + 2, None);
+                continue;
+            }
+            let Some(line) = self.line(input)? else { return Ok(false) };
+            let text = &input[line.clone()];
+            match (self.announced, text.first()) {
+                (None, Some(b'*')) => {
+                    let count = number(&text[1..]).filter(|count| *count <= limits.arguments as i64);
+                    let count = count.ok_or("Protocol error: invalid multibulk length")?;
+                    self.announced = Some(count.max(0) as usize);
+                }
+                (None, _) => {
+                    self.words(&input[..line.end], line.start, limits)?;
+                    self.announced = Some(self.arguments.len());
+                }
+                (Some(_), Some(b'$')) => {
+                    let length =
+                        number(&text[1..]).filter(|length| (0..=limits.bulk_bytes as i64).contains(length));
+                    self.bulk = Some(length.ok_or("Protocol error: invalid bulk length")? as usize);
+                }
+                (Some(_), first) => {
+                    let got =
+                        first.map_or(' ', |byte| char::from(*byte).escape_default().next().unwrap_or('?'));
+                    return Err(format!("Protocol error: expected '$', got '{got}'"));
+                }
+            }
+        }
+    }
+
+    /// The next line without its end; `at` goes behind it.
+    fn line(&mut self, input: &[u8]) -> Result<Option<Range<usize>>, String> {
+        let rest = &input[self.at.min(input.len())..];
+        let most = if self.announced.is_some() || rest.first() == Some(&b'*') { 32 } else { LINE_BYTES };
+        let window = &rest[..rest.len().min(most)];
+        match window.iter().position(|byte| *byte == b'\n') {
+            Some(end) => {
+                let start = self.at;
+                self.at += end + 1;
+                let text = &rest[..end];
+                Ok(Some(start..start + text.strip_suffix(b"\r").unwrap_or(text).len()))
+            }
+            None if window.len() == most => Err("Protocol error: too big inline request".to_owned()),
+            None => Ok(None),
+        }
+    }
+
+    /// Splits an inline command at blanks.
+    fn words(&mut self, line: &[u8], from: usize, limits: &Limits) -> Result<(), String> {
+        let mut start = None;
+        for at in from..=line.len() {
+            match (line.get(at).filter(|byte| !byte.is_ascii_whitespace()), start) {
+                (Some(_), None) => start = Some(at),
+                (None, Some(from)) => {
+                    self.arguments.push(from..at);
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        if self.arguments.len() > limits.arguments {
+            return Err("Protocol error: too many words".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The arguments of a whole request.
+    pub fn arguments<'i>(&self, input: &'i [u8]) -> Vec<&'i [u8]> {
+        self.arguments.iter().map(|range| &input[range.clone()]).collect()
+    }
+
+    /// Bytes of a whole request.
+    pub fn bytes(&self) -> usize {
+        self.at
+    }
+
+    /// Ready for the next one.
+    pub fn clear(&mut self) {
+        (self.at, self.announced, self.bulk) = (0, None, None);
+        self.arguments.clear();
+        self.arguments.shrink_to(64);
+    }
+}
+
+/// A decimal number with nothing around it.
+pub fn number(text: &[u8]) -> Option<i64> {
+    if text.len() > 20 || text.first() == Some(&b'+') {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Replies, appended to a buffer.
+pub mod reply {
+    /// `+text`.
+    pub fn simple(out: &mut Vec<u8>, text: &str) {
+        line(out, b'+', text);
+    }
+
+    /// `-text`, on one line whatever the text is.
+    pub fn error(out: &mut Vec<u8>, text: &str) {
+        line(out, b'-', &text.replace(['\r', '\n'], " "));
+    }
+
+    /// `:value`.
+    pub fn integer(out: &mut Vec<u8>, value: i64) {
+        line(out, b':', &value.to_string());
+    }
+
+    /// A bulk string.
+    pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
+        line(out, b'$', &bytes.len().to_string());
+        out.extend_from_slice(bytes);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// No value.
+    pub fn nothing(out: &mut Vec<u8>) {
+        out.extend_from_slice(b"$-1\r\n");
+    }
+
+    /// The start of an array.
+    pub fn array(out: &mut Vec<u8>, length: usize) {
+        line(out, b'*', &length.to_string());
+    }
+
+    fn line(out: &mut Vec<u8>, kind: u8, text: &str) {
+        out.push(kind);
+        out.extend_from_slice(text.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SMALL: Limits = Limits { bulk_bytes: 100, arguments: 10, request_bytes: 500 };
+
+    fn encode(arguments: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        reply::array(&mut bytes, arguments.len());
+        arguments.iter().for_each(|argument| reply::bulk(&mut bytes, argument));
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn requests_come_back_however_they_are_cut(
+            requests in proptest::collection::vec(proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8), 1..5),
+            cuts in proptest::collection::vec(1usize..30, 1..40),
+        ) {
+            let stream: Vec<u8> = requests.iter().flat_map(|request| encode(request)).collect();
+            let (mut buffer, mut request, mut found) = (Vec::new(), Request::default(), Vec::new());
+            let (mut at, mut cut) = (0, cuts.iter().cycle());
+            while at < stream.len() {
+                let end = stream.len().min(at + cut.next().unwrap());
+                buffer.extend_from_slice(&stream[at..end]);
+                at = end;
+                while !buffer.is_empty() && request.read(&buffer, &SMALL).unwrap() {
+                    found.push(request.arguments(&buffer).into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+                    buffer.drain(..request.bytes());
+                    request.clear();
+                }
+            }
+            prop_assert_eq!(found, requests);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_grow(bytes in proptest::collection::vec(
+            prop_oneof![8 => proptest::sample::select(b"*$\r\n0123456789-+ ".to_vec()), 1 => any::<u8>()], 0..600)
+        ) {
+            let mut request = Request::default();
+            for end in 0..=bytes.len() {
+                match request.read(&bytes[..end], &SMALL) {
+                    Err(_) => break,
+                    Ok(whole) => {
+                        prop_assert!(request.arguments.capacity() <= 4 * bytes.len().max(16));
+                        if whole {
+                            prop_assert!(request.bytes() <= end);
+                            let arguments = request.arguments(&bytes[..end]);
+                            prop_assert!(arguments.iter().all(|argument| argument.len() <= SMALL.request_bytes));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_announced_is_refused_at_once() {
+        for bytes in [
+            "*11\r\n",
+            "*-x\r\n",
+            "*99999999999999999999\r\n",
+            "*1\r\n$101\r\n",
+            "*1\r\n$-1\r\n",
+            "*1\r\nfoo\r\n",
+        ] {
+            assert!(Request::default().read(bytes.as_bytes(), &SMALL).is_err(), "{bytes:?}");
+        }
+        assert!(Request::default().read(&[b'*'; 32], &SMALL).is_err());
+        assert!(Request::default().read(&vec![b'x'; LINE_BYTES], &SMALL).is_err());
+        assert_eq!(Request::default().read(b"*1\r\n$100\r\nabc", &SMALL), Ok(false));
+    }
+
+    #[test]
+    fn a_line_of_words_is_a_request() {
+        let (mut request, line) = (Request::default(), b"  set  a 1 \r\n*1");
+        assert_eq!(request.read(line, &SMALL), Ok(true));
+        assert_eq!(request.arguments(line), [&b"set"[..], b"a", b"1"]);
+        assert_eq!(request.bytes(), line.len() - 2);
+    }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The server as clients see it, over sockets.
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memlift_persist::kv::server::{ServerOptions, protocol::Limits, serve};
+use memlift_persist::{Domain, Durability, Options, Pool};
+
+fn with_server(server: &ServerOptions, work: impl FnOnce(SocketAddr, &Pool)) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options { heap_bytes: 1 << 20, domain: Domain::Lines, sections: 4, ..Options::default() };
+    let pool = Pool::create(folder.path().join("kv.pool"), &options).expect("created");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("bound");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let served = scope.spawn(|| serve(listener, &pool, server, &stop));
+        let stops = Stop(&stop);
+        work(address, &pool);
+        drop(stops);
+        served.join().expect("no panic").expect("stopped in order");
+    });
+}
+
+/// Stops the server even when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn two_threads() -> ServerOptions {
+    ServerOptions { threads: 2, ..ServerOptions::default() }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn new(address: SocketAddr) -> Client {
+        Client(TcpStream::connect(address).expect("connected"))
+    }
+
+    /// Sends an inline command and compares the reply.
+    #[track_caller]
+    fn says(&mut self, line: &str, reply: &str) {
+        self.0.write_all(format!("{line}\r\n").as_bytes()).expect("sent");
+        self.hears(reply.as_bytes());
+    }
+
+    #[track_caller]
+    fn hears(&mut self, expected: &[u8]) {
+        let mut bytes = vec![0; expected.len()];
+        let read = self.0.read_exact(&mut bytes);
+        assert!(
+            read.is_ok() && bytes == expected,
+            "{:?}, not {:?}",
+            bytes.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
+    }
+
+    /// One reply line, without its end.
+    fn line(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while !line.ends_with(b"\r\n") {
+            self.0.read_exact(&mut byte).expect("more");
+            line.push(byte[0]);
+        }
+        String::from_utf8(line[..line.len() - 2].to_vec()).expect("text")
+    }
+
+    fn bulk(&mut self) -> Vec<u8> {
+        let length: usize = self.line()[1..].parse().expect("a length");
+        let mut bytes = vec![0; length + 2];
+        self.0.read_exact(&mut bytes).expect("more");
+        bytes.truncate(length);
+        bytes
+    }
+
+    fn scan(&mut self, cursor: &str, options: &str) -> (String, Vec<String>) {
+        self.0.write_all(format!("SCAN {cursor} {options}\r\n").as_bytes()).expect("sent");
+        assert_eq!(self.line(), "*2");
+        let next = String::from_utf8(self.bulk()).expect("text");
+        let count: usize = self.line()[1..].parse().expect("a count");
+        (next, (0..count).map(|_| String::from_utf8(self.bulk()).expect("text")).collect())
+    }
+
+    fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        self.0.read_to_end(&mut rest).is_err() || rest.is_empty()
+    }
+}
+
+#[test]
+fn commands_do_what_they_do_elsewhere() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        c.says("PING", "+PONG\r\n");
+        c.says("ping hello", "$5\r\nhello\r\n");
+        c.says("ECHO x", "$1\r\nx\r\n");
+        c.says("GET a", "$-1\r\n");
+        c.says("SET a 1", "+OK\r\n");
+        c.says("GET a", "$1\r\n1\r\n");
+        c.says("SET a 2 NX", "$-1\r\n");
+        c.says("SET b 2 XX", "$-1\r\n");
+        c.says("SET a 2 XX", "+OK\r\n");
+        c.says("SET a 2 XX NX", "-ERR syntax error\r\n");
+        c.says("SET a 2 EX 0", "-ERR invalid expire time\r\n");
+        c.says("SET a 2 EX 9223372036854775807", "-ERR invalid expire time\r\n");
+        c.says("SET a 2 EX", "-ERR syntax error\r\n");
+        c.says("INCR a", ":3\r\n");
+        c.says("INCR n", ":1\r\n");
+        c.says("DECR n", ":0\r\n");
+        c.says("INCRBY n -5", ":-5\r\n");
+        c.says("SET s text", "+OK\r\n");
+        c.says("INCR s", "-ERR value is not an integer or out of range\r\n");
+        c.says("SET m 9223372036854775807", "+OK\r\n");
+        c.says("INCR m", "-ERR increment or decrement would overflow\r\n");
+        c.says("MSET x 1 y 2 z 3", "+OK\r\n");
+        c.says("MSET x 1 y", "-ERR wrong number of arguments for 'mset' command\r\n");
+        c.says("MGET x q z", "*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n");
+        c.says("EXISTS x y q x", ":3\r\n");
+        c.says("DEL x y q", ":2\r\n");
+        c.says("TTL z", ":-1\r\n");
+        c.says("TTL q", ":-2\r\n");
+        c.says("EXPIRE z 100", ":1\r\n");
+        c.says("TTL z", ":100\r\n");
+        c.says("PERSIST z", ":1\r\n");
+        c.says("PERSIST z", ":0\r\n");
+        c.says("EXPIRE q 100", ":0\r\n");
+        c.says("SET z 3 PX 100000", "+OK\r\n");
+        c.says("TTL z", ":100\r\n");
+        c.says("SET z 4 KEEPTTL", "+OK\r\n");
+        c.says("TTL z", ":100\r\n");
+        c.says("SET z 5", "+OK\r\n");
+        c.says("TTL z", ":-1\r\n");
+        c.says("PEXPIREAT z 1000", ":1\r\n");
+        c.says("GET z", "$-1\r\n");
+        c.says("DBSIZE", ":4\r\n");
+        c.says("TYPE a", "+string\r\n");
+        c.says("GET", "-ERR wrong number of arguments for 'get' command\r\n");
+        c.says("NOSUCH thing", "-ERR unknown command 'NOSUCH'\r\n");
+        c.says("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n");
+        c.says("COMMAND", "*0\r\n");
+        c.says("SELECT 0", "+OK\r\n");
+        c.says("SELECT 1", "-ERR there is one database, 0\r\n");
+        c.0.write_all(b"INFO\r\n").expect("sent");
+        let info = String::from_utf8(c.bulk()).expect("text");
+        assert!(info.contains("mechanism:redo") && info.contains("db0:keys=4"), "{info}");
+        c.says("FLUSHALL", "+OK\r\n");
+        c.says("DBSIZE", ":0\r\n");
+        c.says("QUIT", "+OK\r\n");
+        assert!(c.is_closed());
+    });
+}
+
+#[test]
+fn a_walk_sees_every_key_once_while_others_come_and_go() {
+    with_server(&two_threads(), |address, _| {
+        let mut c = Client::new(address);
+        for number in 0..500 {
+            c.says(&format!("SET key:{number:04} v"), "+OK\r\n");
+        }
+        c.says("SET other v", "+OK\r\n");
+        for (options, expected) in [
+            ("COUNT 7", 501),
+            ("MATCH key:* COUNT 64", 500),
+            ("MATCH key:00* COUNT 9", 100),
+            ("MATCH *9", 50),
+        ] {
+            let (mut cursor, mut all, mut rounds) = ("0".to_owned(), Vec::new(), 0);
+            loop {
+                let (next, keys) = c.scan(&cursor, options);
+                assert_eq!(c.scan(&cursor, options).1, keys, "a cursor can be used again");
+                all.extend(keys.into_iter().filter(|key| !key.starts_with("new")));
+                c.says(&format!("SET new:{rounds} v"), "+OK\r\n");
+                c.says(&format!("DEL new:{}", rounds - 1), if rounds == 0 { ":0\r\n" } else { ":1\r\n" });
+                (cursor, rounds) = (next, rounds + 1);
+                if cursor == "0" {
+                    break;
+                }
+            }
+            c.says(&format!("DEL new:{}", rounds - 1), ":1\r\n");
+            assert!(all.is_sorted());
+            all.dedup();
+            assert_eq!(all.len(), expected, "{options}");
+        }
+        c.says("SCAN 999999", "-ERR this cursor is too old or was never given: start again at 0\r\n");
+        c.says("SCAN x", "-ERR invalid cursor\r\n");
+    });
+}
+
+#[test]
+fn a_pipeline_shares_its_fences_and_is_answered_in_order() {
+    with_server(&ServerOptions { threads: 1, ..ServerOptions::default() }, |address, pool| {
+        let mut c = Client::new(address);
+        c.says("PING", "+PONG\r\n");
+        let before = pool.counters().hardens;
+        let (mut request, mut expected) = (Vec::new(), Vec::new());
+        for number in 0..1000 {
+            request.extend_from_slice(
+                format!("*3\r\n$3\r\nSET\r\n$5\r\nk{number:04}\r\n$4\r\n{number:04}\r\n").as_bytes(),
+            );
+            request.extend_from_slice(format!("*2\r\n$3\r\nGET\r\n$5\r\nk{number:04}\r\n").as_bytes());
+            expected.extend_from_slice(format!("+OK\r\n$4\r\n{number:04}\r\n").as_bytes());
+        }
+        c.0.write_all(&request).expect("sent");
+        c.hears(&expected);
+        let fences = pool.counters().hardens - before;
+        assert!((1..=50).contains(&fences), "{fences} for 1000 writes");
+    });
+}
+
+#[test]
+fn large_replies_do_not_stop_the_requests_behind_them() {
+    with_server(&ServerOptions { threads: 1, ..ServerOptions::default() }, |address, _| {
+        let mut c = Client::new(address);
+        let value = vec![b'x'; 300_000];
+        c.0.write_all(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", value.len()).as_bytes())
+            .expect("sent");
+        c.0.write_all(&[&value[..], b"\r\n"].concat()).expect("sent");
+        c.hears(b"+OK\r\n");
+        c.0.write_all(&b"GET k\r\n".repeat(40)).expect("sent");
+        for _ in 0..40 {
+            assert_eq!(c.bulk(), value);
+        }
+        c.says("PING", "+PONG\r\n");
+    });
+}
+
+#[test]
+fn nonsense_is_told_so_and_closed_and_others_go_on() {
+    let limits = Limits { bulk_bytes: 1000, ..Limits::default() };
+    with_server(&ServerOptions { threads: 1, limits, ..ServerOptions::default() }, |address, _| {
+        let mut other = Client::new(address);
+        for bytes in ["*1\r\n$1001\r\n", "*9999999\r\n", "*2\r\n$3\r\nGETx\r\n", "*1\r\n:3\r\n"] {
+            let mut c = Client::new(address);
+            c.0.write_all(bytes.as_bytes()).expect("sent");
+            let reply = c.line();
+            assert!(reply.starts_with("-ERR Protocol error"), "{reply}");
+            assert!(c.is_closed());
+            other.says("PING", "+PONG\r\n");
+        }
+        let mut half = Client::new(address);
+        half.0.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\n").expect("sent");
+        drop(half);
+        other.says("PING", "+PONG\r\n");
+    });
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    with_server(&ServerOptions { threads: 1, clients: 2, ..ServerOptions::default() }, |address, _| {
+        let mut pair = [Client::new(address), Client::new(address)];
+        pair.iter_mut().for_each(|client| client.says("PING", "+PONG\r\n"));
+        let mut third = Client::new(address);
+        assert_eq!(third.line(), "-ERR max number of clients reached");
+        assert!(third.is_closed());
+        pair[0].says("QUIT", "+OK\r\n");
+        assert!(pair[0].is_closed());
+        let again = (0..1000).any(|_| {
+            let mut client = Client::new(address);
+            client.0.write_all(b"PING\r\n").expect("sent");
+            let mut byte = [0];
+            let there = matches!(client.0.read(&mut byte), Ok(1)) && byte == *b"+";
+            if !there {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            there
+        });
+        assert!(again, "the place of who left is free");
+    });
+}
+
+#[test]
+fn counters_add_up_over_many_clients_and_each_durability() {
+    for durability in [Durability::Sync, Durability::Group, Durability::Buffered] {
+        with_server(&ServerOptions { durability, ..two_threads() }, |address, _| {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(move || {
+                        let mut c = Client::new(address);
+                        for _ in 0..100 {
+                            c.0.write_all(b"INCR total\r\n").expect("sent");
+                            assert!(c.line().starts_with(':'));
+                        }
+                    });
+                }
+            });
+            Client::new(address).says("GET total", "$3\r\n400\r\n");
+        });
+    }
+}
