@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * memlift: copy that seals, opens, packs, unpacks or checks on the way.
+ * memlift: copy that seals, opens, packs, unpacks or checks on the way. memlift_persist.h: objects that survive a crash.
  *
  * Flow    memlift_context_new, memlift_add_...: what to do ; memlift_compcpy or memlift_transform: do it while copying ;
  *         memlift_result: how many bytes, the tag, the checksums
@@ -44,7 +44,18 @@ enum memlift_code {
     MEMLIFT_BAD_ORDER = -12,       /* also: this nonce has sealed a message */
     MEMLIFT_UNSUPPORTED = -13,     /* a format that is not built in, or not in pieces */
     MEMLIFT_BAD_ARGUMENT = -14,    /* NULL where there are bytes, an unknown number */
-    MEMLIFT_INTERNAL = -15         /* a fault inside was caught */
+    MEMLIFT_INTERNAL = -15,        /* a fault inside was caught */
+    /* of memlift_persist.h */
+    MEMLIFT_POOL_IN_USE = -16,     /* a pool has one owner at a time */
+    MEMLIFT_NOT_A_POOL = -17,      /* another kind of file, version or program */
+    MEMLIFT_POOL_DAMAGED = -18,
+    MEMLIFT_POOL_FULL = -19,
+    MEMLIFT_TX_TOO_LARGE = -20,    /* nothing of the transaction happened */
+    MEMLIFT_NO_OBJECT = -21,       /* null, freed, of another type, or shorter than was asked for */
+    MEMLIFT_POOL_STOPPED = -22,    /* the disk failed; what was acknowledged is safe */
+    MEMLIFT_READ_ONLY = -23,
+    MEMLIFT_FILE_FAILED = -24,     /* a call of the system failed */
+    MEMLIFT_FILE_EXISTS = -25
 };
 
 /* Static text for a code. */

@@ -4,6 +4,7 @@
 //! Flow    body ──`Result<(), Fault>`, or a panic──▶ [`run`] ──▶ code; the text goes to `memlift_last_error` of the thread
 //! Layout  0 is good, 1 means call again, below 0 nothing was done; `CODES` is what the header must say
 
+use memlift::persist::Error as PersistError;
 use memlift::transform::Error;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -58,6 +59,26 @@ codes! {
     BAD_ARGUMENT = -14, c"a pointer is NULL, a size is larger than memory, or a number has no meaning";
     /// A panic was caught.
     INTERNAL = -15, c"a fault inside memlift: please report it; the target's contents are undefined";
+    /// See [`PersistError::InUse`].
+    POOL_IN_USE = -16, c"the pool is open in another process, or twice in this one: close it there first";
+    /// Another kind of file, version, or root.
+    NOT_A_POOL = -17, c"the file is no pool, or one of another version or another program";
+    /// See [`PersistError::Corrupt`].
+    POOL_DAMAGED = -18, c"the pool is damaged: memlift pool check says more";
+    /// See [`PersistError::Full`].
+    POOL_FULL = -19, c"the pool has no room: free something, or open it with larger max_bytes";
+    /// See [`PersistError::TooLarge`].
+    TX_TOO_LARGE = -20, c"the transaction changed more than a lane of the log takes: split it";
+    /// See [`PersistError::Pointer`].
+    NO_OBJECT = -21, c"there is no object of this type, or not so many bytes of it";
+    /// See [`PersistError::Stopped`].
+    POOL_STOPPED = -22, c"the disk failed to make something durable: close the pool, look at the disk, open it again";
+    /// See [`PersistError::ReadOnly`].
+    READ_ONLY = -23, c"the pool is open for reading only";
+    /// See [`PersistError::File`].
+    FILE_FAILED = -24, c"a call of the system failed: memlift_last_error says which";
+    /// See [`PersistError::Exists`].
+    FILE_EXISTS = -25, c"the file exists: open it, or remove it first";
 }
 
 /// Why a function did not do what it was called for.
@@ -93,6 +114,32 @@ impl From<Error> for Fault {
             Error::Chain(_) => BAD_CHAIN,
             Error::Order(_) => BAD_ORDER,
             Error::Unsupported { .. } => UNSUPPORTED,
+            _ => INTERNAL,
+        };
+        Fault { code, text: Some(error.to_string()) }
+    }
+}
+
+impl From<PersistError> for Fault {
+    fn from(error: PersistError) -> Fault {
+        let code = match error {
+            PersistError::File { .. } => FILE_FAILED,
+            PersistError::Exists { .. } => FILE_EXISTS,
+            PersistError::InUse { .. } => POOL_IN_USE,
+            PersistError::NotAPool
+            | PersistError::Version { .. }
+            | PersistError::Feature { .. }
+            | PersistError::Layout { .. } => NOT_A_POOL,
+            PersistError::Corrupt { .. } => POOL_DAMAGED,
+            PersistError::Full { .. } => POOL_FULL,
+            PersistError::TooLarge { .. } => TX_TOO_LARGE,
+            PersistError::Pointer { .. } | PersistError::Section { .. } | PersistError::Same { .. } => {
+                NO_OBJECT
+            }
+            PersistError::Stopped { .. } => POOL_STOPPED,
+            PersistError::ReadOnly => READ_ONLY,
+            PersistError::Argument { .. } => BAD_ARGUMENT,
+            PersistError::Aborted(_) => BAD_ORDER,
             _ => INTERNAL,
         };
         Fault { code, text: Some(error.to_string()) }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: `include/memlift.h`, which says what each function does.
+//! The C face: `include/memlift.h` and `include/memlift_persist.h`, which say what each function does.
 //!
 //! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
 //! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
+//!         · [`persist`]: pools, transactions, objects · [`nearpm`]: the paper's primitives by their names
 //!         · [`fault`]: codes
 //! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! Not here decisions: each function is one call of the service
 //!
-//! The header is written by hand; `tests/header.rs` compares its functions and numbers with this crate, and compiles
+//! The headers are written by hand; `tests/header.rs` compares their functions and numbers with this crate, and compiles
 //! it as C and as C++.
 #![deny(unsafe_code)]
 
@@ -17,5 +18,9 @@ pub mod call;
 pub mod context;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod fault;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod nearpm;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod persist;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod stream;

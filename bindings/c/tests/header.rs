@@ -5,29 +5,18 @@
 //!        all warnings as errors ──▶ the example and `surface.c`, run with both libraries
 //! Order  without a C compiler the tests of programs are not run; one line says so
 
+mod program;
+
 use memlift_c::fault::CODES;
+use program::{STRICT, compiled, crate_file, have, libraries, run};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn crate_file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
+const HEADERS: [&str; 2] = ["include/memlift.h", "include/memlift_persist.h"];
 
 fn header() -> String {
-    fs::read_to_string(crate_file("include/memlift.h")).expect("the header")
-}
-
-/// Where cargo put the libraries.
-fn libraries() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let folder = test.parent().expect("deps").to_owned();
-    if folder.join("libmemlift_c.so").exists() {
-        folder
-    } else {
-        folder.parent().expect("profile").to_owned()
-    }
+    HEADERS.map(|name| fs::read_to_string(crate_file(name)).expect("the header")).concat()
 }
 
 /// Names that begin with `memlift_` and are followed by a parenthesis.
@@ -60,7 +49,7 @@ fn every_function_is_declared_defined_and_exported() {
     let declared = called(&code_of(&header()));
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
-    for file in ["call", "context", "fault", "stream"] {
+    for file in ["call", "context", "fault", "nearpm", "persist", "stream"] {
         let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
         let after_names = text.split("extern \"C\" fn ").skip(1);
         defined.extend(after_names.map(|after| after.split('(').next().unwrap_or_default().to_owned()));
@@ -99,53 +88,17 @@ fn numbers_are_those_of_the_library() {
     assert_eq!(version.to_str(), Ok(env!("CARGO_PKG_VERSION")));
 }
 
-fn have(compiler: &str) -> bool {
-    let there = Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !there {
-        eprintln!("not run: there is no {compiler}");
-    }
-    there
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}\n{said}{}", String::from_utf8_lossy(&output.stderr));
-    said
-}
-
-const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
-
 #[test]
 fn the_header_is_c11_and_cpp() {
     for (compiler, standard, language) in [("cc", "-std=c11", "c"), ("c++", "-std=c++17", "c++")] {
         if have(compiler) {
-            let mut command = Command::new(compiler);
-            command.args(STRICT).args([standard, "-fsyntax-only", "-x", language]);
-            run(command.arg(crate_file("include/memlift.h")).args(["-Wno-pragma-once-outside-header"]));
+            for name in HEADERS {
+                let mut command = Command::new(compiler);
+                command.args(STRICT).args([standard, "-fsyntax-only", "-x", language, "-I"]);
+                run(command.arg(crate_file("include")).arg(crate_file(name)));
+            }
         }
     }
-}
-
-/// Compiles a C program and runs it, with the shared library or the static one.
-fn compiled(source: &str, with_static: bool) -> Option<String> {
-    if !have("cc") {
-        return None;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("program");
-    let mut command = Command::new("cc");
-    command.args(STRICT).args(["-std=c11", "-O1", "-D_POSIX_C_SOURCE=200809L", "-I"]);
-    command.arg(crate_file("include")).arg(crate_file(source)).arg("-o").arg(&program);
-    if with_static {
-        command.arg(libraries().join("libmemlift_c.a"));
-        command.args(["-lpthread", "-ldl", "-lm", "-lrt", "-lgcc_s", "-lutil"]);
-    } else {
-        command.arg(libraries().join("libmemlift_c.so")).arg("-lpthread");
-    }
-    run(&mut command);
-    let output = run(Command::new(&program).env("LD_LIBRARY_PATH", libraries()));
-    Some(output)
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 #[expect(unsafe_code, reason = "keeps locks beyond the borrow that they were taken by")]
 mod handle;
-#[expect(unsafe_code, reason = "says that the root is plain bytes")]
+#[expect(unsafe_code, reason = "says that the root is plain bytes, and lends new objects")]
 mod object;
 mod table;
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::persist::{Field, HASH_START, Persist, hash_bytes, hash_u64};
 use crate::ptr::{PPtr, PSlice};
 use crate::tx::Tx;
-use crate::view::View;
+use crate::view::{View, slice_tag};
 
 /// Bytes before the payload.
 pub const OBJECT_HEADER_BYTES: u64 = 16;
@@ -163,6 +163,23 @@ impl Tx<'_> {
         all.extend_from_slice(&(bytes as u64).to_le_bytes());
         parts.iter().for_each(|part| all.extend_from_slice(part));
         Ok(self.alloc_slice(&all)?.offset())
+    }
+
+    /// As [`Tx::alloc_raw`], and lends the payload to be filled: it is new, so nothing of it has to be kept or compared.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tx::alloc_raw`].
+    pub fn alloc_raw_lent(&mut self, layout: u64, parts: &[&[u8]]) -> Result<(u64, &mut [u8])> {
+        let offset = self.alloc_raw(layout, parts)?;
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let all = OBJECT_HEADER_BYTES + bytes as u64;
+        let start = self.find(offset, all, 1, slice_tag::<u8>(), WANTED)?.cast_mut();
+        // SAFETY: `find` checked that the object has `all` bytes and that its section is held for writing; the object was made
+        // just now, so nobody else refers to it, and `&mut self` is borrowed for as long as the slice lives.
+        let payload =
+            unsafe { std::slice::from_raw_parts_mut(start.add(OBJECT_HEADER_BYTES as usize), bytes) };
+        Ok((offset, payload))
     }
 
     /// Gives an object back.
