@@ -39,9 +39,7 @@ pub unsafe extern "C" fn memlift_nearpm_init_device(
     pool: *mut *mut CPool,
 ) -> c_int {
     // SAFETY: passed on from the caller.
-    run(|| unsafe {
-        open_with(device_path, options, pool, |path, options| Pool::open_or_create(path, options))
-    })
+    run(|| unsafe { open_with(device_path, options, pool, Pool::open_or_create) })
 }
 
 /// Keeps a range as it is and lends it.

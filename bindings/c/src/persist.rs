@@ -249,7 +249,7 @@ pub unsafe extern "C" fn memlift_pool_create(
     pool: *mut *mut CPool,
 ) -> c_int {
     // SAFETY: passed on from the caller.
-    run(|| unsafe { open_with(path, options, pool, |path, options| Pool::create(path, options)) })
+    run(|| unsafe { open_with(path, options, pool, Pool::create) })
 }
 
 /// Opens a pool.
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn memlift_pool_open(
     pool: *mut *mut CPool,
 ) -> c_int {
     // SAFETY: passed on from the caller.
-    run(|| unsafe { open_with(path, options, pool, |path, options| Pool::open(path, options)) })
+    run(|| unsafe { open_with(path, options, pool, Pool::open) })
 }
 
 /// Closes a pool.

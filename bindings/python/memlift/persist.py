@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
-from memlift.errors import BadArgument, Gone, UnsupportedType
+from memlift.errors import BadArgument, Gone, PoolDamaged, UnsupportedType
 
 __all__ = ["Dict", "Guarantee", "Pool", "open"]
 
@@ -335,6 +335,7 @@ class Dict(MutableMapping[Any, Any]):
     def _walk(self, values: bool) -> Iterator[tuple[Any, Any]]:
         after: bytes | None = None
         version: int | None = None
+        seen = 0
         while True:
             batch = self._native.batch(after, values)
             if batch is None or (version is not None and batch[0] != version):
@@ -342,6 +343,9 @@ class Dict(MutableMapping[Any, Any]):
             version, after, pairs = batch
             if not pairs:
                 return
+            seen += len(pairs)
+            if seen > len(self):
+                raise PoolDamaged(f"the dict {self.name!r} leads back to where it was: the pool is damaged")
             yield from pairs
 
     def pop(self, key: Any, default: Any = _MISSING) -> Any:
