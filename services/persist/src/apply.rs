@@ -45,7 +45,7 @@ fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
         if header.parts != PARTS_WRAP {
             return Some(header);
         }
-        *position += lane.capacity - *position % lane.capacity;
+        *position += lane.capacity - (*position & (lane.capacity - 1));
     }
 }
 
@@ -140,8 +140,7 @@ impl Store {
                 let count = (lines >> first).trailing_ones();
                 let place = self.heap_start + page * PAGE_BYTES as u64 + u64::from(first) * 64;
                 let bytes = count as usize * 64;
-                self.medium.store(place, &record[at..at + bytes], counters)?;
-                self.medium.write_back(place, bytes as u64, counters);
+                self.medium.place(place, &record[at..at + bytes], counters)?;
                 at += bytes;
                 lines &= u64::MAX.checked_shl(first + count).unwrap_or(0);
             }
@@ -155,8 +154,7 @@ impl Store {
             let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes")));
             let bytes = word.length();
             let place = self.heap_start + word.offset();
-            self.medium.store(place, &record[at + 8..at + 8 + bytes as usize], counters)?;
-            self.medium.write_back(place, bytes, counters);
+            self.medium.place(place, &record[at + 8..at + 8 + bytes as usize], counters)?;
             at += 8 + bytes as usize;
         }
         Ok(())

@@ -169,6 +169,11 @@ impl Store {
         }
         self.append_pages(&mut dirty)
     }
+
+    /// The same for all, by a caller that holds all sections.
+    pub(crate) fn checkpoint_held(&self) -> Result<u64> {
+        self.append_pages(&mut lock(&self.dirty))
+    }
 }
 
 #[cfg(test)]

@@ -94,6 +94,7 @@ impl Store {
         if writes.is_empty() {
             return Ok(Committed::Durable);
         }
+        self.mark_private(writes);
         self.store_large(writes)?;
         match self.mechanism {
             Mechanism::Redo if self.shares(durability) => self.commit_shared(writes),
@@ -133,6 +134,7 @@ impl Store {
 
     /// Makes everything that is committed durable. The caller holds no section.
     pub fn sync(&self) -> Result<()> {
+        self.running()?;
         if self.by_pages() {
             self.checkpoint(u64::MAX)?;
         }
@@ -273,7 +275,7 @@ impl Store {
         drop(state);
         let mut counters = Counters::default();
         let written =
-            self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden(&mut counters));
+            self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden_log(&mut counters));
         let mut state = lock(&self.shared.state);
         state.flushing = false;
         state.counters += counters;
@@ -306,7 +308,7 @@ impl Store {
     }
 
     /// Waits for company if asked to, then makes a commit durable.
-    pub fn finish(&self, committed: Committed, durability: Durability) -> Result<()> {
+    pub fn await_durable(&self, committed: Committed, durability: Durability) -> Result<()> {
         let position = match (committed, durability) {
             (Committed::Durable, _) | (Committed::Marked(_), Durability::Buffered) => return Ok(()),
             (Committed::At(position), _) => position,

@@ -7,7 +7,8 @@
 //!          pool is opened (shadow, whose pages do not lie in order, and the simulator)
 //! Owner    bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
 //! Order    growth maps behind the end and then publishes the new length with Release
-//! Not here when a mirror's pages may be dropped again: `Pool::trim`
+//! Layout   of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
+//! Not here when a mirror's pages may be dropped again: `trim`
 
 use std::os::fd::AsFd;
 use std::ptr;
@@ -17,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::layout::Entry;
-use crate::medium::{Mapped, Medium};
+use crate::medium::{Mapped, Medium, Striped};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Image {
     reserved: u64,
     owned: bool,
     filled: bool,
+    /// Stripes that are mapped one by one, when the reservation is what that allows and not what was asked for: their bytes.
+    crowded: Option<u64>,
 }
 
 /// What an image is made of.
@@ -44,6 +47,9 @@ pub(crate) enum Kind {
 unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
+
+/// Mappings that an image of stripes may take: the kernel lets a process have 65,530 (vm.max_map_count).
+pub(crate) const MAPPINGS_MAX: u64 = 30_000;
 
 const NEVER: &str = "page-sized numbers fit";
 
@@ -65,7 +71,20 @@ impl Image {
                 reserved,
                 owned: false,
                 filled: false,
+                crowded: None,
             }),
+            Medium::Striped(striped) if kind != Kind::Filled && striped.mapped(0).is_some() => {
+                let stripe = striped.geometry().stripe;
+                let most = MAPPINGS_MAX.saturating_mul(stripe);
+                let mut image = Image::reserve(reserved.min(most))?;
+                image.crowded = (reserved > most).then_some(stripe);
+                if heap_bytes > most {
+                    return Err(image.crowded().expect("heap_bytes is no more than reserved"));
+                }
+                image.map_stripes(striped, 0, heap_bytes)?;
+                image.length.store(heap_bytes, Ordering::Release);
+                Ok(image)
+            }
             Medium::Mapped(mapped) if kind != Kind::Filled => {
                 let image = Image::reserve(reserved)?;
                 image.map_file(mapped, heap_start, 0, heap_bytes)?;
@@ -99,6 +118,11 @@ impl Image {
         !self.owned
     }
 
+    /// Whether it has private pages of a file.
+    pub fn is_mirror(&self) -> bool {
+        self.owned && !self.filled
+    }
+
     /// Whether its maker has to fill it.
     pub fn is_filled(&self) -> bool {
         self.filled
@@ -119,10 +143,11 @@ impl Image {
                 "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes"
             ),
         })?;
-        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true, filled: false })
+        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true, filled: false, crowded: None })
     }
 
-    fn map_file(&self, mapped: &Mapped, heap_start: u64, from: u64, to: u64) -> Result<()> {
+    /// Maps [from, to) to the file's bytes from `place` on.
+    fn map_file(&self, mapped: &Mapped, place: u64, from: u64, to: u64) -> Result<()> {
         // SAFETY: [from, to) lies in this image's reservation; nothing refers to it yet.
         unsafe {
             rustix::mm::mmap(
@@ -131,7 +156,7 @@ impl Image {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
                 mapped.file().as_fd(),
-                heap_start + from,
+                place,
             )
         }
         .map(|_| ())
@@ -139,6 +164,30 @@ impl Image {
             action: "map",
             path: mapped.path().to_owned(),
             source: errno.into(),
+        })
+    }
+
+    /// Maps [from, to) stripe by stripe.
+    fn map_stripes(&self, striped: &Striped, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let (device, place, left) = striped.geometry().place(striped.geometry().heap_start + at);
+            let end = to.min(at.saturating_add(left));
+            let mapped = striped.mapped(device).expect("all devices are files when the first one is");
+            self.map_file(mapped, place, at, end)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Why a pool of stripes cannot have a longer image, if that is so.
+    pub fn crowded(&self) -> Option<Error> {
+        let stripe = self.crowded?;
+        Some(Error::Argument {
+            what: format!(
+                "stripes of {stripe} bytes allow a heap of {} bytes ({MAPPINGS_MAX} mappings): create the pool with larger Options::stripe_bytes, or free something",
+                MAPPINGS_MAX * stripe
+            ),
         })
     }
 
@@ -165,13 +214,30 @@ impl Image {
         if self.owned {
             match medium {
                 Medium::Mapped(mapped) if !self.filled => {
-                    self.map_file(mapped, heap_start, length, heap_bytes)?
+                    self.map_file(mapped, heap_start + length, length, heap_bytes)?
                 }
+                Medium::Striped(striped) if !self.filled => self.map_stripes(striped, length, heap_bytes)?,
                 _ => self.map_memory(length, heap_bytes)?,
             }
         }
         self.length.store(heap_bytes, Ordering::Release);
         Ok(())
+    }
+
+    /// Gives private pages back: what is read next is what the file has. The caller holds all sections for writing, and has
+    /// brought everything to the file.
+    pub fn drop_private(&self) {
+        if self.is_mirror() {
+            // SAFETY: the range is this image's private mapping of the file. Its bytes are the file's (the caller has applied
+            // everything and nobody writes), so no reader, of a word of the directory say, can tell the difference.
+            let _ = unsafe {
+                rustix::mm::madvise(
+                    self.base.cast(),
+                    usize::try_from(self.len()).expect(NEVER),
+                    Advice::LinuxDontNeed,
+                )
+            };
+        }
     }
 
     /// Touches every page for writing, so that no transaction pays for it.

@@ -66,6 +66,7 @@ unsafe impl<S: Send> Sync for Lane<S> {}
 
 impl<S> Lane<S> {
     pub fn new(index: u32, start: u64, capacity: u64, position: u64, state: S) -> Lane<S> {
+        assert!(capacity.is_power_of_two());
         Lane {
             index,
             start,
@@ -75,6 +76,12 @@ impl<S> Lane<S> {
             state: Mutex::new(state),
             mirror: Mirror::new(usize::try_from(capacity).expect("fits")),
         }
+    }
+
+    /// Where in the ring a position is; capacities are powers of two.
+    #[inline]
+    fn at(&self, position: u64) -> u64 {
+        position & (self.capacity - 1)
     }
 
     #[inline]
@@ -101,13 +108,13 @@ impl<S> Lane<S> {
     /// Where in the file `position` is.
     #[inline]
     pub fn offset(&self, position: u64) -> u64 {
-        self.start + position % self.capacity
+        self.start + self.at(position)
     }
 
     /// Where a record of up to `bytes` that follows `tail` would start: there, or at the ring's start. None: no room now.
     #[inline]
     pub fn room(&self, tail: u64, bytes: u64) -> Option<u64> {
-        let left = self.capacity - tail % self.capacity;
+        let left = self.capacity - self.at(tail);
         let at = if bytes <= left { tail } else { tail + left };
         (at + bytes - self.head() <= self.capacity).then_some(at)
     }
@@ -116,7 +123,7 @@ impl<S> Lane<S> {
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the ring's free part belongs to the holder of `state`")]
     pub fn free(&self, position: u64, bytes: u64) -> &mut [u8] {
-        let at = position % self.capacity;
+        let at = self.at(position);
         assert!(at + bytes <= self.capacity && position >= self.tail.load(Ordering::Relaxed));
         // SAFETY: in bounds (above). Positions from `tail` on belong to the holder of `state`, which the caller is; `room`
         // has checked that the applier is done with what was there.
@@ -126,7 +133,7 @@ impl<S> Lane<S> {
     /// The mirror's published bytes [position, position + bytes), before they are released.
     #[inline]
     pub fn published(&self, position: u64, bytes: u64) -> &[u8] {
-        let at = position % self.capacity;
+        let at = self.at(position);
         assert!(at + bytes <= self.capacity && position + bytes <= self.tail());
         // SAFETY: in bounds (above); published bytes are not written until the applier, the caller, releases them.
         unsafe { std::slice::from_raw_parts(self.mirror.base.add(at as usize), bytes as usize) }
@@ -135,7 +142,7 @@ impl<S> Lane<S> {
     /// The mirror's bytes that were appended and are not published: those whose flushing is under way. The caller is the one
     /// flusher, and appenders write behind them only.
     pub fn appended(&self, position: u64, bytes: u64) -> &[u8] {
-        let at = position % self.capacity;
+        let at = self.at(position);
         assert!(at + bytes <= self.capacity);
         // SAFETY: in bounds (above); appended records are whole and nobody writes them again before they are published,
         // applied and released.

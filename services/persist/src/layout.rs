@@ -165,7 +165,7 @@ impl Header {
     fn validate(&self) -> Result<(), Error> {
         let lanes_fit = (1..=LANES_MAX).contains(&self.lanes)
             && (4096..=1 << 36).contains(&self.lane_bytes)
-            && self.lane_bytes.is_multiple_of(4096);
+            && self.lane_bytes.is_power_of_two();
         let heap_fits = lanes_fit
             && self.heap_start.is_multiple_of(4096)
             && self.heap_start >= LANES_START + u64::from(self.lanes) * self.lane_bytes

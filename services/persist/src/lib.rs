@@ -56,6 +56,7 @@ mod fresh;
 mod heap;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
 mod image;
+mod interleave;
 pub mod kv;
 #[expect(unsafe_code, reason = "shares a ring between its writer and the applier")]
 mod lane;
@@ -78,6 +79,7 @@ pub mod sim;
 mod shadow;
 mod store;
 pub mod structures;
+mod trim;
 mod tx;
 mod undo;
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]

@@ -33,7 +33,7 @@ use crate::store::{Parts, Store};
 /// Bytes to which heaps are aligned in the file, when they are not small.
 const ALIGN: u64 = 2 << 20;
 
-fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+pub(crate) fn file_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
     move |source| Error::File { action, path: path.to_owned(), source }
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
     if !(1..=1 << 16).contains(&options.sections) {
         return wrong(format!("sections: {} (1 to 65536 are possible)", options.sections));
     }
-    let lane_bytes = options.lane_bytes.next_multiple_of(4096);
+    let lane_bytes = options.lane_bytes.max(4096).checked_next_power_of_two().unwrap_or(u64::MAX);
     if !(4096..=1 << 32).contains(&lane_bytes) {
         return wrong(format!("lane_bytes: {} (4096 to 4 GiB are possible)", options.lane_bytes));
     }
@@ -82,14 +82,13 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
     Ok(header)
 }
 
-/// Writes an empty pool to a medium that is zero and long enough.
+/// Writes an empty pool to a medium that is zero and long enough. Durable when its maker has synced the file, which it does
+/// before the file gets its name.
 pub(crate) fn format(medium: &Medium, header: &Header) -> Result<()> {
     let mut counters = Counters::default();
     for lane in 0..header.lanes {
         for turn in 0..2 {
-            let offset = LaneHead::offset(lane, turn);
-            medium.store(offset, &LaneHead::default().encode(), &mut counters)?;
-            medium.write_back(offset, crate::layout::HEAD_BYTES, &mut counters);
+            medium.store(LaneHead::offset(lane, turn), &LaneHead::default().encode(), &mut counters)?;
         }
     }
     let system = Entry { tag: Entry::TAG_SYSTEM, state: Entry::SYSTEM, ..Entry::default() };
@@ -98,13 +97,12 @@ pub(crate) fn format(medium: &Medium, header: &Header) -> Result<()> {
         let offset = header.heap_start + Entry::offset(slab);
         medium.store(offset, &word.to_le_bytes(), &mut counters)?;
         medium.store(offset + 8, &rest.to_le_bytes(), &mut counters)?;
-        medium.write_back(offset, 16, &mut counters);
     }
-    medium.harden(&mut counters)?;
-    crate::store::write_header(medium, header, &mut counters)
+    let offset = header.generation % 2 * crate::layout::HEADER_BYTES;
+    medium.store(offset, &header.encode(), &mut counters)
 }
 
-fn random_uuid() -> Result<[u8; 16]> {
+pub(crate) fn random_uuid() -> Result<[u8; 16]> {
     let mut uuid = [0; 16];
     let mut source = File::open("/dev/urandom").map_err(file_error("open", Path::new("/dev/urandom")))?;
     io::Read::read_exact(&mut source, &mut uuid).map_err(file_error("read", Path::new("/dev/urandom")))?;
@@ -126,7 +124,7 @@ pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
             .mode(0o600)
             .open(&temporary)
             .map_err(file_error("create", &temporary))?;
-        allocate(&file, header.file_bytes(), &temporary)?;
+        allocate(&file, 0, header.file_bytes(), &temporary)?;
         zero_lanes(&file, &header, &temporary)?;
         let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;
         let medium = Medium::Mapped(mapped);
@@ -164,8 +162,12 @@ pub(crate) fn temporary(path: &Path) -> Result<PathBuf> {
     Ok(path.with_file_name(hidden))
 }
 
-fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+/// Makes a file `bytes` long, with blocks from `from` on.
+pub(crate) fn allocate(file: &File, from: u64, bytes: u64, path: &Path) -> Result<()> {
+    if from == bytes {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), from, bytes - from) {
         Ok(()) => Ok(()),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes).map_err(file_error("size", path)),
         Err(errno) => Err(file_error("allocate", path)(errno.into())),
@@ -174,7 +176,7 @@ fn allocate(file: &File, bytes: u64, path: &Path) -> Result<()> {
 
 /// Writes the log once, so that no commit has to turn allocated blocks into written ones: that would be a second write to the
 /// file system's journal.
-fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()> {
+pub(crate) fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let zeros = vec![0; 1 << 20];
     let mut at = 0;
@@ -188,6 +190,15 @@ fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()> {
 
 /// Opens the file of a pool and recovers it.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
+    let file = lock_file(path, options)?;
+    let length = file.metadata().map_err(file_error("stat", path))?.len();
+    let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(length);
+    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?;
+    open_medium(Medium::Mapped(mapped), options)
+}
+
+/// Opens a file and locks it: nobody else owns it for as long as the descriptor lives.
+pub(crate) fn lock_file(path: &Path, options: &Options) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(!options.read_only)
@@ -202,13 +213,10 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)>
         Errno::WOULDBLOCK => Error::InUse { path: path.to_owned() },
         other => file_error("lock", path)(other.into()),
     })?;
-    let metadata = file.metadata().map_err(file_error("stat", path))?;
-    if !metadata.is_file() {
+    if !file.metadata().map_err(file_error("stat", path))?.is_file() {
         return Err(Error::Argument { what: format!("{} is not a file", path.display()) });
     }
-    let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(metadata.len());
-    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?;
-    open_medium(Medium::Mapped(mapped), options)
+    Ok(file)
 }
 
 fn refused(path: &Path, read_only: bool, source: io::Error) -> Error {
@@ -256,6 +264,18 @@ fn image(
     Ok(image)
 }
 
+/// Whether a mirror can have all of its pages at once.
+fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
+    if options.mirror_bytes.is_some_and(|limit| limit < header.heap_bytes) {
+        let what = "prefault makes the whole mirror private, mirror_bytes says how much of it may be: choose one";
+        return Err(Error::Argument { what: what.to_owned() });
+    }
+    let headroom = memlift_engine::region::Headroom::read();
+    headroom.check(header.heap_bytes).map_err(|error| Error::Argument {
+        what: format!("prefault takes memory for the whole heap, open the pool without it: {error}"),
+    })
+}
+
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let State { header, positions, applier, recovered, shadow } =
@@ -264,6 +284,9 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
     if options.prefault {
+        if image.is_mirror() {
+            prefault_fits(&header, options)?;
+        }
         image.prefault();
     }
     let mut sections: Vec<Section> = (0..header.sections).map(|_| Section::default()).collect();

@@ -68,13 +68,15 @@ pub enum Domain {
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the heap at first.
+    /// Bytes of the heap at first. It may be larger than memory: with redo and checkpoint, what is only read is the file's page
+    /// cache, and what is written costs memory until [`Options::mirror_bytes`] gives it back; undo has no mirror; a shadow pool
+    /// is read into memory whole and refused when it does not fit.
     pub heap_bytes: u64,
     /// Bytes up to which it may grow.
     pub max_bytes: u64,
     /// Lanes of the log: transactions that can be under way at once, plus one that groups share.
     pub lanes: u32,
-    /// Bytes of each lane; the largest transaction is half of it.
+    /// Bytes of each lane, rounded up to a power of two; the largest transaction is half of it.
     pub lane_bytes: u64,
     /// Sections: parts of the pool that are locked apart.
     pub sections: u32,
@@ -88,6 +90,17 @@ pub struct Options {
     pub prefault: bool,
     /// No writing.
     pub read_only: bool,
+    /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
+    /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
+    /// runs. None: as much as was written since the pool was opened.
+    pub mirror_bytes: Option<u64>,
+    /// Interleaved pools: bytes of the heap that lie in one file before the next one's turn; a power of two, 64 KiB at least.
+    /// Chosen when the pool is created. The mirror takes a mapping per stripe, so a large heap wants large stripes: 1 MiB is
+    /// good for 29 GiB.
+    pub stripe_bytes: u64,
+    /// Interleaved pools: every commit synchronises all files. What is acknowledged is as safe without: the log, in the first
+    /// file, keeps everything until all files have it.
+    pub sync_every_device: bool,
 }
 
 impl Default for Options {
@@ -103,6 +116,9 @@ impl Default for Options {
             group_wait: Duration::from_micros(50),
             prefault: false,
             read_only: false,
+            mirror_bytes: None,
+            stripe_bytes: 1 << 20,
+            sync_every_device: false,
         }
     }
 }

@@ -203,12 +203,14 @@ impl Pool {
         if self.store.options.read_only {
             return Ok(());
         }
+        self.store.running()?;
         self.store.sync()?;
         self.store.apply_all()?;
         let mut header = lock(&self.store.header);
         header.clean = true;
         header.generation += 1;
-        crate::store::write_header(&self.store.medium, &header, &mut Counters::default())
+        let written = crate::store::write_header(&self.store.medium, &header, &mut Counters::default());
+        self.store.intact(written)
     }
 
     /// The insides, for what keeps transactions open across calls (`raw`).
@@ -216,7 +218,6 @@ impl Pool {
         &self.store
     }
 
-    #[cfg(feature = "sim")]
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
         Pool { store, recovered }
     }

@@ -2,11 +2,11 @@
 //! From whatever a crash left to a pool: the log's good records go to their place, in order.
 //!
 //! Flow     header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ all records by sequence ─▶
-//!          those beyond what is applied: stored, written back ─▶ harden ─▶ heads ─▶ harden ─▶ next epoch ─▶ harden
+//!          those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶ harden
 //! Order    a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
 //!          never acknowledged either, and nothing that is there depends on it (`commit`)
-//! Rule     idempotent: until the heads are durable, the same records are stored again, in the same order. The epoch goes up
-//!          last and salts every checksum: what lies behind a torn record now is never good again
+//! Rule     idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
+//!          epoch salts every checksum: what lies behind a torn record now is never good again
 //! Owner    nobody else has the pool yet. Every number in the file is hostile until it was checked here
 //! Not here the directory and the bitmaps: `open` reads them off the recovered heap
 
@@ -56,19 +56,34 @@ pub(crate) fn read_header(medium: &Medium) -> Result<Header> {
         medium.read(turn * HEADER_BYTES, &mut page)?;
         Header::decode(&page)
     };
-    let header = match (one(0), one(1)) {
-        (Ok(a), Ok(b)) if a.generation >= b.generation => a,
-        (_, Ok(b)) => b,
-        (Ok(a), Err(_)) => a,
-        (Err(a), Err(b)) => {
-            // The more telling of the two.
-            return Err(if matches!(a, Error::NotAPool) { b } else { a });
-        }
-    };
+    let header = newer(one(0), one(1))?;
+    if header.devices > 1 && !matches!(medium, Medium::Striped(_)) {
+        return Err(alone(&header));
+    }
     if medium.len() < header.file_bytes() {
         return Err(short(medium.len(), header.file_bytes()));
     }
     Ok(header)
+}
+
+/// The one of two headers that holds; when none does, the more telling reason.
+pub(crate) fn newer(a: Result<Header>, b: Result<Header>) -> Result<Header> {
+    match (a, b) {
+        (Ok(a), Ok(b)) if a.generation >= b.generation => Ok(a),
+        (_, Ok(b)) => Ok(b),
+        (Ok(a), Err(_)) => Ok(a),
+        (Err(a), Err(b)) => Err(if matches!(a, Error::NotAPool) { b } else { a }),
+    }
+}
+
+/// What a file that is one of several is refused with when it comes alone.
+pub(crate) fn alone(header: &Header) -> Error {
+    Error::Argument {
+        what: format!(
+            "the file is device {} of a pool that is interleaved over {}: open all of them with Pool::open_interleaved",
+            header.device, header.devices
+        ),
+    }
 }
 
 fn short(bytes: u64, wanted: u64) -> Error {
@@ -203,7 +218,8 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
             write_head(medium, lane, &mut applier, head)?;
         }
     }
-    medium.harden(&mut applier.counters)?;
+    // Heads and header become durable together, in whichever order: with the new epoch, what the old heads lead to is no
+    // record any more, and what they had is in its place.
     header.epoch += 1;
     header.generation += 1;
     header.clean = false;

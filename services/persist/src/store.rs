@@ -22,6 +22,7 @@ use crate::medium::{Counters, Medium};
 use crate::options::{Mechanism, Options};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
+use crate::trim::PrivatePages;
 use crate::writes::Writes;
 
 /// See the module's header.
@@ -29,6 +30,8 @@ use crate::writes::Writes;
 pub(crate) struct Store {
     pub medium: Medium,
     pub image: Image,
+    /// Pages of the image that are this process's own; None: as many as may be.
+    pub private: Option<PrivatePages>,
     pub mechanism: Mechanism,
     pub options: Options,
     pub header: Mutex<Header>,
@@ -96,7 +99,9 @@ impl Store {
             writes.turn = applier.turns[index as usize];
             Lane::new(index, start(index), header.lane_bytes, positions[index as usize], writes)
         };
+        let limit = if image.is_mirror() { options.mirror_bytes } else { None };
         Ok(Store {
+            private: PrivatePages::new(image.max(), limit),
             image,
             mechanism,
             heap_start: header.heap_start,
@@ -144,6 +149,14 @@ impl Store {
         self.stopped_error()
     }
 
+    /// A result of the medium: when the disk has failed, the pool stops.
+    pub fn intact<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match error {
+            Error::Stopped { .. } => self.stop(error),
+            other => other,
+        })
+    }
+
     /// Sum over lanes and applier.
     pub fn counters(&self) -> Counters {
         let mut sum = lock(&self.shared.state).counters;
@@ -164,15 +177,14 @@ impl Store {
         let wanted =
             (header.heap_bytes + header.heap_bytes / 2).next_multiple_of(SLAB_BYTES).max(least).min(most);
         if wanted < least {
-            return Err(full(&header));
+            return Err(self.image.crowded().unwrap_or_else(|| full(&header)));
         }
         let mut next = *header;
         next.heap_bytes = wanted;
         next.generation += 1;
         let mut counters = Counters::default();
-        self.medium.grow(next.file_bytes())?;
-        self.medium.harden(&mut counters)?;
-        write_header(&self.medium, &next, &mut counters)?;
+        self.intact(self.medium.grow(next.file_bytes()))?;
+        self.intact(write_header(&self.medium, &next, &mut counters))?;
         if let Some(shadow) = &self.shadow {
             lock(shadow).grow(wanted);
         }
@@ -189,10 +201,8 @@ impl Store {
 }
 
 /// Writes a header over the older of the two.
+#[track_caller]
 pub(crate) fn write_header(medium: &Medium, header: &Header, counters: &mut Counters) -> Result<()> {
-    let offset = header.generation % 2 * crate::layout::HEADER_BYTES;
-    let bytes = header.encode();
-    medium.store(offset, &bytes, counters)?;
-    medium.write_back(offset, bytes.len() as u64, counters);
+    medium.store_header(header, counters)?;
     medium.harden(counters)
 }

@@ -487,3 +487,116 @@ fn structures_stay_in_their_section() {
     assert_eq!(found.expect("all of it is in section 2"), (0..100).collect::<Vec<_>>());
     assert!(matches!(pool.read_in(&[1], |r| tree.len(r)), Err(Error::Section { .. })));
 }
+
+/// Everything in one pool.
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct All {
+    btree: PPtr<memlift_persist::structures::BTreeRoot<u64, Value>>,
+    rbtree: PPtr<memlift_persist::structures::RbTreeRoot<u64, Value>>,
+    skiplist: PPtr<memlift_persist::structures::SkipListRoot<u64, Value>>,
+    hashmap: PPtr<memlift_persist::structures::HashMapRoot<u64, Value>>,
+    queue: PPtr<memlift_persist::structures::QueueRoot<u64>>,
+    log: PPtr<memlift_persist::structures::AppendLogRoot<u64>>,
+}
+
+/// Looks at a map and changes it; whatever it answers.
+fn handle<M: Map>(root: PPtr<M::Root>, pool: &Pool, walk: impl Fn(M, &Reader<'_>) -> Result<u64, Error>) {
+    let map = M::open(root);
+    let _ = pool.read(|r| walk(map, r));
+    for key in 0..40u64 {
+        let _ = pool.tx(|t| map.insert(t, key * 9, [key; 3]));
+        let _ = pool.tx(|t| map.change(t, key * 8, [key; 3]));
+        let _ = pool.tx(|t| map.remove(t, key * 10));
+    }
+    let _ = pool.tx(|t| map.clear(t));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Bytes of objects, of their bitmaps included, are changed in the file: every answer is allowed but a panic and a walk
+    /// without end.
+    #[test]
+    fn a_damaged_file_gives_errors(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..4), 1..60)) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("damaged.pool");
+        let pool = Pool::create(&path, &options()).expect("created");
+        pool.tx(|t| {
+            let (btree, rbtree, skiplist, hashmap) =
+                (BTree::create(t)?, RbTree::create(t)?, SkipList::create(t)?, HashMap::create(t)?);
+            let (queue, log) = (Queue::create(t)?, AppendLog::create(t)?);
+            for key in 0..600 {
+                btree.insert(t, &key, [key; 3])?;
+                rbtree.insert(t, key, [key; 3])?;
+                skiplist.insert(t, key, [key; 3])?;
+                hashmap.insert(t, key, [key; 3])?;
+                queue.push(t, key)?;
+                log.append(t, &[key; 3])?;
+            }
+            let all = All {
+                btree: btree.pointer(),
+                rbtree: rbtree.pointer(),
+                skiplist: skiplist.pointer(),
+                hashmap: hashmap.pointer(),
+                queue: queue.pointer(),
+                log: log.pointer(),
+            };
+            let root = t.alloc(all)?;
+            t.set_root(root)
+        }).expect("filled");
+        let header = pool.header();
+        let used = (pool.usage().0 - pool.usage().1) as usize;
+        pool.close().expect("closed");
+
+        let mut bytes = std::fs::read(&path).expect("read");
+        let objects = header.heap_start as usize + memlift_persist::layout::SUPERBLOCK_OFFSET as usize + (16 << 10);
+        let words = (used - (objects - header.heap_start as usize)) / 8;
+        let word_at = |at: prop::sample::Index| objects + at.index(words) * 8;
+        for (at, value, how) in damage {
+            let place = word_at(at);
+            let now = u64::from_le_bytes(bytes[place..place + 8].try_into().expect("a word"));
+            let new = match how {
+                0 => value,
+                1 => now ^ 1 << (value % 64),
+                2 => value % 1024,
+                // A pointer from somewhere else: of the right kind, perhaps, but to the wrong place.
+                _ => u64::from_le_bytes(bytes[objects + value as usize % words * 8..][..8].try_into().expect("a word")),
+            };
+            bytes[place..place + 8].copy_from_slice(&new.to_le_bytes());
+        }
+        std::fs::write(&path, &bytes).expect("written");
+
+        let Ok(pool) = Pool::open(&path, &options()) else { return Ok(()) };
+        let all = pool.read(|r| {
+            let root = memlift_persist::View::root::<All>(r)?;
+            root.map(|root| memlift_persist::View::get(r, root).copied()).transpose()
+        });
+        let Ok(Some(all)) = all else { return Ok(()) };
+        handle::<BTree<u64, Value>>(all.btree, &pool, |map, r| {
+            Ok(map.iter(r)?.map(|entry| entry.map(|(key, _)| *key)).sum::<Result<u64, _>>().unwrap_or(1)
+                ^ map.iter_back(r)?.count() as u64)
+        });
+        handle::<RbTree<u64, Value>>(all.rbtree, &pool, |map, r| {
+            let _ = map.check(r);
+            Ok(map.iter_back(r)?.count() as u64)
+        });
+        handle::<SkipList<u64, Value>>(all.skiplist, &pool, |map, r| {
+            let _ = map.last(r);
+            Ok(map.iter(r)?.count() as u64)
+        });
+        handle::<HashMap<u64, Value>>(all.hashmap, &pool, |map, r| Ok(map.iter(r)?.count() as u64));
+        let queue: Queue<u64> = Queue::open(all.queue);
+        let _ = pool.read(|r| queue.iter(r).map(|items| items.count()));
+        for item in 0..100 {
+            let _ = pool.tx(|t| queue.pop(t));
+            let _ = pool.tx(|t| queue.push(t, item));
+        }
+        let _ = pool.tx(|t| queue.clear(t));
+        let log: AppendLog<u64> = AppendLog::open(all.log);
+        let _ = pool.read(|r| log.iter(r, 5).map(Iterator::count));
+        let _ = pool.tx(|t| log.append(t, &[7; 300]));
+        let _ = pool.tx(|t| log.trim(t, 900));
+        let _ = pool.tx(|t| log.clear(t));
+    }
+}

@@ -272,6 +272,9 @@ impl Mapped {
             }
             Err(errno) => return Err(self.failed("grow")(errno.into())),
         }
+        // A fence does not take the length along, not even on persistent memory.
+        rustix::fs::fdatasync(&self.file)
+            .map_err(|errno| Error::Stopped { reason: format!("fdatasync: {errno}") })?;
         self.map(length / 4096 * 4096, bytes).map_err(|e| self.failed("map")(e.into()))?;
         self.length.store(bytes, Ordering::Release);
         Ok(())

@@ -14,14 +14,17 @@ mod detect;
 mod mapped;
 #[cfg(feature = "sim")]
 mod simulated;
+mod striped;
 
 use std::ops::AddAssign;
 
 use crate::error::Result;
+use crate::layout::{HEADER_BYTES, Header};
 pub use detect::{Guarantee, Survives};
 pub(crate) use mapped::Mapped;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
+pub(crate) use striped::{DEVICES_MAX, Geometry, STRIPE_MAX, STRIPE_MIN, Striped, stripe_fits};
 
 /// What was asked of a medium so far; exact, on any machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,7 +48,7 @@ impl AddAssign for Counters {
     }
 }
 
-/// The bytes of one file of a pool. Offsets are those of the file.
+/// The bytes of a pool. Offsets are those of its file, or of the one that several files stand for.
 #[derive(Debug)]
 pub(crate) enum Medium {
     /// A file of the system.
@@ -53,6 +56,8 @@ pub(crate) enum Medium {
     /// The simulator's.
     #[cfg(feature = "sim")]
     Simulated(Simulated),
+    /// Several of them.
+    Striped(Striped),
 }
 
 macro_rules! each {
@@ -61,6 +66,7 @@ macro_rules! each {
             Medium::Mapped($medium) => $call,
             #[cfg(feature = "sim")]
             Medium::Simulated($medium) => $call,
+            Medium::Striped($medium) => $call,
         }
     };
 }
@@ -100,11 +106,16 @@ impl Medium {
         salt: u32,
         counters: &mut Counters,
     ) -> Result<()> {
-        if let Medium::Mapped(mapped) = self
-            && !mapped.pages()
-        {
-            counters.log_bytes += record.len() as u64;
-            return mapped.append_record(offset, record, salt);
+        match self {
+            Medium::Mapped(mapped) if !mapped.pages() => {
+                counters.log_bytes += record.len() as u64;
+                return mapped.append_record(offset, record, salt);
+            }
+            Medium::Striped(striped) => {
+                counters.log_bytes += record.len() as u64;
+                return striped.append_record(offset, record, salt);
+            }
+            _ => {}
         }
         crate::record::seal(record, salt);
         self.append(offset, record, counters)
@@ -130,6 +141,7 @@ impl Medium {
                 }
                 Ok(crate::shadow::crc_of_lines(page, lines))
             }
+            Medium::Striped(_) => unreachable!("shadow pools have one file"),
         }
     }
 
@@ -139,6 +151,20 @@ impl Medium {
     pub fn store(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
         counters.home_bytes += source.len() as u64;
         each!(self, medium => medium.store(offset, source))
+    }
+
+    /// Brings bytes to their place: durable after the next harden. Whole lines go past the caches: nobody reads them there, and a
+    /// line that is overwritten whole need not be fetched.
+    #[track_caller]
+    #[inline]
+    pub fn place(&self, offset: u64, source: &[u8], counters: &mut Counters) -> Result<()> {
+        if !self.pages() && offset.is_multiple_of(64) && source.len().is_multiple_of(64) {
+            counters.home_bytes += source.len() as u64;
+            return each!(self, medium => medium.append(offset, source));
+        }
+        self.store(offset, source, counters)?;
+        self.write_back(offset, source.len() as u64, counters);
+        Ok(())
     }
 
     /// Starts to write back the lines of a range; durable after the next harden.
@@ -157,11 +183,68 @@ impl Medium {
     #[track_caller]
     #[inline]
     pub fn harden(&self, counters: &mut Counters) -> Result<()> {
+        if let Medium::Striped(striped) = self {
+            counters.hardens += striped.harden()?;
+            return Ok(());
+        }
         counters.hardens += 1;
-        each!(self, medium => medium.harden())
+        self.harden_one()
     }
 
-    /// Makes the file at least this long; the new part is zero.
+    /// Everything that this thread appended to the log is durable when this returns Ok. With several devices, what was stored to
+    /// its place may not be: that takes [`Medium::harden`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::harden`].
+    #[track_caller]
+    #[inline]
+    pub fn harden_log(&self, counters: &mut Counters) -> Result<()> {
+        if let Medium::Striped(striped) = self {
+            counters.hardens += striped.harden_log()?;
+            return Ok(());
+        }
+        counters.hardens += 1;
+        self.harden_one()
+    }
+
+    #[track_caller]
+    #[inline]
+    fn harden_one(&self) -> Result<()> {
+        match self {
+            Medium::Mapped(mapped) => mapped.harden(),
+            #[cfg(feature = "sim")]
+            Medium::Simulated(simulated) => simulated.harden(),
+            Medium::Striped(striped) => striped.harden().map(drop),
+        }
+    }
+
+    /// Stores the pool's header, over the older of its two: durable after the next harden.
+    #[track_caller]
+    pub fn store_header(&self, header: &Header, counters: &mut Counters) -> Result<()> {
+        if let Medium::Striped(striped) = self {
+            return striped.store_header(header, counters);
+        }
+        let offset = header.generation % 2 * HEADER_BYTES;
+        let bytes = header.encode();
+        self.store(offset, &bytes, counters)?;
+        self.write_back(offset, bytes.len() as u64, counters);
+        Ok(())
+    }
+
+    /// Syncs of each device.
+    pub fn device_syncs(&self) -> Vec<u64> {
+        match self {
+            Medium::Striped(striped) => striped.syncs(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Makes the file at least this long, durably; the new part is zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::harden`]; [`Error::Argument`](crate::Error::Argument) beyond what was reserved.
     #[track_caller]
     pub fn grow(&self, bytes: u64) -> Result<()> {
         each!(self, medium => medium.grow(bytes))

@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::MutexGuard;
 
 use super::trace::{Action, Call, Site};
-use super::world::{State, World};
+use super::world::{Mode, State, World};
 
 /// A device of a [`World`]: memory or a file. Cheap to clone, and usable from any thread.
 ///
@@ -30,6 +30,11 @@ impl Memory {
     /// The same device; calls through this handle are recorded as coming from `location`.
     pub fn called_from(&self, location: &'static Location<'static>) -> Memory {
         Memory { caller: Some(location), ..self.clone() }
+    }
+
+    /// How the device loses what was not made durable.
+    pub fn mode(&self) -> Mode {
+        self.world.lock().devices[self.device as usize].mode
     }
 
     /// The machine that it belongs to.

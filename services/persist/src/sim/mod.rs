@@ -6,7 +6,7 @@
 //!         at the end ─▶ for each image that the rules of the [`Mode`] allow, a check recovers and judges ─▶
 //!         recovery is crashed in as well ─▶ a [`Report`], with the first [`Finding`] in words
 //! Order   the rules: `machine`; the selection among images that are too many: `select`
-//! Not here the pool, which is one user of this among others. No hardware, no unsafe code, no second process:
+//! Not here the pool, which is one user of this among others ([`pool`] puts it on a [`Memory`]). No hardware, no unsafe code, no second process:
 //!         bugs of the program are found, not those of a disk or a processor.
 //!
 //! It works for any structure that does its writing through [`Memory`]:
@@ -55,6 +55,7 @@ mod machine;
 mod memory;
 mod mutate;
 mod pages;
+pub mod pool;
 mod reads;
 mod select;
 mod trace;

@@ -128,6 +128,9 @@ enum Link<K: Persist, V: Persist> {
     Node(PPtr<HashNode<K, V>>),
 }
 
+/// The link that leads to a node, and the node; null where the chain ends.
+type Found<K, V> = (Link<K, V>, PPtr<HashNode<K, V>>);
+
 impl<K: Hashed, V: Persist> Link<K, V> {
     #[inline]
     fn read<W: View>(&self, view: &W) -> Result<PPtr<HashNode<K, V>>> {
@@ -157,7 +160,7 @@ impl<K: Hashed, V: Persist> HashMapRoot<K, V> {
     fn bucket(&self, hash: u64) -> u64 {
         let mask = self.buckets.next_power_of_two().wrapping_sub(1);
         let bucket = hash & mask;
-        if bucket < self.buckets { bucket } else { bucket & mask >> 1 }
+        if bucket < self.buckets { bucket } else { bucket & (mask >> 1) }
     }
 
     #[inline]
@@ -222,12 +225,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
 
     /// The link that leads to a key's node, or to nothing.
     #[inline]
-    fn find<W: View>(
-        &self,
-        view: &W,
-        root: &HashMapRoot<K, V>,
-        key: &K,
-    ) -> Result<(Link<K, V>, PPtr<HashNode<K, V>>)> {
+    fn find<W: View>(&self, view: &W, root: &HashMapRoot<K, V>, key: &K) -> Result<Found<K, V>> {
         let mut link = root.link(view, root.bucket(key.hashed(root.seed)))?;
         for _ in 0..=root.len {
             let at = link.read(view)?;
@@ -317,7 +315,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         }
         let root = t.get(self.root)?;
         let (seed, mask, len) = (root.seed, (new + 1).next_power_of_two() - 1, root.len);
-        let old = new & mask >> 1;
+        let old = new & (mask >> 1);
         let (mut stay, mut go) = (root.link(t, old)?, root.link(t, new)?);
         let mut at = stay.read(t)?;
         for _ in 0..=len {
@@ -386,7 +384,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
     /// The last bucket's chain goes to the end of the one that it came from.
     fn join(&self, t: &mut Tx<'_>, last: u64, len: u64) -> Result<()> {
         let root = t.get(self.root)?;
-        let old = last & (last + 1).next_power_of_two() - 1 >> 1;
+        let old = last & (((last + 1).next_power_of_two() - 1) >> 1);
         let (mut link, gone) = (root.link(t, old)?, root.link(t, last)?);
         let chain = gone.read(t)?;
         if !chain.is_null() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A queue: in at the back, out at the front.
 //!
-//! Layout   [`QueueRoot`]: how many ever went in and came out, first and last chunk; a chunk: next, 30 places. Item i lies at
+//! Layout   [`QueueRoot`]: how many ever went in and came out, first and last chunk; a chunk: next, number, 30 places. Item i lies at
 //!          place i mod 30 of its chunk
 //! Cost     in: an item and a number; out: a number. A chunk comes and goes once in 30 items
 
@@ -22,6 +22,8 @@ const ITEMS: u64 = 30;
 #[repr(C)]
 struct QueueChunk<T> {
     next: PPtr<QueueChunk<T>>,
+    /// Its place among all chunks that ever were: a damaged file leads to another one, or in a circle.
+    number: u64,
     items: [T; ITEMS as usize],
 }
 
@@ -71,6 +73,19 @@ impl<T: Persist> fmt::Debug for Queue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue({:#x})", self.root.offset())
     }
+}
+
+/// Item `number`, which is in `chunk`, and the chunk after it.
+fn place<T: Persist, W: View>(
+    view: &W,
+    chunk: PPtr<QueueChunk<T>>,
+    number: u64,
+) -> Result<(&T, PPtr<QueueChunk<T>>)> {
+    let chunk = view.get(chunk)?;
+    if chunk.number != number / ITEMS {
+        return Err(damaged("the chunks of a queue do not follow each other"));
+    }
+    Ok((&chunk.items[(number % ITEMS) as usize], chunk.next))
 }
 
 impl<T: Persist> QueueRoot<T> {
@@ -155,7 +170,8 @@ impl<T: Persist> Queue<T> {
     /// A new chunk at the back, with its first item.
     fn lengthen(&self, t: &mut Tx<'_>, item: T) -> Result<()> {
         let root = *t.get(self.root)?;
-        let chunk = QueueChunk { next: PPtr::NULL, items: [item; ITEMS as usize] };
+        let number = root.pushed / ITEMS;
+        let chunk = QueueChunk { next: PPtr::NULL, number, items: [item; ITEMS as usize] };
         let chunk = t.alloc_in(root.section as u16, chunk)?;
         let mut first = root.first;
         if root.last.is_null() {
@@ -178,7 +194,7 @@ impl<T: Persist> Queue<T> {
         if root.len()? == 0 {
             return Ok(None);
         }
-        Ok(Some(&view.get(root.first)?.items[(root.popped % ITEMS) as usize]))
+        Ok(Some(place(view, root.first, root.popped)?.0))
     }
 
     /// Takes the item at the front out.
@@ -218,19 +234,19 @@ impl<T: Persist> Queue<T> {
             if number == root.pushed {
                 return None;
             }
-            let at = match view.get(chunk) {
-                Ok(at) => at,
+            match place(view, chunk, number) {
+                Ok((item, next)) => {
+                    number += 1;
+                    if number.is_multiple_of(ITEMS) {
+                        chunk = next;
+                    }
+                    Some(Ok(item))
+                }
                 Err(error) => {
                     number = root.pushed;
-                    return Some(Err(error));
+                    Some(Err(error))
                 }
-            };
-            let item = &at.items[(number % ITEMS) as usize];
-            number += 1;
-            if number.is_multiple_of(ITEMS) {
-                chunk = at.next;
             }
-            Some(Ok(item))
         }))
     }
 

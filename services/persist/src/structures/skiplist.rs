@@ -313,9 +313,9 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
         let (value, height) = (*seen.value, seen.links.len());
         let mut links = [0; LEVELS];
         links[..height].copy_from_slice(seen.links);
-        for level in 0..height {
-            if self.link(t, before.links[level], level)? == found {
-                self.set(t, before.links[level], level, links[level])?;
+        for (level, (at, link)) in before.links.into_iter().zip(links).enumerate().take(height) {
+            if self.link(t, at, level)? == found {
+                self.set(t, at, level, link)?;
             }
         }
         sized!(found, pointer => t.free(pointer))?;

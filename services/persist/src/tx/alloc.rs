@@ -204,9 +204,15 @@ impl Tx<'_> {
         }
     }
 
+    fn register<T: Persist>(&mut self, tag: u32, slice: bool) -> Result<()> {
+        let mut catalog = lock(&self.store.catalog);
+        let known = catalog.register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters);
+        self.store.intact(known)
+    }
+
     /// A slab of its own for this type, its bitmap clear.
     fn new_slab<T: Persist>(&mut self, tag: u32, slice: bool, stride: u64, section: u16) -> Result<u64> {
-        lock(&self.store.catalog).register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters)?;
+        self.register::<T>(tag, slice)?;
         let slab = self.take_slabs(1)?;
         let (_, first) = slots(stride);
         let start = slab * SLAB_BYTES;
@@ -227,7 +233,7 @@ impl Tx<'_> {
         if !self.held.has(section) {
             return Err(Error::Section { wanted: T::NAME, offset: 0, section });
         }
-        lock(&self.store.catalog).register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters)?;
+        self.register::<T>(tag, slice)?;
         let slabs = bytes.div_ceil(SLAB_BYTES);
         let first = self.take_slabs(slabs)?;
         let (stride, run) = (size_of::<T>() as u32, slabs as u32);

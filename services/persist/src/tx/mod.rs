@@ -71,16 +71,18 @@ fn claim(store: &Store) -> (&Lane<Writes>, MutexGuard<'_, Writes>) {
     thread_local! {
         static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
     }
-    let first = MINE.get();
-    for at in 0..store.lanes.len() {
-        let lane = &store.lanes[(first + at) % store.lanes.len()];
+    let count = store.lanes.len();
+    let mine = MINE.get();
+    let first = if mine < count { mine } else { mine % count };
+    for at in first..first + count {
+        let lane = &store.lanes[if at < count { at } else { at - count }];
         match lane.state.try_lock() {
             Ok(writes) => return (lane, writes),
             Err(TryLockError::Poisoned(poisoned)) => return (lane, poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
     }
-    let lane = &store.lanes[first % store.lanes.len()];
+    let lane = &store.lanes[first];
     (lane, crate::store::lock(&lane.state))
 }
 

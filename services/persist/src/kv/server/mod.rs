@@ -218,9 +218,8 @@ impl Worker<'_, '_> {
             if swept.elapsed() >= TICK {
                 swept = Instant::now();
                 // Entries that are past their time are seen by nobody: taking them out may wait for room.
-                match self.kv.expire_some(SWEEP) {
-                    Err(error @ Error::Stopped { .. }) => break Err(error),
-                    _ => {}
+                if let Err(error @ Error::Stopped { .. }) = self.kv.expire_some(SWEEP) {
+                    break Err(error);
                 }
             }
             if self.options.durability == Durability::Buffered && synced.elapsed() >= Duration::from_secs(1) {

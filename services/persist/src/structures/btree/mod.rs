@@ -88,6 +88,9 @@ struct Path<K> {
     depth: usize,
 }
 
+/// A path and the leaf at its end.
+type Way<K, V> = (Path<K>, PPtr<BTreeLeaf<K, V>>);
+
 impl<K> Path<K> {
     fn new() -> Path<K> {
         Path { steps: [(PPtr::NULL, 0); LEVELS_MAX], depth: 0 }
@@ -125,7 +128,7 @@ impl<K: Key, V: Persist> BTreeRoot<K, V> {
     }
 
     /// The same, with the way.
-    fn path<W: View>(&self, view: &W, query: &K::Query) -> Result<(Path<K>, PPtr<BTreeLeaf<K, V>>)> {
+    fn path<W: View>(&self, view: &W, query: &K::Query) -> Result<Way<K, V>> {
         let (mut path, mut at) = (Path::new(), self.top);
         for _ in 0..self.levels()? {
             let node = PPtr::<BTreeInner<K>>::from_offset(at);

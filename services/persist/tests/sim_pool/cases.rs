@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is explored: for each mechanism and device, scripts that together need every write-back, fence and sync.
+//!
+//! Flow     [`cases`] ─▶ crashes (as they are), faults (with a failing sync each), score (with a call left out each)
+
+use memlift_persist::Mechanism;
+use memlift_persist::sim::{Acks, Config, Mode, Report, World, explore};
+
+use super::script::{GROUP, LATER, SYNC, Script, Step};
+use super::threads;
+use Step::{Abort, Add, Apply, Batch, Close, Declared, Large, Pop, Push, Reopen, Small, Sync};
+
+type Workload = Box<dyn Fn(&World, &Acks)>;
+type Check = Box<dyn Fn(&World, &[u64], &[u64]) -> Result<(), String>>;
+
+/// A workload on a machine, and the check of what its crashes leave.
+pub struct Case {
+    pub name: String,
+    pub config: Config,
+    pub workload: Workload,
+    pub check: Check,
+}
+
+impl Case {
+    pub fn of(script: Script, images: u64, depth: u32) -> Case {
+        let config = script.config().exhaustive(images).samples(images / 8).recovery_depth(depth);
+        let name = format!("{} {:?} {:?}", script.name, script.mechanism, script.mode);
+        let runs = script.clone();
+        Case {
+            name,
+            config,
+            workload: Box::new(move |world, acks| runs.run(world, acks)),
+            check: Box::new(move |world, acked, in_flight| script.check(world, acked, in_flight)),
+        }
+    }
+
+    /// Explores it, differently configured.
+    pub fn explore(&self, change: impl FnOnce(Config) -> Config) -> Report {
+        explore(&change(self.config.clone()), &self.workload, &self.check)
+    }
+}
+
+/// Everything that is tried of a mechanism on a device; `effort` multiplies the images.
+pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
+    let script = |name, steps: &[Step]| Script::new(name, mechanism, mode, steps);
+    let roomy = |name, steps: &[Step]| Script {
+        lane_bytes: if mechanism == Mechanism::Checkpoint { 131_072 } else { 65_536 },
+        ..script(name, steps)
+    };
+    let mut all = vec![
+        Case::of(Script { create: true, ..script("create", &[Push(SYNC)]) }, 16 * effort, 1),
+        Case::of(Script { ends: true, ..script("close", &[Push(LATER), Close]) }, 16 * effort, 0),
+        Case::of(
+            script("batch", &[Batch(3, SYNC), Add(SYNC), Batch(2, SYNC), Declared, Add(SYNC)]),
+            16 * effort,
+            1,
+        ),
+        Case::of(
+            Script {
+                fill: true,
+                ..script(
+                    "alloc",
+                    &[Batch(2, SYNC), Pop(SYNC), Push(SYNC), Pop(SYNC), Pop(SYNC), Push(SYNC)],
+                )
+            },
+            8 * effort,
+            1,
+        ),
+        Case::of(
+            Script {
+                fill: true,
+                ..script("abort", &[Batch(2, SYNC), Abort, Push(SYNC), Abort, Pop(SYNC)])
+            },
+            8 * effort,
+            1,
+        ),
+        Case::of(script("push", &[Push(SYNC); 14]), 8 * effort, 1),
+        Case::of(
+            script(
+                "buffered",
+                &[
+                    Push(LATER),
+                    Push(LATER),
+                    Push(SYNC),
+                    Pop(LATER),
+                    Push(LATER),
+                    Sync,
+                    Push(GROUP),
+                    Push(LATER),
+                    Add(LATER),
+                    Apply,
+                    Push(LATER),
+                    Push(LATER),
+                ],
+            ),
+            8 * effort,
+            1,
+        ),
+        Case::of(
+            script(
+                "reopen",
+                &[Push(SYNC), Push(LATER), Reopen, Push(SYNC), Push(SYNC), Reopen, Pop(LATER), Close],
+            ),
+            8 * effort,
+            1,
+        ),
+        Case::of(
+            Script {
+                fill: true,
+                slabs: 12,
+                most: 12,
+                ..roomy("large", &[Push(SYNC), Large, Large, Small, Push(SYNC)])
+            },
+            8 * effort,
+            1,
+        ),
+        Case::of(
+            Script {
+                slabs: 6,
+                most: 32,
+                ..roomy("grow", &[Push(SYNC), Batch(3, SYNC), Large, Push(SYNC)])
+            },
+            8 * effort,
+            1,
+        ),
+    ];
+    let waiting = [Push(SYNC), Push(SYNC), Pop(SYNC), Batch(2, SYNC)];
+    let settled = Script { settled: true, ..script("recovery", &waiting) };
+    all.push(Case::of(settled, 1024 * effort, 1));
+    all.extend(threads::cases(mechanism, mode, effort));
+    all
+}
