@@ -44,7 +44,7 @@ test-rust: rust
 # Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
 test-loom: rust
 	CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/loom RUSTFLAGS="--cfg loom" \
-		$(CARGO) test --release -p memlift-engine --test 'loom_*'
+		$(CARGO) test --release -p memlift-engine --features persist --test 'loom_*'
 
 test-fallbacks: rust
 	@for disable in $(FALLBACK_DISABLE); do \
@@ -63,6 +63,7 @@ test-quick: build
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench copy --quick
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench ipc --quick
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench transform --quick
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench persist --quick
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build

@@ -4,10 +4,11 @@
 //! Not here what a command does: one file each.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::dropin;
+use crate::{dropin, pool};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -32,7 +33,11 @@ pub enum Command {
         quick: bool,
     },
     /// What this machine offers, what memlift makes of it, and what to do about the rest
-    Doctor,
+    Doctor {
+        /// Where a pool would be: its folder is asked what it can promise
+        #[arg(long, value_name = "FOLDER", default_value = ".")]
+        path: PathBuf,
+    },
     /// Measure this machine (about a second) and keep the result on disk
     Calibrate,
     /// Measure a service beside its rivals
@@ -94,6 +99,12 @@ pub enum Command {
         /// What about them
         #[command(subcommand)]
         verb: dropin::Verb,
+    },
+    /// Pools: objects that survive a crash, in a file
+    Pool {
+        /// What about them
+        #[command(subcommand)]
+        verb: pool::Verb,
     },
     /// The configuration
     Config {

@@ -17,6 +17,7 @@ mod failure;
 mod grammar;
 mod http;
 mod metrics;
+mod pool;
 mod print;
 mod python;
 mod sample;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command, json: bool) -> Result<(), Failure> {
     match command {
-        Command::Doctor => doctor::run(json),
+        Command::Doctor { path } => doctor::run(&path, json),
         Command::Config { verb: ConfigVerb::Show } => config::show(json),
         Command::Completions { shell } => {
             let mut text = Vec::new();
@@ -72,6 +73,7 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
             print::line(String::from_utf8_lossy(&text).trim_end())
         }
         Command::Dropin { verb } => dropin::run(verb, json),
+        Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),
         Command::Metrics { listen: Some(address), allow_remote, .. } => {

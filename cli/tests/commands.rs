@@ -86,9 +86,19 @@ fn help_and_version_are_no_errors() {
 #[test]
 fn completions_name_every_verb() {
     let script = succeeds(&["completions", "bash"]);
-    for verb in
-        ["tour", "doctor", "calibrate", "bench", "ipc", "top", "metrics", "explain", "config", "dropin"]
-    {
+    for verb in [
+        "tour",
+        "doctor",
+        "calibrate",
+        "bench",
+        "ipc",
+        "top",
+        "metrics",
+        "explain",
+        "config",
+        "dropin",
+        "pool",
+    ] {
         assert!(script.contains(verb), "{verb}");
     }
 }
@@ -102,6 +112,7 @@ fn doctor_reports_every_section() {
         "populate_write",
         "bare names",
         "AES-GCM",
+        "durable commit",
         "Intel DSA",
         "calibration",
         "Python",
@@ -110,7 +121,7 @@ fn doctor_reports_every_section() {
     }
     let document = json(&["doctor", "--json"]);
     let sections = document["sections"].as_array().expect("sections");
-    assert_eq!(sections.len(), 9);
+    assert_eq!(sections.len(), 10);
     for section in sections {
         let checks = section["checks"].as_array().expect("checks");
         assert!(!checks.is_empty(), "{section}");

@@ -11,8 +11,11 @@ mod dsa;
 mod facilities;
 mod ipc;
 mod memory;
+mod persist;
 mod python;
 mod transform;
+
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -72,7 +75,7 @@ impl Check {
 }
 
 /// Prints the report.
-pub fn run(as_json: bool) -> Result<(), Failure> {
+pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
     let engine = calibrate::open().map_err(|failure| failure.to_string());
     let sections: Vec<(&str, Vec<Check>)> = vec![
         ("cpu", cpu::checks(&engine)),
@@ -81,6 +84,7 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
         ("kernel facilities", facilities::checks()),
         ("ipc", ipc::checks()),
         ("transform", transform::checks()),
+        ("persist", persist::checks(folder)),
         ("Intel DSA", dsa::checks()),
         ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift pool repair` and `convert`: the verbs that write a pool from a pool.
+//!
+//! Rule    the source stays as it is unless `--in-place` says otherwise; a target appears whole or not at all
+
+use std::path::Path;
+
+use memlift::persist::convert::{self, Conversion};
+use memlift::persist::repair;
+use serde_json::{Value, json};
+
+use super::{check, failure, info};
+use crate::failure::Failure;
+use crate::print;
+
+/// Repairs a copy, or without a target the file itself.
+pub fn repair(path: &Path, target: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+    let repaired = match target {
+        Some(target) => repair::repair(path, target),
+        None => repair::repair_in_place(path),
+    }
+    .map_err(failure)?;
+    let (made, report) = (target.unwrap_or(path), &repaired.report);
+    if as_json {
+        let changes: Vec<Value> = repaired
+            .changes
+            .iter()
+            .map(|one| json!({ "part": one.part.name(), "offset": one.offset, "what": one.what }))
+            .collect();
+        let sound = report.sound();
+        print::json(
+            &json!({ "path": made, "changes": changes, "sound": sound, "findings": check::findings(report) }),
+        )?;
+    } else {
+        let mut lines = vec![made.display().to_string()];
+        lines.extend(repaired.changes.iter().map(|change| format!("  → {change}")));
+        if repaired.changes.is_empty() {
+            lines.push("  ✓ nothing had to be changed".to_owned());
+        }
+        lines.extend(check::lines(report));
+        print::line(&lines.join("\n"))?;
+    }
+    if report.sound() {
+        return Ok(());
+    }
+    Err(Failure::Failed("some damage is left: the list above says what".to_owned()))
+}
+
+/// Copies a pool into a new file.
+pub fn convert(path: &Path, target: &Path, wish: &Conversion, as_json: bool) -> Result<(), Failure> {
+    let made = convert::convert(path, target, wish).map_err(failure)?;
+    if as_json {
+        return print::json(&json!({
+            "path": target, "source": info::header(&made.source), "target": info::header(&made.target),
+            "replayed": made.replayed, "copied_bytes": made.copied,
+        }));
+    }
+    let replayed = match made.replayed {
+        0 => String::new(),
+        count => format!(", {count} of its log replayed"),
+    };
+    print::line(&format!(
+        "{}: {} of slabs copied{replayed}; {} in the file",
+        target.display(),
+        print::bytes(made.copied),
+        print::bytes(made.target.file_bytes())
+    ))
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift pool check`: damage and notes, and an exit code that says which.
+
+use std::path::Path;
+
+use memlift::persist::check::{self, Finding, Level, Report};
+use serde_json::{Value, json};
+
+use super::{failure, info};
+use crate::failure::Failure;
+use crate::print;
+
+/// Checks and prints.
+pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let report = check::check(path).map_err(failure)?;
+    if as_json {
+        let mut document = info::document(path, &report);
+        document["findings"] = findings(&report);
+        document["sound"] = report.sound().into();
+        print::json(&document)?;
+    } else {
+        print::line(&text(path, &report))?;
+    }
+    match report.damage().count() {
+        0 => Ok(()),
+        count => Err(Failure::Failed(format!(
+            "{count} damaged places; memlift pool repair {} NEW writes a repaired copy",
+            path.display()
+        ))),
+    }
+}
+
+/// Findings for programs.
+pub fn findings(report: &Report) -> Value {
+    let one = |finding: &Finding| {
+        json!({
+            "level": if finding.level == Level::Damage { "damage" } else { "note" }, "part": finding.part.name(),
+            "offset": finding.offset, "what": finding.what,
+        })
+    };
+    report.findings.iter().map(one).collect()
+}
+
+/// Findings for people.
+pub fn lines(report: &Report) -> Vec<String> {
+    report
+        .findings
+        .iter()
+        .map(|one| {
+            let mark = if one.level == Level::Damage { '✗' } else { '–' };
+            let at = one.offset.map(|offset| format!(" at {offset:#x}")).unwrap_or_default();
+            format!("  {mark} {}{at}: {}", one.part.name(), one.what)
+        })
+        .collect()
+}
+
+fn text(path: &Path, report: &Report) -> String {
+    let mut all = vec![info::text(path, report), String::new()];
+    all.extend(lines(report));
+    if report.sound() {
+        all.push("  ✓ no damage".to_owned());
+    }
+    all.join("\n")
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift pool`: make, look at, check, repair, dump and convert pools of `memlift::persist`.
+//!
+//! Flow     [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
+//!          owner died, is read with its log replayed in memory, and nothing is written
+//! Exit     0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or not there
+//! Not here what is looked at: `memlift::persist::{check, repair, dump, convert}`
+
+mod change;
+mod check;
+mod create;
+mod dump;
+mod info;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use memlift::persist::convert::Conversion;
+use memlift::persist::{Error, Mechanism};
+
+use crate::failure::Failure;
+
+/// Verbs of `pool`.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Make a pool; a crash or a full disk leaves none
+    #[command(
+        after_help = "Examples:\n  memlift pool create words.pool --size 1G\n  memlift pool create ledger.pool --size 64M --mechanism shadow --sections 16"
+    )]
+    Create {
+        /// The new file
+        path: PathBuf,
+        /// Heap at first, in bytes or with K, M, G, T; it grows by itself
+        #[arg(long, value_parser = size, default_value = "64M")]
+        size: u64,
+        /// How transactions are made durable
+        #[arg(long, value_enum, default_value_t = How::Redo)]
+        mechanism: How,
+        /// Lanes of the log: writers at once, plus one that groups share
+        #[arg(long, default_value_t = 8)]
+        lanes: u32,
+        /// Bytes of a lane; a transaction may write half of it
+        #[arg(long, value_parser = size, default_value = "1M", value_name = "SIZE")]
+        lane_bytes: u64,
+        /// Parts that are locked apart: writers that do not wait for each other
+        #[arg(long, default_value_t = 1)]
+        sections: u32,
+    },
+    /// What a pool is, what it promises on this disk, and what is in it
+    #[command(
+        after_help = "Examples:\n  memlift pool info words.pool\n  memlift pool info words.pool --json"
+    )]
+    Info {
+        /// The pool
+        path: PathBuf,
+    },
+    /// Look for damage in headers, log, directory and bitmaps, and follow every pointer
+    #[command(
+        after_help = "Examples:\n  memlift pool check words.pool && cp words.pool backup/\n\nExit code 1 says that there is damage. Notes are none."
+    )]
+    Check {
+        /// The pool
+        path: PathBuf,
+    },
+    /// Make a damaged pool one that opens, and list every change
+    #[command(
+        after_help = "Examples:\n  memlift pool repair words.pool words.good\n  memlift pool repair words.pool --in-place"
+    )]
+    Repair {
+        /// The pool
+        path: PathBuf,
+        /// The new file for the repaired copy
+        #[arg(required_unless_present = "in_place", conflicts_with = "in_place")]
+        target: Option<PathBuf>,
+        /// Change the file itself; what it held before is gone
+        #[arg(long)]
+        in_place: bool,
+    },
+    /// Print the objects, decoded by the types that the pool knows
+    #[command(
+        after_help = "Examples:\n  memlift pool dump words.pool --type Node --limit 10\n  memlift pool dump words.pool --offset 0x14080\n  memlift pool dump words.pool --json | jq .type     (one document per line)"
+    )]
+    Dump {
+        /// The pool
+        path: PathBuf,
+        /// Only objects of this type; an array's name is in brackets: [u8]
+        #[arg(long = "type", value_name = "TYPE")]
+        name: Option<String>,
+        /// Only the object that holds this byte of the heap, decimal or 0x…
+        #[arg(long, value_parser = offset)]
+        offset: Option<u64>,
+        /// Stop after so many
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<u64>,
+    },
+    /// Copy a pool into a new file with another mechanism, log, number of sections or size
+    #[command(
+        after_help = "Examples:\n  memlift pool convert words.pool words2.pool --mechanism undo\n  memlift pool convert words.pool words2.pool --size 10G --sections 64\n\nObjects keep their places, so pointers stay good. There is one version of the format so far."
+    )]
+    Convert {
+        /// The pool
+        path: PathBuf,
+        /// The new file
+        target: PathBuf,
+        #[command(flatten)]
+        wish: Wish,
+    },
+}
+
+/// What shall be different.
+#[derive(Debug, Args)]
+pub struct Wish {
+    /// Heap, in bytes or with K, M, G, T
+    #[arg(long, value_parser = size)]
+    size: Option<u64>,
+    /// How transactions are made durable
+    #[arg(long, value_enum)]
+    mechanism: Option<How>,
+    /// Lanes of the log
+    #[arg(long)]
+    lanes: Option<u32>,
+    /// Bytes of a lane
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    lane_bytes: Option<u64>,
+    /// Parts that are locked apart
+    #[arg(long)]
+    sections: Option<u32>,
+}
+
+/// A mechanism, as the command line calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum How {
+    /// Changes go to the log, one fence, later to their place
+    Redo,
+    /// What was there goes to the log, then changes are made in place; no mirror in memory
+    Undo,
+    /// Changed lines of pages; transactions share a checkpoint
+    Checkpoint,
+    /// Two copies of each page; a commit turns pages over
+    Shadow,
+}
+
+impl From<How> for Mechanism {
+    fn from(how: How) -> Mechanism {
+        match how {
+            How::Redo => Mechanism::Redo,
+            How::Undo => Mechanism::Undo,
+            How::Checkpoint => Mechanism::Checkpoint,
+            How::Shadow => Mechanism::Shadow,
+        }
+    }
+}
+
+/// Runs a verb.
+pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
+    match verb {
+        Verb::Create { path, size, mechanism, lanes, lane_bytes, sections } => {
+            create::create(&path, &create::options(size, mechanism.into(), lanes, lane_bytes, sections), json)
+        }
+        Verb::Info { path } => info::info(&path, json),
+        Verb::Check { path } => check::check(&path, json),
+        Verb::Repair { path, target, .. } => change::repair(&path, target.as_deref(), json),
+        Verb::Dump { path, name, offset, limit } => dump::dump(&path, name, offset, limit, json),
+        Verb::Convert { path, target, wish } => {
+            let wish = Conversion {
+                mechanism: wish.mechanism.map(Mechanism::from),
+                lanes: wish.lanes,
+                lane_bytes: wish.lane_bytes,
+                sections: wish.sections,
+                heap_bytes: wish.size,
+            };
+            change::convert(&path, &target, &wish, json)
+        }
+    }
+}
+
+/// An error of the service as the end of a command.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::InUse { .. } => Failure::Unavailable(error.to_string()),
+        Error::Argument { .. } => Failure::Usage(error.to_string()),
+        Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Failure::Unavailable(error.to_string())
+        }
+        Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+            Failure::Failed(format!("{error}; nothing was left behind: make room, or ask for less"))
+        }
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// Bytes: a number, or one with K, M, G or T.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err("write bytes, or a number with K, M, G or T".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "write bytes, or a number with K, M, G or T".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than a file can have".to_owned())
+}
+
+fn offset(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "write a place in the heap, decimal or 0x…".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_places_are_read() {
+        assert_eq!(size("64M"), Ok(64 << 20));
+        assert_eq!(size("10G"), Ok(10 << 30));
+        assert_eq!(size("4096"), Ok(4096));
+        for wrong in ["", "M", "-1", "1.5G", "1X", "99999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((offset("0x10"), offset("17")), (Ok(16), Ok(17)));
+        assert!(offset("here").is_err());
+    }
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift pool` as its users meet it: each verb, its exit code, and what is left behind when it fails.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use memlift::persist::{Options, PPtr, PSlice, Persist, Pool};
+use serde_json::Value;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Word {
+    count: u64,
+    text: PSlice<u8>,
+    next: PPtr<Word>,
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+    command.args(arguments).current_dir(folder).env_remove("MEMLIFT_CONFIG").stdin(Stdio::null());
+    command.output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let arguments = [arguments, &["--json"]].concat();
+    serde_json::from_str(&succeeds(folder, &arguments)).expect("JSON")
+}
+
+/// Exit code and message.
+fn fails(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = run(folder, arguments);
+    let said = text(&output.stderr);
+    assert!(said.starts_with("memlift: error: "), "{arguments:?}: {said}");
+    (output.status.code().expect("a code"), said)
+}
+
+fn fill(path: &Path) {
+    let pool = Pool::open(path, &Options { max_bytes: 1 << 30, ..Options::default() }).expect("opened");
+    pool.tx(|t| {
+        let text = t.alloc_slice(b"persist")?;
+        let last = t.alloc(Word { count: 1, text, next: PPtr::NULL })?;
+        let first = t.alloc(Word { count: u64::MAX, text, next: last })?;
+        t.set_root(first)
+    })
+    .expect("committed");
+}
+
+fn count(folder: &Path) -> usize {
+    std::fs::read_dir(folder).expect("listed").count()
+}
+
+#[test]
+fn a_pool_is_made_described_dumped_and_converted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let made = json(
+        at,
+        &[
+            "pool",
+            "create",
+            "a.pool",
+            "--size",
+            "1M",
+            "--lanes",
+            "2",
+            "--lane-bytes",
+            "64K",
+            "--sections",
+            "3",
+        ],
+    );
+    assert_eq!(made["header"]["heap_bytes"], 1 << 20);
+    assert!(made["guarantee"]["text"].as_str().expect("text").contains("survives"));
+    fill(&at.join("a.pool"));
+    let info = json(at, &["pool", "info", "a.pool"]);
+    assert_eq!((&info["header"]["sections"], &info["header"]["clean"]), (&3.into(), &true.into()));
+    assert_eq!(info["root"]["type"], "Word");
+    let shown = succeeds(at, &["pool", "info", "a.pool"]);
+    assert!(shown.contains("closed; nothing to recover") && shown.contains("Word"), "{shown}");
+    let checked = json(at, &["pool", "check", "a.pool"]);
+    assert_eq!((&checked["sound"], &checked["findings"]), (&true.into(), &Value::Array(Vec::new())));
+    let lines = succeeds(at, &["pool", "dump", "a.pool", "--type", "Word", "--json"]);
+    let words: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(words.len(), 2);
+    assert_eq!(words[1]["value"]["count"], u64::MAX);
+    assert_eq!(words[1]["value"]["next"]["pointer"], words[0]["offset"]);
+    assert_eq!(words[0]["value"]["text"]["first"][0]["text"], "\"persist\"");
+    let offset = words[0]["offset"].to_string();
+    let one = succeeds(at, &["pool", "dump", "a.pool", "--offset", &offset]);
+    assert!(one.contains("count: 1, text: 7 u8") && one.contains("next: null"), "{one}");
+    assert_eq!(succeeds(at, &["pool", "dump", "a.pool", "--limit", "1"]).lines().count(), 1);
+    succeeds(at, &["pool", "convert", "a.pool", "b.pool", "--mechanism", "undo", "--size", "2M"]);
+    let info = json(at, &["pool", "info", "b.pool"]);
+    assert_eq!(
+        (&info["header"]["mechanism"], &info["header"]["heap_bytes"]),
+        (&"undo".into(), &(2 << 20).into())
+    );
+    let repaired = json(at, &["pool", "repair", "a.pool", "c.pool"]);
+    assert_eq!(repaired["changes"], Value::Array(Vec::new()));
+    assert_eq!(count(at), 3, "nothing else is left");
+}
+
+#[test]
+fn damage_has_its_exit_code_and_is_repaired() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    succeeds(at, &["pool", "create", "a.pool", "--size", "1M", "--lanes", "2", "--lane-bytes", "64K"]);
+    let path = at.join("a.pool");
+    fill(&path);
+    let heap =
+        json(at, &["pool", "info", "a.pool"])["header"]["heap_start"].as_u64().expect("a number") as usize;
+    let mut bytes = std::fs::read(&path).expect("read");
+    bytes[heap + 6 * 16 + 12] ^= 0x40; // a slab's entry
+    std::fs::write(&path, &bytes).expect("written");
+    let (code, said) = fails(at, &["pool", "check", "a.pool"]);
+    assert!(code == 1 && said.contains("memlift pool repair a.pool"), "{code} {said}");
+    let repaired = json(at, &["pool", "repair", "a.pool", "b.pool"]);
+    assert_eq!(repaired["changes"].as_array().map(Vec::len), Some(1), "{repaired}");
+    succeeds(at, &["pool", "check", "b.pool"]);
+    assert_eq!(std::fs::read(&path).expect("read"), bytes, "the source is as it was");
+    succeeds(at, &["pool", "repair", "a.pool", "--in-place"]);
+    succeeds(at, &["pool", "check", "a.pool"]);
+}
+
+#[test]
+fn what_is_wrong_is_said_and_nothing_is_left_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    for arguments in [
+        &["pool"][..],
+        &["pool", "create", "a.pool", "--size", "many"],
+        &["pool", "create", "a.pool", "--mechanism", "magic"],
+        &["pool", "create", "a.pool", "--lanes", "1"],
+        &["pool", "create", "a.pool", "--sections", "0"],
+        &["pool", "create", "a.pool", "--size", "9000T"],
+        &["pool", "repair", "a.pool"],
+        &["pool", "dump", "a.pool", "--offset", "here"],
+    ] {
+        let output = run(at, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(count(at), 0);
+    for verb in ["info", "check", "dump"] {
+        assert_eq!(fails(at, &["pool", verb, "nowhere.pool"]).0, 3, "{verb}");
+    }
+    std::fs::write(at.join("text"), "hello").expect("written");
+    let (code, said) = fails(at, &["pool", "info", "text"]);
+    assert!(code == 1 && said.contains("not a memlift pool"), "{said}");
+    succeeds(at, &["pool", "create", "a.pool", "--size", "1M"]);
+    let (code, said) = fails(at, &["pool", "create", "a.pool"]);
+    assert!(code == 1 && said.contains("exists"), "{said}");
+    let pool = Pool::open(at.join("a.pool"), &Options::default()).expect("opened");
+    for arguments in [&["pool", "check", "a.pool"][..], &["pool", "repair", "a.pool", "--in-place"]] {
+        let (code, said) = fails(at, arguments);
+        assert!(code == 3 && said.contains("one owner at a time"), "{said}");
+    }
+    drop(pool);
+    assert_eq!(count(at), 2);
+}
+
+#[test]
+fn a_disk_without_room_gets_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    // A limit on the size of files stands for the disk: 1024 blocks of 512 or 1024 bytes.
+    let shell = |arguments: &str| {
+        let script =
+            format!("trap '' XFSZ; ulimit -f 1024; exec {} {arguments}", env!("CARGO_BIN_EXE_memlift"));
+        Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(at)
+            .stdin(Stdio::null())
+            .output()
+            .expect("starts")
+    };
+    let output = shell("pool create big.pool --size 64M");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("big.pool") && said.contains("too large"), "{said}");
+    assert_eq!(count(at), 0, "nothing is left");
+    succeeds(at, &["pool", "create", "a.pool", "--size", "128K", "--lanes", "2", "--lane-bytes", "64K"]);
+    for arguments in ["pool convert a.pool b.pool --size 64M", "pool convert a.pool b.pool --lane-bytes 1M"] {
+        assert_eq!(shell(arguments).status.code(), Some(1), "{arguments}");
+        assert_eq!(count(at), 1, "{arguments}: nothing is left");
+    }
+}
+
+#[test]
+fn a_full_or_read_only_file_system_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    // In a mount namespace of its own; where that is not allowed, there is no file system to try it on.
+    let mounted = |options: &str, command: &str| {
+        let script = format!(
+            "mount -t tmpfs -o size=1m,{options} none {0} && cd {0} && {1} {command}; code=$?; ls -A {0} | wc -l; exit $code",
+            at.display(),
+            env!("CARGO_BIN_EXE_memlift")
+        );
+        Command::new("unshare").args(["-rm", "sh", "-c", &script]).stdin(Stdio::null()).output()
+    };
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let output = mounted("rw", "pool create a.pool --size 64M").expect("starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("make room"), "{said}");
+    assert_eq!(text(&output.stdout).trim(), "0", "nothing is left");
+    let output = mounted("ro", "pool create a.pool --size 128K").expect("starts");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Read-only file system"), "{said}");
+}
+
+#[test]
+fn completions_and_help_name_the_verbs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = succeeds(folder.path(), &["completions", "bash"]);
+    for verb in ["create", "info", "check", "repair", "dump", "convert"] {
+        assert!(
+            script.contains(&format!("pool__{verb}")) || script.contains(&format!("pool__subcmd__{verb}")),
+            "{verb}"
+        );
+        let help = succeeds(folder.path(), &["pool", verb, "--help"]);
+        assert!(help.contains("Examples:\n  memlift pool"), "{verb}: {help}");
+    }
+}
