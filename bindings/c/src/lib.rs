@@ -3,7 +3,8 @@
 //!
 //! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
 //! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
-//!         · [`persist`]: pools, transactions, objects · [`nearpm`]: the paper's primitives by their names
+//!         · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
+//!         primitives by their names
 //!         · [`fault`]: codes
 //! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! Not here decisions: each function is one call of the service
@@ -24,3 +25,5 @@ pub mod nearpm;
 pub mod persist;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod stream;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod transact;

@@ -7,7 +7,8 @@
 //! Source  NearPM, Table 2 and Figure 14. pool_id and thread_id are the transaction
 
 use crate::fault::{Fault, run};
-use crate::persist::{COptions, CPool, CTx, CType, memlift_tx_add_range, memlift_tx_commit, open_with};
+use crate::persist::{COptions, CPool, CType, open_with};
+use crate::transact::{CTx, memlift_tx_add_range, memlift_tx_commit};
 use memlift::persist::raw::read_raw;
 use memlift::persist::{Error, Pool};
 use std::ffi::{c_char, c_int};

@@ -1,31 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pools, transactions and objects: `include/memlift_persist.h` says what each function does.
+//! Pools and types of objects: `include/memlift_persist.h` says what each function does.
 //!
-//! Flow    C ──▶ memlift::persist::raw: [`Handle`], [`OpenTx`], [`OpenRead`], objects of run-time types
-//! Order   a thread has one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. An
-//!         operation that fails in the middle dooms its transaction
-//! Owner   whoever began a transaction or read lock ends it; a pool with open ones is not closed
+//! Flow    C ──▶ memlift::persist::raw: [`Handle`], descriptions of types
+//! Owner   whoever opened a pool closes it; one with open transactions or read locks is not closed
 //! Layout  types are written to the root's table of types: u64 id ─▶ `bytes name`, then `offset bytes name` for each field, in lines
 
-use crate::fault::{BAD_ORDER, Fault, run};
-use memlift::persist::raw::{
-    ForeignField, ForeignType, Handle, OpenRead, OpenTx, Table, read_raw, root, root_or,
-};
-use memlift::persist::{Domain, Durability, Error, Mechanism, Options, Pool, Survives, Tx, View};
-use std::cell::RefCell;
+use crate::fault::{Fault, run};
+use crate::transact::busy;
+use memlift::persist::raw::{ForeignField, ForeignType, Handle, Table, root, root_or};
+use memlift::persist::{Domain, Error, Mechanism, Options, Pool, Survives, View};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
 
 /// What `memlift_pool` points to.
 pub struct CPool {
-    handle: Handle,
+    pub(crate) handle: Handle,
     read_only: bool,
     /// Transactions and read locks that are open.
-    open: Arc<AtomicUsize>,
+    pub(crate) open: Arc<AtomicUsize>,
 }
 
 /// `memlift_pool_options`.
@@ -69,102 +64,12 @@ pub struct CType {
 const _: () = assert!(size_of::<COptions>() == 40 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
 
-thread_local! {
-    /// Pools of which this thread has a transaction or a read lock, by the address of their counter.
-    static MINE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// That this thread has one open; gone when it ends.
-struct Claim {
-    open: Arc<AtomicUsize>,
-    thread: ThreadId,
-}
-
-impl Claim {
-    fn new(pool: &CPool) -> Result<Claim, Fault> {
-        let place = Arc::as_ptr(&pool.open).addr();
-        MINE.with_borrow_mut(|mine| {
-            if mine.contains(&place) {
-                return Err(Fault::order(
-                    "this thread has a transaction or read lock of the pool open: end it first",
-                ));
-            }
-            mine.push(place);
-            Ok(())
-        })?;
-        pool.open.fetch_add(1, Ordering::AcqRel);
-        Ok(Claim { open: Arc::clone(&pool.open), thread: std::thread::current().id() })
-    }
-
-    fn check(&self) -> Result<(), Fault> {
-        if self.thread == std::thread::current().id() {
-            return Ok(());
-        }
-        Err(Fault::order("a transaction or read lock is used by the thread that began it, and by no other"))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let place = Arc::as_ptr(&self.open).addr();
-        MINE.with_borrow_mut(|mine| mine.retain(|one| *one != place));
-        self.open.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What `memlift_tx` points to.
-pub struct CTx {
-    tx: OpenTx,
-    doomed: Option<String>,
-    claim: Claim,
-}
-
-/// What `memlift_reader` points to.
-pub struct CReader {
-    read: OpenRead,
-    claim: Claim,
-}
-
-fn null(what: &str) -> Fault {
+pub(crate) fn null(what: &str) -> Fault {
     Fault::argument(&format!("{what} is NULL"))
 }
 
-fn closed() -> Fault {
+pub(crate) fn closed() -> Fault {
     Fault::argument("the pool belongs to the process that this one was forked from")
-}
-
-impl CTx {
-    /// The transaction behind a pointer, for its own thread.
-    ///
-    /// # Safety
-    ///
-    /// `tx` is null, or was given by `memlift_tx_begin` and has not ended.
-    pub(crate) unsafe fn of<'a>(tx: *mut CTx) -> Result<&'a mut CTx, Fault> {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { tx.as_mut() }.ok_or_else(|| null("tx"))?;
-        tx.claim.check()?;
-        Ok(tx)
-    }
-
-    /// Changes something; a failure dooms the transaction.
-    pub(crate) fn change<R>(
-        &mut self,
-        work: impl for<'p> FnOnce(&mut Tx<'p>) -> Result<R, Error>,
-    ) -> Result<R, Fault> {
-        let result = self.tx.with(work);
-        if let Err(error) = &result {
-            self.doomed.get_or_insert_with(|| error.to_string());
-        }
-        Ok(result?)
-    }
-
-    /// Looks; a failure changes nothing.
-    pub(crate) fn look<R>(
-        &mut self,
-        work: impl for<'p> FnOnce(&mut Tx<'p>) -> Result<R, Error>,
-    ) -> Result<R, Fault> {
-        Ok(self.tx.with(work)?)
-    }
 }
 
 /// The text behind a pointer.
@@ -292,7 +197,7 @@ pub unsafe extern "C" fn memlift_pool_close(pool: *mut CPool) -> c_int {
 /// # Safety
 ///
 /// `pool` is null, or open.
-unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
+pub(crate) unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
     // SAFETY: the caller's promise.
     unsafe { pool.as_ref() }.ok_or_else(|| null("pool"))
 }
@@ -379,7 +284,7 @@ pub unsafe extern "C" fn memlift_pool_type(
         }
         described.check()?;
         let id = described.layout();
-        if MINE.with_borrow(|mine| mine.contains(&Arc::as_ptr(&pool.open).addr())) {
+        if busy(pool) {
             return Err(Fault::order("describe types before the transaction or read lock begins"));
         }
         pool.handle.with(|open| register(open, &described, id, pool.read_only)).ok_or_else(closed)??;
@@ -413,374 +318,4 @@ fn register(pool: &Pool, described: &ForeignType, id: u64, read_only: bool) -> R
         Table::at(types).put(t, &key, words.as_bytes()).map(drop)
     })?;
     Ok(())
-}
-
-/// Begins a transaction.
-///
-/// # Safety
-///
-/// `pool` is open, `tx` writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, tx: *mut *mut CTx) -> c_int {
-    run(|| {
-        if tx.is_null() {
-            return Err(null("tx"));
-        }
-        // SAFETY: the caller's promise.
-        let pool = unsafe {
-            tx.write(std::ptr::null_mut());
-            pool_of(pool)?
-        };
-        let durability = match durability {
-            0 => Durability::Sync,
-            1 => Durability::Group,
-            2 => Durability::Buffered,
-            other => return Err(Fault::argument(&format!("{other} is no durability"))),
-        };
-        let claim = Claim::new(pool)?;
-        let begun = pool.handle.with(|pool| pool.begin(durability)).ok_or_else(closed)??;
-        // SAFETY: writable (the caller's promise).
-        unsafe { tx.write(Box::into_raw(Box::new(CTx { tx: begun, doomed: None, claim }))) };
-        Ok(())
-    })
-}
-
-/// Commits a transaction.
-///
-/// # Safety
-///
-/// `tx` has not ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_commit(tx: *mut CTx) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise; it was boxed by `memlift_tx_begin`.
-        let ended = unsafe {
-            CTx::of(tx)?;
-            Box::from_raw(tx)
-        };
-        let CTx { tx, doomed, claim } = *ended;
-        if let Some(reason) = doomed {
-            drop(tx);
-            let text =
-                format!("something in the transaction had failed before, nothing of it happened: {reason}");
-            return Err(Fault { code: BAD_ORDER, text: Some(text) });
-        }
-        let committed = tx.commit();
-        drop(claim);
-        Ok(committed?)
-    })
-}
-
-/// Aborts a transaction.
-///
-/// # Safety
-///
-/// `tx` is null or has not ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_abort(tx: *mut CTx) -> c_int {
-    run(|| {
-        if tx.is_null() {
-            return Ok(());
-        }
-        // SAFETY: as in `memlift_tx_commit`.
-        unsafe {
-            CTx::of(tx)?;
-            drop(Box::from_raw(tx));
-        }
-        Ok(())
-    })
-}
-
-/// A new object.
-///
-/// # Safety
-///
-/// `tx` has not ended, `object` is writable, `data` null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_alloc(
-    tx: *mut CTx,
-    kind: CType,
-    bytes: u64,
-    object: *mut u64,
-    data: *mut *mut u8,
-) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        if object.is_null() {
-            return Err(null("object"));
-        }
-        if kind.bytes != 0 && bytes != 0 && bytes != kind.bytes {
-            return Err(Fault::argument("the type has a size: give 0, or that"));
-        }
-        let bytes = kind.bytes.max(bytes);
-        // More than a zone holds is refused before memory is taken for it.
-        if bytes > 64 << 20 {
-            return Err(Fault::argument("an object has 64 MiB at most"));
-        }
-        let (offset, start) = tx.change(|t| {
-            let (offset, payload) = t.alloc_raw_lent(kind.id, &[&vec![0; bytes as usize]])?;
-            Ok((offset, payload.as_mut_ptr()))
-        })?;
-        // SAFETY: writable (the caller's promise).
-        unsafe {
-            object.write(offset);
-            if !data.is_null() {
-                data.write(start);
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Gives an object back.
-///
-/// # Safety
-///
-/// `tx` has not ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_free(tx: *mut CTx, kind: CType, object: u64) -> c_int {
-    // SAFETY: the caller's promise.
-    run(|| unsafe { CTx::of(tx) }?.change(|t| t.free_raw(object, kind.id)))
-}
-
-/// Announces a range.
-///
-/// # Safety
-///
-/// `tx` has not ended, `data` is writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_add_range(
-    tx: *mut CTx,
-    kind: CType,
-    object: u64,
-    from: u64,
-    bytes: u64,
-    data: *mut *mut u8,
-) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        if data.is_null() {
-            return Err(null("data"));
-        }
-        let start = tx.change(|t| Ok(t.range_raw(object, kind.id, from, bytes)?.as_mut_ptr()))?;
-        // SAFETY: writable (the caller's promise).
-        unsafe { data.write(start) };
-        Ok(())
-    })
-}
-
-/// Announces a range and copies to it.
-///
-/// # Safety
-///
-/// `tx` has not ended, `source` is readable for `bytes`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_write(
-    tx: *mut CTx,
-    kind: CType,
-    object: u64,
-    from: u64,
-    source: *const u8,
-    bytes: u64,
-) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        if source.is_null() {
-            return Err(null("source"));
-        }
-        tx.change(|t| {
-            let target = t.range_raw(object, kind.id, from, bytes)?;
-            // SAFETY: readable for `bytes` (the caller's promise), which the object has from there (`range_raw`). Source may be
-            // the pool's memory, even the same bytes: `copy` allows that.
-            unsafe { std::ptr::copy(source, target.as_mut_ptr(), bytes as usize) };
-            Ok(())
-        })
-    })
-}
-
-/// Gives an object's address and length.
-///
-/// # Safety
-///
-/// `data` is writable, `bytes` null or writable.
-unsafe fn give(found: (*const u8, u64), data: *mut *const u8, bytes: *mut u64) -> Result<(), Fault> {
-    if data.is_null() {
-        return Err(null("data"));
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        data.write(found.0);
-        if !bytes.is_null() {
-            bytes.write(found.1);
-        }
-    }
-    Ok(())
-}
-
-fn object<V: View>(view: &V, object: u64, kind: CType) -> Result<(*const u8, u64), Error> {
-    let payload = read_raw(view, object, kind.id)?;
-    Ok((payload.as_ptr(), payload.len() as u64))
-}
-
-/// Looks at an object.
-///
-/// # Safety
-///
-/// `tx` has not ended, `data` is writable, `bytes` null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_get(
-    tx: *mut CTx,
-    kind: CType,
-    object: u64,
-    data: *mut *const u8,
-    bytes: *mut u64,
-) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        let found = tx.look(|t| self::object(t, object, kind))?;
-        // SAFETY: the caller's promise.
-        unsafe { give(found, data, bytes) }
-    })
-}
-
-/// Makes an object the root.
-///
-/// # Safety
-///
-/// `tx` has not ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_set_root(tx: *mut CTx, kind: CType, object: u64) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        tx.change(|t| {
-            if object != 0 {
-                read_raw(t, object, kind.id)?;
-            }
-            let at = root_or(t)?;
-            let root = t.get_mut(at)?;
-            (root.object, root.object_type) = if object == 0 { (0, 0) } else { (object, kind.id) };
-            Ok(())
-        })
-    })
-}
-
-fn root_object<V: View>(view: &V, kind: CType) -> Result<u64, Error> {
-    let root = root(view)?;
-    if root.object != 0 && root.object_type != kind.id {
-        return Err(Error::Pointer { wanted: "root of this type", offset: root.object });
-    }
-    Ok(root.object)
-}
-
-/// The root.
-///
-/// # Safety
-///
-/// `tx` has not ended, `object` is writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_tx_root(tx: *mut CTx, kind: CType, object: *mut u64) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let tx = unsafe { CTx::of(tx) }?;
-        if object.is_null() {
-            return Err(null("object"));
-        }
-        let found = tx.look(|t| root_object(t, kind))?;
-        // SAFETY: writable (the caller's promise).
-        unsafe { object.write(found) };
-        Ok(())
-    })
-}
-
-/// Locks for reading.
-///
-/// # Safety
-///
-/// `pool` is open, `reader` writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut CReader) -> c_int {
-    run(|| {
-        if reader.is_null() {
-            return Err(null("reader"));
-        }
-        // SAFETY: the caller's promise.
-        let pool = unsafe {
-            reader.write(std::ptr::null_mut());
-            pool_of(pool)?
-        };
-        let claim = Claim::new(pool)?;
-        let read = pool.handle.with(|pool| pool.look()).ok_or_else(closed)??;
-        // SAFETY: writable (the caller's promise).
-        unsafe { reader.write(Box::into_raw(Box::new(CReader { read, claim }))) };
-        Ok(())
-    })
-}
-
-/// Unlocks.
-///
-/// # Safety
-///
-/// `reader` is null or has not ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_read_end(reader: *mut CReader) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let Some(open) = (unsafe { reader.as_ref() }) else { return Ok(()) };
-        open.claim.check()?;
-        // SAFETY: it was boxed by `memlift_read_begin`, and is given up by the caller.
-        drop(unsafe { Box::from_raw(reader) });
-        Ok(())
-    })
-}
-
-/// Looks at an object.
-///
-/// # Safety
-///
-/// `reader` has not ended, `data` is writable, `bytes` null or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_read_get(
-    reader: *mut CReader,
-    kind: CType,
-    object: u64,
-    data: *mut *const u8,
-    bytes: *mut u64,
-) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
-        reader.claim.check()?;
-        let found = self::object(&reader.read, object, kind)?;
-        // SAFETY: the caller's promise.
-        unsafe { give(found, data, bytes) }
-    })
-}
-
-/// The root.
-///
-/// # Safety
-///
-/// `reader` has not ended, `object` is writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memlift_read_root(reader: *mut CReader, kind: CType, object: *mut u64) -> c_int {
-    run(|| {
-        // SAFETY: the caller's promise.
-        let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
-        reader.claim.check()?;
-        if object.is_null() {
-            return Err(null("object"));
-        }
-        let found = root_object(&reader.read, kind)?;
-        // SAFETY: writable (the caller's promise).
-        unsafe { object.write(found) };
-        Ok(())
-    })
 }

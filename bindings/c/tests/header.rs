@@ -49,7 +49,7 @@ fn every_function_is_declared_defined_and_exported() {
     let declared = called(&code_of(&header()));
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
-    for file in ["call", "context", "fault", "nearpm", "persist", "stream"] {
+    for file in ["call", "context", "fault", "nearpm", "persist", "stream", "transact"] {
         let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
         let after_names = text.split("extern \"C\" fn ").skip(1);
         defined.extend(after_names.map(|after| after.split('(').next().unwrap_or_default().to_owned()));
