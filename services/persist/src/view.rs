@@ -40,12 +40,15 @@ pub(crate) fn locate(
     let state = (word >> 48) as u8;
     let section = (word >> 32) as u16;
     let inside = offset % SLAB_BYTES;
+    if bytes > image.len() || offset > image.len() - bytes {
+        return Err(wrong(name, offset)); // so that no sum below overflows
+    }
     let fits = match state {
         Entry::SLOTS => inside + bytes <= SLAB_BYTES && inside >= 64,
         Entry::RUN => inside == 0 && bytes <= (image.entry_rest(slab) >> 32) * SLAB_BYTES,
         _ => false,
     };
-    if word as u32 != tag || !fits || !offset.is_multiple_of(align) || offset + bytes > image.len() {
+    if word as u32 != tag || !fits || !offset.is_multiple_of(align) {
         return Err(wrong(name, offset));
     }
     if !has(section) {

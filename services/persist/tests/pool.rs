@@ -169,6 +169,16 @@ fn memory_that_was_freed_is_used_again_and_stale_pointers_are_errors() {
                 "{offset:#x}"
             );
         }
+        for elements in [u64::MAX, u64::MAX / 2, 1 << 61, (1 << 50) + 1] {
+            let forged: PSlice<u8> = PSlice::from_raw(second.offset(), elements);
+            assert!(matches!(pool.read(|r| r.slice(forged).map(<[u8]>::len)), Err(Error::Pointer { .. })));
+        }
+        let bytes = pool.tx(|t| t.alloc_slice(&[1u8; 40])).expect("made");
+        for elements in [u64::MAX, u64::MAX - bytes.offset(), u64::MAX - 63, 1 << 20] {
+            let forged: PSlice<u8> = PSlice::from_raw(bytes.offset(), elements);
+            assert!(matches!(pool.read(|r| r.slice(forged).map(<[u8]>::len)), Err(Error::Pointer { .. })));
+            assert!(matches!(pool.tx(|t| t.slice_mut(forged).map(|_| ())), Err(Error::Pointer { .. })));
+        }
         let same_tx = pool
             .tx(|t| {
                 t.free(second)?;
