@@ -40,6 +40,8 @@ pub(crate) struct Freed {
 pub(crate) struct Writes {
     pub touched: Vec<Touched>,
     saved: Vec<u8>,
+    /// Ranges that were announced beforehand, sorted: these are found however many there are.
+    declared: Vec<(u64, u32)>,
     /// Directory entries as they were.
     pub entries: Vec<(u64, Entry)>,
     /// Slots taken.
@@ -72,6 +74,7 @@ impl Writes {
     pub fn clear(&mut self) {
         self.touched.clear();
         self.saved.clear();
+        self.declared.clear();
         self.entries.clear();
         self.taken.clear();
         self.freed.clear();
@@ -94,10 +97,21 @@ impl Writes {
         if self.touched[from..].iter().any(|one| one.offset == offset && one.bytes == bytes) {
             return false;
         }
+        if !self.declared.is_empty() && self.declared.binary_search(&(offset, bytes)).is_ok() {
+            return false;
+        }
         let saved = self.saved.len() as u32;
         self.saved.extend_from_slice(image.bytes(offset, u64::from(bytes)));
         self.touched.push(Touched { offset, bytes, saved });
         true
+    }
+
+    /// Saves a range that will be lent later.
+    pub fn declare(&mut self, image: &Image, offset: u64, bytes: u32) {
+        self.touch(image, offset, bytes);
+        if let Err(at) = self.declared.binary_search(&(offset, bytes)) {
+            self.declared.insert(at, (offset, bytes));
+        }
     }
 
     /// A range of an object that is new: nothing to save.

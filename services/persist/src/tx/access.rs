@@ -122,7 +122,7 @@ impl Tx<'_> {
             let place = self.place(*pointer)?;
             let from = place.offset / 8 * 8;
             let length = (place.offset + size_of::<T>() as u64).next_multiple_of(8) - from;
-            self.writes.touch(&self.store.image, from, length as u32);
+            self.writes.declare(&self.store.image, from, length as u32);
         }
         self.store.before_store(self.lane, &mut self.writes)
     }

@@ -58,19 +58,13 @@ pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
         Case::of(
             Script {
                 fill: true,
-                ..script(
-                    "alloc",
-                    &[Batch(2, SYNC), Pop(SYNC), Push(SYNC), Pop(SYNC), Pop(SYNC), Push(SYNC)],
-                )
+                ..script("alloc", &[Batch(2, SYNC), Pop(SYNC), Push(SYNC), Pop(SYNC), Pop(SYNC), Push(SYNC)])
             },
             8 * effort,
             1,
         ),
         Case::of(
-            Script {
-                fill: true,
-                ..script("abort", &[Batch(2, SYNC), Abort, Push(SYNC), Abort, Pop(SYNC)])
-            },
+            Script { fill: true, ..script("abort", &[Batch(2, SYNC), Abort, Push(SYNC), Abort, Pop(SYNC)]) },
             8 * effort,
             1,
         ),
@@ -115,17 +109,13 @@ pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
             1,
         ),
         Case::of(
-            Script {
-                slabs: 6,
-                most: 32,
-                ..roomy("grow", &[Push(SYNC), Batch(3, SYNC), Large, Push(SYNC)])
-            },
+            Script { slabs: 6, most: 32, ..roomy("grow", &[Push(SYNC), Batch(3, SYNC), Large, Push(SYNC)]) },
             8 * effort,
             1,
         ),
     ];
     let waiting = [Push(SYNC), Push(SYNC), Pop(SYNC), Batch(2, SYNC)];
-    let settled = Script { settled: true, ..script("recovery", &waiting) };
+    let settled = Script { settled: true, ..roomy("recovery", &waiting) };
     all.push(Case::of(settled, 1024 * effort, 1));
     all.extend(threads::cases(mechanism, mode, effort));
     all

@@ -28,7 +28,7 @@ fn every_write_back_fence_and_sync_is_missed_when_it_is_left_out() {
         .collect();
     let mut places: BTreeMap<Place, Vec<(Site, &Case)>> = BTreeMap::new();
     for case in &cases {
-        let sites = case.explore(|config| config.exhaustive(0).samples(0)).sites;
+        let sites = case.explore(|config| config.exhaustive(16).samples(0)).sites;
         for site in sites.into_iter().filter(|site| site.file.contains("/src/")) {
             places.entry(place(&site)).or_default().push((site, case));
         }

@@ -184,13 +184,7 @@ impl Script {
         std::mem::forget(pool); // neither closed nor dropped: the crash comes first
     }
 
-    fn step(
-        &self,
-        step: Step,
-        number: u64,
-        pool: &mut Option<Pool>,
-        memory: &Memory,
-    ) -> Result<(), Error> {
+    fn step(&self, step: Step, number: u64, pool: &mut Option<Pool>, memory: &Memory) -> Result<(), Error> {
         let open = pool.as_ref().expect("open until it is closed");
         match step {
             Step::Sync => open.sync(),
@@ -228,10 +222,14 @@ impl Script {
         let begun = acked.iter().chain(in_flight).copied().filter_map(step).max().unwrap_or(0);
         let hardened = |at: &usize| self.steps[*at - 1].hardens();
         let durable = acked.iter().copied().filter_map(step).filter(hardened).max().unwrap_or(0);
-        let before = acked.iter().find(|number| **number & FOUND != 0).map(|number| (number ^ FOUND) as usize);
+        let before =
+            acked.iter().find(|number| **number & FOUND != 0).map(|number| (number ^ FOUND) as usize);
         let range = before.map_or(durable..=begun, |before| before..=before);
         let Some(at) = range.clone().rev().find(|at| models[*at] == found) else {
-            return Err(format!("{found:?} is not what any of the steps {range:?} left: {:?}", &models[range.clone()]));
+            return Err(format!(
+                "{found:?} is not what any of the steps {range:?} left: {:?}",
+                &models[range.clone()]
+            ));
         };
         let done = acked.iter().filter(|number| **number >= MORE).count() as u64;
         let maybe = in_flight.iter().filter(|number| **number >= MORE).count() as u64;
@@ -239,12 +237,19 @@ impl Script {
             .filter(|n| acked.contains(&(MORE + n)))
             .all(|n| more.contains(&(MORE_VALUES + n)));
         if !all_there || more.iter().any(|value| value - MORE_VALUES >= done + maybe) {
-            return Err(format!("after recovery {done} pushes were acknowledged, and now there are {more:?}"));
+            return Err(format!(
+                "after recovery {done} pushes were acknowledged, and now there are {more:?}"
+            ));
         }
         if before.is_none() {
             let closed = self.ends
                 && in_flight.is_empty()
-                && acked.iter().copied().filter_map(step).max().is_some_and(|at| self.steps[at - 1] == Step::Close);
+                && acked
+                    .iter()
+                    .copied()
+                    .filter_map(step)
+                    .max()
+                    .is_some_and(|at| self.steps[at - 1] == Step::Close);
             if closed && (!pool.recovered().clean || pool.recovered().transactions > 0) {
                 return Err("it was closed, and does not say so".to_owned());
             }
@@ -284,7 +289,6 @@ impl Script {
             }
             read(&pool)?; // nothing was overwritten
         }
-        std::mem::forget(pool);
         Ok(())
     }
 }

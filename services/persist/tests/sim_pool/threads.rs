@@ -212,7 +212,7 @@ fn check(world: &World, acked: &[u64], in_flight: &[u64], mechanism: Mechanism) 
     if first.seen > second.value {
         return Err(format!("{} was seen, and {} is there", first.seen, second.value));
     }
-    std::mem::forget(pool);
+    world.recovered();
     Ok(())
 }
 
