@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool` as its users meet it: each verb, its exit code, and what is left behind when it fails.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -8,6 +10,7 @@ use memlift::persist::{Options, PPtr, PSlice, Persist, Pool};
 use serde_json::Value;
 
 #[derive(Clone, Copy, Persist)]
+#[persist(crate = memlift::persist)]
 #[repr(C)]
 struct Word {
     count: u64,
@@ -220,6 +223,32 @@ fn a_full_or_read_only_file_system_is_named() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("Read-only file system"), "{said}");
+}
+
+#[test]
+fn a_store_is_served_and_survives_being_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let refused = run(at, &["pool", "serve", "kv.pool", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+    let talk = |request: &str, expected: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+        command.args(["pool", "serve", "kv.pool", "--listen", "127.0.0.1:0"]).current_dir(at);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("an address");
+        let address = line.trim().rsplit(' ').next().expect("an address");
+        let mut stream = TcpStream::connect(address).expect("connected");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut reply = vec![0; expected.len()];
+        stream.read_exact(&mut reply).expect("a reply");
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        assert_eq!(text(&reply), expected);
+    };
+    talk("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhello\r\n", "+OK\r\n");
+    talk("*2\r\n$3\r\nGET\r\n$1\r\na\r\n", "$5\r\nhello\r\n");
+    succeeds(at, &["pool", "check", "kv.pool"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift pool`: make, look at, check, repair, dump and convert pools of `memlift::persist`.
+//! `memlift pool`: make, look at, check, repair, dump, convert and serve pools of `memlift::persist`.
 //!
 //! Flow     [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
 //!          owner died, is read with its log replayed in memory, and nothing is written
@@ -11,7 +11,9 @@ mod check;
 mod create;
 mod dump;
 mod info;
+mod serve;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -105,6 +107,26 @@ pub enum Verb {
         #[command(flatten)]
         wish: Wish,
     },
+    /// Serve a key-value store in a pool to clients of Redis; the pool is made if there is none
+    #[command(
+        after_help = "Examples:\n  memlift pool serve words.pool\n  memlift pool serve words.pool --listen 127.0.0.1:7000 --durability sync\n  redis-benchmark -p 6379 -t set,get\n\nEnd it with a signal: what was acknowledged is durable."
+    )]
+    Serve {
+        /// The pool
+        path: PathBuf,
+        /// Address to listen on; port 0: any
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
+        listen: SocketAddr,
+        /// Listen on an address that other machines reach; there is no authentication
+        #[arg(long)]
+        allow_remote: bool,
+        /// When a reply to a write leaves
+        #[arg(long, value_enum, default_value_t = serve::When::Group)]
+        durability: serve::When,
+        /// Threads that serve [default: one per core, 4 at most]
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        threads: Option<u16>,
+    },
 }
 
 /// What shall be different.
@@ -161,6 +183,9 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Check { path } => check::check(&path, json),
         Verb::Repair { path, target, .. } => change::repair(&path, target.as_deref(), json),
         Verb::Dump { path, name, offset, limit } => dump::dump(&path, name, offset, limit, json),
+        Verb::Serve { path, listen, allow_remote, durability, threads } => {
+            serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), json)
+        }
         Verb::Convert { path, target, wish } => {
             let wish = Conversion {
                 mechanism: wish.mechanism.map(Mechanism::from),

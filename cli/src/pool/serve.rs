@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift pool serve`: a key-value store in a pool, for clients of Redis.
+//!
+//! Rule     this machine only, unless told otherwise: there is no authentication
+//! End      by a signal: what was acknowledged is durable (with `buffered`: up to a second ago), and the next start recovers it
+//! Not here protocol and store: `memlift::persist::kv`
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use clap::ValueEnum;
+use memlift::persist::kv::server::{self, ServerOptions};
+use memlift::persist::{Durability, Options, Pool};
+use serde_json::json;
+
+use super::{failure, info};
+use crate::failure::Failure;
+use crate::print;
+
+/// When a reply to a write leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum When {
+    /// After a commit of its own
+    Sync,
+    /// After a commit that it shares
+    Group,
+    /// At once; it is durable a second later at the latest
+    Buffered,
+}
+
+/// Serves until the process ends or the disk fails.
+pub fn serve(
+    path: &Path,
+    listen: SocketAddr,
+    allow_remote: bool,
+    when: When,
+    threads: Option<usize>,
+    as_json: bool,
+) -> Result<(), Failure> {
+    if !listen.ip().is_loopback() && !allow_remote {
+        return Err(Failure::Usage(format!(
+            "{listen} is reached from other machines and there is no authentication: add --allow-remote if that is meant"
+        )));
+    }
+    let listener =
+        TcpListener::bind(listen).map_err(|error| Failure::Failed(format!("listen on {listen}: {error}")))?;
+    let address = listener.local_addr()?;
+    // A section is a shard: its writers do not wait for those of others.
+    let options = Options { sections: 16, ..Options::default() };
+    let pool = Pool::open_or_create(path, &options).map_err(failure)?;
+    if as_json {
+        let guarantee = info::guarantee(&pool.guarantee());
+        print::json(&json!({ "path": path, "address": address.to_string(), "guarantee": guarantee }))?;
+    } else {
+        print::line(&format!("{} on {address}\n  {}", path.display(), pool.guarantee()))?;
+    }
+    let durability = match when {
+        When::Sync => Durability::Sync,
+        When::Group => Durability::Group,
+        When::Buffered => Durability::Buffered,
+    };
+    let plain = ServerOptions::default();
+    let options = ServerOptions { durability, threads: threads.unwrap_or(plain.threads), ..plain };
+    server::serve(listener, &pool, &options, &AtomicBool::new(false)).map_err(failure)?;
+    pool.close().map_err(failure)
+}
