@@ -23,7 +23,6 @@ impl Draw {
     }
 
     /// Past `count` numbers.
-    #[cfg(test)]
     #[must_use]
     pub fn skip(&self, count: u64) -> Draw {
         Draw(self.0.wrapping_add(count.wrapping_mul(STEP)))

@@ -2,9 +2,11 @@
 //! memlift as a party: what it shares between its workloads.
 
 pub mod fences;
+pub mod maps;
 pub mod opening;
 pub mod pages;
 pub mod records;
+pub mod stores;
 
 use std::path::Path;
 

@@ -4,7 +4,7 @@
 //! Order    run n of both sides has seed n; a party's state goes on from run to run, and so does the other's
 //! Check    the checksums of run n must be equal, unless the rival is a limit, which does not do the work
 //! Count    after the last run: what transactions execute, ours under the plain names, theirs with `theirs_` before them; where
-//!          they are more than one, `_per_N` says so
+//!          they are more than one, `_per_N` says so; and what our last run counted itself
 
 use super::party::{Party, Ran};
 use super::steps::Steps;
@@ -75,6 +75,7 @@ pub fn row(
         note(&mut row, "", sides.ours.step()?);
         note(&mut row, "theirs_", sides.theirs.step()?);
     }
+    row.count.extend(ran[0].last().map(|ran| ran.counts.clone()).unwrap_or_default());
     row.qualifies = format!(
         "ours: {}; theirs: {}; {count} operations per run{}; {} cores, not pinned; {qualifies}",
         sides.ours.about,

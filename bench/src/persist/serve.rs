@@ -14,9 +14,11 @@ use serde_json::json;
 
 use super::limit::{Fence, Sync};
 use super::ours::fences::Fences;
+use super::ours::maps::Maps;
 use super::ours::opening::{self, Opening, Recovering};
 use super::ours::pages::Paged;
 use super::ours::records::Records;
+use super::ours::stores::Stores;
 use super::pages::{Pages, Shape, Way};
 use super::party::Ran;
 use super::steps;
@@ -64,6 +66,8 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             let ranges = ranges.parse().ok().filter(|ranges| (1..=1024).contains(ranges));
             Box::new(Records::open(ranges.ok_or_else(bad)?, Path::new(path))?)
         }
+        ["map", kind, path] => Box::new(Maps::open(kind, Path::new(path))?.ok_or_else(bad)?),
+        ["store", workload, folder] => Box::new(Stores::open(workload, Path::new(folder))?.ok_or_else(bad)?),
         ["pages", shape, path] => {
             Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
         }
