@@ -437,7 +437,7 @@ pub fn read(pool: &Pool) -> Result<Model, String> {
     let known: Vec<String> = pool.types().into_iter().map(|one| one.name).collect();
     let named = |name: &str| known.iter().any(|one| one.ends_with(name));
     match read {
-        Ok((model, true)) if !model.list.is_empty() && !(named("Root") && named("Node")) => {
+        Ok((model, true)) if !(model.list.is_empty() || named("Root") && named("Node")) => {
             Err(format!("there are objects of types that the pool does not know: it has {known:?}"))
         }
         Ok((model, true)) => Ok(model),
