@@ -29,6 +29,8 @@ pub(crate) struct Section {
     /// Slots that are free but whose freeing is not durable yet, by the position of the shared lane that makes it so.
     /// With tag and stride.
     pub held: HashMap<u64, (u64, u32, u32)>,
+    /// How far the shared lane was durable when `held` was last looked through.
+    drained: u64,
 }
 
 impl Section {
@@ -44,6 +46,10 @@ impl Section {
 
     /// Slots whose freeing is durable now become ready.
     pub fn drain(&mut self, durable: u64) {
+        if durable == self.drained {
+            return; // what is held waits for more than this
+        }
+        self.drained = durable;
         let ready: Vec<(u64, u32, u32)> = self
             .held
             .iter()
