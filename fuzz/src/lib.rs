@@ -19,6 +19,7 @@ pub mod libz;
 pub mod mutate;
 #[expect(unsafe_code, reason = "calls routines that take addresses")]
 pub mod open;
+pub mod pool;
 #[expect(unsafe_code, reason = "calls zlib-rs by its C interface")]
 mod reference;
 pub mod unpack;
@@ -37,7 +38,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -45,4 +46,5 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "unpack", run: unpack::run, seeds: unpack::seeds },
     Target { name: "libz", run: libz::run, seeds: libz::seeds },
     Target { name: "ipc", run: ipc::run, seeds: ipc::seeds },
+    Target { name: "pool", run: pool::run, seeds: pool::seeds },
 ];

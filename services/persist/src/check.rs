@@ -231,6 +231,14 @@ fn examine(path: &Path, pointers: bool) -> Result<Report> {
         for lane in 0..header.lanes {
             report.lanes.push(lanes::look(&snapshot.medium, &header, lane)?);
         }
+        if let Some(epoch) = lanes::later_epoch(&snapshot.medium, &header)? {
+            let what = format!(
+                "the log has transactions of epoch {epoch}, this header is of epoch {}: the newest one is lost, and opening would leave them out",
+                header.epoch
+            );
+            let offset = header.generation % 2 * crate::layout::HEADER_BYTES;
+            findings.damage(Part::Header, offset, what);
+        }
         snapshot.recover()?;
         log(&snapshot, &header, &report.lanes, &mut findings);
         if let Some(Ok(recovered)) = snapshot.recovered {

@@ -113,6 +113,7 @@ fn mend(path: &Path) -> Result<Vec<Change>> {
     let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
     let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
     let mut mend = Mend { medium, header, changes, counters: Counters::default() };
+    mend.epoch()?;
     mend.headers()?;
     mend.heads()?;
     mend.log()?;
@@ -153,6 +154,19 @@ impl Mend {
 
     fn harden(&mut self) -> Result<()> {
         self.medium.harden(&mut self.counters)
+    }
+
+    /// When the newest header is lost, what it said last is in the log: its epoch.
+    fn epoch(&mut self) -> Result<()> {
+        let Some(epoch) = lanes::later_epoch(&self.medium, &self.header)? else { return Ok(()) };
+        let what = format!(
+            "epoch {} instead of {epoch}, which the log is of: the newest header was lost",
+            self.header.epoch
+        );
+        self.change(Part::Header, self.header.generation % 2 * HEADER_BYTES, what);
+        self.header.epoch = epoch;
+        self.header.generation += 1;
+        crate::store::write_header(&self.medium, &self.header, &mut self.counters)
     }
 
     /// Both places get the header that holds.

@@ -182,6 +182,24 @@ fn the_newest_header_may_be_spoilt_while_the_log_is_full() {
 }
 
 #[test]
+fn repair_finds_the_epoch_of_a_lost_header_in_the_log() {
+    for mechanism in Mechanism::ALL {
+        let [_, waiting] = sample_bytes(mechanism);
+        let place = place();
+        let newest = newest(&waiting);
+        let mut bytes = waiting.clone();
+        spoil(&mut bytes, (newest.generation % 2 * HEADER_BYTES) as usize + 30);
+        std::fs::write(&place.path, &bytes).expect("written");
+        let report = check(&place.path).expect("checked");
+        let seen = report.damage().any(|one| one.what.contains("the newest one is lost"));
+        assert!(seen, "{mechanism:?}: {:?}", report.findings);
+        let target = place.path.with_extension("good");
+        let repaired = repair(&place.path, &target).expect("repaired");
+        assert_eq!(use_it(&target).expect("opens"), sample::all(), "{mechanism:?}: {:?}", repaired.changes);
+    }
+}
+
+#[test]
 fn repair_brings_back_what_is_said_twice() {
     let [closed, waiting] = sample_bytes(Mechanism::Redo);
     let place = place();

@@ -95,6 +95,21 @@ pub(crate) fn heads(medium: &Medium, lane: u32) -> Result<[Option<LaneHead>; 2]>
     Ok(heads)
 }
 
+/// The epoch of records that wait at the lanes' heads, when it is a later one than the header's: the newest header is lost.
+pub(crate) fn later_epoch(medium: &Medium, header: &Header) -> Result<Option<u64>> {
+    for lane in 0..header.lanes {
+        let heads = heads(medium, lane)?;
+        let Some(head) = heads.iter().flatten().max_by_key(|head| head.position) else { continue };
+        let ring = ring(medium, header, lane)?;
+        let later = (header.epoch..header.epoch.saturating_add(EPOCHS)).map(|epoch| epoch.saturating_add(1));
+        let salt = |epoch| Header { epoch, ..*header }.salt(lane);
+        if let Some(epoch) = later.rev().find(|epoch| good(&ring, head.position, salt(*epoch)).is_some()) {
+            return Ok(Some(epoch));
+        }
+    }
+    Ok(None)
+}
+
 /// Looks at a lane.
 pub(crate) fn look(medium: &Medium, header: &Header, lane: u32) -> Result<LaneReport> {
     let heads = heads(medium, lane)?;

@@ -217,14 +217,14 @@ impl<'a> Heap<'a> {
 /// Where several entries are possible, takes the one with which the fewest pointers lead nowhere and the fewest objects are nobody's.
 pub(crate) fn resolve(
     snapshot: &Snapshot,
-    directory: &mut Vec<Entry>,
+    directory: &mut [Entry],
     odd: &mut [Odd],
     types: &Types,
 ) -> Result<()> {
     for one in odd.iter_mut().filter(|one| one.candidates.len() > 1).take(RESOLVED) {
         let mut scores = Vec::new();
         for candidate in &one.candidates {
-            let mut tried = directory.clone();
+            let mut tried = directory.to_vec();
             tried[one.slab as usize] = *candidate;
             let (heap, beyond) = Heap::new(snapshot, tried, types)?;
             let reach = heap.reach(false)?;

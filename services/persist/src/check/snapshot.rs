@@ -82,7 +82,11 @@ impl Snapshot {
         }) {
             return Err(recover::read_header(&medium).expect_err("no header is good"));
         }
-        Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
+        let snapshot = Snapshot { medium, file_bytes, headers, recovered: None, home: None };
+        match snapshot.header() {
+            Some(header) if header.devices > 1 => Err(recover::alone(&header)),
+            _ => Ok(snapshot),
+        }
     }
 
     /// The header that holds.
