@@ -169,10 +169,6 @@ pub fn run(data: &[u8]) {
     while !input.is_empty() {
         let region = input.byte();
         let (forged, region) = (region & 0x80 != 0, usize::from(region & 0x7f) % regions.len());
-        if region == 0 && choice / 4 % 2 == 1 {
-            // With a full log the newest header must not be lost: `damage_files.rs` has a test of its own for that.
-            continue;
-        }
         let (start, length) = regions[region];
         let at = (start + input.word() as u64 % length.max(1)) as usize;
         let count = usize::from(input.byte()) % 16 + 1;

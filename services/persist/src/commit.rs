@@ -187,7 +187,7 @@ impl Store {
         let hardened = self
             .medium
             .append_record(lane.offset(at), record, salt, &mut writes.counters)
-            .and_then(|()| self.medium.harden(&mut writes.counters));
+            .and_then(|()| self.medium.harden_log(&mut writes.counters));
         hardened.map_err(|error| self.stop(error))?;
         lane.publish(at + built.bytes);
         self.relieve(lane.tail() - lane.head(), lane.capacity)

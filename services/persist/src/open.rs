@@ -276,6 +276,38 @@ fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     })
 }
 
+/// An object of many slabs, as far as the directory was read: its slabs follow each other and are nobody else's.
+#[derive(Clone, Copy, Default, Debug)]
+struct Run {
+    first: Entry,
+    next: u64,
+    left: u32,
+}
+
+impl Run {
+    /// Whether this entry is what must come next.
+    fn goes_on(&mut self, slab: u64, entry: Entry) -> bool {
+        if self.left > 0 {
+            let right = slab == self.next && entry == Entry { state: Entry::RUN_REST, ..self.first };
+            (self.next, self.left) = (slab + 1, self.left - 1);
+            return right;
+        }
+        match entry.state {
+            Entry::RUN => {
+                *self = Run { first: entry, next: slab + 1, left: entry.run.saturating_sub(1) };
+                entry.run > 0
+            }
+            Entry::RUN_REST => false,
+            _ => true,
+        }
+    }
+
+    /// Whether slabs are missing.
+    fn is_open(&self) -> bool {
+        self.left > 0
+    }
+}
+
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let State { header, positions, applier, recovered, shadow } =
@@ -294,7 +326,9 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let slabs = header.heap_bytes / SLAB_BYTES;
     free_slabs.grow(slabs);
     let mut odd = None;
+    let mut run = Run::default();
     walk(&image, 0, slabs, |slab, entry| match entry.state {
+        _ if !run.goes_on(slab, entry) => odd = Some(slab),
         Entry::FREE => free_slabs.give(slab, 1),
         Entry::SLOTS => match sections.get_mut(usize::from(entry.section)) {
             Some(section) if entry.stride >= 16 && u64::from(entry.stride) <= crate::layout::STRIDE_MAX => {
@@ -303,13 +337,13 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
             _ => odd = Some(slab),
         },
         Entry::RUN | Entry::RUN_REST => {
-            if usize::from(entry.section) >= sections.len() || slab + u64::from(entry.run.min(1)) > slabs {
+            if usize::from(entry.section) >= sections.len() {
                 odd = Some(slab);
             }
         }
         _ => odd = Some(slab),
     });
-    if let Some(slab) = odd {
+    if let Some(slab) = odd.or_else(|| run.is_open().then_some(slabs)) {
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
     let catalog = Catalog::read(&medium)?;

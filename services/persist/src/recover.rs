@@ -98,6 +98,9 @@ fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
         medium.read(LaneHead::offset(lane, turn as u64), &mut bytes)?;
         *head = LaneHead::decode(&bytes);
     }
+    if heads.iter().flatten().any(|head| head.position > 1 << 62) {
+        return Err(Error::corrupt(format!("a head of lane {lane} is beyond all that can have been written")));
+    }
     match heads {
         [Some(a), Some(b)] if a.position >= b.position => Ok((a, 1)),
         [Some(a), None] => Ok((a, 1)),

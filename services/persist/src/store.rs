@@ -203,6 +203,7 @@ impl Store {
 /// Writes a header over the older of the two.
 #[track_caller]
 pub(crate) fn write_header(medium: &Medium, header: &Header, counters: &mut Counters) -> Result<()> {
-    medium.store_header(header, counters)?;
-    medium.harden(counters)
+    medium.store_header(header, header.generation, counters)?;
+    medium.harden(counters)?;
+    medium.store_header(header, header.generation + 1, counters)
 }

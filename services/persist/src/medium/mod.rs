@@ -219,13 +219,13 @@ impl Medium {
         }
     }
 
-    /// Stores the pool's header, over the older of its two: durable after the next harden.
+    /// Stores the pool's header in one of its two places: durable after the next harden.
     #[track_caller]
-    pub fn store_header(&self, header: &Header, counters: &mut Counters) -> Result<()> {
+    pub fn store_header(&self, header: &Header, place: u64, counters: &mut Counters) -> Result<()> {
         if let Medium::Striped(striped) = self {
-            return striped.store_header(header, counters);
+            return striped.store_header(header, place, counters);
         }
-        let offset = header.generation % 2 * HEADER_BYTES;
+        let offset = place % 2 * HEADER_BYTES;
         let bytes = header.encode();
         self.store(offset, &bytes, counters)?;
         self.write_back(offset, bytes.len() as u64, counters);

@@ -197,8 +197,8 @@ impl Striped {
 
     /// Stores the pool's header in every file, in device 0's last: when that one is durable, the others are.
     #[track_caller]
-    pub(super) fn store_header(&self, header: &Header, counters: &mut Counters) -> Result<()> {
-        let offset = header.generation % 2 * HEADER_BYTES;
+    pub(super) fn store_header(&self, header: &Header, place: u64, counters: &mut Counters) -> Result<()> {
+        let offset = place % 2 * HEADER_BYTES;
         let store = |at: usize| {
             let bytes = Header { device: at as u16, ..*header }.encode();
             let device = &self.devices[at];

@@ -133,6 +133,7 @@ impl<'p> Tx<'p> {
 
     /// Ends the transaction as if it had not been.
     fn abort(&mut self) {
+        self.store.mark_private(&self.writes);
         self.writes.undo(&self.store.image);
         if self.writes.undo_from.is_some() {
             // Stopped, if this fails: then the log keeps the before-images, and the next open puts them back.
