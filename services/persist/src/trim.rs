@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A mirror that does not grow beyond a limit: pages whose changes are in the file go back to the file's page cache.
 //!
-//! Flow     commit and abort mark the pages that a transaction wrote ─▶ more than [`Options::mirror_bytes`]: due ─▶ the end of
+//! Flow     commit and abort mark the pages that a transaction wrote ─▶ more than [`crate::Options::mirror_bytes`]: due ─▶ the end of
 //!          a commit, where no lock is held ─▶ log made durable and applied ─▶ all sections locked for writing ─▶ what came
 //!          meanwhile as well ─▶ private pages dropped, marks cleared
 //! Rule     under those locks nothing private differs from the file, so nobody can tell a dropped page from one that stays
@@ -15,7 +15,7 @@ use std::sync::{OnceLock, RwLockWriteGuard, TryLockError};
 use crate::commit::Committed;
 use crate::error::Result;
 use crate::layout::Entry;
-use crate::options::{Durability, Options};
+use crate::options::Durability;
 use crate::pool::Pool;
 use crate::section::{Held, Section};
 use crate::store::Store;
@@ -181,7 +181,7 @@ impl Store {
 impl Pool {
     /// Gives the memory of the mirror back: everything is made durable and brought to its place, and pages that this process
     /// had of its own are the file's again. Waits for all sections, so not from within a transaction. Pools without a mirror
-    /// (undo, shadow) have nothing to give. [`Options::mirror_bytes`] does this by itself.
+    /// (undo, shadow) have nothing to give. [`crate::Options::mirror_bytes`] does this by itself.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Pool {
         self.store().trim()
     }
 
-    /// Bytes of the mirror that were written since the last trim; None without [`Options::mirror_bytes`].
+    /// Bytes of the mirror that were written since the last trim; None without [`crate::Options::mirror_bytes`].
     pub fn private_bytes(&self) -> Option<u64> {
         self.store().private.as_ref().map(|pages| pages.count.load(Ordering::Relaxed) * PAGE)
     }

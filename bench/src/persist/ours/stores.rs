@@ -82,7 +82,7 @@ impl Stores {
             Options { heap_bytes, max_bytes: heap_bytes, lanes: 2, prefault: true, ..Options::default() };
         // Its name stays: a file without one might be cheaper to sync.
         let pool = Pool::create(folder.join("entries.pool"), &options).map_err(failed)?;
-        let entries = pool.tx(|t| BTree::create(t)).map_err(failed)?;
+        let entries = pool.tx(BTree::create).map_err(failed)?;
         let buffered = TxOptions { durability: Durability::Buffered, ..TxOptions::default() };
         for first in (0..loaded).step_by(LOADED_AT_ONCE as usize) {
             let committed = pool.tx_with(buffered, |t| {
