@@ -143,7 +143,14 @@ impl Image {
                 "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes"
             ),
         })?;
-        Ok(Image { base: base.cast(), length: AtomicU64::new(0), reserved, owned: true, filled: false, crowded: None })
+        Ok(Image {
+            base: base.cast(),
+            length: AtomicU64::new(0),
+            reserved,
+            owned: true,
+            filled: false,
+            crowded: None,
+        })
     }
 
     /// Maps [from, to) to the file's bytes from `place` on.

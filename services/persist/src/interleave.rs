@@ -183,7 +183,8 @@ fn agree(found: &[Found<'_>], geometry: Geometry) -> Result<()> {
     let log = &found[0].header;
     for (at, one) in found.iter().enumerate() {
         let (header, path) = (&one.header, one.path.display());
-        let shape = |h: &Header| (h.stripe_bytes, h.heap_start, h.mechanism, h.lanes, h.lane_bytes, h.sections);
+        let shape =
+            |h: &Header| (h.stripe_bytes, h.heap_start, h.mechanism, h.lanes, h.lane_bytes, h.sections);
         if shape(header) != shape(log) {
             return Err(Error::corrupt(format!("device {at} ({path}) describes another pool than device 0")));
         }

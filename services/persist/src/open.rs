@@ -267,7 +267,8 @@ fn image(
 /// Whether a mirror can have all of its pages at once.
 fn prefault_fits(header: &Header, options: &Options) -> Result<()> {
     if options.mirror_bytes.is_some_and(|limit| limit < header.heap_bytes) {
-        let what = "prefault makes the whole mirror private, mirror_bytes says how much of it may be: choose one";
+        let what =
+            "prefault makes the whole mirror private, mirror_bytes says how much of it may be: choose one";
         return Err(Error::Argument { what: what.to_owned() });
     }
     let headroom = memlift_engine::region::Headroom::read();

@@ -2,7 +2,7 @@
 //! Pools for languages that have no types at Rust's compile time, and no closures to hold a lock by.
 //!
 //! Flow     [`Handle`] (closed at most once, left alone in a forked child) ─▶ [`OpenTx`], [`OpenRead`]: a transaction, a read
-//!          lock, held from call to call ─▶ objects ([`Tx::alloc_raw`], [`read_raw`], …) and ordered maps ([`Table`])
+//!          lock, held from call to call ─▶ objects ([`crate::Tx::alloc_raw`], [`read_raw`], …) and ordered maps ([`Table`])
 //! Layout   an object is an array of bytes ([`crate::PSlice`] of u8): u64 type · u64 bytes of the payload · the payload. The
 //!          type is [`ForeignType::layout`], a hash over name, size and fields. A pool's root is a [`ForeignRoot`]
 //! Rule     the heap sees one type, `[u8]`: tag, bounds and section are checked as for every array, then the object's own type

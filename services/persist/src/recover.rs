@@ -99,7 +99,9 @@ fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
         *head = LaneHead::decode(&bytes);
     }
     if heads.iter().flatten().any(|head| head.position > 1 << 62) {
-        return Err(Error::corrupt(format!("a head of lane {lane} is beyond all that can have been written")));
+        return Err(Error::corrupt(format!(
+            "a head of lane {lane} is beyond all that can have been written"
+        )));
     }
     match heads {
         [Some(a), Some(b)] if a.position >= b.position => Ok((a, 1)),

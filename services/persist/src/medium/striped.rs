@@ -285,7 +285,8 @@ impl Striped {
     /// The weakest of its devices' guarantees.
     pub(super) fn guarantee(&self) -> Guarantee {
         let of = |device: &Device| device.medium.guarantee();
-        let weakest = self.devices.iter().map(of).min_by_key(|one| one.survives).expect("one device at least");
+        let weakest =
+            self.devices.iter().map(of).min_by_key(|one| one.survives).expect("one device at least");
         Guarantee {
             reason: format!("the weakest of {} devices: {}", self.devices.len(), weakest.reason),
             ..weakest

@@ -59,7 +59,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`], [`Error::Pointer`].
+    /// [`crate::Error::Corrupt`], [`crate::Error::Pointer`].
     pub fn check<V: View>(self, view: &V) -> Result<()> {
         let (count, buckets, seed) = (self.len(view)?, self.buckets(view)?, self.head(view, SEED)?);
         let (mut at, mut previous, mut seen) = (self.head(view, FIRST)?, 0, 0);
