@@ -2,11 +2,14 @@
 //! The benches as a command: rows come out as the measuring contract says, and nothing runs on afterwards.
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use memlift_bench::{Row, Verdict};
 
 fn bench(arguments: &[&str]) -> Output {
-    let cache = std::env::temp_dir().join(format!("memlift-bench-quick-{}", std::process::id()));
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let cache = std::env::temp_dir().join(format!("memlift-bench-quick-{}-{call}", std::process::id()));
     let output = Command::new(env!("CARGO_BIN_EXE_memlift-bench"))
         .args(arguments)
         .env("XDG_CACHE_HOME", &cache)

@@ -60,9 +60,9 @@ pub struct BTreeRoot<K, V> {
 ///     assert_eq!(tree.get(r, &7)?, Some(&70));
 ///     let all: Vec<(u64, u64)> = tree.iter(r)?.map(|entry| entry.map(|(k, v)| (*k, *v))).collect::<Result<_, _>>()?;
 ///     assert_eq!(all, [(3, 30), (7, 70)]);
-///     Ok(())
-/// })
-/// # .map_err(|error: Error| error)
+///     Ok::<_, Error>(())
+/// })?;
+/// # Ok::<(), Error>(())
 /// ```
 pub struct BTree<K, V> {
     root: PPtr<BTreeRoot<K, V>>,
