@@ -98,8 +98,14 @@ pub(crate) fn format(medium: &Medium, header: &Header) -> Result<()> {
         medium.store(offset, &word.to_le_bytes(), &mut counters)?;
         medium.store(offset + 8, &rest.to_le_bytes(), &mut counters)?;
     }
-    let offset = header.generation % 2 * crate::layout::HEADER_BYTES;
-    medium.store(offset, &header.encode(), &mut counters)
+    for place in [header.generation, header.generation + 1] {
+        if matches!(medium, Medium::Striped(_)) {
+            medium.store_header(header, place, &mut counters)?; // each device has its own
+        } else {
+            medium.store(place % 2 * crate::layout::HEADER_BYTES, &header.encode(), &mut counters)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn random_uuid() -> Result<[u8; 16]> {
