@@ -28,7 +28,8 @@ mod steps;
 
 use std::process::Command;
 
-use self::disk::{Folder, Shared};
+pub(crate) use self::disk::Folder;
+use self::disk::Shared;
 use self::pages::Shape;
 use self::party::Party;
 use self::rows::{Plan, Sides};

@@ -46,6 +46,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),
     ("tour/transform_chapter.py", include_bytes!("../tour/transform_chapter.py")),
+    ("tour/persist_chapter.py", include_bytes!("../tour/persist_chapter.py")),
 ];
 
 /// A script of the unpacked folder and its arguments.

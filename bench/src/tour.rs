@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift tour`: one chapter per service, on real input, beside the rivals.
 //!
-//! Flow     chapter `ipc` here, then tour/transform.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
+//! Flow     chapter `ipc` here, then tour/transform.rs and tour/persist.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
 //! Not here how a chapter measures; each says that in its own header
 
+mod persist;
 mod transform;
 
 use serde::Deserialize;
@@ -65,7 +66,8 @@ struct Entry {
 pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
     let ipc = ipc(options)?;
     let transform = transform::run(options)?;
-    Ok(ipc && transform)
+    let persist = persist::run(options)?;
+    Ok(ipc && transform && persist)
 }
 
 /// First chapter.

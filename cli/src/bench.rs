@@ -14,6 +14,7 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
     let service = match service {
         BenchService::Copy => "copy",
         BenchService::Ipc => "ipc",
+        BenchService::Persist => "persist",
         BenchService::Transform => "transform",
     };
     let summary = memlift_bench::run(service, options).map_err(failure)?;

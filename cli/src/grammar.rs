@@ -126,6 +126,8 @@ pub enum BenchService {
     Copy,
     /// Calls between processes
     Ipc,
+    /// Transactions that survive a crash
+    Persist,
     /// Copies that seal, open, pack, unpack or check on the way
     Transform,
 }

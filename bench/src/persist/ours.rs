@@ -7,6 +7,7 @@ pub mod opening;
 pub mod pages;
 pub mod records;
 pub mod stores;
+pub mod words;
 
 use std::path::Path;
 

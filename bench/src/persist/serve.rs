@@ -19,6 +19,7 @@ use super::ours::opening::{self, Opening, Recovering};
 use super::ours::pages::Paged;
 use super::ours::records::Records;
 use super::ours::stores::Stores;
+use super::ours::words;
 use super::pages::{Pages, Shape, Way};
 use super::party::Ran;
 use super::steps;
@@ -97,9 +98,14 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
 pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let arguments: Vec<OsString> = arguments.collect();
     let arguments: Option<Vec<&str>> = arguments.iter().map(|argument| argument.to_str()).collect();
-    if let Some(["be_killed", bytes, path]) = arguments.as_deref() {
-        let bytes = bytes.parse().map_err(|_| bad_wish("be_killed"))?;
-        return opening::be_killed(bytes, Path::new(path));
+    match arguments.as_deref() {
+        Some(["be_killed", bytes, path]) => {
+            let bytes = bytes.parse().map_err(|_| bad_wish("be_killed"))?;
+            return opening::be_killed(bytes, Path::new(path));
+        }
+        Some(["words", "write", pool, text]) => return words::write(Path::new(pool), Path::new(text)),
+        Some(["words", "read", pool]) => return words::read(Path::new(pool)),
+        _ => {}
     }
     let mut work = open(&arguments.ok_or_else(|| bad_wish("not UTF-8"))?)?;
     answer(&json!({"about": work.about()}))?;
@@ -118,7 +124,8 @@ pub(crate) fn serve(arguments: impl Iterator<Item = OsString>) -> Result<(), Ben
     Ok(())
 }
 
-fn answer(value: &serde_json::Value) -> Result<(), BenchError> {
+/// One line on stdout.
+pub fn answer(value: &serde_json::Value) -> Result<(), BenchError> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{value}").and_then(|()| stdout.flush()).map_err(BenchError::system("answering a wish"))
 }
