@@ -97,8 +97,8 @@ fn chapter(about: Option<&About>, entries: &[Entry], remarks: &[String]) -> Stri
     if let Some(about) = about {
         text += &format!(
             "A program counts the words of Debian's python3.11-doc ({} of them) in an ordered map on {}, one durable \
-             transaction\nper word, and says so after each. It is killed {} times; each time another process opens the \
-             file and compares.\nmemlift: {}. SQLite {}: WAL, synchronous=FULL, by Python.\n\n",
+             transaction\nper word, and says so after each. Kills: {}; after each, another process opens the file and \
+             compares.\nmemlift: {}. SQLite {}: WAL, synchronous=FULL, by Python.\n\n",
             about.words, about.file_system, about.kills, about.guarantee, about.sqlite,
         );
     }

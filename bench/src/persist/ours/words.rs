@@ -49,7 +49,7 @@ fn map<W: View>(view: &W) -> Result<Option<Words>, memlift_persist::Error> {
 }
 
 fn options() -> Options {
-    Options { heap_bytes: 32 << 20, max_bytes: 1 << 30, prefault: true, ..Options::default() }
+    Options { heap_bytes: 32 << 20, max_bytes: 1 << 30, ..Options::default() }
 }
 
 /// Counts the words of a text until they are all counted, or it is killed.
