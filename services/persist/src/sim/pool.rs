@@ -51,10 +51,13 @@
 //! ```
 use super::memory::Memory;
 use crate::error::Result;
-use crate::medium::{Medium, Simulated};
+use crate::interleave;
+use crate::layout::{HEADER_BYTES, Header};
+use crate::medium::{Geometry, Medium, Simulated, Striped};
 use crate::open;
 use crate::options::Options;
 use crate::pool::Pool;
+use crate::recover;
 
 /// Of every simulated pool.
 const UUID: [u8; 16] = *b"simulated pool\0\0";
@@ -84,6 +87,46 @@ pub fn create(memory: &Memory, options: &Options) -> Result<Pool> {
 pub fn open(memory: &Memory, options: &Options) -> Result<Pool> {
     let medium = Medium::Simulated(Simulated::new(memory.clone()));
     open::open_medium(medium, options).map(Pool::from_parts)
+}
+
+/// Creates a pool that is interleaved over several empty devices, the log in the first, and opens it. See [`create`].
+///
+/// # Errors
+/// As [`Pool::create_interleaved`].
+#[track_caller]
+pub fn create_interleaved(memories: &[Memory], options: &Options) -> Result<Pool> {
+    let header = interleave::new_header(options, memories.len(), UUID)?;
+    let geometry = Geometry::of(&header)?;
+    for (at, memory) in memories.iter().enumerate() {
+        memory.set_len(geometry.device_bytes(at as u64, header.file_bytes()));
+    }
+    open::format(&striped(memories, &header, options)?, &header)?;
+    for memory in memories {
+        memory
+            .fdatasync()
+            .map_err(|error| crate::error::Error::Stopped { reason: format!("fdatasync: {error}") })?;
+    }
+    open_interleaved(memories, options)
+}
+
+/// Opens the pool that these devices hold, in their order, and recovers it. See [`open`].
+///
+/// # Errors
+/// As [`Pool::open_interleaved`].
+pub fn open_interleaved(memories: &[Memory], options: &Options) -> Result<Pool> {
+    let page = |turn: u64| {
+        let mut page = vec![0; HEADER_BYTES as usize];
+        memories[0].pread(turn * HEADER_BYTES, &mut page);
+        Header::decode(&page)
+    };
+    let header = recover::newer(page(0), page(1))?;
+    open::open_medium(striped(memories, &header, options)?, options).map(Pool::from_parts)
+}
+
+fn striped(memories: &[Memory], header: &Header, options: &Options) -> Result<Medium> {
+    let devices = memories.iter().map(|memory| Medium::Simulated(Simulated::new(memory.clone()))).collect();
+    let geometry = Geometry::of(header)?;
+    Ok(Medium::Striped(Striped::new(devices, geometry, header.file_bytes(), options.sync_every_device)))
 }
 
 /// Lets `work` happen right before the `nth` fence or sync (from 1) that the pool issues from now on: what another thread
