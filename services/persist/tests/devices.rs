@@ -124,7 +124,8 @@ fn files_that_do_not_belong_together_are_refused() {
     refused(&[one[0].clone(), one[1].clone(), folder.path().join("none")]);
     assert!(Pool::open(&one[0], &made).is_err(), "one of three");
     for mechanism in [Mechanism::Undo, Mechanism::Shadow] {
-        let error = Pool::create_interleaved(&files(&folder, "no"), &options(mechanism)).expect_err("refused");
+        let error =
+            Pool::create_interleaved(&files(&folder, "no"), &options(mechanism)).expect_err("refused");
         assert!(matches!(error, Error::Argument { .. }), "{error}");
     }
     drop(Pool::open_interleaved(&one, &made).expect("nothing was harmed"));

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use memlift_persist::{Domain, Error, Mechanism, Options, PPtr, PSlice, Persist, Pool, View};
+use memlift_persist::{Domain, Error, Options, PPtr, PSlice, Persist, Pool, View};
 
 /// One array over both devices: the first and the last element are changed together.
 #[derive(Clone, Copy, Persist)]
@@ -195,6 +195,7 @@ fn a_heap_of_too_many_stripes_is_refused_in_words() {
 
 #[cfg(feature = "sim")]
 mod simulated {
+    use memlift_persist::Mechanism;
     use memlift_persist::sim::{Acks, Config, Device, Mode, Site, World, explore, mutation_score, pool};
 
     use super::*;
