@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What bytecode is lowered to before anything is proved or run: blocks of instructions on 64-bit integers, without pointers.
+//!
+//! Flow     bytecode ──`lower`──▶ [`Function`] ──`verify`──▶ the same function, its addresses bounded ──▶ `interp` or `jit`
+//! Layout   a register that holds a pointer in the bytecode holds, here, the pointer's distance from the start of its [`Space`]
+//!          (for [`Space::Window`] from `cur_ptr`, for [`Space::Stack`] from r10, so that both may be negative); which space an
+//!          access means is part of the instruction. So no host address is ever a value, and none can leak
+//! Order    blocks are numbered in the order of the bytecode; an edge to the same or an earlier block costs one unit of fuel
+//! Not here proofs: an [`Index`] says what was proved about it, and what is to be checked while running
+//!
+//! The instructions are those of PULSE, Table 2 (load, store, arithmetic, compare and jump, return, next), with widths.
+
+/// A 64-bit integer: r0 to r10 of the bytecode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reg(pub u8);
+
+/// How many registers there are.
+pub const REGS: usize = 11;
+
+/// A register, or a constant (for 32-bit operations its low half counts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The value of a register.
+    Reg(Reg),
+    /// A constant.
+    Imm(u64),
+}
+
+/// Memory that a step may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The node, relative to `cur_ptr`: to be read only.
+    Window,
+    /// The scratchpad.
+    Scratch,
+    /// 512 bytes below r10: offsets −512 to −1.
+    Stack,
+    /// The [`crate::step::Walk`]: to be written only.
+    Walk,
+}
+
+/// Bytes of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// One byte.
+    B1,
+    /// Two bytes, little-endian, of any alignment, as all that follow.
+    B2,
+    /// Four bytes.
+    B4,
+    /// Eight bytes.
+    B8,
+}
+
+impl Size {
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        match self {
+            Size::B1 => 1,
+            Size::B2 => 2,
+            Size::B4 => 4,
+            Size::B8 => 8,
+        }
+    }
+}
+
+/// The variable part of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Index {
+    /// The register, read as a signed number.
+    pub reg: Reg,
+    /// The values that keep the access in its space, both ends included.
+    pub first: i64,
+    /// See `first`.
+    pub last: i64,
+    /// False: the verifier has proved that the register lies in [first, last]. True: that is compared while running, and
+    /// outside is [`crate::step::Verdict::Guard`].
+    pub guard: bool,
+}
+
+/// Where an access goes: `offset` plus the index, from the start of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Which memory.
+    pub space: Space,
+    /// Constant part, in bytes.
+    pub offset: i32,
+    /// Variable part.
+    pub index: Option<Index>,
+}
+
+/// 32-bit operations zero the upper half of their target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// The low half.
+    W32,
+    /// The whole register.
+    W64,
+}
+
+/// Arithmetic: `target = a op b`, wrapping; shifts use the low 5 or 6 bits of `b`; x / 0 = 0 and x % 0 = x (RFC 9669 §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named by what they do")]
+pub enum Alu {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    SDiv,
+    Rem,
+    SRem,
+    And,
+    Or,
+    Xor,
+    Shl,
+    Shr,
+    Sar,
+}
+
+/// Compares two operands of one width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the bytecode")]
+pub enum Cmp {
+    Eq,
+    Ne,
+    Gt,
+    Ge,
+    Lt,
+    Le,
+    SGt,
+    SGe,
+    SLt,
+    SLe,
+    /// `a & b != 0`.
+    Set,
+}
+
+/// One instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inst {
+    /// `target = source`.
+    Move {
+        /// 32 bits clear the upper half.
+        width: Width,
+        /// Set.
+        target: Reg,
+        /// Read.
+        source: Operand,
+    },
+    /// `target = sign-extended low bits of source`: 8, 16 or 32 of them.
+    SignExtend {
+        /// 32 bits clear the upper half afterwards.
+        width: Width,
+        /// Set.
+        target: Reg,
+        /// Read.
+        source: Reg,
+        /// Bits that count.
+        bits: u8,
+    },
+    /// `target = a op b`.
+    Alu {
+        /// What.
+        op: Alu,
+        /// How wide.
+        width: Width,
+        /// Set.
+        target: Reg,
+        /// Left.
+        a: Operand,
+        /// Right.
+        b: Operand,
+    },
+    /// Low `bits` of the register (16, 32, 64), their bytes in reverse, zero-extended; without `reverse` only truncated.
+    ByteSwap {
+        /// Read and set.
+        target: Reg,
+        /// How many.
+        bits: u8,
+        /// Whether bytes change places.
+        reverse: bool,
+    },
+    /// `target = bytes at address`, zero-extended, or sign-extended to 64 bits.
+    Load {
+        /// How many bytes.
+        size: Size,
+        /// Sign-extend.
+        signed: bool,
+        /// Set.
+        target: Reg,
+        /// Read; never [`Space::Walk`].
+        address: Address,
+    },
+    /// Low bytes of `source` go to `address`.
+    Store {
+        /// How many bytes.
+        size: Size,
+        /// Written; never [`Space::Window`].
+        address: Address,
+        /// Read.
+        source: Operand,
+    },
+}
+
+/// A block's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub u32);
+
+/// How a block ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Goes on at a block.
+    Jump(BlockId),
+    /// Goes on at one of two.
+    Branch {
+        /// What decides.
+        cmp: Cmp,
+        /// How wide.
+        width: Width,
+        /// Left.
+        a: Operand,
+        /// Right.
+        b: Operand,
+        /// When it holds.
+        then: BlockId,
+        /// When it does not.
+        or: BlockId,
+    },
+    /// The step is over; the low 32 bits of r0 are its verdict.
+    Return,
+}
+
+/// A run of instructions that is entered at its start only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// In order.
+    pub insts: Vec<Inst>,
+    /// For each of `insts`, and last for `end`, the index of the bytecode instruction that it came from.
+    pub origin: Vec<u32>,
+    /// Where to next.
+    pub end: End,
+}
+
+/// A step. It starts at block 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Numbered by their place.
+    pub blocks: Vec<Block>,
+}
+
+impl Function {
+    /// Whether going from one block to the other costs fuel.
+    #[must_use]
+    pub fn is_back_edge(from: BlockId, to: BlockId) -> bool {
+        to <= from
+    }
+}

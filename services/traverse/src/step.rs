@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One iteration of a walk, as it is called: three addresses in, a verdict out.
+//!
+//! Layout   in C `long step(const void *node, void *scratch, struct walk *walk)`: r1 is the node that `cur_ptr` names, to be
+//!          read only; r2 the scratchpad; r3 a [`Walk`], to be written only; r10 a stack of 512 bytes
+//! Owner    the caller: it has checked that the program's window around `node` may be read, that the scratchpad is as long as
+//!          the program asks for, and nobody else refers to scratchpad and [`Walk`] while the step runs
+//! Not here how a global address becomes that of a node (`memory`); a step never follows `next` itself
+//!
+//! This is PULSE's iterator (§3: `next()` and `end()` in one call) with a return code in place of a trap.
+
+/// What a step says besides its verdict. 64 bytes; the program stores to it and cannot load from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Walk {
+    /// Global address of the node to go on at ([`Verdict::Next`], [`Verdict::Emit`]).
+    pub next: u64,
+    /// What to do at `address` ([`Verdict::Apply`]); the numbers are `spec`'s.
+    pub apply: u64,
+    /// Global address that an apply changes: eight bytes, aligned.
+    pub address: u64,
+    /// First operand: the value expected, or the addend.
+    pub a: u64,
+    /// Second operand: the new value.
+    pub b: u64,
+    /// Where in the scratchpad the bytes lie that [`Verdict::Emit`] appends to the result.
+    pub emit_offset: u32,
+    /// How many they are.
+    pub emit_bytes: u32,
+    /// Backward jumps left in this step. The runtime's: programs that store here are refused.
+    pub fuel: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Walk>() == 64 && align_of::<Walk>() == 8);
+    assert!(core::mem::offset_of!(Walk, emit_offset) == 40 && core::mem::offset_of!(Walk, fuel) == 48);
+};
+
+/// What a step returns. Values from 0x80 on are faults: the walk ends, with the fault as its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Verdict {
+    /// Go on at `next`.
+    Next = 0,
+    /// The scratchpad is the answer.
+    Done = 1,
+    /// Append a piece of the scratchpad to the result, then go on at `next`.
+    Emit = 2,
+    /// Change eight bytes at their owner, exactly once; its outcome is the answer.
+    Apply = 3,
+    /// A writer was here: start again from the first node.
+    Retry = 4,
+    /// The walk is done and found nothing.
+    Missing = 5,
+    /// Fault: more backward jumps than the fuel allowed.
+    OutOfFuel = 0x80,
+    /// Fault: the program returned a number that is no verdict.
+    BadVerdict = 0x81,
+    /// Fault: what is to be emitted is not in the scratchpad.
+    BadEmit = 0x82,
+    /// Fault: an offset that could not be proved left the window or the scratchpad.
+    Guard = 0x83,
+}
+
+impl Verdict {
+    /// The verdict that a program returned; a number that is none is a fault.
+    #[must_use]
+    pub fn from_return(value: u32) -> Verdict {
+        match value {
+            0 => Verdict::Next,
+            1 => Verdict::Done,
+            2 => Verdict::Emit,
+            3 => Verdict::Apply,
+            4 => Verdict::Retry,
+            5 => Verdict::Missing,
+            0x80 => Verdict::OutOfFuel,
+            0x82 => Verdict::BadEmit,
+            0x83 => Verdict::Guard,
+            _ => Verdict::BadVerdict,
+        }
+    }
+
+    /// Whether the walk ended without an answer.
+    #[must_use]
+    pub fn is_fault(self) -> bool {
+        self as u32 >= 0x80
+    }
+}
+
+/// A compiled step; what it may assume is the module's *Owner*.
+pub type StepFn = unsafe extern "C" fn(node: *const u8, scratch: *mut u8, walk: *mut Walk) -> u32;
