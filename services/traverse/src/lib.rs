@@ -5,4 +5,12 @@
 #![deny(unsafe_code)]
 
 pub mod ir;
+#[cfg(feature = "jit")]
+#[expect(unsafe_code, reason = "calls the code that it has written")]
+pub mod jit;
+#[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
+pub mod round;
+pub mod slot;
 pub mod step;
+pub mod transport;
+pub mod wire;

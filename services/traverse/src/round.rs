@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A round without compiled code: one step for each walk that is due, whoever does the step.
+//!
+//! Flow     slots ──[`round`]──▶ for each [`RUN`] slot: step, then on `Next` translate, prefetch and go on, else stop
+//! Not here the same loop as machine code, with the step inside: `jit::round`. Both keep one contract: that of `slot`
+
+use crate::slot::{RUN, Region, STOPPED, Slot};
+use crate::step::{Verdict, Walk};
+
+/// Asks for the cache line that an address lies in; any address will do.
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address; SSE is part of the architecture.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
+/// One step for each slot that is [`RUN`], by `step`; `touches` are the offsets from `cur_ptr` to prefetch at the next node.
+/// Returns how many slots stopped.
+///
+/// # Safety
+/// For each slot that is [`RUN`], `host` and `scratch` are what `step` needs; so is every address that `region` maps.
+pub unsafe fn round(
+    slots: &mut [Slot],
+    region: &Region,
+    touches: &[i16],
+    mut step: impl FnMut(*const u8, *mut u8, &mut Walk) -> u32,
+) -> usize {
+    let mut stopped = 0;
+    for slot in slots {
+        if slot.state != RUN {
+            continue;
+        }
+        let verdict = step(slot.host, slot.scratch, &mut slot.walk);
+        if verdict == Verdict::Next as u32 {
+            slot.hops_left = slot.hops_left.wrapping_sub(1);
+            slot.cur = slot.walk.next;
+            let offset = slot.cur.wrapping_sub(region.base);
+            if offset < region.bytes && slot.hops_left != 0 {
+                slot.host = region.host.wrapping_add(offset as usize);
+                for &touch in touches {
+                    prefetch(slot.host.wrapping_offset(isize::from(touch)));
+                }
+                continue;
+            }
+        }
+        slot.state = STOPPED;
+        slot.verdict = verdict;
+        stopped += 1;
+    }
+    stopped
+}
