@@ -10,8 +10,10 @@
 
 pub mod log;
 mod pack;
+pub mod packet;
 mod persist;
 mod seal;
+pub mod walk;
 
 pub use pack::{Effort, Format, PackBlock};
 pub use persist::{

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How packets travel: whole, in batches, perhaps lost, doubled or out of order.
+//!
+//! Flow     [`Transport::receive`] hands out packets that have arrived ─▶ … ─▶ [`Transport::send`] ─▶ [`Transport::flush`]
+//!          nothing arrived: [`Transport::wait`]
+//! Order    none is promised; a packet that arrives is the one that was sent, or it fails authentication
+//! Owner    what `receive` hands out is private memory: no peer can change it any more
+//! Not here what packets mean (`wire`)
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The other end of a packet's way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Peer {
+    /// A socket.
+    Socket(SocketAddr),
+    /// A ring, by its number; numbers are not used twice.
+    Ring(u64),
+}
+
+/// Why packets cannot travel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The system refused.
+    #[error("{what}: {error}")]
+    System {
+        /// During what.
+        what: String,
+        /// What it said.
+        #[source]
+        error: std::io::Error,
+    },
+    /// Memory for a ring.
+    #[error("a ring: {0}")]
+    Region(#[from] memlift_engine::region::RegionError),
+    /// The other side does not keep to the layout of the ring.
+    #[error("the other side broke the ring ({0}): it is cut off")]
+    Broken(&'static str),
+    /// The other side is gone.
+    #[error("the other side is gone: connect again once it runs")]
+    Gone,
+    /// The name cannot be that of a ring.
+    #[error("{0:?} is no name of a ring: use letters, digits, '-', '_' and '.', 64 at most")]
+    Name(String),
+    /// Reached from other machines, and nobody would be asked who they are.
+    #[error("{0} is reached from other machines: give it keys, or listen on 127.0.0.1")]
+    NotLoopback(SocketAddr),
+}
+
+impl TransportError {
+    /// Says during what the system refused.
+    pub(crate) fn system<E: Into<std::io::Error>>(
+        what: impl Into<String>,
+    ) -> impl FnOnce(E) -> TransportError {
+        move |error| TransportError::System { what: what.into(), error: error.into() }
+    }
+}
+
+/// Carries packets of up to [`Transport::packet_bytes`] bytes.
+pub trait Transport: Send + Debug {
+    /// Hands out at most `most` packets that have arrived, and returns how many; does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The transport itself has failed; a peer that misbehaves is cut off without an error.
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> Result<usize, TransportError>;
+
+    /// Takes a packet to be sent; it leaves with [`Transport::flush`] at the latest. A packet for which there is no room, or
+    /// whose peer is gone, is lost: false.
+    ///
+    /// # Errors
+    ///
+    /// The transport itself has failed.
+    fn send(&mut self, to: Peer, packet: &[u8]) -> Result<bool, TransportError>;
+
+    /// Sends what [`Transport::send`] has taken, and wakes who sleeps.
+    ///
+    /// # Errors
+    ///
+    /// The transport itself has failed.
+    fn flush(&mut self) -> Result<(), TransportError>;
+
+    /// Sleeps until something has arrived or the time is over. May return early.
+    ///
+    /// # Errors
+    ///
+    /// The transport itself has failed.
+    fn wait(&mut self, at_most: Duration) -> Result<(), TransportError>;
+
+    /// The longest packet that can be carried to a peer in one piece.
+    fn packet_bytes(&self) -> usize;
+
+    /// Where peers on other machines reach this one, if they do.
+    fn local(&self) -> Option<SocketAddr> {
+        None
+    }
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The header of a packet: parsed field by field, written the same way.
+//!
+//! Flow     [`Packet::parse`] borrows the body; nothing of it is copied
+//! Order    a packet that parses formats to the same bytes again, MAC aside
+//! Owner    parsing believes nothing: lengths must add up exactly, kinds and statuses be known, reserved bytes be 0
+//! Not here authentication: `keys` looks at the bytes before they are parsed
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use memlift_spec::operand::packet::{
+    APPLY_OPERAND_BYTES, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES,
+    PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PACKET_MAGIC, PACKET_VERSION,
+    PROGRAM_HASH_BYTES, at,
+};
+
+use super::{Kind, Status};
+
+/// The largest scratchpad.
+const SCRATCH_BYTES_MAX: usize = PACKET_BODY_BYTES_MAX - APPLY_OPERAND_BYTES;
+const FLAGS_KNOWN: u16 = FLAG_AUTHENTICATED | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY;
+
+/// A program, by the first bytes of its BLAKE3.
+pub type Hash = [u8; PROGRAM_HASH_BYTES];
+
+/// Where an answer goes when it does not go to whom the packet came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub struct Reply {
+    /// IPv6, or IPv4 mapped into it; zeros: the sender.
+    pub address: [u8; 16],
+    /// UDP port; 0: the sender.
+    pub port: u16,
+}
+
+impl Reply {
+    /// To a socket.
+    #[must_use]
+    pub fn to(socket: SocketAddr) -> Reply {
+        let address = match socket.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Reply { address: address.octets(), port: socket.port() }
+    }
+
+    /// The socket, unless it means the sender.
+    #[must_use]
+    pub fn socket(self) -> Option<SocketAddr> {
+        (self.port != 0)
+            .then(|| SocketAddr::new(Ipv6Addr::from_octets(self.address).to_canonical(), self.port))
+    }
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PacketError {
+    /// Fewer bytes than a header, or not as many as the header says.
+    #[error("a packet was cut: {got} bytes where {expected} belong")]
+    Cut {
+        /// Bytes that came.
+        got: usize,
+        /// Bytes that should have.
+        expected: usize,
+    },
+    /// Not a packet of this protocol.
+    #[error("not a packet of memlift walks: it does not start with MLWK")]
+    Magic,
+    /// Of another version.
+    #[error("a packet of version {0}, this side speaks version 1: update the older side")]
+    Version(u8),
+    /// A field holds what it cannot.
+    #[error("a packet's field `{0}` holds what it must not")]
+    Field(&'static str),
+    /// The MAC is wrong or missing.
+    #[error(
+        "a packet of tenant {0} is not authenticated with the tenant's key: compare both sides' key files"
+    )]
+    Forged(u32),
+}
+
+/// Everything but the body. Integers are the host's; `docs/formats/packet.md` says what they mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// `FLAG_*`.
+    pub flags: u16,
+    /// How it ended; [`Status::Done`] in requests.
+    pub status: Status,
+    /// Nodes that it may still be sent on to.
+    pub hops: u8,
+    /// Bytes of the walk's scratchpad, of which the body holds those before the zeros at the end.
+    pub scratch_bytes: u16,
+    /// Who asks: chosen at random by the client.
+    pub client: u64,
+    /// Grows each time that the client starts with the same number.
+    pub incarnation: u32,
+    /// Which time this request is sent, from 0.
+    pub attempt: u32,
+    /// Which request of the client, from 1.
+    pub sequence: u64,
+    /// Every request of the client before this one is settled: nobody will ask for its outcome any more.
+    pub settled: u64,
+    /// On whose behalf.
+    pub tenant: u32,
+    /// Iterations left, over all visits.
+    pub iterations: u32,
+    /// Of the sender's map.
+    pub epoch: u64,
+    /// `cur_ptr`, or the address that the request is about.
+    pub address: u64,
+    /// What was read, how many bytes are wanted: see the kind.
+    pub value: u64,
+    /// The program.
+    pub program: Hash,
+    /// Number of this piece.
+    pub piece: u32,
+    /// How many pieces there are.
+    pub pieces: u32,
+    /// Where answers go.
+    pub reply: Reply,
+    /// Which client or node authenticated this packet.
+    pub sender: u64,
+    /// Its packets in order: never twice the same.
+    pub nonce: u64,
+}
+
+impl Header {
+    /// A header with nothing in it.
+    #[must_use]
+    pub fn new(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            status: Status::Done,
+            hops: 0,
+            scratch_bytes: 0,
+            client: 0,
+            incarnation: 0,
+            attempt: 0,
+            sequence: 0,
+            settled: 0,
+            tenant: 0,
+            iterations: 0,
+            epoch: 0,
+            address: 0,
+            value: 0,
+            program: [0; PROGRAM_HASH_BYTES],
+            piece: 0,
+            pieces: 0,
+            reply: Reply::default(),
+            sender: 0,
+            nonce: 0,
+        }
+    }
+
+    /// The header of an answer to this one: the same request, nothing else.
+    #[must_use]
+    pub fn answer(&self, status: Status) -> Header {
+        Header {
+            client: self.client,
+            incarnation: self.incarnation,
+            attempt: self.attempt,
+            sequence: self.sequence,
+            tenant: self.tenant,
+            program: self.program,
+            status,
+            ..Header::new(Kind::Answer)
+        }
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Appends header and body to `packet`, and room for a MAC when the flag for it is set.
+    ///
+    /// # Panics
+    ///
+    /// When the body is longer than `PACKET_BODY_BYTES_MAX`.
+    pub fn format(&self, body: &[u8], packet: &mut Vec<u8>) {
+        assert!(body.len() <= PACKET_BODY_BYTES_MAX, "a body of {} bytes fits into no packet", body.len());
+        let mac = if self.has(FLAG_AUTHENTICATED) { PACKET_MAC_BYTES } else { 0 };
+        let mut bytes = [0; PACKET_HEADER_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &PACKET_MAGIC);
+        put(at::VERSION, &[PACKET_VERSION]);
+        put(at::KIND, &[self.kind as u8]);
+        put(at::FLAGS, &self.flags.to_le_bytes());
+        put(at::PACKET_BYTES, &((PACKET_HEADER_BYTES + body.len() + mac) as u16).to_le_bytes());
+        put(at::BODY_BYTES, &(body.len() as u16).to_le_bytes());
+        put(at::SCRATCH_BYTES, &self.scratch_bytes.to_le_bytes());
+        put(at::STATUS, &[self.status.byte()]);
+        put(at::HOPS, &[self.hops]);
+        put(at::CLIENT, &self.client.to_le_bytes());
+        put(at::INCARNATION, &self.incarnation.to_le_bytes());
+        put(at::ATTEMPT, &self.attempt.to_le_bytes());
+        put(at::SEQUENCE, &self.sequence.to_le_bytes());
+        put(at::SETTLED, &self.settled.to_le_bytes());
+        put(at::TENANT, &self.tenant.to_le_bytes());
+        put(at::ITERATIONS, &self.iterations.to_le_bytes());
+        put(at::EPOCH, &self.epoch.to_le_bytes());
+        put(at::ADDRESS, &self.address.to_le_bytes());
+        put(at::VALUE, &self.value.to_le_bytes());
+        put(at::PROGRAM, &self.program);
+        put(at::PIECE, &self.piece.to_le_bytes());
+        put(at::PIECES, &self.pieces.to_le_bytes());
+        put(at::REPLY_ADDRESS, &self.reply.address);
+        put(at::REPLY_PORT, &self.reply.port.to_le_bytes());
+        put(at::SENDER, &self.sender.to_le_bytes());
+        put(at::NONCE, &self.nonce.to_le_bytes());
+        packet.reserve(PACKET_HEADER_BYTES + body.len() + mac);
+        packet.extend_from_slice(&bytes);
+        packet.extend_from_slice(body);
+        packet.extend_from_slice(&[0; PACKET_MAC_BYTES][..mac]);
+    }
+}
+
+/// A packet whose every field holds what it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet<'a> {
+    /// Its fields.
+    pub header: Header,
+    /// What comes after them.
+    pub body: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet. Its MAC, if it has one, is not looked at: see [`super::Keys::open`].
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
+        let Some((head, rest)) = bytes.split_first_chunk::<PACKET_HEADER_BYTES>() else {
+            return Err(PacketError::Cut { got: bytes.len(), expected: PACKET_HEADER_BYTES });
+        };
+        if head[..4] != PACKET_MAGIC {
+            return Err(PacketError::Magic);
+        }
+        if head[at::VERSION] != PACKET_VERSION {
+            return Err(PacketError::Version(head[at::VERSION]));
+        }
+        let flags = u16_at(head, at::FLAGS);
+        if flags & !FLAGS_KNOWN != 0 {
+            return Err(PacketError::Field("flags"));
+        }
+        let mac = if flags & FLAG_AUTHENTICATED != 0 { PACKET_MAC_BYTES } else { 0 };
+        let body_bytes = usize::from(u16_at(head, at::BODY_BYTES));
+        let expected = PACKET_HEADER_BYTES + body_bytes + mac;
+        if bytes.len() != expected {
+            return Err(PacketError::Cut { got: bytes.len(), expected });
+        }
+        if usize::from(u16_at(head, at::PACKET_BYTES)) != expected {
+            return Err(PacketError::Field("packet bytes"));
+        }
+        if body_bytes > PACKET_BODY_BYTES_MAX {
+            return Err(PacketError::Field("body bytes"));
+        }
+        let kind = Kind::from_byte(head[at::KIND]).ok_or(PacketError::Field("kind"))?;
+        let status = Status::from_byte(head[at::STATUS]).ok_or(PacketError::Field("status"))?;
+        let scratch_bytes = u16_at(head, at::SCRATCH_BYTES);
+        if usize::from(scratch_bytes) > SCRATCH_BYTES_MAX {
+            return Err(PacketError::Field("scratchpad bytes"));
+        }
+        let before_scratch = match kind {
+            Kind::Apply | Kind::Decided => APPLY_OPERAND_BYTES,
+            _ => 0,
+        };
+        let holds_scratch = matches!(kind, Kind::Walk | Kind::Apply | Kind::Decided);
+        if holds_scratch
+            && !(before_scratch..=before_scratch + usize::from(scratch_bytes)).contains(&body_bytes)
+        {
+            return Err(PacketError::Field("scratchpad bytes"));
+        }
+        if head[at::RESERVED..at::SENDER].iter().any(|&byte| byte != 0) {
+            return Err(PacketError::Field("reserved"));
+        }
+        let (piece, pieces) = (u32_at(head, at::PIECE), u32_at(head, at::PIECES));
+        if kind == Kind::Register && piece >= pieces {
+            return Err(PacketError::Field("piece"));
+        }
+        let sequence = u64_at(head, at::SEQUENCE);
+        if sequence == 0 || sequence == u64::MAX || u64_at(head, at::SETTLED) > sequence {
+            return Err(PacketError::Field("sequence"));
+        }
+        let reply = Reply { address: array_at(head, at::REPLY_ADDRESS), port: u16_at(head, at::REPLY_PORT) };
+        if flags & FLAG_FORWARDED != 0 && reply.port == 0 {
+            return Err(PacketError::Field("reply port"));
+        }
+        let header = Header {
+            kind,
+            flags,
+            status,
+            hops: head[at::HOPS],
+            scratch_bytes,
+            client: u64_at(head, at::CLIENT),
+            incarnation: u32_at(head, at::INCARNATION),
+            attempt: u32_at(head, at::ATTEMPT),
+            sequence,
+            settled: u64_at(head, at::SETTLED),
+            tenant: u32_at(head, at::TENANT),
+            iterations: u32_at(head, at::ITERATIONS),
+            epoch: u64_at(head, at::EPOCH),
+            address: u64_at(head, at::ADDRESS),
+            value: u64_at(head, at::VALUE),
+            program: array_at(head, at::PROGRAM),
+            piece,
+            pieces,
+            reply,
+            sender: u64_at(head, at::SENDER),
+            nonce: u64_at(head, at::NONCE),
+        };
+        Ok(Packet { header, body: &rest[..body_bytes] })
+    }
+
+    /// The operands of an apply or a decision, and the scratchpad behind them.
+    #[must_use]
+    pub fn operands(&self) -> Option<(ApplyOperands, &'a [u8])> {
+        let (words, scratch) = self.body.split_at_checked(APPLY_OPERAND_BYTES)?;
+        let word = |index: usize| {
+            u64::from_le_bytes(words[index * 8..index * 8 + 8].try_into().expect("eight bytes"))
+        };
+        Some((ApplyOperands { kind: word(0), address: word(1), a: word(2), b: word(3) }, scratch))
+    }
+}
+
+/// What an apply changes, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ApplyOperands {
+    /// Which change; 0 in a decision to change nothing.
+    pub kind: u64,
+    /// Where: a global address, a multiple of 8.
+    pub address: u64,
+    /// The value expected, or the addend.
+    pub a: u64,
+    /// The new value.
+    pub b: u64,
+}
+
+impl ApplyOperands {
+    /// As they stand at the start of a body.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; APPLY_OPERAND_BYTES] {
+        let mut bytes = [0; APPLY_OPERAND_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip([self.kind, self.address, self.a, self.b]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// What of a scratchpad is sent: all but the zeros at its end.
+#[must_use]
+pub fn used(scratch: &[u8]) -> &[u8] {
+    let end = scratch.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    &scratch[..end]
+}
+
+fn array_at<const N: usize>(head: &[u8; PACKET_HEADER_BYTES], at: usize) -> [u8; N] {
+    head[at..at + N].try_into().expect("inside of the header")
+}
+
+fn u16_at(head: &[u8; PACKET_HEADER_BYTES], at: usize) -> u16 {
+    u16::from_le_bytes(array_at(head, at))
+}
+
+fn u32_at(head: &[u8; PACKET_HEADER_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(head, at))
+}
+
+fn u64_at(head: &[u8; PACKET_HEADER_BYTES], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(head, at))
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who may say what: a key per tenant, and the MAC that proves it.
+//!
+//! Flow     key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
+//! Layout   MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
+//!          key file: lines `TENANT HEX`, 64 hexadecimal digits; `#` starts a comment
+//! Order    with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
+//! Not here replay: a MAC says who, [`super::Senders`] says whether for the first time
+
+use std::collections::BTreeMap;
+
+use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES};
+
+use super::{Header, Packet, PacketError};
+
+/// What is wrong with a key file.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line} of the key file is not `TENANT HEX` with a tenant's number and 64 hexadecimal digits")]
+pub struct KeyError {
+    /// Which line, from 1.
+    pub line: usize,
+}
+
+/// The keys of all tenants that this side knows; none: authentication is off.
+#[derive(Clone, Default)]
+pub struct Keys {
+    keys: BTreeMap<u32, [u8; 32]>,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_set().entries(self.keys.keys()).finish()
+    }
+}
+
+impl Keys {
+    /// No keys: for one machine.
+    #[must_use]
+    pub fn none() -> Keys {
+        Keys::default()
+    }
+
+    /// The key of one tenant, besides those that are there.
+    #[must_use]
+    pub fn with(mut self, tenant: u32, key: [u8; 32]) -> Keys {
+        self.keys.insert(tenant, key);
+        self
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is no key; or line 0: there is no key at all.
+    pub fn parse(text: &str) -> Result<Keys, KeyError> {
+        let mut keys = Keys::none();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if line.is_empty() {
+                continue;
+            }
+            let wrong = KeyError { line: index + 1 };
+            let (tenant, digits) = line.split_once(char::is_whitespace).ok_or(wrong.clone())?;
+            let tenant = tenant.parse().map_err(|_| wrong.clone())?;
+            let key = from_hex(digits.trim()).ok_or(wrong)?;
+            keys.keys.insert(tenant, key);
+        }
+        if keys.is_empty() { Err(KeyError { line: 0 }) } else { Ok(keys) }
+    }
+
+    /// Whether authentication is off.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Appends a packet to `bytes`, with a MAC where there is a key for its tenant.
+    pub fn seal(&self, header: &Header, body: &[u8], bytes: &mut Vec<u8>) {
+        let start = bytes.len();
+        match self.keys.get(&header.tenant) {
+            None => Header { flags: header.flags & !FLAG_AUTHENTICATED, ..*header }.format(body, bytes),
+            Some(key) => {
+                Header { flags: header.flags | FLAG_AUTHENTICATED, ..*header }.format(body, bytes);
+                let end = bytes.len() - PACKET_MAC_BYTES;
+                let mac = blake3::keyed_hash(key, &bytes[start..end]);
+                bytes[end..].copy_from_slice(&mac.as_bytes()[..PACKET_MAC_BYTES]);
+            }
+        }
+    }
+
+    /// Parses a packet and, when there are keys, proves that its tenant sent it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
+        let packet = Packet::parse(bytes)?;
+        if self.is_empty() {
+            return Ok(packet);
+        }
+        let forged = PacketError::Forged(packet.header.tenant);
+        let key = self.keys.get(&packet.header.tenant).ok_or(forged)?;
+        if !packet.header.has(FLAG_AUTHENTICATED) {
+            return Err(forged);
+        }
+        let (said, mac) = bytes.split_at(bytes.len() - PACKET_MAC_BYTES);
+        let right = blake3::keyed_hash(key, said);
+        // Compared without a branch on the first difference, so that time tells nothing about the right MAC.
+        let difference =
+            right.as_bytes()[..PACKET_MAC_BYTES].iter().zip(mac).fold(0, |all, (a, b)| all | (a ^ b));
+        if std::hint::black_box(difference) == 0 { Ok(packet) } else { Err(forged) }
+    }
+}
+
+fn from_hex(digits: &str) -> Option<[u8; 32]> {
+    let mut key = [0; 32];
+    if digits.len() != 64 || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_file_is_read_or_its_line_named() {
+        let digits = "ab".repeat(32);
+        let keys = Keys::parse(&format!("# two\n1 {digits}\n\n7  {digits} # seven\n")).expect("a good file");
+        assert_eq!(keys.keys.len(), 2);
+        assert_eq!(keys.keys[&7], [0xab; 32]);
+        for (text, line) in [("", 0), ("1", 1), ("#\nx abc", 2), ("1 zz", 1), (&format!("1 {digits}0"), 1)] {
+            assert_eq!(Keys::parse(text).expect_err(text), KeyError { line });
+        }
+        assert!(!format!("{keys:?}").contains("171"), "a key is not printed");
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a packet is, and how a request ended.
+//!
+//! Layout   the bytes are `memlift_spec::operand::packet`'s
+//! Order    statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
+
+use crate::step::Verdict;
+use memlift_spec::operand::packet::{
+    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_FREE, KIND_MAP, KIND_READ,
+    KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE,
+    STATUS_DIFFERS, STATUS_DONE, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS,
+    STATUS_LIMIT, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_REFUSED, STATUS_RETRY, STATUS_STALE,
+    STATUS_WRONG_NODE,
+};
+
+/// What a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A request: walk.
+    Walk = KIND_WALK,
+    /// How a request ended.
+    Answer = KIND_ANSWER,
+    /// A piece of a result.
+    Chunk = KIND_CHUNK,
+    /// A request: hold a program.
+    Register = KIND_REGISTER,
+    /// A request: memory.
+    Allocate = KIND_ALLOCATE,
+    /// A request: memory is given back.
+    Free = KIND_FREE,
+    /// A request: store bytes.
+    Write = KIND_WRITE,
+    /// A request: load bytes.
+    Read = KIND_READ,
+    /// A request: change eight bytes once.
+    Apply = KIND_APPLY,
+    /// Node to node: how a walk that writes ended.
+    Decided = KIND_DECIDED,
+    /// A request: the epoch.
+    Map = KIND_MAP,
+}
+
+impl Kind {
+    /// The kind that a byte names.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            KIND_WALK => Kind::Walk,
+            KIND_ANSWER => Kind::Answer,
+            KIND_CHUNK => Kind::Chunk,
+            KIND_REGISTER => Kind::Register,
+            KIND_ALLOCATE => Kind::Allocate,
+            KIND_FREE => Kind::Free,
+            KIND_WRITE => Kind::Write,
+            KIND_READ => Kind::Read,
+            KIND_APPLY => Kind::Apply,
+            KIND_DECIDED => Kind::Decided,
+            KIND_MAP => Kind::Map,
+            _ => return None,
+        })
+    }
+
+    /// Whether a client may send it: it will be answered.
+    #[must_use]
+    pub fn is_request(self) -> bool {
+        !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided)
+    }
+
+    /// Whether carrying it out twice would differ from once, whatever it says.
+    #[must_use]
+    pub fn changes_memory(self) -> bool {
+        matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply)
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// The body is the answer.
+    Done,
+    /// Nothing was found.
+    Missing,
+    /// An apply was carried out; `value` is what was there before.
+    Applied,
+    /// A compare-and-swap found `value` instead; nothing was changed.
+    Differs,
+    /// The visit's iterations are used up; sent again, the state goes on.
+    Continue,
+    /// Writers were in the way; start again.
+    Retry,
+    /// Queues are full; send again later.
+    Busy,
+    /// Register the program first.
+    NeedProgram,
+    /// The address is not here, and the map does not say where.
+    WrongNode,
+    /// Through too many nodes.
+    Hops,
+    /// Too many iterations altogether.
+    Iterations,
+    /// Not this tenant's, or not to be written.
+    Forbidden,
+    /// No memory left.
+    Full,
+    /// The request makes no sense; the body says why.
+    BadRequest,
+    /// The program was refused; the body says why.
+    Refused,
+    /// The request is long over.
+    Stale,
+    /// As many are held already.
+    Limit,
+    /// The program failed: [`Verdict::is_fault`].
+    Fault(Verdict),
+}
+
+impl Status {
+    /// The status that a byte names.
+    #[must_use]
+    pub fn from_byte(byte: u8) -> Option<Status> {
+        Some(match byte {
+            STATUS_DONE => Status::Done,
+            STATUS_MISSING => Status::Missing,
+            STATUS_APPLIED => Status::Applied,
+            STATUS_DIFFERS => Status::Differs,
+            STATUS_CONTINUE => Status::Continue,
+            STATUS_RETRY => Status::Retry,
+            STATUS_BUSY => Status::Busy,
+            STATUS_NEED_PROGRAM => Status::NeedProgram,
+            STATUS_WRONG_NODE => Status::WrongNode,
+            STATUS_HOPS => Status::Hops,
+            STATUS_ITERATIONS => Status::Iterations,
+            STATUS_FORBIDDEN => Status::Forbidden,
+            STATUS_FULL => Status::Full,
+            STATUS_BAD_REQUEST => Status::BadRequest,
+            STATUS_REFUSED => Status::Refused,
+            STATUS_STALE => Status::Stale,
+            STATUS_LIMIT => Status::Limit,
+            STATUS_FAULT.. => {
+                let verdict = Verdict::from_return(u32::from(byte));
+                if verdict as u32 != u32::from(byte) {
+                    return None;
+                }
+                Status::Fault(verdict)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Its byte.
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        match self {
+            Status::Done => STATUS_DONE,
+            Status::Missing => STATUS_MISSING,
+            Status::Applied => STATUS_APPLIED,
+            Status::Differs => STATUS_DIFFERS,
+            Status::Continue => STATUS_CONTINUE,
+            Status::Retry => STATUS_RETRY,
+            Status::Busy => STATUS_BUSY,
+            Status::NeedProgram => STATUS_NEED_PROGRAM,
+            Status::WrongNode => STATUS_WRONG_NODE,
+            Status::Hops => STATUS_HOPS,
+            Status::Iterations => STATUS_ITERATIONS,
+            Status::Forbidden => STATUS_FORBIDDEN,
+            Status::Full => STATUS_FULL,
+            Status::BadRequest => STATUS_BAD_REQUEST,
+            Status::Refused => STATUS_REFUSED,
+            Status::Stale => STATUS_STALE,
+            Status::Limit => STATUS_LIMIT,
+            Status::Fault(verdict) => verdict as u32 as u8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_name_what_they_came_from() {
+        let mut statuses = 0;
+        for byte in 0..=u8::MAX {
+            if let Some(status) = Status::from_byte(byte) {
+                assert_eq!(status.byte(), byte);
+                statuses += 1;
+            }
+            if let Some(kind) = Kind::from_byte(byte) {
+                assert_eq!(kind as u8, byte);
+            }
+        }
+        assert_eq!(statuses, 17 + 4, "every status and the four faults");
+    }
+}

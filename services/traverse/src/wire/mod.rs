@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The packet: one format for requests, what nodes send on, and answers.
+//!
+//! Flow     bytes ──[`Keys::open`]: length, MAC──▶ [`Packet::parse`]: every field ──▶ [`Header`] and body, borrowed
+//!          [`Header`] and body ──[`Header::format`]──▶ bytes ──[`Keys::seal`]──▶ bytes with MAC
+//! Layout   `memlift_spec::operand::packet`; what the fields mean together: `docs/formats/packet.md`
+//! Owner    bytes that came from a peer are copied out of shared memory before they get here
+//! Not here what a packet causes (`node`), and how it travels (`transport`)
+
+mod header;
+mod keys;
+mod kind;
+mod replay;
+
+pub use header::{ApplyOperands, Hash, Header, Packet, PacketError, Reply, used};
+pub use keys::{KeyError, Keys};
+pub use kind::{Kind, Status};
+pub use memlift_spec::operand::packet::{
+    FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, PACKET_BODY_BYTES_MAX,
+    PACKET_BYTES_FRAME, PACKET_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES,
+};
+pub use replay::{Replay, Senders};
