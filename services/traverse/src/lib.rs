@@ -8,6 +8,7 @@ pub mod ir;
 #[cfg(feature = "jit")]
 #[expect(unsafe_code, reason = "calls the code that it has written")]
 pub mod jit;
+pub mod map;
 #[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
 pub mod round;
 pub mod slot;

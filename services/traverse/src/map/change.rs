@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Every change that a map can go through, as functions from one map to the next: no clock, no network, no file.
+//!
+//! Flow     [`Map::join`] when a node comes, [`Map::down`] when its lease runs out, [`Map::forget`] when it will not come back;
+//!          [`Map::plan`] ─▶ [`Map::commit`] or [`Map::cancel`] for a migration
+//! Order    each gives a map of the next epoch, or the reason why not; whoever stores the map does so by comparing with the epoch
+//!          that the change began from, so that of two changes at a time one is made again
+//! Owner    coordinator and etcd share these, so a cluster behaves the same on both
+//!
+//! A migration holds for one start of either node. So a commit after a crash of the source or of the target is refused, and
+//! nobody needs to ask a clock whether the other is still there.
+
+use super::MapError;
+use super::node::{Address, Node, NodeId, State};
+use super::range::{Map, Move, PAGE_BYTES, Permissions, Range};
+
+/// What a node says when it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// Its name, which stays the same from start to start.
+    pub name: String,
+    /// Where it listens.
+    pub addresses: Vec<Address>,
+    /// This start of it: never the same twice.
+    pub incarnation: u64,
+    /// How much memory it has.
+    pub bytes: u64,
+    /// Whether it has the data of its earlier starts (from its log). If not, that data is lost, and said to be.
+    pub recovered: bool,
+    /// The newest epoch that it knows; 0 for none. A map that is older has lost changes, and nobody joins it.
+    pub epoch: u64,
+    /// Whose its memory is; 0: everybody's.
+    pub tenant: u32,
+}
+
+impl Map {
+    fn next(&self) -> Result<Map, MapError> {
+        let mut map = self.clone();
+        map.epoch = self.epoch.checked_add(1).ok_or_else(|| MapError::invalid("there are no epochs left"))?;
+        Ok(map)
+    }
+
+    fn checked(mut self) -> Result<Map, MapError> {
+        self.merge_lost();
+        self.validate()?;
+        Ok(self)
+    }
+
+    fn named_mut(&mut self, name: &str) -> Result<&mut Node, MapError> {
+        self.nodes.iter_mut().find(|node| node.name == name).ok_or_else(|| {
+            MapError::refused(format!(
+                "no memory node is called {name}: `memlift map show` names those there are"
+            ))
+        })
+    }
+
+    /// A node comes: with new memory, or again with what it had. Gives the map and the node's number.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when the map is older than what the node knows or another node of that name is up;
+    /// [`MapError::Invalid`]
+    pub fn join(&self, join: &Join) -> Result<(Map, NodeId), MapError> {
+        if join.epoch > self.epoch {
+            return Err(MapError::refused(format!(
+                "node {} knows epoch {}, this map is of epoch {}: the map file is an old one; put the newest back",
+                join.name, join.epoch, self.epoch
+            )));
+        }
+        let bytes = join.bytes / PAGE_BYTES * PAGE_BYTES;
+        let mut map = self.next()?;
+        let known = self.node_named(&join.name).cloned();
+        let id = match &known {
+            Some(node) if node.state == State::Up && node.incarnation != join.incarnation => {
+                return Err(MapError::refused(format!(
+                    "a node called {} is up ({}): give this one another name, or wait until the lease of that one has run out",
+                    join.name, node.addresses[0]
+                )));
+            }
+            Some(node) => {
+                let entry = map.named_mut(&join.name)?;
+                entry.addresses.clone_from(&join.addresses);
+                entry.state = State::Up;
+                entry.incarnation = join.incarnation;
+                node.id
+            }
+            None => {
+                let id = NodeId(map.next_node);
+                map.next_node = map
+                    .next_node
+                    .checked_add(1)
+                    .ok_or_else(|| MapError::refused("65,535 nodes have joined: start a new cluster"))?;
+                map.nodes.push(Node {
+                    id,
+                    name: join.name.clone(),
+                    addresses: join.addresses.clone(),
+                    incarnation: join.incarnation,
+                    state: State::Up,
+                });
+                id
+            }
+        };
+        let same_start = known.is_some_and(|node| node.incarnation == join.incarnation);
+        if !same_start {
+            map.moves.retain(|one| one.from.0 != id && one.to.0 != id);
+            if !join.recovered {
+                map.lose(id);
+            }
+        }
+        let has: u64 =
+            map.ranges.iter().filter(|range| range.owner == Some(id)).map(|range| range.bytes).sum();
+        if has == 0 && bytes > 0 && !same_start {
+            map.grant(id, bytes, join.tenant)?;
+        }
+        if map.nodes == self.nodes && map.ranges == self.ranges && map.moves == self.moves {
+            return Ok((self.clone(), id));
+        }
+        Ok((map.checked()?, id))
+    }
+
+    /// Gives a node addresses that nobody ever had.
+    fn grant(&mut self, id: NodeId, bytes: u64, tenant: u32) -> Result<(), MapError> {
+        let base = self.next_base;
+        self.next_base = base
+            .checked_add(bytes)
+            .filter(|end| *end <= super::range::ADDRESS_END)
+            .ok_or_else(|| MapError::refused("there are no addresses left: start a new cluster"))?;
+        // A power of two of pages, so that a switch can match a prefix of the address.
+        self.next_base = self.next_base.next_multiple_of(1 << 30).min(super::range::ADDRESS_END);
+        let permissions = Permissions::READ_WRITE;
+        self.ranges.push(Range { base, bytes, owner: Some(id), since: self.epoch, permissions, tenant });
+        Ok(())
+    }
+
+    fn lose(&mut self, id: NodeId) {
+        for range in self.ranges.iter_mut().filter(|range| range.owner == Some(id)) {
+            range.owner = None;
+            range.since = self.epoch;
+        }
+    }
+
+    /// Lost ranges side by side become one: what is lost takes no room for ever.
+    fn merge_lost(&mut self) {
+        self.ranges.dedup_by(|later, earlier| {
+            let both = earlier.owner.is_none() && later.owner.is_none() && earlier.end() == later.base;
+            if both {
+                earlier.bytes += later.bytes;
+                earlier.since = earlier.since.max(later.since);
+            }
+            both
+        });
+    }
+
+    /// The lease of one start of a node ran out: its ranges stay its own, its migrations are cancelled.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when it is another start of it, or is down already
+    pub fn down(&self, id: NodeId, incarnation: u64) -> Result<Map, MapError> {
+        let mut map = self.next()?;
+        let node = map.nodes.iter_mut().find(|node| node.id == id && node.incarnation == incarnation);
+        let Some(node) = node.filter(|node| node.state == State::Up) else {
+            return Err(MapError::refused(format!("node {id} is not up, or was started again")));
+        };
+        node.state = State::Down;
+        map.moves.retain(|one| one.from.0 != id && one.to.0 != id);
+        map.checked()
+    }
+
+    /// A node that is down will not come back: its data is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when it is up or unknown
+    pub fn forget(&self, name: &str) -> Result<Map, MapError> {
+        let mut map = self.next()?;
+        let node = map.named_mut(name)?;
+        let (id, state) = (node.id, node.state);
+        if state == State::Up {
+            return Err(MapError::refused(format!(
+                "node {name} is up: stop it, and wait until its lease has run out"
+            )));
+        }
+        map.lose(id);
+        map.moves.retain(|one| one.from.0 != id && one.to.0 != id);
+        map.nodes.retain(|node| node.id != id);
+        map.checked()
+    }
+
+    /// Plans that a range, or whole pages of one, go to another node. Gives the map and the migration's id.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`], [`MapError::Invalid`]
+    pub fn plan(&self, base: u64, bytes: u64, to: &str) -> Result<(Map, u64), MapError> {
+        let mut map = self.next()?;
+        let target = self.node_named(to).ok_or_else(|| {
+            MapError::refused(format!(
+                "no memory node is called {to}: `memlift map show` names those there are"
+            ))
+        })?;
+        let source = self.node_of(base)?;
+        if target.state != State::Up {
+            return Err(MapError::refused(format!("node {to} is down: start it first")));
+        }
+        let id = map.epoch;
+        let from = (source.id, source.incarnation);
+        map.moves.push(Move { id, base, bytes, from, to: (target.id, target.incarnation) });
+        Ok((map.checked()?, id))
+    }
+
+    /// A migration's data is at its target: the range is the target's from this epoch on.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when the migration was cancelled or made already, or one of its nodes is not what it was
+    pub fn commit(&self, id: u64) -> Result<Map, MapError> {
+        let mut map = self.next()?;
+        let Some(place) = map.moves.iter().position(|one| one.id == id) else {
+            return Err(MapError::refused(format!(
+                "migration {id} is not planned: it was cancelled, or made already"
+            )));
+        };
+        let one = map.moves.remove(place);
+        for (node, incarnation) in [one.from, one.to] {
+            if !self.node(node).is_some_and(|node| node.incarnation == incarnation && node.state == State::Up)
+            {
+                return Err(MapError::refused(format!(
+                    "migration {id}: node {node} is down, or was started again"
+                )));
+            }
+        }
+        let index = map.index(one.base).ok_or_else(|| MapError::invalid("a migration of no range"))?;
+        let whole = map.ranges[index];
+        let mut parts = Vec::with_capacity(3);
+        if whole.base < one.base {
+            parts.push(Range { bytes: one.base - whole.base, ..whole });
+        }
+        parts.push(Range {
+            base: one.base,
+            bytes: one.bytes,
+            owner: Some(one.to.0),
+            since: map.epoch,
+            ..whole
+        });
+        if one.end() < whole.end() {
+            parts.push(Range { base: one.end(), bytes: whole.end() - one.end(), ..whole });
+        }
+        map.ranges.splice(index..=index, parts);
+        map.checked()
+    }
+
+    /// A migration is not to be made.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when it is not planned
+    pub fn cancel(&self, id: u64) -> Result<Map, MapError> {
+        let mut map = self.next()?;
+        let before = map.moves.len();
+        map.moves.retain(|one| one.id != id);
+        if map.moves.len() == before {
+            return Err(MapError::refused(format!(
+                "migration {id} is not planned: it was cancelled, or made already"
+            )));
+        }
+        map.checked()
+    }
+}

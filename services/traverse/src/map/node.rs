@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A memory node as the map knows it: name, addresses, whether it is there.
+//!
+//! Order    an id is never given twice; an incarnation is a start of the node's process: what was promised to an earlier one
+//!          (a planned migration) does not hold for a later one
+//! Not here what the node does
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use super::MapError;
+
+/// Most bytes of a node's name.
+pub const NAME_BYTES_MAX: usize = 63;
+/// Most addresses of one node.
+pub const ADDRESSES_MAX: usize = 4;
+/// Most bytes of a shared-memory address: what a Unix socket's path may have.
+pub const SHM_BYTES_MAX: usize = 107;
+
+/// A node's number, its place in every packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u16);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Where a node listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// `127.0.0.1:7700`, or `udp:…`.
+    Udp(SocketAddr),
+    /// `shm:PATH`: the socket by which a shared-memory ring is opened, on the same machine.
+    Shm(String),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Udp(address) => write!(f, "udp:{address}"),
+            Address::Shm(path) => write!(f, "shm:{path}"),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = MapError;
+
+    fn from_str(text: &str) -> Result<Address, MapError> {
+        if let Some(path) = text.strip_prefix("shm:") {
+            let address = Address::Shm(path.to_owned());
+            return if address.is_good() {
+                Ok(address)
+            } else {
+                Err(MapError::invalid(format!(
+                    "{text:?}: after shm: comes a path of 1 to {SHM_BYTES_MAX} bytes"
+                )))
+            };
+        }
+        let rest = text.strip_prefix("udp:").unwrap_or(text);
+        let address: SocketAddr = rest.parse().map_err(|_| {
+            MapError::invalid(format!("{text:?} is no address: write 127.0.0.1:7700, [::1]:7700 or shm:PATH"))
+        })?;
+        let address = Address::Udp(address);
+        if address.is_good() {
+            Ok(address)
+        } else {
+            Err(MapError::invalid(format!(
+                "{text:?}: nobody can be reached at port 0 or at an unspecified address"
+            )))
+        }
+    }
+}
+
+impl Address {
+    /// Whether somebody could listen there, and every bit of it is part of the encoding.
+    pub(super) fn is_good(&self) -> bool {
+        match self {
+            Address::Udp(SocketAddr::V4(address)) => address.port() != 0 && !address.ip().is_unspecified(),
+            Address::Udp(SocketAddr::V6(address)) => {
+                address.port() != 0
+                    && !address.ip().is_unspecified()
+                    && address.flowinfo() == 0
+                    && address.scope_id() == 0
+            }
+            Address::Shm(path) => {
+                !path.is_empty() && path.len() <= SHM_BYTES_MAX && !path.chars().any(char::is_control)
+            }
+        }
+    }
+}
+
+/// Whether a node holds its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    Up,
+    /// It does not: nobody answers for its ranges.
+    Down,
+}
+
+/// One memory node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its number.
+    pub id: NodeId,
+    /// Its name: letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// Where it listens; the first is preferred.
+    pub addresses: Vec<Address>,
+    /// Which start of its process.
+    pub incarnation: u64,
+    /// Whether it is there.
+    pub state: State,
+}
+
+impl Node {
+    /// Checks everything that one node says of itself.
+    pub(super) fn validate(&self) -> Result<(), MapError> {
+        if !is_name(&self.name) {
+            return Err(MapError::invalid(format!(
+                "node name {:?}: 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-'",
+                self.name.chars().take(NAME_BYTES_MAX + 1).collect::<String>()
+            )));
+        }
+        if self.addresses.is_empty() || self.addresses.len() > ADDRESSES_MAX {
+            return Err(MapError::invalid(format!(
+                "node {} has {} addresses: 1 to {ADDRESSES_MAX} are possible",
+                self.name,
+                self.addresses.len()
+            )));
+        }
+        match self.addresses.iter().find(|address| !address.is_good()) {
+            Some(bad) => {
+                Err(MapError::invalid(format!("node {}: nobody can be reached at {bad}", self.name)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a text may name a node.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The map itself: which node has which addresses, valid from one epoch to the next.
+//!
+//! Layout   ranges sorted by base, none overlapping, gaps allowed; bases and sizes are multiples of a page; address 0 to 4095
+//!          belong to nobody, so that a null pointer is never an address
+//! Order    each change makes a new map with the next epoch. An address is given once: a node that comes back without its data
+//!          gets new addresses, so that an old pointer leads to [`Place::Lost`] and never to somebody else's bytes
+//! Owner    a map is a value that never changes; `shared` holds the current one
+//! Not here how a map is changed (`change`), encoded (`encode`), or got (`file`, `coordinator`, `etcd`)
+
+use std::collections::HashSet;
+
+use super::MapError;
+use super::node::{Node, NodeId, State};
+
+/// Bases and sizes are multiples of this.
+pub const PAGE_BYTES: u64 = 4096;
+/// Addresses lie below this, so that a window before or after one never wraps.
+pub const ADDRESS_END: u64 = 1 << 62;
+/// Most nodes of a map.
+pub const NODES_MAX: usize = 4096;
+/// Most ranges of a map.
+pub const RANGES_MAX: usize = 1 << 17;
+/// Most migrations at a time.
+pub const MOVES_MAX: usize = 256;
+
+/// What may be done in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions(u8);
+
+impl Permissions {
+    /// Walks may pass.
+    pub const READ: Permissions = Permissions(1);
+    /// Walks may pass, and eight bytes may be changed.
+    pub const READ_WRITE: Permissions = Permissions(3);
+
+    /// From their encoding; `None` where it means nothing.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Option<Permissions> {
+        matches!(bits, 1 | 3).then_some(Permissions(bits))
+    }
+
+    /// Their encoding: bit 0 read, bit 1 write.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether something may be changed.
+    #[must_use]
+    pub fn write(self) -> bool {
+        self.0 & 2 != 0
+    }
+}
+
+/// A run of addresses with one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub base: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Who has it; `None`: its data was lost.
+    pub owner: Option<NodeId>,
+    /// The epoch in which the owner got it, or in which it was lost.
+    pub since: u64,
+    /// What may be done.
+    pub permissions: Permissions,
+    /// Whose it is; 0: everybody's.
+    pub tenant: u32,
+}
+
+impl Range {
+    /// First address behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+
+    /// Whether an address lies in it.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base) < self.bytes
+    }
+}
+
+/// A range, or a part of one, on its way to another node. Until it is committed the range is the source's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The epoch in which it was planned; no two have the same.
+    pub id: u64,
+    /// First address.
+    pub base: u64,
+    /// How many.
+    pub bytes: u64,
+    /// From whom, and which start of it.
+    pub from: (NodeId, u64),
+    /// To whom, and which start of it.
+    pub to: (NodeId, u64),
+}
+
+impl Move {
+    /// First address behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+}
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'m> {
+    /// A node that is there.
+    Owned(&'m Range, &'m Node),
+    /// A node that is not.
+    Down(&'m Range, &'m Node),
+    /// Nobody any more.
+    Lost(&'m Range),
+    /// Nobody.
+    Nowhere,
+}
+
+/// All nodes and ranges in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    pub(super) epoch: u64,
+    pub(super) next_base: u64,
+    pub(super) next_node: u16,
+    pub(super) nodes: Vec<Node>,
+    pub(super) ranges: Vec<Range>,
+    pub(super) moves: Vec<Move>,
+}
+
+impl Map {
+    /// A map without nodes, of epoch 1.
+    #[must_use]
+    pub fn empty() -> Map {
+        Map {
+            epoch: 1,
+            next_base: 1 << 32,
+            next_node: 0,
+            nodes: Vec::new(),
+            ranges: Vec::new(),
+            moves: Vec::new(),
+        }
+    }
+
+    /// A map of these nodes and ranges, in any order.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Invalid`]
+    pub fn new(epoch: u64, mut nodes: Vec<Node>, mut ranges: Vec<Range>) -> Result<Map, MapError> {
+        nodes.sort_by_key(|node| node.id);
+        ranges.sort_by_key(|range| range.base);
+        let next_node = nodes.last().map_or(0, |node| node.id.0.saturating_add(1));
+        let next_base =
+            ranges.last().map_or(1 << 32, |range| range.base.saturating_add(range.bytes).max(1 << 32));
+        let map = Map { epoch, next_base, next_node, nodes, ranges, moves: Vec::new() };
+        map.validate()?;
+        Ok(map)
+    }
+
+    /// Which version of the map this is; from 1.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Sorted by id.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Sorted by base.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Sorted by id.
+    #[must_use]
+    pub fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+
+    /// The node of that number.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
+    }
+
+    /// The node of that name.
+    #[must_use]
+    pub fn node_named(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Index of the range that holds an address.
+    pub(super) fn index(&self, address: u64) -> Option<usize> {
+        let after = self.ranges.partition_point(|range| range.base <= address);
+        let index = after.checked_sub(1)?;
+        self.ranges[index].contains(address).then_some(index)
+    }
+
+    /// The range that holds an address.
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<&Range> {
+        self.index(address).map(|index| &self.ranges[index])
+    }
+
+    /// Who has an address.
+    #[must_use]
+    pub fn place(&self, address: u64) -> Place<'_> {
+        self.find(address).map_or(Place::Nowhere, |range| self.owner(range))
+    }
+
+    /// Who has a range of this map.
+    pub(super) fn owner<'m>(&'m self, range: &'m Range) -> Place<'m> {
+        match range.owner.and_then(|id| self.node(id)) {
+            None => Place::Lost(range),
+            Some(node) if node.state == State::Down => Place::Down(range, node),
+            Some(node) => Place::Owned(range, node),
+        }
+    }
+
+    /// The node that answers for an address.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Nowhere`], [`MapError::Lost`], [`MapError::Down`]
+    pub fn node_of(&self, address: u64) -> Result<&Node, MapError> {
+        match self.place(address) {
+            Place::Owned(_, node) => Ok(node),
+            Place::Down(_, node) => {
+                Err(MapError::Down { address, node: node.name.clone(), epoch: self.epoch })
+            }
+            Place::Lost(range) => Err(MapError::Lost { address, since: range.since }),
+            Place::Nowhere => Err(MapError::Nowhere { address, epoch: self.epoch }),
+        }
+    }
+
+    /// The migration that an address is part of.
+    #[must_use]
+    pub fn move_of(&self, address: u64) -> Option<&Move> {
+        self.moves.iter().find(|one| address.wrapping_sub(one.base) < one.bytes)
+    }
+
+    /// Checks all of it: whoever holds a map that was decoded, parsed or changed may rely on the module's *Layout*.
+    pub(super) fn validate(&self) -> Result<(), MapError> {
+        if self.epoch == 0 || self.epoch == u64::MAX {
+            return Err(MapError::invalid("epochs count from 1"));
+        }
+        self.validate_nodes()?;
+        self.validate_ranges()?;
+        self.validate_moves()
+    }
+
+    fn validate_nodes(&self) -> Result<(), MapError> {
+        if self.nodes.len() > NODES_MAX {
+            return Err(MapError::invalid(format!(
+                "{} nodes: at most {NODES_MAX} are possible",
+                self.nodes.len()
+            )));
+        }
+        let mut names = HashSet::with_capacity(self.nodes.len());
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.validate()?;
+            if index > 0 && self.nodes[index - 1].id >= node.id {
+                return Err(MapError::invalid(format!("two nodes have id {}", node.id)));
+            }
+            if node.id.0 >= self.next_node {
+                return Err(MapError::invalid(format!("node id {} was never given", node.id)));
+            }
+            if !names.insert(node.name.as_str()) {
+                return Err(MapError::invalid(format!("two nodes are called {}", node.name)));
+            }
+        }
+        let mut addresses = HashSet::new();
+        for node in &self.nodes {
+            if let Some(twice) = node.addresses.iter().find(|address| !addresses.insert(*address)) {
+                return Err(MapError::invalid(format!(
+                    "node {} has address {twice}, which is also another's",
+                    node.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_ranges(&self) -> Result<(), MapError> {
+        if self.ranges.len() > RANGES_MAX {
+            return Err(MapError::invalid(format!(
+                "{} ranges: at most {RANGES_MAX} are possible",
+                self.ranges.len()
+            )));
+        }
+        let mut end = PAGE_BYTES;
+        for range in &self.ranges {
+            let Range { base, bytes, .. } = *range;
+            if base % PAGE_BYTES != 0 || bytes % PAGE_BYTES != 0 || bytes == 0 {
+                return Err(MapError::invalid(format!(
+                    "range {base:#x} of {bytes} bytes: base and size are multiples of {PAGE_BYTES}, the size not 0"
+                )));
+            }
+            if bytes > ADDRESS_END || base > ADDRESS_END - bytes {
+                return Err(MapError::invalid(format!(
+                    "range {base:#x} of {bytes} bytes leads past {ADDRESS_END:#x}"
+                )));
+            }
+            if base < PAGE_BYTES {
+                return Err(MapError::invalid(
+                    "the first page belongs to nobody, so that address 0 means none",
+                ));
+            }
+            if base < end {
+                return Err(MapError::invalid(format!(
+                    "range {base:#x} of {bytes} bytes overlaps the one before it, which ends at {end:#x}"
+                )));
+            }
+            if range.since == 0 || range.since > self.epoch {
+                return Err(MapError::invalid(format!(
+                    "range {base:#x} is since epoch {}, which is to come",
+                    range.since
+                )));
+            }
+            if let Some(owner) = range.owner
+                && self.node(owner).is_none()
+            {
+                return Err(MapError::invalid(format!(
+                    "range {base:#x} belongs to node {owner}, which is not in the map"
+                )));
+            }
+            end = base + bytes;
+        }
+        if self.next_base % PAGE_BYTES != 0 || self.next_base > ADDRESS_END || self.next_base < end {
+            return Err(MapError::invalid(
+                "the next free address lies before a range, or past all addresses",
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_moves(&self) -> Result<(), MapError> {
+        if self.moves.len() > MOVES_MAX {
+            return Err(MapError::invalid(format!(
+                "{} migrations: at most {MOVES_MAX} at a time",
+                self.moves.len()
+            )));
+        }
+        for (index, one) in self.moves.iter().enumerate() {
+            let here = format!("migration {} of {:#x}", one.id, one.base);
+            if one.id == 0 || one.id > self.epoch || (index > 0 && self.moves[index - 1].id >= one.id) {
+                return Err(MapError::invalid(format!("{here}: its id is no epoch of its own")));
+            }
+            let whole = one.bytes != 0 && one.base % PAGE_BYTES == 0 && one.bytes % PAGE_BYTES == 0;
+            let Some(range) = self.find(one.base) else {
+                return Err(MapError::invalid(format!("{here}: that address is in no range")));
+            };
+            if !whole || one.bytes > range.end() - one.base || range.owner != Some(one.from.0) {
+                return Err(MapError::invalid(format!(
+                    "{here}: it is not whole pages of one range of its source"
+                )));
+            }
+            if one.from.0 == one.to.0 || self.node(one.to.0).is_none() {
+                return Err(MapError::invalid(format!("{here}: its target is not another node of the map")));
+            }
+            if self.moves[..index].iter().any(|other| other.base < one.end() && one.base < other.end()) {
+                return Err(MapError::invalid(format!(
+                    "{here}: another migration has some of these addresses"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Remembers where the last address was found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    index: usize,
+}
+
+impl Cursor {
+    /// The range that holds an address: one comparison when it is the one that held the last.
+    #[must_use]
+    #[inline]
+    pub fn find<'m>(&mut self, map: &'m Map, address: u64) -> Option<&'m Range> {
+        if let Some(range) = map.ranges.get(self.index)
+            && range.contains(address)
+        {
+            return Some(range);
+        }
+        self.index = map.index(address)?;
+        Some(&map.ranges[self.index])
+    }
+}

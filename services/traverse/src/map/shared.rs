@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The current map of a process, and what each of its shards makes of it: where a packet goes.
+//!
+//! Flow     a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
+//!          takes both ─▶ [`Shared::settled`] when the last one has
+//! Order    a view uses one map and one set of holds for a whole round. So what was decided by the old ones is over when a
+//!          generation has settled: that is how a migration knows that nobody writes any more, without a lock per write
+//! Owner    a shard owns its view; a shard that sleeps parks it, so that nobody waits for it
+//! Not here why something is held (`migrate`); what happens to a packet that is held: the node asks again in its next round
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::node::{Node, NodeId};
+use super::range::{Cursor, Map, Place, Range};
+use super::{Entry, MapError};
+
+/// What a packet wants of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To walk through.
+    Read,
+    /// To change, fill or allocate it.
+    Write,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'v> {
+    /// This node has it.
+    Here(&'v Range),
+    /// That node has it: send the packet on with this view's epoch, or answer with [`View::entry`].
+    Peer(&'v Range, &'v Node),
+    /// The packet knows a newer map: keep it until the next round, the map is being read again.
+    Refresh,
+    /// The range is being handed over: keep the packet until the next round.
+    Held,
+    /// Its node is down.
+    Down(&'v Range, &'v Node),
+    /// Its data was lost.
+    Lost(&'v Range),
+    /// Nobody has it.
+    Nowhere,
+    /// It may only be read.
+    Denied(&'v Range),
+}
+
+/// What is kept from a range while it is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing; what is written is noted.
+    Nothing,
+    /// Changes.
+    Writes,
+    /// Everything: it may be another node's already.
+    Everything,
+}
+
+/// Which pieces of a range were written since somebody last asked.
+#[derive(Debug)]
+pub struct Dirty {
+    base: u64,
+    bytes: u64,
+    piece_bytes: u64,
+    words: Vec<AtomicU64>,
+}
+
+impl Dirty {
+    /// All pieces of a range, all of them written.
+    #[must_use]
+    pub fn all(base: u64, bytes: u64, piece_bytes: u64) -> Dirty {
+        let pieces = bytes.div_ceil(piece_bytes);
+        let word = |index: u64| AtomicU64::new(u64::MAX >> (64 - (pieces - index * 64).min(64)));
+        Dirty { base, bytes, piece_bytes, words: (0..pieces.div_ceil(64)).map(word).collect() }
+    }
+
+    /// Notes that bytes were written. Call it after they were: what was stored before is seen by whoever takes the note.
+    pub fn mark(&self, address: u64, bytes: u64) {
+        let (from, to) = (address.max(self.base), address.saturating_add(bytes).min(self.base + self.bytes));
+        if from >= to {
+            return;
+        }
+        for piece in (from - self.base) / self.piece_bytes..=(to - 1 - self.base) / self.piece_bytes {
+            self.words[(piece / 64) as usize].fetch_or(1 << (piece % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// The next written piece from `piece` on, which counts as unwritten from now on.
+    pub fn take(&self, piece: u64) -> Option<u64> {
+        let mut index = (piece / 64) as usize;
+        let mut below = (1u64 << (piece % 64)) - 1;
+        while index < self.words.len() {
+            let bits = self.words[index].load(Ordering::Relaxed) & !below;
+            if bits != 0 {
+                let bit = bits.trailing_zeros();
+                self.words[index].fetch_and(!(1 << bit), Ordering::AcqRel);
+                return Some(index as u64 * 64 + u64::from(bit));
+            }
+            (index, below) = (index + 1, 0);
+        }
+        None
+    }
+
+    /// How many pieces are written.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+}
+
+/// A range that is handed over.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The migration's id.
+    pub id: u64,
+    /// First address.
+    pub base: u64,
+    /// How many.
+    pub bytes: u64,
+    /// What is kept.
+    pub hold: Hold,
+    /// What was written.
+    pub dirty: Arc<Dirty>,
+}
+
+#[derive(Debug)]
+struct Now {
+    map: Arc<Map>,
+    rules: Arc<Vec<Rule>>,
+}
+
+/// The current map of a process.
+#[derive(Debug)]
+pub struct Shared {
+    me: Option<NodeId>,
+    generation: AtomicU64,
+    wanted: AtomicU64,
+    now: Mutex<Now>,
+    changed: Condvar,
+    views: Mutex<Vec<Arc<Seen>>>,
+}
+
+/// The generation that a view uses, on a cache line of its own; [`PARKED`] for none.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Seen(AtomicU64);
+
+const PARKED: u64 = u64::MAX;
+
+impl Shared {
+    /// A map, as seen by one of its nodes, or by a client (`None`).
+    #[must_use]
+    pub fn new(map: Map, me: Option<NodeId>) -> Arc<Shared> {
+        let now = Mutex::new(Now { map: Arc::new(map), rules: Arc::default() });
+        let (generation, wanted) = (AtomicU64::new(1), AtomicU64::new(0));
+        Arc::new(Shared { me, generation, wanted, now, changed: Condvar::new(), views: Mutex::default() })
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which node this process is.
+    #[must_use]
+    pub fn me(&self) -> Option<NodeId> {
+        self.me
+    }
+
+    /// The current map.
+    #[must_use]
+    pub fn map(&self) -> Arc<Map> {
+        self.now().map.clone()
+    }
+
+    /// Makes a map the current one, if it is newer. Gives whether it was.
+    pub fn publish(&self, map: Map) -> bool {
+        let mut now = self.now();
+        if map.epoch() <= now.map.epoch() {
+            return false;
+        }
+        now.map = Arc::new(map);
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Sets, changes or (with `None`) ends what is held for a migration. Gives the generation that says so.
+    pub fn hold(&self, id: u64, rule: Option<Rule>) -> u64 {
+        let mut now = self.now();
+        let mut rules: Vec<Rule> = now.rules.iter().filter(|rule| rule.id != id).cloned().collect();
+        rules.extend(rule);
+        now.rules = Arc::new(rules);
+        let generation = self.generation.fetch_add(1, Ordering::SeqCst) + 1;
+        self.changed.notify_all();
+        generation
+    }
+
+    /// Whether every view uses this generation or a later one.
+    #[must_use]
+    pub fn settled(&self, generation: u64) -> bool {
+        let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.iter().all(|seen| seen.0.load(Ordering::SeqCst) >= generation)
+    }
+
+    /// Says that somebody knows a newer epoch: whoever reads maps reads again.
+    pub fn want(&self, epoch: u64) {
+        if self.wanted.fetch_max(epoch, Ordering::Relaxed) < epoch {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The epoch that somebody knows of, when it is newer than the map.
+    #[must_use]
+    pub fn wanted(&self) -> Option<u64> {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        (wanted > self.map().epoch()).then_some(wanted)
+    }
+
+    /// A claim of a newer epoch turned out to be wrong: the newest map there is has been read.
+    pub fn settle_wanted(&self, claimed: u64) {
+        let _ = self.wanted.compare_exchange(claimed, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Waits until the map is newer than `epoch` or the time is over; gives the map.
+    #[must_use]
+    pub fn wait_newer(&self, epoch: u64, timeout: Duration) -> Arc<Map> {
+        let now = self.now();
+        let waited = self.changed.wait_timeout_while(now, timeout, |now| now.map.epoch() <= epoch);
+        waited.unwrap_or_else(PoisonError::into_inner).0.map.clone()
+    }
+
+    /// A view for one shard or client.
+    #[must_use]
+    pub fn view(self: &Arc<Self>) -> View {
+        let seen = Arc::new(Seen(AtomicU64::new(0)));
+        self.views.lock().unwrap_or_else(PoisonError::into_inner).push(seen.clone());
+        let now = self.now();
+        let (map, rules) = (now.map.clone(), now.rules.clone());
+        drop(now);
+        let mut view = View { shared: self.clone(), seen, map, rules, cursor: Cursor::default() };
+        view.refresh();
+        view
+    }
+}
+
+/// What one shard knows of the map.
+#[derive(Debug)]
+pub struct View {
+    shared: Arc<Shared>,
+    seen: Arc<Seen>,
+    map: Arc<Map>,
+    rules: Arc<Vec<Rule>>,
+    cursor: Cursor,
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let mut views = self.shared.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.retain(|seen| !Arc::ptr_eq(seen, &self.seen));
+    }
+}
+
+impl View {
+    /// Takes the newest map and holds. Call it at the start of each round, when nothing that an earlier answer allowed is still
+    /// to be done: one load where nothing changed. Gives whether something did.
+    #[inline]
+    pub fn refresh(&mut self) -> bool {
+        let generation = self.shared.generation.load(Ordering::SeqCst);
+        if generation == self.seen.0.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.take();
+        true
+    }
+
+    #[cold]
+    fn take(&mut self) {
+        let now = self.shared.now();
+        self.map = now.map.clone();
+        self.rules = now.rules.clone();
+        // Read under the lock: it is the generation of exactly these two.
+        let generation = self.shared.generation.load(Ordering::SeqCst);
+        drop(now);
+        self.seen.0.store(generation, Ordering::SeqCst);
+    }
+
+    /// Before sleeping: this view uses nothing until it is refreshed.
+    pub fn park(&mut self) {
+        self.seen.0.store(PARKED, Ordering::SeqCst);
+    }
+
+    /// After [`View::park`], before anything else.
+    pub fn unpark(&mut self) {
+        // Whoever asks from here on whether all have settled waits for this view; whoever asked before had raised the
+        // generation before, and it is read only now.
+        self.seen.0.store(0, Ordering::SeqCst);
+        self.take();
+    }
+
+    /// Epoch of the map that this view uses; it goes into every packet that is sent.
+    #[must_use]
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.map.epoch()
+    }
+
+    /// The map that this view uses.
+    #[must_use]
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// Where a packet goes that carries `epoch` and is about `address`.
+    #[must_use]
+    pub fn route(&mut self, epoch: u64, address: u64, access: Access) -> Route<'_> {
+        if epoch > self.map.epoch() {
+            self.shared.want(epoch);
+            return Route::Refresh;
+        }
+        let Some(range) = self.cursor.find(&self.map, address) else { return Route::Nowhere };
+        if access == Access::Write && !range.permissions.write() && range.owner.is_some() {
+            return Route::Denied(range);
+        }
+        if range.owner.is_some() && range.owner == self.shared.me {
+            return match self.held(address) {
+                Hold::Everything => Route::Held,
+                Hold::Writes if access == Access::Write => Route::Held,
+                _ => Route::Here(range),
+            };
+        }
+        match self.map.owner(range) {
+            Place::Owned(range, node) => Route::Peer(range, node),
+            Place::Down(range, node) => Route::Down(range, node),
+            Place::Lost(range) => Route::Lost(range),
+            Place::Nowhere => Route::Nowhere,
+        }
+    }
+
+    fn held(&self, address: u64) -> Hold {
+        let rule = self.rules.iter().find(|rule| address.wrapping_sub(rule.base) < rule.bytes);
+        rule.map_or(Hold::Nothing, |rule| rule.hold)
+    }
+
+    /// What is being handed over: shards that cache translated ranges leave these out of the cache.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// After bytes of a range of this node were changed, in the round in which [`View::route`] allowed it.
+    #[inline]
+    pub fn written(&self, address: u64, bytes: u64) {
+        for rule in self.rules.iter() {
+            rule.dirty.mark(address, bytes);
+        }
+    }
+
+    /// What to answer when a range is another node's.
+    #[must_use]
+    pub fn entry(&self, address: u64) -> Option<Entry> {
+        Entry::of(&self.map, address)
+    }
+
+    /// Where to send a packet about an address.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Nowhere`], [`MapError::Lost`], [`MapError::Down`]
+    pub fn node_of(&self, address: u64) -> Result<&Node, MapError> {
+        self.map.node_of(address)
+    }
+}
