@@ -4,14 +4,20 @@
 //! The interface is that of PULSE (`init` at the client; `next` and `end` sent to the data); the accelerator is this CPU.
 #![deny(unsafe_code)]
 
+pub mod bpf;
+pub mod error;
+pub mod interp;
 pub mod ir;
 #[cfg(feature = "jit")]
 #[expect(unsafe_code, reason = "calls the code that it has written")]
 pub mod jit;
 pub mod map;
+pub mod lower;
+pub mod program;
 #[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
 pub mod round;
 pub mod slot;
 pub mod step;
+pub mod verify;
 pub mod transport;
 pub mod wire;

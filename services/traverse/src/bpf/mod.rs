@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! BPF bytecode: the instructions a walk may have, and its forms as bytes, as text and in object files.
+//!
+//! Flow     bytes ──[`decode`]──▶ [`Code`] ──`lower`──▶ IR; text ──[`asm`]──▶ [`Instruction`] ──[`encode`]──▶ bytes;
+//!          `clang -target bpf` ──▶ object ──[`elf`]──▶ bytes
+//! Order    an instruction has one encoding and one text, so that the hash of a program names what it does
+//! Not here calls, maps, atomics, packet access: they are refused where they are read
+//!
+//! Source: RFC 9669. Numbers are in `memlift_spec::operand::walk`.
+
+pub mod decode;
+pub mod disasm;
+pub mod encode;
+
+use crate::ir::{Alu, Cmp, Reg, Size, Width};
+
+/// A register, or the instruction's 32-bit immediate (sign-extended where 64 bits are wanted).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The value of a register.
+    Reg(Reg),
+    /// A constant.
+    Imm(i32),
+}
+
+/// What an instruction on the order of bytes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// To little endian, which on the machines that run walks only cuts off.
+    Little,
+    /// To big endian.
+    Big,
+    /// Reverses.
+    Swap,
+}
+
+/// One instruction of bytecode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "fields: the encoding's own names")]
+pub enum Instruction {
+    /// `target = source`.
+    Move { width: Width, target: Reg, source: Source },
+    /// `target = sign-extended low bits of source`; 8, 16 or (64-bit wide) 32 of them.
+    MoveSigned { width: Width, target: Reg, source: Reg, bits: u8 },
+    /// `target op= source`.
+    Alu { op: Alu, width: Width, target: Reg, source: Source },
+    /// `target = -target`.
+    Negate { width: Width, target: Reg },
+    /// Order of the bytes of the low 16, 32 or 64 bits.
+    Bytes { end: End, target: Reg, bits: u8 },
+    /// `target = value`; takes two places.
+    LoadImmediate { target: Reg, value: u64 },
+    /// `target = *(base + offset)`.
+    Load { size: Size, signed: bool, target: Reg, base: Reg, offset: i16 },
+    /// `*(base + offset) = source`.
+    Store { size: Size, base: Reg, offset: i16, source: Source },
+    /// Goes on `offset` places after the next one. `long`: the encoding with 32 bits for it.
+    Jump { offset: i32, long: bool },
+    /// The same if the comparison holds.
+    Branch { cmp: Cmp, width: Width, left: Reg, right: Source, offset: i16 },
+    /// Returns r0.
+    Exit,
+}
+
+impl Instruction {
+    /// Places of eight bytes it takes.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        if matches!(self, Instruction::LoadImmediate { .. }) { 2 } else { 1 }
+    }
+
+    /// The place it may go to besides the next one, if it is at place `at`.
+    #[must_use]
+    pub fn target(&self, at: u32) -> Option<i64> {
+        match *self {
+            Instruction::Jump { offset, .. } => Some(i64::from(at) + 1 + i64::from(offset)),
+            Instruction::Branch { offset, .. } => Some(i64::from(at) + 1 + i64::from(offset)),
+            _ => None,
+        }
+    }
+}
+
+/// Instructions in order, with the place of each.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Code {
+    /// In order.
+    pub instructions: Vec<Instruction>,
+    /// The place of each of them.
+    pub places: Vec<u32>,
+    /// For every place, which instruction starts there; [`Code::MIDDLE`] for the second half of one.
+    pub starts: Vec<u32>,
+}
+
+impl Code {
+    /// See [`Code::starts`].
+    pub const MIDDLE: u32 = u32::MAX;
+
+    /// Puts instructions one behind the other.
+    #[must_use]
+    pub fn new(instructions: Vec<Instruction>) -> Code {
+        let (mut places, mut starts) = (Vec::with_capacity(instructions.len()), Vec::new());
+        for (index, instruction) in instructions.iter().enumerate() {
+            places.push(starts.len() as u32);
+            starts.push(index as u32);
+            if instruction.places() == 2 {
+                starts.push(Code::MIDDLE);
+            }
+        }
+        Code { instructions, places, starts }
+    }
+
+    /// The instruction at a place, if one starts there.
+    #[must_use]
+    pub fn at_place(&self, place: i64) -> Option<usize> {
+        let start = *self.starts.get(usize::try_from(place).ok()?)?;
+        (start != Code::MIDDLE).then_some(start as usize)
+    }
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A program: bytecode that was decoded, lowered and verified, with all that running it takes.
+//!
+//! Flow     bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
+//! Layout   [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
+//! Order    what a program is called is no part of it: equal encodings have equal hashes
+//! Owner    immutable; whoever runs it shares it
+//! Not here who may register and run it (`node`)
+
+use crate::bpf::{Code, decode, disasm};
+use crate::error::{Error, Result};
+use crate::ir::Function;
+use crate::lower::lower;
+use crate::verify::{self, Rejection, Verified};
+use memlift_spec::operand::walk::{
+    INSTRUCTION_BYTES, PROGRAM_HEADER_BYTES, PROGRAM_MAGIC, PROGRAM_VERSION, ProgramHeader, SCRATCH_BYTES_MAX,
+};
+
+pub use crate::verify::cost::Cost;
+pub use crate::verify::window::Window;
+
+/// See the module's header.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: String,
+    bytecode: Vec<u8>,
+    code: Code,
+    scratch_bytes: u32,
+    hash: [u8; 32],
+    verified: Verified,
+}
+
+impl Program {
+    /// Decodes, lowers and verifies `bytecode`, for a scratchpad of `scratch_bytes` (a multiple of 8, at most 4096).
+    ///
+    /// # Errors
+    /// Which instruction is wrong, and why.
+    pub fn new(name: impl Into<String>, bytecode: &[u8], scratch_bytes: usize) -> Result<Program> {
+        if scratch_bytes > SCRATCH_BYTES_MAX || !scratch_bytes.is_multiple_of(8) {
+            return Err(Error::Program(format!(
+                "a scratchpad of {scratch_bytes} bytes; it is a multiple of 8 and at most {SCRATCH_BYTES_MAX}"
+            )));
+        }
+        let scratch_bytes = scratch_bytes as u32;
+        let code = decode::decode(bytecode)?;
+        let reject = |Rejection { at, reason }: Rejection| {
+            let text = code.at_place(at.into()).map(|index| code.instructions[index].to_string());
+            Error::Rejected { at, text: text.unwrap_or_default(), reason }
+        };
+        let verified =
+            lower(&code).and_then(|function| verify::verify(function, scratch_bytes)).map_err(reject)?;
+        let mut program = Program {
+            name: name.into(),
+            bytecode: bytecode.to_vec(),
+            code,
+            scratch_bytes,
+            hash: [0; 32],
+            verified,
+        };
+        program.hash = *blake3::hash(&program.encoding()).as_bytes();
+        Ok(program)
+    }
+
+    /// Reads what [`Program::encoding`] wrote.
+    ///
+    /// # Errors
+    /// As [`Program::new`], and if the header is none.
+    pub fn from_encoding(name: impl Into<String>, encoding: &[u8]) -> Result<Program> {
+        let Some((header, bytecode)) = encoding.split_first_chunk::<PROGRAM_HEADER_BYTES>() else {
+            return Err(Error::Program(format!("{} bytes are too few for a header", encoding.len())));
+        };
+        let header = ProgramHeader::from_bytes(*header);
+        if header.magic != PROGRAM_MAGIC || header.version != PROGRAM_VERSION || header.reserved != 0 {
+            return Err(Error::Program(format!(
+                "its header is none of version {PROGRAM_VERSION}; encode it with this version of memlift"
+            )));
+        }
+        if header.instructions as usize * INSTRUCTION_BYTES != bytecode.len() {
+            return Err(Error::Program(format!(
+                "its header says {} instructions, but {} bytes follow",
+                header.instructions,
+                bytecode.len()
+            )));
+        }
+        Program::new(name, bytecode, header.scratch_bytes as usize)
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its instructions.
+    #[must_use]
+    pub fn bytecode(&self) -> &[u8] {
+        &self.bytecode
+    }
+
+    /// Its instructions, decoded.
+    #[must_use]
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+
+    /// Header and instructions.
+    #[must_use]
+    pub fn encoding(&self) -> Vec<u8> {
+        let header = ProgramHeader::new(self.scratch_bytes, (self.bytecode.len() / INSTRUCTION_BYTES) as u32);
+        [&header.to_bytes()[..], &self.bytecode].concat()
+    }
+
+    /// BLAKE3 of the encoding.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        self.hash
+    }
+
+    /// The verified IR.
+    #[must_use]
+    pub fn function(&self) -> &Function {
+        &self.verified.function
+    }
+
+    /// What it reads of a node, around `cur_ptr`.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.verified.window
+    }
+
+    /// The 64-byte lines that it can touch if `cur_ptr` starts one: bit 4 is that one, bit 3 the one before it.
+    #[must_use]
+    pub fn lines(&self) -> u8 {
+        self.verified.lines
+    }
+
+    /// Bytes of its scratchpad.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes as usize
+    }
+
+    /// What a step costs.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.verified.cost
+    }
+
+    /// Whether it can ask for an apply: it stores to that field.
+    #[must_use]
+    pub fn uses_apply(&self) -> bool {
+        self.verified.uses_apply
+    }
+
+    /// Whether it can emit: it stores to those fields.
+    #[must_use]
+    pub fn uses_emit(&self) -> bool {
+        self.verified.uses_emit
+    }
+
+    /// Its text, as `bpf::asm` reads it.
+    #[must_use]
+    pub fn listing(&self) -> String {
+        disasm::listing(&self.code)
+    }
+}

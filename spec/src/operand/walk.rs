@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The encoding of a walk's program: a header, then BPF instructions of eight bytes; and the kinds of change a walk asks for.
+//!
+//! Layout   header (16 bytes): 0 magic `MLWK` · 4 version u16 · 6 reserved u16 · 8 scratch bytes u32 · 12 instructions u32;
+//!          instruction: 0 opcode u8 · 1 target u4, source u4 · 2 offset i16 · 4 immediate i32; one opcode
+//!          ([`LOAD_IMMEDIATE`]) takes two, whose second half has its upper 32 bits in `immediate` and zeros elsewhere
+//! Order    little endian; jumps count instructions of eight bytes from the one after the jump; what is unused is 0
+//! Owner    whoever registers a program; its name is no part of it, so the hash of header and instructions names the program
+//! Not here what a program may do: `docs/formats/walk.md`
+//!
+//! Source: RFC 9669 (BPF Instruction Set Architecture), §3 to §5.
+
+/// First bytes of a program.
+pub const PROGRAM_MAGIC: [u8; 4] = *b"MLWK";
+/// Version of the encoding.
+pub const PROGRAM_VERSION: u16 = 1;
+/// Bytes of [`ProgramHeader`].
+pub const PROGRAM_HEADER_BYTES: usize = 16;
+/// Bytes of an instruction.
+pub const INSTRUCTION_BYTES: usize = 8;
+/// Most instructions of a program, both halves of a [`LOAD_IMMEDIATE`] counted.
+pub const INSTRUCTIONS_MAX: usize = 4096;
+/// Most bytes of a scratchpad.
+pub const SCRATCH_BYTES_MAX: usize = 4096;
+/// Bytes of a scratchpad, if a program does not say.
+pub const SCRATCH_BYTES_DEFAULT: usize = 1024;
+/// Most bytes of a window: what a step may read around `cur_ptr`, which lies in it or at one of its ends.
+pub const WINDOW_BYTES_MAX: usize = 256;
+/// Bytes of a step's stack.
+pub const STACK_BYTES: usize = 512;
+
+/// The first bytes of a program. See the module's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct ProgramHeader {
+    /// [`PROGRAM_MAGIC`].
+    pub magic: [u8; 4],
+    /// [`PROGRAM_VERSION`].
+    pub version: u16,
+    /// 0.
+    pub reserved: u16,
+    /// Bytes of the scratchpad that the program asks for, a multiple of 8.
+    pub scratch_bytes: u32,
+    /// Instructions that follow.
+    pub instructions: u32,
+}
+
+const _: () = {
+    use core::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<ProgramHeader>() == PROGRAM_HEADER_BYTES && align_of::<ProgramHeader>() == 4);
+    assert!(offset_of!(ProgramHeader, version) == 4);
+    assert!(offset_of!(ProgramHeader, scratch_bytes) == 8);
+    assert!(offset_of!(ProgramHeader, instructions) == 12);
+};
+
+impl ProgramHeader {
+    /// A header of this version.
+    pub const fn new(scratch_bytes: u32, instructions: u32) -> ProgramHeader {
+        ProgramHeader {
+            magic: PROGRAM_MAGIC,
+            version: PROGRAM_VERSION,
+            reserved: 0,
+            scratch_bytes,
+            instructions,
+        }
+    }
+
+    /// As it is written.
+    pub fn to_bytes(self) -> [u8; PROGRAM_HEADER_BYTES] {
+        let mut bytes = [0; PROGRAM_HEADER_BYTES];
+        bytes[..4].copy_from_slice(&self.magic);
+        bytes[4..6].copy_from_slice(&self.version.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.reserved.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.scratch_bytes.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.instructions.to_le_bytes());
+        bytes
+    }
+
+    /// As it was read; nothing is checked.
+    pub fn from_bytes(bytes: [u8; PROGRAM_HEADER_BYTES]) -> ProgramHeader {
+        let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        ProgramHeader {
+            magic: four(0),
+            version: u16::from_le_bytes([bytes[4], bytes[5]]),
+            reserved: u16::from_le_bytes([bytes[6], bytes[7]]),
+            scratch_bytes: u32::from_le_bytes(four(8)),
+            instructions: u32::from_le_bytes(four(12)),
+        }
+    }
+}
+
+/// What a walk asks the owner of eight bytes to do with them, exactly once. Any other number asks for nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum ApplyKind {
+    /// If they are `a`, they become `b`; the outcome is what they were.
+    CompareSwap = 1,
+    /// `a` is added, wrapping; the outcome is what they were.
+    FetchAdd = 2,
+}
+
+impl ApplyKind {
+    /// The kind that a number names.
+    pub const fn from_number(number: u64) -> Option<ApplyKind> {
+        match number {
+            1 => Some(ApplyKind::CompareSwap),
+            2 => Some(ApplyKind::FetchAdd),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of an opcode that are its class.
+pub const CLASS_MASK: u8 = 0x07;
+/// Class: loads of 64-bit immediates.
+pub const CLASS_LD: u8 = 0x00;
+/// Class: loads to a register.
+pub const CLASS_LDX: u8 = 0x01;
+/// Class: stores of an immediate.
+pub const CLASS_ST: u8 = 0x02;
+/// Class: stores of a register.
+pub const CLASS_STX: u8 = 0x03;
+/// Class: 32-bit arithmetic.
+pub const CLASS_ALU: u8 = 0x04;
+/// Class: 64-bit comparisons, jumps.
+pub const CLASS_JMP: u8 = 0x05;
+/// Class: 32-bit comparisons.
+pub const CLASS_JMP32: u8 = 0x06;
+/// Class: 64-bit arithmetic.
+pub const CLASS_ALU64: u8 = 0x07;
+
+/// Bit of arithmetic and jumps: the source is a register, not the immediate.
+pub const SOURCE_REGISTER: u8 = 0x08;
+/// Bits of arithmetic and jumps that say which.
+pub const CODE_MASK: u8 = 0xf0;
+
+/// Arithmetic code: add.
+pub const ADD: u8 = 0x00;
+/// Arithmetic code: subtract.
+pub const SUB: u8 = 0x10;
+/// Arithmetic code: multiply.
+pub const MUL: u8 = 0x20;
+/// Arithmetic code: divide; with offset 1 signed.
+pub const DIV: u8 = 0x30;
+/// Arithmetic code: or.
+pub const OR: u8 = 0x40;
+/// Arithmetic code: and.
+pub const AND: u8 = 0x50;
+/// Arithmetic code: shift left.
+pub const LSH: u8 = 0x60;
+/// Arithmetic code: shift right, zeros come in.
+pub const RSH: u8 = 0x70;
+/// Arithmetic code: negate.
+pub const NEG: u8 = 0x80;
+/// Arithmetic code: remainder; with offset 1 signed.
+pub const MOD: u8 = 0x90;
+/// Arithmetic code: exclusive or.
+pub const XOR: u8 = 0xa0;
+/// Arithmetic code: move; with offset 8, 16, 32 sign-extended from so many bits.
+pub const MOV: u8 = 0xb0;
+/// Arithmetic code: shift right, the sign comes in.
+pub const ARSH: u8 = 0xc0;
+/// Arithmetic code: order of bytes.
+pub const END: u8 = 0xd0;
+
+/// Jump code: always.
+pub const JA: u8 = 0x00;
+/// Jump code: equal.
+pub const JEQ: u8 = 0x10;
+/// Jump code: greater, unsigned.
+pub const JGT: u8 = 0x20;
+/// Jump code: greater or equal, unsigned.
+pub const JGE: u8 = 0x30;
+/// Jump code: a bit in common.
+pub const JSET: u8 = 0x40;
+/// Jump code: not equal.
+pub const JNE: u8 = 0x50;
+/// Jump code: greater, signed.
+pub const JSGT: u8 = 0x60;
+/// Jump code: greater or equal, signed.
+pub const JSGE: u8 = 0x70;
+/// Jump code: a call, which no walk may have.
+pub const CALL: u8 = 0x80;
+/// Jump code: return.
+pub const EXIT: u8 = 0x90;
+/// Jump code: less, unsigned.
+pub const JLT: u8 = 0xa0;
+/// Jump code: less or equal, unsigned.
+pub const JLE: u8 = 0xb0;
+/// Jump code: less, signed.
+pub const JSLT: u8 = 0xc0;
+/// Jump code: less or equal, signed.
+pub const JSLE: u8 = 0xd0;
+
+/// Bits of loads and stores that say how many bytes.
+pub const SIZE_MASK: u8 = 0x18;
+/// Four bytes.
+pub const SIZE_W: u8 = 0x00;
+/// Two bytes.
+pub const SIZE_H: u8 = 0x08;
+/// One byte.
+pub const SIZE_B: u8 = 0x10;
+/// Eight bytes.
+pub const SIZE_DW: u8 = 0x18;
+/// Bits of loads and stores that say how.
+pub const MODE_MASK: u8 = 0xe0;
+/// Mode: a 64-bit immediate.
+pub const MODE_IMM: u8 = 0x00;
+/// Mode: memory.
+pub const MODE_MEM: u8 = 0x60;
+/// Mode: memory, sign-extended.
+pub const MODE_MEMSX: u8 = 0x80;
+/// The opcode of two instructions that load 64 bits.
+pub const LOAD_IMMEDIATE: u8 = CLASS_LD | SIZE_DW | MODE_IMM;
