@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod bpf;
+pub mod builder;
 pub mod error;
 pub mod interp;
 pub mod ir;
