@@ -405,7 +405,11 @@ fn heap(
             findings.note(Part::Catalog, CATALOG_START, what);
         }
     }
-    let (root, _) = heap.root()?;
+    let (root, layout) = heap.root()?;
+    if types.migrating(layout) || report.types.iter().any(|usage| types.moving(usage.tag)) {
+        let what = "a migration is under way: everything is there, and Pool::migrate, called as before, goes on with it";
+        findings.note(Part::Objects, None, what);
+    }
     let place = heap.place(root).filter(|place| root != 0 && place.start == root);
     report.root = place.map(|place| (root, types.name(place.tag)));
     if pointers {

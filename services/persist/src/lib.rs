@@ -62,6 +62,8 @@ pub mod kv;
 mod lane;
 pub mod layout;
 mod medium;
+#[expect(unsafe_code, reason = "says that objects on their way are plain bytes")]
+mod migrate;
 mod open;
 mod options;
 #[expect(unsafe_code, reason = "says which types are plain bytes")]
@@ -90,6 +92,7 @@ pub use catalog::TypeRecord;
 pub use error::{Error, Result};
 pub use medium::{Counters, Guarantee, Survives};
 pub use memlift_persist_derive::Persist;
+pub use migrate::{Migrated, Migration, Phase, Progress};
 pub use options::{Domain, Durability, Mechanism, Options};
 pub use persist::Persist;
 pub use pool::{Pool, Reader};
@@ -98,7 +101,7 @@ pub use recover::Recovered;
 pub use tx::{Tx, TxOptions};
 pub use view::View;
 
-/// A type that an older one was turned into: `#[persist(from = Old)]`.
+/// A type that an older one was turned into: `#[persist(from = Old)]`. See [`Pool::migrate`].
 pub trait Migrates: Persist + From<Self::From> {
     /// The older type.
     type From: Persist;

@@ -6,7 +6,8 @@
 //!          may point to each other
 //! Rule     every pattern of bits is a value, there is no padding, nothing is dropped and nothing is borrowed: a file can
 //!          say anything, and reading it must stay defined
-//! Not here moving old objects to a new layout: see `migrate`
+//! Flow     [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to another
+//! Not here moving old objects to a new layout: `migrate`
 
 /// A type whose values can live in a pool. Derive it.
 ///
@@ -40,6 +41,55 @@ pub unsafe trait Persist: Copy + Send + Sync + 'static {
     const FIELDS: &'static [Field];
     /// Names the type within a pool: [`Persist::LAYOUT`] folded to 32 bits, never 0.
     const TAG: u32 = fold(Self::LAYOUT);
+
+    /// Calls `each` for every pointer in a value that lies `at` bytes from where the caller counts. An offset that is kept as a
+    /// plain number is not seen, and not changed when what it leads to moves.
+    fn pointers(at: u64, each: &mut dyn FnMut(PointerField));
+}
+
+/// A pointer within a value.
+#[derive(Clone, Copy, Debug)]
+pub struct PointerField {
+    /// Bytes from the start of the value; a multiple of 8.
+    pub at: u64,
+    /// Whether it is a [`crate::PSlice`]: a u64 with the number of elements follows.
+    pub array: bool,
+    /// What it leads to.
+    pub target: fn() -> TypeInfo,
+}
+
+/// A type as a value.
+#[derive(Clone, Copy, Debug)]
+pub struct TypeInfo {
+    /// [`Persist::NAME`].
+    pub name: &'static str,
+    /// [`Persist::LAYOUT`].
+    pub layout: u64,
+    /// [`Persist::TAG`].
+    pub tag: u32,
+    /// The tag of an array of it.
+    pub array_tag: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// Its alignment.
+    pub align: u64,
+    /// [`Persist::pointers`].
+    pub pointers: fn(u64, &mut dyn FnMut(PointerField)),
+}
+
+impl TypeInfo {
+    /// Of a type.
+    pub fn of<T: Persist>() -> TypeInfo {
+        TypeInfo {
+            name: T::NAME,
+            layout: T::LAYOUT,
+            tag: T::TAG,
+            array_tag: crate::view::slice_tag::<T>(),
+            bytes: size_of::<T>() as u64,
+            align: align_of::<T>() as u64,
+            pointers: T::pointers,
+        }
+    }
 }
 
 /// One field of a struct.
@@ -91,6 +141,8 @@ macro_rules! primitive {
             const LAYOUT: u64 = hash_name(stringify!($name), size_of::<$name>());
             const NAME: &'static str = stringify!($name);
             const FIELDS: &'static [Field] = &[];
+
+            fn pointers(_: u64, _: &mut dyn FnMut(PointerField)) {}
         }
     )*};
 }
@@ -102,6 +154,14 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
     const LAYOUT: u64 = hash_u64(hash_u64(hash_bytes(HASH_START, b"array"), N as u64), T::LAYOUT);
     const NAME: &'static str = "array";
     const FIELDS: &'static [Field] = &[];
+
+    fn pointers(at: u64, each: &mut dyn FnMut(PointerField)) {
+        let mut any = false;
+        T::pointers(0, &mut |_| any = true);
+        for element in (0..N as u64).filter(|_| any) {
+            T::pointers(at + element * size_of::<T>() as u64, each);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::persist::{Field, HASH_START, Persist, hash_bytes};
+use crate::Migrates;
+use crate::persist::{Field, HASH_START, Persist, PointerField, TypeInfo, hash_bytes};
 
 /// A typed pointer into a pool; null is a value.
 #[repr(transparent)]
@@ -34,6 +35,12 @@ impl<T> PPtr<T> {
     /// Whether it points to nothing.
     pub const fn is_null(self) -> bool {
         self.offset == 0
+    }
+
+    /// The same pointer, to what its target becomes: for `From` between two layouts. [`crate::Pool::migrate`] turns its place into the
+    /// new one when the target has moved.
+    pub const fn migrated<N: Migrates<From = T>>(self) -> PPtr<N> {
+        PPtr::from_offset(self.offset)
     }
 }
 
@@ -67,6 +74,11 @@ impl<T> PSlice<T> {
     /// Whether there are none.
     pub const fn is_empty(self) -> bool {
         self.elements == 0
+    }
+
+    /// As [`PPtr::migrated`].
+    pub const fn migrated<N: Migrates<From = T>>(self) -> PSlice<N> {
+        PSlice::from_raw(self.offset, self.elements)
     }
 }
 
@@ -124,6 +136,10 @@ unsafe impl<T: Persist> Persist for PPtr<T> {
     const LAYOUT: u64 = hash_bytes(hash_bytes(HASH_START, b"PPtr"), T::NAME.as_bytes());
     const NAME: &'static str = "PPtr";
     const FIELDS: &'static [Field] = &[];
+
+    fn pointers(at: u64, each: &mut dyn FnMut(PointerField)) {
+        each(PointerField { at, array: false, target: TypeInfo::of::<T> });
+    }
 }
 
 // SAFETY: two words, each pattern a value.
@@ -131,6 +147,10 @@ unsafe impl<T: Persist> Persist for PSlice<T> {
     const LAYOUT: u64 = hash_bytes(hash_bytes(HASH_START, b"PSlice"), T::NAME.as_bytes());
     const NAME: &'static str = "PSlice";
     const FIELDS: &'static [Field] = &[];
+
+    fn pointers(at: u64, each: &mut dyn FnMut(PointerField)) {
+        each(PointerField { at, array: true, target: TypeInfo::of::<T> });
+    }
 }
 
 const _: () = assert!(size_of::<PPtr<u64>>() == 8 && size_of::<PSlice<u64>>() == 16);

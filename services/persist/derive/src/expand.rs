@@ -35,6 +35,12 @@ pub fn expand(input: &Input) -> TokenStream {
             }
         }
     });
+    let pointers = input.fields.iter().map(|field| {
+        let Field { member, ty, .. } = field;
+        quote! {
+            <#ty as #krate::Persist>::pointers(at + ::core::mem::offset_of!(Self, #member) as u64, each);
+        }
+    });
     let migration = input.from.as_ref().map(|from| {
         quote! {
             #[automatically_derived]
@@ -54,6 +60,10 @@ pub fn expand(input: &Input) -> TokenStream {
                 const LAYOUT: u64 = { #layout };
                 const NAME: &'static str = #name;
                 const FIELDS: &'static [#krate::persist::Field] = &[#(#fields),*];
+
+                fn pointers(at: u64, each: &mut dyn ::core::ops::FnMut(#krate::persist::PointerField)) {
+                    #(#pointers)*
+                }
             }
             #migration
             #at_definition

@@ -261,6 +261,13 @@ struct Walk<'h> {
 impl Walk<'_> {
     fn root(&mut self, root: u64, layout: u64) {
         let place = self.heap.place(root);
+        if self.heap.types.migrating(layout) {
+            // Its slot may have been given up already; only the migration knows what comes next.
+            if let Some(place) = place.filter(|place| place.start == root && place.used) {
+                self.meet(place, u64::MAX);
+            }
+            return;
+        }
         let fits = place.is_some_and(|place| {
             let known = self.heap.types.get(place.tag);
             place.start == root
@@ -280,6 +287,8 @@ impl Walk<'_> {
     }
 
     fn dangle(&mut self, holder: u64, field: &str, target: u64, wanted: &str, free: Option<Place>) {
+        // What is free in a slab whose objects are on their way holds a new place, and must stay free.
+        let free = free.filter(|place| !self.heap.types.moving(place.tag));
         self.reach.dangling_count += 1;
         if self.reach.dangling.len() < TOLD || (self.revive && free.is_some()) {
             let (field, wanted) = (field.to_owned(), wanted.to_owned());

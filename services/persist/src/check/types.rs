@@ -94,6 +94,16 @@ impl Types {
         self.0.values().any(|known| known.kind.opaque() && known.name != "array" && known.name != "[array]")
     }
 
+    /// Whether objects of this tag are on their way to another type.
+    pub fn moving(&self, tag: u32) -> bool {
+        self.get(tag).is_some_and(|known| known.name.trim_matches(['[', ']']) == crate::migrate::MOVING)
+    }
+
+    /// Whether a root of this layout says that a migration is not done.
+    pub fn migrating(&self, layout: u64) -> bool {
+        self.0.values().any(|known| known.layout == layout && known.name == crate::migrate::MOVING)
+    }
+
     /// The name of a tag.
     pub fn name(&self, tag: u32) -> String {
         self.get(tag).map_or_else(|| format!("type {tag:08x}"), |known| known.name.clone())
@@ -119,7 +129,7 @@ impl Types {
 }
 
 impl Kind {
-    fn opaque(&self) -> bool {
+    pub fn opaque(&self) -> bool {
         match self {
             Kind::Bytes => true,
             Kind::Array { element, .. } => element.opaque(),

@@ -6,7 +6,7 @@
 //! Rule     lengths are bounded before they are added to anything
 
 use crate::error::{Error, Result};
-use crate::persist::{Field, HASH_START, Persist, hash_bytes, hash_u64};
+use crate::persist::{Field, HASH_START, Persist, PointerField, hash_bytes, hash_u64};
 use crate::ptr::{PPtr, PSlice};
 use crate::tx::Tx;
 use crate::view::{View, slice_tag};
@@ -97,6 +97,8 @@ unsafe impl Persist for ForeignRoot {
     const LAYOUT: u64 = hash_u64(hash_bytes(HASH_START, b"memlift.ForeignRoot 1"), 64);
     const NAME: &'static str = "ForeignRoot";
     const FIELDS: &'static [Field] = &[];
+
+    fn pointers(_: u64, _: &mut dyn FnMut(PointerField)) {}
 }
 
 const _: () = assert!(size_of::<ForeignRoot>() == 64);

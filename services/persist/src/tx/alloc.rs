@@ -24,7 +24,7 @@ fn slice_stride(bytes: u64) -> u64 {
     bytes.next_multiple_of(step)
 }
 
-fn stride<T>() -> u64 {
+pub(crate) fn stride<T>() -> u64 {
     (size_of::<T>() as u64).next_multiple_of((align_of::<T>() as u64).max(16)).max(16)
 }
 
@@ -136,7 +136,7 @@ impl Tx<'_> {
     }
 
     /// Sets or clears a slot's bit; false when it was so already.
-    fn flip(&mut self, slab: u64, slot: u64, used: bool) -> Result<bool> {
+    pub(super) fn flip(&mut self, slab: u64, slot: u64, used: bool) -> Result<bool> {
         let at = slab * SLAB_BYTES + slot / 64 * 8;
         let bit = 1u64 << (slot % 64);
         let word = self.store.image.word(at);
@@ -149,7 +149,7 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    fn set_entry(&mut self, slab: u64, entry: Entry) -> Result<()> {
+    pub(super) fn set_entry(&mut self, slab: u64, entry: Entry) -> Result<()> {
         let before = self.store.image.entry(slab);
         if !self.writes.entries.iter().any(|(one, _)| *one == slab) {
             self.writes.entries.push((slab, before));
@@ -204,7 +204,7 @@ impl Tx<'_> {
         }
     }
 
-    fn register<T: Persist>(&mut self, tag: u32, slice: bool) -> Result<()> {
+    pub(super) fn register<T: Persist>(&mut self, tag: u32, slice: bool) -> Result<()> {
         let mut catalog = lock(&self.store.catalog);
         let known = catalog.register::<T>(tag, slice, &self.store.medium, &mut self.writes.counters);
         self.store.intact(known)

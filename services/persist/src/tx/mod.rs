@@ -8,7 +8,8 @@
 
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod access;
-mod alloc;
+pub(crate) mod alloc;
+mod moving;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::MutexGuard;

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a migration does to slabs inside a transaction, and nobody else does.
+//!
+//! Rule     each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
+//!          free) are the caller's to mend after the commit
+//! Not here which steps, in which order: `migrate`
+
+use super::Tx;
+use crate::error::Result;
+use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET};
+use crate::persist::Persist;
+use crate::view::slice_tag;
+
+impl Tx<'_> {
+    /// A slab's objects, or a run, are of another type from now on. Their bytes are not touched.
+    pub(crate) fn retag<T: Persist>(&mut self, slab: u64, array: bool) -> Result<()> {
+        let tag = if array { slice_tag::<T>() } else { T::TAG };
+        self.register::<T>(tag, array)?;
+        let entry = self.store.image.entry(slab);
+        for one in slab..slab + u64::from(entry.run.max(1)) {
+            let before = self.store.image.entry(one);
+            self.set_entry(one, Entry { tag, ..before })?;
+        }
+        Ok(())
+    }
+
+    /// Writes a type down before it has objects.
+    pub(crate) fn announce<T: Persist>(&mut self) -> Result<()> {
+        self.register::<T>(T::TAG, false)
+    }
+
+    /// Overwrites words of the heap: place and value. With an undo log, one fence serves all.
+    pub(crate) fn set_words(&mut self, words: &[(u64, u64)]) -> Result<()> {
+        for (at, _) in words {
+            self.writes.declare(&self.store.image, *at, 8);
+        }
+        self.store.before_store(self.lane, &mut self.writes)?;
+        for (at, value) in words {
+            self.store.image.set_word(*at, *value);
+        }
+        Ok(())
+    }
+
+    /// A slot is free; nobody takes it again, because its slab's type is nobody's.
+    pub(crate) fn vacate(&mut self, slab: u64, slot: u64) -> Result<()> {
+        self.flip(slab, slot, false).map(drop)
+    }
+
+    /// Gives a slab of slots, or a run, back to the pool.
+    pub(crate) fn give_slabs(&mut self, slab: u64) -> Result<()> {
+        let count = u64::from(self.store.image.entry(slab).run.max(1));
+        for one in slab..slab + count {
+            self.set_entry(one, Entry::default())?;
+        }
+        self.writes.slabs_freed.push((slab, count));
+        Ok(())
+    }
+
+    /// Sets the root's place and layout.
+    pub(crate) fn set_root_words(&mut self, offset: u64, layout: u64) -> Result<()> {
+        self.set_words(&[(SUPERBLOCK_OFFSET, offset), (SUPERBLOCK_OFFSET + 8, layout)])
+    }
+
+    /// Whether a slot is in use.
+    pub(crate) fn in_use(&self, slab: u64, slot: u64) -> bool {
+        self.store.image.word(slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
+    }
+}
