@@ -7,6 +7,8 @@
 pub mod bpf;
 pub mod builder;
 pub mod error;
+#[doc(hidden)]
+pub mod generate;
 pub mod interp;
 pub mod ir;
 #[cfg(feature = "jit")]

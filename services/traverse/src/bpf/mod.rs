@@ -8,8 +8,10 @@
 //!
 //! Source: RFC 9669. Numbers are in `memlift_spec::operand::walk`.
 
+pub mod asm;
 pub mod decode;
 pub mod disasm;
+pub mod elf;
 pub mod encode;
 
 use crate::ir::{Alu, Cmp, Reg, Size, Width};

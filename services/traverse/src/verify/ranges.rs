@@ -184,8 +184,9 @@ impl Range {
             Alu::Rem if a1 < b0 => a,
             Alu::Rem => Range::unsigned(0, a1.min(b1 - 1)),
             Alu::And => Range::unsigned(0, a1.min(b1)),
-            Alu::Or => Range::unsigned(a0.max(b0), ones(a1 | b1)),
-            Alu::Xor => Range::unsigned(0, ones(a1 | b1)),
+            // Neither is more than the sum.
+            Alu::Or => Range::unsigned(a0.max(b0), ones(a1 | b1).min(a1.saturating_add(b1))),
+            Alu::Xor => Range::unsigned(0, ones(a1 | b1).min(a1.saturating_add(b1))),
             Alu::Shl if b1 < 64 && a1.leading_zeros() as u64 >= b1 => Range::unsigned(a0 << b0, a1 << b1),
             Alu::Mul => Range::unsigned(a0.checked_mul(b0)?, a1.checked_mul(b1)?),
             Alu::Shr if b1 < 64 => Range::unsigned(a0 >> b1, a1 >> b0),
