@@ -21,6 +21,7 @@ pub mod program;
 pub mod round;
 pub mod slot;
 pub mod step;
+pub mod structures;
 pub mod verify;
 pub mod transport;
 pub mod wire;

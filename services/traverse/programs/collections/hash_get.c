@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* chain_get.h for keys that are u64. */
+#include "chain_get.h"

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* chain_remove.h for keys of up to 128 bytes. */
+#define KEY_OF_BYTES
+#include "chain_remove.h"

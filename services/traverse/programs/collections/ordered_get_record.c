@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Finds a key and then its record; the record is at 392 of the scratchpad. */
+#include "ordered.h"
+
+long step(const void *node_, void *scratch, struct memlift_walk *walk)
+{
+    const struct node *node = node_;
+    struct state *state = scratch;
+    if (state->phase == CELL)
+        return enter(node_, state, walk);
+    if (state->phase == RECORD) {
+        take_record(node_, state);
+        return MEMLIFT_DONE;
+    }
+    uint64_t place = lower_bound(node, state->key);
+    if (node->level != 0)
+        return go_on(state, walk, node->places[place]);
+    if (place >= KEYS || place >= node->count || node->keys[place] != state->key)
+        return MEMLIFT_MISSING;
+    state->value = node->places[place];
+    state->phase = RECORD;
+    return go_on(state, walk, node->places[place]);
+}
