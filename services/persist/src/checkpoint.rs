@@ -89,7 +89,10 @@ impl Store {
         }
         let mut dirty = lock(&self.dirty);
         self.mark(writes, &mut dirty);
-        if durability == Durability::Sync || dirty.record_bytes(self.shadow.is_some()) > capacity / 4 {
+        let most = if durability == Durability::Buffered { self.options.buffered_bytes } else { u64::MAX };
+        if durability == Durability::Sync
+            || dirty.record_bytes(self.shadow.is_some()) > most.min(capacity / 4)
+        {
             return self.append_pages(&mut dirty).map(Committed::At);
         }
         Ok(Committed::Marked(dirty.marked))

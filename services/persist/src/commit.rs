@@ -310,7 +310,11 @@ impl Store {
     /// Waits for company if asked to, then makes a commit durable.
     pub fn await_durable(&self, committed: Committed, durability: Durability) -> Result<()> {
         let position = match (committed, durability) {
-            (Committed::Durable, _) | (Committed::Marked(_), Durability::Buffered) => return Ok(()),
+            (Committed::Durable, _) => return Ok(()),
+            (Committed::Marked(_), Durability::Buffered) => {
+                self.flusher.arm(self.options.buffered_wait);
+                return Ok(());
+            }
             (Committed::At(position), _) => position,
             (Committed::Marked(mark), _) => {
                 if !self.options.group_wait.is_zero() {
@@ -327,10 +331,11 @@ impl Store {
                 self.flush(position)
             }
             Durability::Buffered => {
-                let lane = &self.shared.lane;
-                if self.shared.unflushed.load(Ordering::Relaxed) > lane.capacity / 4 {
-                    self.flush(position)?;
+                let most = (self.shared.lane.capacity / 4).min(self.options.buffered_bytes);
+                if self.shared.unflushed.load(Ordering::Relaxed) > most {
+                    return self.flush(position);
                 }
+                self.flusher.arm(self.options.buffered_wait);
                 Ok(())
             }
         }

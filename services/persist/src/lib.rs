@@ -52,6 +52,7 @@ mod commit;
 pub mod convert;
 pub mod dump;
 mod error;
+mod flusher;
 mod fresh;
 mod heap;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::catalog::Catalog;
+use crate::check::types::Types;
 use crate::error::{Error, Result};
 use crate::heap::{FreeSlabs, is_system, walk};
 use crate::image::{Image, Kind};
@@ -315,6 +316,19 @@ impl Run {
     }
 }
 
+/// Refuses a directory whose entries have other sizes than the catalog: pointers would be followed into the wrong slots.
+fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
+    let (mut last, mut misfit) = (Entry::default(), None);
+    walk(image, 0, slabs, |slab, entry| {
+        // Slabs of one type lie in rows.
+        if entry != last && misfit.is_none() {
+            misfit = types.misfit(entry).map(|what| format!("slab {slab} has {what}"));
+            last = entry;
+        }
+    });
+    misfit.map_or(Ok(()), |what| Err(Error::corrupt(what)))
+}
+
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let State { header, positions, applier, recovered, shadow } =
@@ -332,6 +346,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let mut free_slabs = FreeSlabs::default();
     let slabs = header.heap_bytes / SLAB_BYTES;
     free_slabs.grow(slabs);
+    let catalog = Catalog::read(&medium)?;
     let mut odd = None;
     let mut run = Run::default();
     walk(&image, 0, slabs, |slab, entry| match entry.state {
@@ -353,7 +368,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     if let Some(slab) = odd.or_else(|| run.is_open().then_some(slabs)) {
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
-    let catalog = Catalog::read(&medium)?;
+    sizes_fit(&image, slabs, &Types::new(catalog.records()))?;
     let sequence = applier.applied;
     let sections = sections.into_iter().map(RwLock::new).collect();
     let options = options.clone();

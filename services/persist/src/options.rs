@@ -47,8 +47,9 @@ pub enum Durability {
     /// It is durable when the call returns, and shares its fence with others that commit at the same time; waits up to
     /// [`Options::group_wait`] for them.
     Group,
-    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`], `Sync` commit or flush,
-    /// and what is recovered is always a prefix.
+    /// The call returns at once; the transaction is durable after the next [`crate::Pool::sync`] or `Sync` commit, and without one
+    /// [`Options::buffered_wait`] later. What is recovered is always a prefix, which lacks no more than that, and no more than
+    /// [`Options::buffered_bytes`] of log.
     Buffered,
 }
 
@@ -86,6 +87,12 @@ pub struct Options {
     pub domain: Domain,
     /// How long a `Group` commit waits for company.
     pub group_wait: Duration,
+    /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread starts
+    /// with the first such transaction and sleeps while there is none. Zero: nobody does, until somebody asks.
+    pub buffered_wait: Duration,
+    /// Bytes of log that `Buffered` transactions may have in memory: whoever goes beyond makes them durable himself before his commit
+    /// returns. A quarter of a lane is the most.
+    pub buffered_bytes: u64,
     /// Touch every page of image and file when the pool is opened.
     pub prefault: bool,
     /// No writing.
@@ -114,6 +121,8 @@ impl Default for Options {
             mechanism: Mechanism::Redo,
             domain: Domain::Auto,
             group_wait: Duration::from_micros(50),
+            buffered_wait: Duration::from_millis(50),
+            buffered_bytes: 1 << 20,
             prefault: false,
             read_only: false,
             mirror_bytes: None,

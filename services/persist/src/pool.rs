@@ -5,6 +5,7 @@
 //! Not here transactions (`tx`), files (`open`)
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::catalog::TypeRecord;
 use crate::error::{Error, Result};
@@ -43,7 +44,7 @@ use crate::view::{View, locate, root_words};
 /// ```
 #[derive(Debug)]
 pub struct Pool {
-    store: Store,
+    store: Arc<Store>,
     recovered: Recovered,
 }
 
@@ -64,8 +65,7 @@ impl Pool {
     ///
     /// [`Error::InUse`], [`Error::NotAPool`], [`Error::Version`], [`Error::Feature`], [`Error::Corrupt`], [`Error::File`].
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Pool> {
-        let (store, recovered) = open::open(path.as_ref(), options)?;
-        Ok(Pool { store, recovered })
+        Ok(Pool::of_files(open::open(path.as_ref(), options)?))
     }
 
     /// Opens it, or creates it when there is no file.
@@ -200,6 +200,7 @@ impl Pool {
     }
 
     fn finish(&self) -> Result<()> {
+        self.store.flusher.stop();
         if self.store.options.read_only {
             return Ok(());
         }
@@ -218,8 +219,16 @@ impl Pool {
         &self.store
     }
 
+    /// A pool whose buffered transactions wait until somebody asks for them.
     pub(crate) fn from_parts((store, recovered): (Store, Recovered)) -> Pool {
-        Pool { store, recovered }
+        Pool { store: Arc::new(store), recovered }
+    }
+
+    /// A pool that makes them durable by itself.
+    pub(crate) fn of_files(parts: (Store, Recovered)) -> Pool {
+        let pool = Pool::from_parts(parts);
+        pool.store.flusher.bind(&pool.store);
+        pool
     }
 }
 

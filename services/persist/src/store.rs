@@ -14,6 +14,7 @@ use crate::catalog::Catalog;
 use crate::checkpoint::Dirty;
 use crate::commit::Shared;
 use crate::error::{Error, Result};
+use crate::flusher::Flusher;
 use crate::heap::FreeSlabs;
 use crate::image::Image;
 use crate::lane::Lane;
@@ -52,6 +53,8 @@ pub(crate) struct Store {
     pub applier: Mutex<Applier>,
     pub free_slabs: Mutex<FreeSlabs>,
     pub catalog: Mutex<Catalog>,
+    /// Makes buffered transactions durable in time.
+    pub flusher: Flusher,
     stopped: AtomicBool,
     reason: OnceLock<String>,
 }
@@ -115,6 +118,7 @@ impl Store {
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
             catalog: Mutex::new(catalog),
+            flusher: Flusher::default(),
             stopped: AtomicBool::new(false),
             reason: OnceLock::new(),
             header: Mutex::new(header),

@@ -347,3 +347,20 @@ proptest! {
         tools(&place.path);
     }
 }
+
+#[test]
+fn an_entry_with_another_size_than_its_type_is_refused_at_open() {
+    let [mut bytes, _] = sample_bytes(Mechanism::Redo);
+    let header = newest(&bytes);
+    let place = (5..header.heap_bytes >> 14)
+        .map(|slab| (header.heap_start + Entry::offset(slab)) as usize)
+        .find(|at| bytes[at + 6] == Entry::SLOTS && bytes[at + 8..at + 12] == 80u32.to_le_bytes())
+        .expect("a slab of nodes");
+    bytes[place + 8..place + 12].copy_from_slice(&96u32.to_le_bytes());
+    let target = self::place();
+    std::fs::write(&target.path, &bytes).expect("written");
+    let words = open(&target.path).expect_err("a size that is not the type's").to_string();
+    assert!(words.contains("slots of 96 bytes for Node, whose size is 72"), "{words}");
+    assert!(words.contains("memlift pool check"), "{words}");
+    assert!(check(&target.path).expect("checked").damage().count() > 0);
+}

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use crate::catalog::TypeRecord;
-use crate::layout::{SLAB_BYTES, STRIDE_MAX};
+use crate::layout::{Entry, SLAB_BYTES, STRIDE_MAX};
 
 /// How bytes are to be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,6 +117,21 @@ impl Types {
         } else {
             known.bytes.max(16).checked_next_multiple_of(16) == Some(stride)
         })
+    }
+
+    /// What does not fit between a directory entry and what the catalog says of its type; a type that it lacks fits.
+    pub fn misfit(&self, entry: Entry) -> Option<String> {
+        let fits = match entry.state {
+            Entry::SLOTS => self.stride_fits(entry.tag, entry.stride.into()),
+            Entry::RUN => self.run_fits(entry.tag, entry.stride, entry.run),
+            _ => None,
+        };
+        let known = self.get(entry.tag).filter(|_| fits == Some(false))?;
+        let has = match entry.state {
+            Entry::RUN => format!("{} slabs for elements of {} bytes", entry.run, entry.stride),
+            _ => format!("slots of {} bytes", entry.stride),
+        };
+        Some(format!("{has} for {}, whose size is {} in the list of types", known.name, known.bytes))
     }
 
     /// Whether a run of slabs can be the type's.
