@@ -16,6 +16,8 @@ pub mod ir;
 pub mod jit;
 pub mod map;
 pub mod lower;
+#[expect(unsafe_code, reason = "its words are atomics at addresses that were checked")]
+pub mod memory;
 pub mod program;
 #[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
 pub mod round;

@@ -15,7 +15,7 @@
 //! and could harm only the tenant that registered both, since programs belong to tenants.
 
 /// The first four bytes.
-pub const PACKET_MAGIC: [u8; 4] = *b"MLWK";
+pub const PACKET_MAGIC: [u8; 4] = *b"MLPK";
 /// Of the layout.
 pub const PACKET_VERSION: u8 = 1;
 /// Bytes before the body.

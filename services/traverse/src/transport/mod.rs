@@ -11,6 +11,11 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+#[expect(unsafe_code, reason = "a ring lies in memory that another process writes")]
+pub mod shm;
+#[expect(unsafe_code, reason = "recvmmsg and sendmmsg take arrays of pointers")]
+pub mod udp;
+
 /// The other end of a packet's way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Peer {

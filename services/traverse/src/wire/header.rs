@@ -64,7 +64,7 @@ pub enum PacketError {
         expected: usize,
     },
     /// Not a packet of this protocol.
-    #[error("not a packet of memlift walks: it does not start with MLWK")]
+    #[error("not a packet of memlift walks: it does not start with MLPK")]
     Magic,
     /// Of another version.
     #[error("a packet of version {0}, this side speaks version 1: update the older side")]

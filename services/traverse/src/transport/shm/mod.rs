@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Packets through rings in shared memory: for clients on the node's own machine.
+//!
+//! Flow     client: memfd, sealed ─▶ connects to the node's socket ─▶ [`Hello`] + memfd ─▶ node maps it ─▶ [`Welcome`]
+//!          ─▶ packets by the rings (`ring`); the socket carries nothing but wake-ups, and its hang-up
+//! Layout   Hello: magic u64 · version u32 · reserved u32 · bytes of a ring u64. Welcome: magic u64 · version u32 · refused u32
+//! Order    who sleeps says so in its park word first; whoever published then sends one byte. Nobody waits in a send
+//! Owner    the rings' memory is the client's, and counts as its own; a client that breaks a rule is cut off, others are not
+//!          touched. Only processes of the same user may connect
+//!
+//! Why the socket wakes and not a futex: it also tells that the other side is gone, and a node sleeps on many of them at once.
+
+mod ring;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_engine::region::{Access, Region, RegionOptions};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use super::{Peer, Transport, TransportError, udp::timespec};
+use crate::wire::PACKET_BYTES_MAX;
+use ring::Rings;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"MLWALKS1");
+const VERSION: u32 = 1;
+const HELLO_BYTES: usize = 24;
+const WELCOME_BYTES: usize = 16;
+/// Clients of one node's shard.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a client waits for its welcome.
+const WELCOME_TIME: Duration = Duration::from_secs(5);
+/// Calls of `receive` between two looks at the sockets while there is work.
+const LOOK_EVERY: u32 = 4096;
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    socket: OwnedFd,
+    rings: Rings,
+}
+
+impl Connection {
+    fn publish(&mut self) {
+        let Connection { socket, rings, .. } = self;
+        rings.publish(|| {
+            // A socket that is full holds wake-ups already; one that hung up is found at the next look.
+            let _ = rustix::net::send(&*socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        });
+    }
+}
+
+/// A node's side (many clients) or a client's (one node).
+#[derive(Debug)]
+pub struct Shm {
+    listener: Option<(OwnedFd, Option<PathBuf>)>,
+    /// Connections whose Hello has not come yet.
+    greeting: VecDeque<OwnedFd>,
+    connections: Vec<Connection>,
+    turn: usize,
+    next_number: u64,
+    until_look: u32,
+    packet: Vec<u8>,
+    waiter: Waiter,
+}
+
+fn address(name: &str) -> Result<(SocketAddrUnix, Option<PathBuf>), TransportError> {
+    let bad = || TransportError::Name(name.to_owned());
+    if name.contains('/') {
+        return Ok((SocketAddrUnix::new(name).map_err(|_| bad())?, Some(name.into())));
+    }
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(good) {
+        return Err(bad());
+    }
+    let uid = rustix::process::getuid().as_raw();
+    Ok((
+        SocketAddrUnix::new_abstract_name(format!("memlift/{uid}/walk/{name}").as_bytes())
+            .map_err(|_| bad())?,
+        None,
+    ))
+}
+
+fn socket(flags: SocketFlags) -> Result<OwnedFd, rustix::io::Errno> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
+}
+
+impl Shm {
+    fn new(listener: Option<(OwnedFd, Option<PathBuf>)>) -> Shm {
+        Shm {
+            listener,
+            greeting: VecDeque::new(),
+            connections: Vec::new(),
+            turn: 0,
+            next_number: 0,
+            until_look: 0,
+            packet: Vec::with_capacity(PACKET_BYTES_MAX + 8),
+            waiter: Waiter::new(WaitPolicy::AUTO),
+        }
+    }
+
+    /// A node's side, under a name (in the abstract namespace: of this user, gone with the process) or a path with a `/`.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError::Name`], or what the system says: the name may be taken.
+    pub fn listen(name: &str) -> Result<Shm, TransportError> {
+        let (address, path) = address(name)?;
+        let what = || format!("listen on shm:{name}");
+        let listener = socket(SocketFlags::NONBLOCK).map_err(TransportError::system(what()))?;
+        if let Err(error) = rustix::net::bind(&listener, &address) {
+            // A socket file that nobody listens on was left by a node that died.
+            let left = path.as_deref().filter(|_| error == rustix::io::Errno::ADDRINUSE).filter(|_| {
+                socket(SocketFlags::NONBLOCK).is_ok_and(|probe| {
+                    rustix::net::connect(&probe, &address) == Err(rustix::io::Errno::CONNREFUSED)
+                })
+            });
+            let Some(left) = left else { return Err(TransportError::system(what())(error)) };
+            std::fs::remove_file(left).map_err(TransportError::system(what()))?;
+            rustix::net::bind(&listener, &address).map_err(TransportError::system(what()))?;
+        }
+        rustix::net::listen(&listener, 128).map_err(TransportError::system(what()))?;
+        Ok(Shm::new(Some((listener, path))))
+    }
+
+    /// Another shard of the same node: clients go to whichever takes them first.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn another(&self) -> Result<Shm, TransportError> {
+        let (listener, _) = self.listener.as_ref().ok_or(TransportError::Gone)?;
+        let listener = listener.try_clone().map_err(TransportError::system("share a listening socket"))?;
+        Ok(Shm::new(Some((listener, None))))
+    }
+
+    /// A client's side; its only peer is `Peer::Ring(0)`.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there, or the node refuses.
+    pub fn connect(name: &str) -> Result<Shm, TransportError> {
+        Shm::connect_with(name, ring::RING_BYTES)
+    }
+
+    /// The same with rings of another size: a power of two from 64 KiB to 64 MiB.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shm::connect`].
+    pub fn connect_with(name: &str, ring_bytes: u64) -> Result<Shm, TransportError> {
+        if !ring::is_size(ring_bytes) {
+            return Err(TransportError::Broken("rings are a power of two from 64 KiB to 64 MiB"));
+        }
+        let (address, _) = address(name)?;
+        let what = || format!("connect to shm:{name} (is `memlift node` running there?)");
+        let socket = socket(SocketFlags::empty()).map_err(TransportError::system(what()))?;
+        rustix::net::connect(&socket, &address).map_err(TransportError::system(what()))?;
+        let region =
+            Region::memfd("memlift:walks", ring::whole_bytes(ring_bytes), &RegionOptions::default())?;
+        let rings = Rings::client(region, ring_bytes);
+        let mut hello = [0; HELLO_BYTES];
+        hello[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        hello[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        hello[16..].copy_from_slice(&ring_bytes.to_le_bytes());
+        rings.with_fd(|fd| send_with(&socket, &hello, fd)).map_err(TransportError::system(what()))?;
+        let mut descriptors = [PollFd::new(&socket, PollFlags::IN)];
+        if poll(&mut descriptors, Some(&timespec(WELCOME_TIME))).map_err(TransportError::system(what()))? == 0
+        {
+            return Err(TransportError::system(what())(io::Error::from(io::ErrorKind::TimedOut)));
+        }
+        let mut welcome = [0; WELCOME_BYTES];
+        let (got, _) = rustix::net::recv(&socket, &mut welcome, RecvFlags::DONTWAIT)
+            .map_err(TransportError::system(what()))?;
+        let good = [&MAGIC.to_le_bytes()[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
+        if got != WELCOME_BYTES || welcome[..] != good[..] {
+            return Err(TransportError::system(what())(io::Error::other(
+                "the node refused: too many clients, or another version",
+            )));
+        }
+        let mut shm = Shm::new(None);
+        shm.connections.push(Connection { number: 0, socket, rings });
+        Ok(shm)
+    }
+
+    /// How to wait; the default spins up to 100 µs, as long as that has paid.
+    #[must_use]
+    pub fn waiting(mut self, policy: WaitPolicy) -> Shm {
+        self.waiter = Waiter::new(policy);
+        self
+    }
+
+    /// Clients that are connected.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Takes new connections, greets those that have said hello, and forgets those that hung up.
+    fn look(&mut self) {
+        if let Some((listener, _)) = &self.listener {
+            while let Ok(socket) =
+                rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+            {
+                let own = rustix::process::getuid();
+                let same = rustix::net::sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid == own);
+                if same && self.connections.len() + self.greeting.len() < CONNECTIONS_MAX {
+                    self.greeting.push_back(socket);
+                }
+            }
+            for _ in 0..self.greeting.len() {
+                let Some(socket) = self.greeting.pop_front() else { break };
+                match greet(&socket) {
+                    Ok(Some(rings)) => {
+                        self.connections.push(Connection { number: self.next_number, socket, rings });
+                        self.next_number += 1;
+                    }
+                    Ok(None) => self.greeting.push_back(socket),
+                    Err(_) => {}
+                }
+            }
+        }
+        self.connections.retain(|connection| {
+            let mut bytes = [0; 64];
+            loop {
+                match rustix::net::recv(&connection.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => return false,
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return error == rustix::io::Errno::AGAIN,
+                }
+            }
+        });
+    }
+}
+
+/// Maps the memory of a client that has said hello. `None`: it has not yet.
+fn greet(socket: &OwnedFd) -> Result<Option<Rings>, TransportError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut hello = [0; HELLO_BYTES];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut hello)], &mut control, flags) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+        Err(error) => return Err(TransportError::system("a client's hello")(error)),
+        Ok(got) => got.bytes,
+    };
+    let mut descriptors = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        })
+        .flatten();
+    let (descriptor, more) = (descriptors.next(), descriptors.next());
+    let ring_bytes = u64::from_le_bytes(hello[16..].try_into().expect("eight bytes"));
+    let start = [&MAGIC.to_le_bytes()[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
+    if got != HELLO_BYTES || hello[..16] != start[..] || !ring::is_size(ring_bytes) || more.is_some() {
+        return Err(TransportError::Broken("its hello"));
+    }
+    let descriptor = descriptor.ok_or(TransportError::Broken("its hello"))?;
+    let region = Region::from_fd(descriptor, Access::ReadWrite, ring::whole_bytes(ring_bytes))?;
+    let rings = Rings::node(region, ring_bytes)?;
+    let welcome = start;
+    rustix::net::send(socket, &welcome, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        .map_err(TransportError::system("a welcome"))?;
+    Ok(Some(rings))
+}
+
+fn send_with(socket: &OwnedFd, bytes: &[u8], descriptor: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = [descriptor];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&rights)), "there is room for one");
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Sleeps on every socket.
+struct Sleep<'a> {
+    connections: &'a [Connection],
+    more: Vec<BorrowedFd<'a>>,
+}
+
+impl Parker for Sleep<'_> {
+    fn prepare(&self) {
+        self.connections.iter().for_each(|connection| connection.rings.own_park().prepare());
+    }
+
+    fn park(&self, until: Option<Instant>) -> io::Result<()> {
+        let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
+        let mut descriptors: Vec<PollFd<'_>> = sockets
+            .chain(self.more.iter().copied())
+            .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+            .collect();
+        match poll(&mut descriptors, left.as_ref()) {
+            // What woke us may be a hang-up, which no ring shows: the wait ends, and `look` finds out.
+            Ok(ready) if ready > 0 => Err(io::ErrorKind::Interrupted.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn finish(&self) {
+        self.connections.iter().for_each(|connection| connection.rings.own_park().finish());
+    }
+}
+
+impl Transport for Shm {
+    fn receive(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> Result<usize, TransportError> {
+        if self.until_look == 0 {
+            self.look();
+            self.until_look = LOOK_EVERY;
+        }
+        self.until_look -= 1;
+        if self.connections.is_empty() && self.listener.is_none() {
+            return Err(TransportError::Gone);
+        }
+        let mut taken = 0;
+        let count = self.connections.len();
+        let mut broken = None;
+        // Each in turn, and each time another one first: nobody starves.
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            let Connection { number, rings, .. } = &mut self.connections[index];
+            let share = ((most - taken) / (count - step)).max(1);
+            let before = taken;
+            while taken - before < share && taken < most {
+                match rings.pop(&mut self.packet) {
+                    Ok(true) => {
+                        take(Peer::Ring(*number), &self.packet);
+                        taken += 1;
+                    }
+                    Ok(false) => break,
+                    Err(_) => {
+                        broken = Some(index);
+                        break;
+                    }
+                }
+            }
+            if taken > before {
+                rings.release();
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        if let Some(index) = broken {
+            // Its socket closes: the other side sees that it was cut off.
+            self.connections.remove(index);
+        }
+        Ok(taken)
+    }
+
+    fn send(&mut self, to: Peer, packet: &[u8]) -> Result<bool, TransportError> {
+        let Peer::Ring(number) = to else { return Ok(false) };
+        if packet.is_empty() || packet.len() > PACKET_BYTES_MAX {
+            return Ok(false);
+        }
+        let Ok(index) = self.connections.binary_search_by_key(&number, |connection| connection.number) else {
+            return Ok(false);
+        };
+        match self.connections[index].rings.push(packet) {
+            Ok(taken) => Ok(taken),
+            Err(_) => {
+                self.connections.remove(index);
+                Ok(false)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), TransportError> {
+        self.connections.iter_mut().for_each(Connection::publish);
+        Ok(())
+    }
+
+    fn wait(&mut self, at_most: Duration) -> Result<(), TransportError> {
+        let Shm { connections, waiter, listener, greeting, .. } = self;
+        let more = listener
+            .iter()
+            .map(|(listener, _)| listener.as_fd())
+            .chain(greeting.iter().map(|socket| socket.as_fd()));
+        let sleep = Sleep { connections, more: more.collect() };
+        let ready = || sleep.connections.iter().any(|connection| connection.rings.ready());
+        match waiter.wait(&sleep, std::ptr::null(), ready, None, Some(Instant::now() + at_most)) {
+            Waited::Ready => return Ok(()),
+            Waited::Broken(error) if error.kind() != io::ErrorKind::Interrupted => {
+                return Err(TransportError::system("wait for clients")(error));
+            }
+            Waited::TimedOut | Waited::Broken(_) => {}
+        }
+        self.look();
+        Ok(())
+    }
+
+    fn packet_bytes(&self) -> usize {
+        PACKET_BYTES_MAX
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        if let Some((_, Some(path))) = &self.listener {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two rings of packets in memory that two processes write: one for requests, one for answers.
+//!
+//! Layout   0 magic u64 · 8 version u32 · 12 reserved u32 · 16 bytes of one ring u64 · 128 requests' tail u64 · 192 their head u64
+//!          256 answers' tail u64 · 320 their head u64 · 384 the node's park word u32 · 448 the client's u32
+//!          4096 ring of requests · ring of answers. A record: its bytes u64, then them, filled up to eight; it may wrap
+//! Order    tails and heads run freely, in words of eight bytes. Words are stored, then the tail (Release); the tail is loaded
+//!          (Acquire), then the words. The reader stores its head when it has copied
+//! Owner    one side writes a ring's tail, the other its head. Both keep their own in private and never read it back; what the
+//!          other one stores is believed only within bounds, and a record is copied out once before anybody looks at it
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memlift_engine::complete::ParkWord;
+use memlift_engine::region::Region;
+
+use crate::transport::TransportError;
+use crate::wire::PACKET_BYTES_MAX;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"MLWALKS1");
+const VERSION: u32 = 1;
+const CONTROL_BYTES: u64 = 4096;
+/// Bytes of each ring unless told otherwise.
+pub(super) const RING_BYTES: u64 = 1 << 20;
+/// What a node takes from a client: it is the client's memory, but the node's address space.
+const RING_BYTES_MAX: u64 = 64 << 20;
+
+const REQUESTS: (usize, usize) = (128, 192);
+const ANSWERS: (usize, usize) = (256, 320);
+const NODE_PARK: usize = 384;
+const CLIENT_PARK: usize = 448;
+const RECORD_WORDS_MAX: u64 = 1 + (PACKET_BYTES_MAX as u64).div_ceil(8);
+
+/// Bytes of the memory for rings of `ring_bytes`.
+pub(super) fn whole_bytes(ring_bytes: u64) -> u64 {
+    CONTROL_BYTES + 2 * ring_bytes
+}
+
+/// Whether rings may have this size.
+pub(super) fn is_size(ring_bytes: u64) -> bool {
+    ring_bytes.is_power_of_two() && (64 << 10..=RING_BYTES_MAX).contains(&ring_bytes)
+}
+
+/// One side of both rings.
+#[derive(Debug)]
+pub(super) struct Rings {
+    region: Region,
+    words: u64,
+    /// Byte offsets of: the tail that we write, the head that the other writes, and our ring's first word.
+    out: (usize, usize, usize),
+    tail: u64,
+    published: u64,
+    /// The other side's head when we last looked.
+    their_head: u64,
+    /// The same for the ring that we read.
+    into: (usize, usize, usize),
+    head: u64,
+    their_tail: u64,
+    own_park: usize,
+    their_park: usize,
+}
+
+impl Rings {
+    /// The client's side, in memory that is still empty.
+    pub(super) fn client(region: Region, ring_bytes: u64) -> Rings {
+        let rings = Rings::new(region, ring_bytes, true);
+        rings.at(0).store(MAGIC, Ordering::Relaxed);
+        rings.at(8).store(u64::from(VERSION), Ordering::Relaxed);
+        rings.at(16).store(ring_bytes, Ordering::Release);
+        rings
+    }
+
+    /// The node's side, in a client's memory.
+    pub(super) fn node(region: Region, ring_bytes: u64) -> Result<Rings, TransportError> {
+        let rings = Rings::new(region, ring_bytes, false);
+        let head = [rings.at(0), rings.at(8), rings.at(16)].map(|word| word.load(Ordering::Acquire));
+        if head != [MAGIC, u64::from(VERSION), ring_bytes] {
+            return Err(TransportError::Broken("its head"));
+        }
+        Ok(rings)
+    }
+
+    fn new(region: Region, ring_bytes: u64, client: bool) -> Rings {
+        assert!(is_size(ring_bytes) && region.bytes() == whole_bytes(ring_bytes) && region.writable());
+        let requests = (REQUESTS.0, REQUESTS.1, CONTROL_BYTES as usize);
+        let answers = (ANSWERS.0, ANSWERS.1, (CONTROL_BYTES + ring_bytes) as usize);
+        let (out, into) = if client { (requests, answers) } else { (answers, requests) };
+        let (own_park, their_park) = if client { (CLIENT_PARK, NODE_PARK) } else { (NODE_PARK, CLIENT_PARK) };
+        Rings {
+            region,
+            words: ring_bytes / 8,
+            out,
+            tail: 0,
+            published: 0,
+            their_head: 0,
+            into,
+            head: 0,
+            their_tail: 0,
+            own_park,
+            their_park,
+        }
+    }
+
+    /// The word at a byte offset that is a multiple of 8.
+    fn at(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset.is_multiple_of(8) && (offset as u64) < self.region.bytes());
+        // SAFETY: offsets are those of the layout, and ring words are reduced modulo the ring's size: inside of the region, whose
+        // size was checked and cannot change; mapped writable while `self` lives; aligned, as the mapping is. Any process may
+        // store there at any time, which atomics allow.
+        unsafe { AtomicU64::from_ptr(self.region.base().cast_mut().add(offset).cast()) }
+    }
+
+    fn park(&self, offset: usize) -> &ParkWord {
+        // SAFETY: as in `at`, for four bytes of the control page.
+        ParkWord::from_atomic(unsafe {
+            AtomicU32::from_ptr(self.region.base().cast_mut().add(offset).cast())
+        })
+    }
+
+    /// Says that this side is about to sleep, or does not any more.
+    pub(super) fn own_park(&self) -> &ParkWord {
+        self.park(self.own_park)
+    }
+
+    fn word(&self, ring: usize, index: u64) -> &AtomicU64 {
+        self.at(ring + ((index & (self.words - 1)) * 8) as usize)
+    }
+
+    /// Puts a packet into the ring; false: there is no room.
+    pub(super) fn push(&mut self, packet: &[u8]) -> Result<bool, TransportError> {
+        let record = 1 + packet.len().div_ceil(8) as u64;
+        debug_assert!(record <= RECORD_WORDS_MAX);
+        if self.tail - self.their_head + record > self.words {
+            let head = self.at(self.out.1).load(Ordering::Acquire);
+            if self.tail.wrapping_sub(head) > self.words || head < self.their_head {
+                return Err(TransportError::Broken("its head"));
+            }
+            self.their_head = head;
+            if self.tail - head + record > self.words {
+                return Ok(false);
+            }
+        }
+        self.word(self.out.2, self.tail).store(packet.len() as u64, Ordering::Relaxed);
+        let (whole, rest) = packet.as_chunks::<8>();
+        let mut index = self.tail + 1;
+        for word in whole {
+            self.word(self.out.2, index).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            index += 1;
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.word(self.out.2, index).store(u64::from_le_bytes(last), Ordering::Relaxed);
+        }
+        self.tail += record;
+        Ok(true)
+    }
+
+    /// Shows the other side what was pushed; `ring` is called if it sleeps.
+    pub(super) fn publish(&mut self, ring: impl FnOnce()) {
+        if self.published == self.tail {
+            return;
+        }
+        self.at(self.out.0).store(self.tail, Ordering::Release);
+        self.published = self.tail;
+        self.park(self.their_park).wake(ring);
+    }
+
+    /// Whether a packet is there.
+    pub(super) fn ready(&self) -> bool {
+        self.at(self.into.0).load(Ordering::Acquire) != self.head
+    }
+
+    /// Copies the next packet into `packet`; false: there is none.
+    pub(super) fn pop(&mut self, packet: &mut Vec<u8>) -> Result<bool, TransportError> {
+        if self.their_tail == self.head {
+            let tail = self.at(self.into.0).load(Ordering::Acquire);
+            if tail == self.head {
+                return Ok(false);
+            }
+            if tail.wrapping_sub(self.head) > self.words {
+                return Err(TransportError::Broken("its tail"));
+            }
+            self.their_tail = tail;
+        }
+        let bytes = self.word(self.into.2, self.head).load(Ordering::Relaxed);
+        let record = 1 + bytes.div_ceil(8);
+        if bytes == 0 || bytes > PACKET_BYTES_MAX as u64 || record > self.their_tail.wrapping_sub(self.head) {
+            return Err(TransportError::Broken("a record's length"));
+        }
+        packet.clear();
+        for index in 1..record {
+            let word = self.word(self.into.2, self.head.wrapping_add(index)).load(Ordering::Relaxed);
+            packet.extend_from_slice(&word.to_le_bytes());
+        }
+        packet.truncate(bytes as usize);
+        self.head = self.head.wrapping_add(record);
+        Ok(true)
+    }
+
+    /// Gives the room of what was popped back.
+    pub(super) fn release(&self) {
+        self.at(self.into.1).store(self.head, Ordering::Release);
+    }
+}
+
+impl Rings {
+    /// Lends the memory's descriptor, to send it to the node.
+    pub(super) fn with_fd<T>(&self, take: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> T) -> T {
+        take(self.region.as_fd().expect("a memfd has a descriptor"))
+    }
+}
