@@ -267,3 +267,42 @@ impl Map {
         map.checked()
     }
 }
+
+/// What somebody asks of whoever keeps the map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// [`Map::plan`].
+    Plan {
+        /// First address.
+        base: u64,
+        /// How many.
+        bytes: u64,
+        /// To which node, by name.
+        to: String,
+    },
+    /// [`Map::commit`].
+    Commit(u64),
+    /// [`Map::cancel`].
+    Cancel(u64),
+    /// [`Map::forget`].
+    Forget(String),
+    /// [`Map::down`], said by the node itself: which, and which start of it.
+    Leave(NodeId, u64),
+}
+
+impl Order {
+    /// The map after it, and the id of the migration that was planned.
+    ///
+    /// # Errors
+    ///
+    /// Those of the function that it names
+    pub fn carry_out(&self, map: &Map) -> Result<(Map, u64), MapError> {
+        match self {
+            Order::Plan { base, bytes, to } => map.plan(*base, *bytes, to),
+            Order::Commit(id) => Ok((map.commit(*id)?, *id)),
+            Order::Cancel(id) => Ok((map.cancel(*id)?, *id)),
+            Order::Forget(name) => Ok((map.forget(name)?, 0)),
+            Order::Leave(id, incarnation) => Ok((map.down(*id, *incarnation)?, 0)),
+        }
+    }
+}

@@ -280,7 +280,7 @@ impl<'b> Reader<'b> {
         if pages > ADDRESS_END / PAGE_BYTES { Err(self.fault("an address")) } else { Ok(pages * PAGE_BYTES) }
     }
 
-    fn id(&mut self, after: u64) -> Result<NodeId, MapError> {
+    pub(super) fn id(&mut self, after: u64) -> Result<NodeId, MapError> {
         let id = self.number()?.checked_add(after).and_then(|id| u16::try_from(id).ok());
         id.map(NodeId).ok_or_else(|| self.fault("a node's number"))
     }

@@ -13,18 +13,29 @@
 
 mod bytes;
 mod change;
+pub mod coordinator;
 mod diff;
 mod encode;
 mod error;
 pub mod file;
+pub mod frame;
+mod member;
+pub mod message;
 mod node;
 mod range;
+mod remote;
 mod shared;
+mod source;
 
-pub use change::Join;
+pub use change::{Join, Order};
+pub use coordinator::Coordinator;
 pub use diff::{Change, Diff, NodeChange, Piece};
 pub use encode::{ENTRY_BYTES_MAX, Entry, MAP_BYTES_MAX};
 pub use error::MapError;
+pub use frame::Secret;
+pub use member::Member;
 pub use node::{Address, Node, NodeId, State};
 pub use range::{ADDRESS_END, Cursor, Map, Move, PAGE_BYTES, Permissions, Place, Range};
+pub use remote::{Peer, Remote};
 pub use shared::{Access, Dirty, Hold, Route, Rule, Shared, View};
+pub use source::{Authority, Source};

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Frames on a stream, each with a MAC: nobody else can say anything on a connection, nor repeat what was said.
+//!
+//! Layout   greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes
+//!          frame: 0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
+//! Order    frames count from 0 in each direction, so one that is repeated, left out or from another connection has a wrong MAC
+//! Owner    the key of a connection comes from the secret and both nonces. Without a secret the MAC only finds damage; then the
+//!          server listens on loopback or a Unix socket
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use super::MapError;
+use super::encode::MAP_BYTES_MAX;
+
+/// Most bytes of a request.
+pub const REQUEST_BYTES_MAX: usize = 4 << 10;
+const ANSWER_BYTES_MAX: usize = MAP_BYTES_MAX + 64;
+const MAC_BYTES: usize = 32;
+const GREETING_BYTES: usize = 24;
+
+/// What a coordinator and those who ask it both know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Secret {
+    /// From its bytes.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// From a file of 64 hexadecimal digits that nobody else may read.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::File`], [`MapError::Refused`]
+    pub fn read(path: &Path) -> Result<Secret, MapError> {
+        use std::os::unix::fs::MetadataExt;
+        let file = |source| MapError::File { action: "reading the key file", path: path.to_owned(), source };
+        if std::fs::metadata(path).map_err(file)?.mode() & 0o077 != 0 {
+            return Err(MapError::refused(format!("others may read {0}: chmod 600 {0}", path.display())));
+        }
+        let text = std::fs::read_to_string(path).map_err(file)?;
+        let hash = blake3::Hash::from_hex(text.trim()).map_err(|_| {
+            let path = path.display();
+            MapError::refused(format!("{path} holds no key: 64 hexadecimal digits (openssl rand -hex 32)"))
+        })?;
+        Ok(Secret(*hash.as_bytes()))
+    }
+}
+
+/// Which side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// It answers.
+    Server,
+    /// It asks.
+    Client,
+}
+
+/// A connection after the greeting.
+pub struct Frames<S> {
+    stream: S,
+    key: [u8; 32],
+    side: Side,
+    sent: u64,
+    received: u64,
+}
+
+impl<S> fmt::Debug for Frames<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames")
+            .field("sent", &self.sent)
+            .field("received", &self.received)
+            .finish_non_exhaustive()
+    }
+}
+
+fn broken(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Sixteen bytes that nobody can foresee.
+pub(super) fn nonce() -> io::Result<[u8; 16]> {
+    let mut nonce = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
+    Ok(nonce)
+}
+
+fn greeting(secret: Option<&Secret>, nonce: [u8; 16]) -> [u8; GREETING_BYTES] {
+    let mut bytes = [0; GREETING_BYTES];
+    bytes[..4].copy_from_slice(b"MLCO");
+    bytes[4] = 1;
+    bytes[6] = secret.is_some().into();
+    bytes[8..].copy_from_slice(&nonce);
+    bytes
+}
+
+impl<S: Read + Write> Frames<S> {
+    /// Greets; whoever does not answer, or is something else, is an error.
+    ///
+    /// # Errors
+    ///
+    /// Of the stream, or `InvalidData` with what to do
+    pub fn greet(mut stream: S, secret: Option<&Secret>, side: Side) -> io::Result<Frames<S>> {
+        let ours = greeting(secret, nonce()?);
+        stream.write_all(&ours)?;
+        let mut theirs = [0; GREETING_BYTES];
+        stream.read_exact(&mut theirs)?;
+        if theirs[..6] != ours[..6] {
+            return Err(broken("what speaks there is no memlift coordinator, or one of another version"));
+        }
+        if theirs[6..8] != ours[6..8] {
+            return Err(broken("one side uses a key and the other does not: give both the same key file"));
+        }
+        let (server, client) = if side == Side::Server { (&ours, &theirs) } else { (&theirs, &ours) };
+        let secret = secret.map_or([0; 32], |secret| secret.0);
+        let material = [&secret[..], &server[8..], &client[8..]].concat();
+        let key = blake3::derive_key("memlift map coordinator frames, version 1", &material);
+        Ok(Frames { stream, key, side, sent: 0, received: 0 })
+    }
+
+    fn mac(&self, from: Side, number: u64, payload: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&[from as u8]).update(&number.to_le_bytes()).update(payload);
+        hasher.finalize()
+    }
+
+    /// Sends one frame.
+    ///
+    /// # Errors
+    ///
+    /// Of the stream
+    pub fn send(&mut self, payload: &[u8]) -> io::Result<()> {
+        let mac = self.mac(self.side, self.sent, payload);
+        self.sent += 1;
+        let mut frame = Vec::with_capacity(4 + payload.len() + MAC_BYTES);
+        frame.extend((payload.len() as u32).to_le_bytes());
+        frame.extend(payload);
+        frame.extend(mac.as_bytes());
+        self.stream.write_all(&frame)?;
+        self.stream.flush()
+    }
+
+    /// The next frame.
+    ///
+    /// # Errors
+    ///
+    /// Of the stream (`UnexpectedEof`: the other side is gone), or `InvalidData`
+    pub fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let mut count = [0; 4];
+        self.stream.read_exact(&mut count)?;
+        let count = u32::from_le_bytes(count) as usize;
+        if count > if self.side == Side::Server { REQUEST_BYTES_MAX } else { ANSWER_BYTES_MAX } {
+            return Err(broken("a frame is longer than any message"));
+        }
+        // Memory for the bytes that came, not for those announced.
+        let mut payload = Vec::new();
+        (&mut self.stream).take(count as u64).read_to_end(&mut payload)?;
+        if payload.len() != count {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut mac = [0; MAC_BYTES];
+        self.stream.read_exact(&mut mac)?;
+        let from = if self.side == Side::Server { Side::Client } else { Side::Server };
+        // Hashes are compared in constant time.
+        if self.mac(from, self.received, &payload) != blake3::Hash::from_bytes(mac) {
+            return Err(broken("a frame is not authenticated with this key: compare both sides' key files"));
+        }
+        self.received += 1;
+        Ok(payload)
+    }
+
+    /// The stream below.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process of the cluster: joins, keeps its lease, and has the newest map.
+//!
+//! Flow     [`Member::join`] (a node) or [`Member::watch`] (a client) ─▶ [`Shared`], kept new by a thread that waits for maps, and
+//!          for a node by another one that renews
+//! Order    a lease is renewed three times in its time. Lost, the node joins again as the same start of itself: its data is still
+//!          there, and so are its ranges. While nobody answers, the map stays as it is and the attempts go on, at most two seconds
+//!          apart
+//! Owner    the threads end when the member is dropped; a node then gives its lease back
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::MapError;
+use super::change::{Join, Order};
+use super::node::NodeId;
+use super::range::Map;
+use super::shared::Shared;
+use super::source::{Authority, Source};
+
+/// A process of the cluster.
+#[derive(Debug)]
+pub struct Member {
+    shared: Arc<Shared>,
+    node: Option<(NodeId, u64)>,
+    source: Source,
+    life: Arc<Life>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Life {
+    stop: AtomicBool,
+    /// What went wrong last, until something went right: of the thread that waits, and of the one that renews.
+    trouble: [Mutex<Option<String>>; 2],
+}
+
+impl Life {
+    fn note(&self, thread: usize, trouble: Option<String>) {
+        *self.trouble[thread].lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Sleeps, but not on after the end. Gives whether to go on.
+    fn sleep(&self, mut left: Duration) -> bool {
+        while !self.stop.load(Ordering::SeqCst) && !left.is_zero() {
+            let step = left.min(Duration::from_millis(20));
+            std::thread::sleep(step);
+            left -= step;
+        }
+        !self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl Member {
+    /// Joins as a node.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`], [`MapError::Unreachable`]: nothing was started
+    pub fn join(source: Source, join: Join) -> Result<Member, MapError> {
+        let mut authority = source.connect()?;
+        let (map, id, lease) = authority.join(&join)?;
+        let mut member = Member::start(source, map, Some((id, join.incarnation)))?;
+        let (shared, life) = (member.shared.clone(), member.life.clone());
+        if lease != Duration::MAX {
+            let keep = Keep { authority, join, id, lease, shared, life };
+            member.threads.push(std::thread::spawn(move || keep.run()));
+        }
+        Ok(member)
+    }
+
+    /// Watches as a client.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Unreachable`], or what is wrong with the map
+    pub fn watch(source: Source) -> Result<Member, MapError> {
+        let map = source.connect()?.read()?;
+        Member::start(source, map, None)
+    }
+
+    fn start(source: Source, map: Map, node: Option<(NodeId, u64)>) -> Result<Member, MapError> {
+        let mut authority = source.connect()?;
+        let (shared, life) = (Shared::new(map, node.map(|(id, _)| id)), Arc::new(Life::default()));
+        let (told, alive) = (shared.clone(), life.clone());
+        let thread = std::thread::spawn(move || follow(&mut *authority, &told, &alive));
+        Ok(Member { shared, node, source, life, threads: vec![thread] })
+    }
+
+    /// The current map.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Which node this is.
+    #[must_use]
+    pub fn id(&self) -> Option<NodeId> {
+        self.node.map(|(id, _)| id)
+    }
+
+    /// What is wrong with the source of the map just now, for people to read.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let read = |one: &Mutex<Option<String>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.life.trouble.iter().find_map(read)
+    }
+
+    /// Changes the map, and takes the new one.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`]; [`MapError::Unreachable`]: it may have happened or not
+    pub fn order(&self, order: &Order) -> Result<u64, MapError> {
+        let (map, number) = self.source.connect()?.order(order)?;
+        self.shared.publish(map);
+        Ok(number)
+    }
+
+    /// Reads the newest map now.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Unreachable`]
+    pub fn refresh(&self) -> Result<Arc<Map>, MapError> {
+        self.shared.publish(self.source.connect()?.read()?);
+        Ok(self.shared.map())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.life.stop.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for maps for as long as the process is there.
+fn follow(authority: &mut dyn Authority, shared: &Shared, life: &Life) {
+    let mut pause = Duration::from_millis(50);
+    while !life.stop.load(Ordering::SeqCst) {
+        let (epoch, claimed) = (shared.map().epoch(), shared.wanted());
+        match authority.wait(epoch, Duration::from_millis(250)) {
+            Ok(map) => {
+                let newest = map.is_none();
+                if let Some(map) = map {
+                    shared.publish(map);
+                }
+                // There is nothing newer, so the claim was wrong: a forged or misled packet costs one reading, not more.
+                if let Some(claimed) = claimed.filter(|_| newest) {
+                    shared.settle_wanted(claimed);
+                }
+                life.note(0, None);
+                pause = Duration::from_millis(50);
+            }
+            Err(error) => {
+                life.note(0, Some(error.to_string()));
+                if !life.sleep(pause) {
+                    return;
+                }
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+        }
+    }
+}
+
+/// Keeps a node's lease.
+struct Keep {
+    authority: Box<dyn Authority>,
+    join: Join,
+    id: NodeId,
+    lease: Duration,
+    shared: Arc<Shared>,
+    life: Arc<Life>,
+}
+
+impl Keep {
+    fn run(mut self) {
+        let mut pause = self.lease / 3;
+        while self.life.sleep(pause) {
+            pause = match self.once() {
+                Ok(()) => {
+                    self.life.note(1, None);
+                    self.lease / 3
+                }
+                Err(error) => {
+                    self.life.note(1, Some(error.to_string()));
+                    (self.lease / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
+                }
+            };
+        }
+        // A node that ends in order is down at once, not when its lease has run out. If nobody hears it, the lease says so.
+        let _ = self.authority.order(&Order::Leave(self.id, self.join.incarnation));
+    }
+
+    fn once(&mut self) -> Result<(), MapError> {
+        match self.authority.renew(self.id, self.join.incarnation) {
+            Err(MapError::LeaseLost { .. }) => {}
+            other => return other,
+        }
+        // The data is that of this start, whatever it was when it first joined.
+        let newest = self.authority.read()?;
+        if newest.node(self.id).is_none() {
+            return Err(self.forgotten());
+        }
+        let join = Join { recovered: true, epoch: self.shared.map().epoch(), ..self.join.clone() };
+        let (map, id, _) = self.authority.join(&join)?;
+        if id != self.id {
+            return Err(self.forgotten());
+        }
+        self.shared.publish(map);
+        Ok(())
+    }
+
+    fn forgotten(&self) -> MapError {
+        let name = &self.join.name;
+        MapError::refused(format!(
+            "node {name} was forgotten while it was away, and its data with it: start it again"
+        ))
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a map comes from, as it is written on a command line, and what each of those can do.
+//!
+//! Flow     text ─[`Source::parse`]─▶ [`Source`] ─[`Source::connect`]─▶ an [`Authority`] ─▶ `member` keeps a process up to date
+//! Order    [`Authority::wait`] never gives an older map than one before it gave
+//! Not here the file, the coordinator, etcd: a file each
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::MapError;
+use super::change::{Join, Order};
+use super::file::Watched;
+use super::frame::Secret;
+use super::node::NodeId;
+use super::range::Map;
+use super::remote::{Peer, Remote};
+
+/// Where a map comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `file:PATH`, or a path.
+    File(PathBuf),
+    /// `coordinator:HOST:PORT` or `coordinator:unix:PATH`.
+    Coordinator(Peer, Option<Secret>),
+    /// `etcd:http://HOST:PORT[,http://HOST:PORT…][/PREFIX]`.
+    Etcd(Vec<String>, String),
+}
+
+/// What keeps a map and gives it to others.
+pub trait Authority: Send {
+    /// The newest map.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Unreachable`], or what is wrong with the map
+    fn read(&mut self) -> Result<Map, MapError>;
+
+    /// Waits for a map that is newer than `epoch`; `None` when there was none after `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Authority::read`]
+    fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError>;
+
+    /// A node comes. Gives the map, its number, and how long its lease lasts.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`], [`MapError::Unreachable`]
+    fn join(&mut self, join: &Join) -> Result<(Map, NodeId, Duration), MapError>;
+
+    /// The node is still there.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::LeaseLost`]: join again. [`MapError::Unreachable`]: try again
+    fn renew(&mut self, node: NodeId, incarnation: u64) -> Result<(), MapError>;
+
+    /// Changes the map. Gives the new one, and the id of a planned migration.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`], [`MapError::Unreachable`] (then it may have happened: read the map)
+    fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError>;
+}
+
+impl Source {
+    /// Reads what a command line says.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Source`] says what can be written
+    pub fn parse(text: &str) -> Result<Source, MapError> {
+        let fault = |what| MapError::Source { text: text.to_owned(), what };
+        if let Some(rest) = text.strip_prefix("coordinator:") {
+            let peer =
+                Peer::parse(rest).ok_or_else(|| fault("after coordinator: comes HOST:PORT or unix:PATH"))?;
+            return Ok(Source::Coordinator(peer, None));
+        }
+        if let Some(rest) = text.strip_prefix("etcd:") {
+            return Source::etcd(rest)
+                .ok_or_else(|| fault("after etcd: comes http://HOST:PORT, more of them after commas, and /PREFIX (no https: put a proxy or a tunnel before it)"));
+        }
+        let path = text.strip_prefix("file:").unwrap_or(text);
+        if path.is_empty() || (path == text && path.contains("://")) {
+            return Err(fault(
+                "write file:PATH, coordinator:HOST:PORT, coordinator:unix:PATH or etcd:http://HOST:PORT",
+            ));
+        }
+        Ok(Source::File(PathBuf::from(path)))
+    }
+
+    /// The same coordinator, spoken to with a key.
+    #[must_use]
+    pub fn with_secret(self, secret: Secret) -> Source {
+        match self {
+            Source::Coordinator(peer, _) => Source::Coordinator(peer, Some(secret)),
+            other => other,
+        }
+    }
+
+    fn etcd(text: &str) -> Option<Source> {
+        let (mut hosts, mut prefix) = (Vec::new(), String::from("memlift"));
+        let parts: Vec<&str> = text.split(',').collect();
+        for (index, part) in parts.iter().enumerate() {
+            let rest = part.strip_prefix("http://")?;
+            let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+            let (name, port) = host.rsplit_once(':')?;
+            if name.is_empty() || port.parse::<u16>().ok().filter(|port| *port != 0).is_none() {
+                return None;
+            }
+            let path = path.trim_end_matches('/');
+            if !path.is_empty() {
+                let good = path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
+                if index + 1 != parts.len() || !good {
+                    return None;
+                }
+                path.clone_into(&mut prefix);
+            }
+            hosts.push(host.to_owned());
+        }
+        Some(Source::Etcd(hosts, prefix))
+    }
+
+    /// Opens it. A coordinator or etcd is spoken to only when something is asked of it.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Refused`] when this build cannot
+    pub fn connect(&self) -> Result<Box<dyn Authority>, MapError> {
+        match self {
+            Source::File(path) => Ok(Box::new(Static { file: Watched::new(path.clone()), map: None })),
+            Source::Coordinator(peer, secret) => Ok(Box::new(Remote::new(peer.clone(), secret.clone()))),
+            #[cfg(feature = "etcd")]
+            Source::Etcd(hosts, prefix) => Ok(Box::new(super::etcd::Etcd::new(hosts.clone(), prefix))),
+            #[cfg(not(feature = "etcd"))]
+            Source::Etcd(..) => Err(MapError::refused(
+                "this memlift was built without etcd: build it with `--features etcd`, or use a coordinator",
+            )),
+        }
+    }
+}
+
+/// A file as an authority.
+#[derive(Debug)]
+struct Static {
+    file: Watched,
+    map: Option<Map>,
+}
+
+impl Static {
+    fn newest(&mut self) -> Result<&Map, MapError> {
+        match (self.file.read()?, &mut self.map) {
+            (Some(map), known) if known.as_ref().is_none_or(|known| map.epoch() > known.epoch()) => {
+                *known = Some(map)
+            }
+            (Some(map), Some(known)) if map.epoch() == known.epoch() && map != *known => {
+                return Err(MapError::refused(format!(
+                    "the map file changed and its epoch is still {}: raise it",
+                    known.epoch()
+                )));
+            }
+            _ => {}
+        }
+        self.map
+            .as_ref()
+            .ok_or_else(|| MapError::refused("the map file could not be read when it was last looked at"))
+    }
+}
+
+impl Authority for Static {
+    fn read(&mut self) -> Result<Map, MapError> {
+        self.newest().cloned()
+    }
+
+    fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError> {
+        let until = std::time::Instant::now() + timeout;
+        loop {
+            let map = self.newest()?;
+            if map.epoch() > epoch {
+                return Ok(Some(map.clone()));
+            }
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(left.min(Duration::from_millis(200)));
+        }
+    }
+
+    fn join(&mut self, join: &Join) -> Result<(Map, NodeId, Duration), MapError> {
+        let map = self.read()?;
+        let node = map.node_named(&join.name).ok_or_else(|| {
+            MapError::refused(format!(
+                "the map file has no [[node]] called {}: enter it, and its [[range]]",
+                join.name
+            ))
+        })?;
+        let id = node.id;
+        let needs: u64 =
+            map.ranges().iter().filter(|range| range.owner == Some(id)).map(|range| range.bytes).sum();
+        if needs > join.bytes {
+            return Err(MapError::refused(format!(
+                "the map file gives node {} {needs} bytes, it has {}: give it more memory (--memory), or fewer addresses",
+                join.name, join.bytes
+            )));
+        }
+        Ok((map, id, Duration::MAX))
+    }
+
+    fn renew(&mut self, _: NodeId, _: u64) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn order(&mut self, _: &Order) -> Result<(Map, u64), MapError> {
+        Err(MapError::refused(
+            "a map file is changed by hand: to move ranges while they are used, run `memlift map serve` or etcd",
+        ))
+    }
+}
