@@ -3,12 +3,13 @@
 //!
 //! Flow     definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
 //!          with the same draws ─▶ rows
-//! Rivals   libpmemobj and its example maps, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages · SQLite, redb and LMDB
-//!          on a file system · limits: a loaded fence, a sync
+//! Rivals   libpmemobj, its example maps and whole programs on it, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages,
+//!          alone and under the same programs · SQLite, redb and LMDB on a file system · limits: a loaded fence, a sync
 //! Check    both sides sum up what they left or read after every run, outside its window; the sums must be equal
 //! Missing  a rival that can be neither fetched nor built makes its rows `missing`; they say what to install
 //! Not here how a rival works (bench/engines/persist/)
 
+mod apps;
 mod disk;
 mod draw;
 mod engines;
@@ -28,6 +29,9 @@ mod steps;
 
 use std::process::Command;
 
+use memlift_persist::Mechanism;
+
+use self::apps::App;
 pub(crate) use self::disk::Folder;
 use self::disk::Shared;
 use self::pages::Shape;
@@ -38,7 +42,7 @@ use crate::definition::Definition;
 use crate::row::Sink;
 use crate::{BenchError, Options, Row};
 
-/// Room that the pools of one row need in /dev/shm.
+/// Room that one pool of a row needs in /dev/shm.
 const SHARED_BYTES: u64 = 512 << 20;
 
 /// What a name asks for.
@@ -58,6 +62,10 @@ enum Kind {
     Open { bytes: u64 },
     /// Opening one whose process was killed; no rival.
     Recover,
+    /// A whole program.
+    App { app: App, mechanism: Mechanism, threads: u64 },
+    /// A pool over two files.
+    Devices,
 }
 
 impl Kind {
@@ -81,6 +89,12 @@ impl Kind {
             ["fences", "group"] => Kind::Fences { of: "group" },
             ["open", "10GB"] => Kind::Open { bytes: 10 << 30 },
             ["recover", "per_GB_log"] => Kind::Recover,
+            ["app", app, mechanism, threads] => Kind::App {
+                app: App::parse(app)?,
+                mechanism: Mechanism::ALL.into_iter().find(|one| one.name() == mechanism)?,
+                threads: number(threads).filter(|threads| *threads <= apps::THREADS_MAX)?,
+            },
+            ["devices", "2", "delayed"] => Kind::Devices,
             _ => return None,
         })
     }
@@ -103,6 +117,11 @@ impl Kind {
             Kind::Store { .. } => plan(50_000, 1000),
             Kind::Fences { .. } => plan(4096, 64),
             Kind::Open { .. } | Kind::Recover => plan(1, 1),
+            // Several threads cannot be stepped through.
+            Kind::App { app, threads, .. } => {
+                Plan { steps: threads == 1, ..plan(app.count(), app.count() / 16) }
+            }
+            Kind::Devices => plan(200, 20),
         }
     }
 }
@@ -147,9 +166,8 @@ impl Place {
 
 /// Starts the rival of a row. The second value is false where it is a limit, which does not do the work.
 fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), Stop> {
-    let pmdk = |arguments: [&str; 2], place: &mut Place| -> Result<Party, Stop> {
-        let program = engines::pmdk().map_err(Stop::Missing)?;
-        let mut command = Command::new(program);
+    let libpmemobj = |program: &str, arguments: &[&str], place: &mut Place| -> Result<Party, Stop> {
+        let mut command = Command::new(engines::pmdk().map_err(Stop::Missing)?.with_file_name(program));
         command.arg(place.shared()?).args(arguments).env("PMEM_IS_PMEM_FORCE", "1");
         // Whatever else the user's environment tells libpmem about flushing would not be its best mode.
         for name in ["PMEM_NO_FLUSH", "PMEM_NO_CLWB", "PMEM_NO_MOVNT", "PMEM_NO_GENERIC_MEMCPY"] {
@@ -166,8 +184,25 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), S
         Ok(Party::start("the rival store", &mut command)?)
     };
     let party = match (kind, rival) {
-        (Kind::Records { ranges, .. }, "libpmemobj") => pmdk(["tx", &ranges.to_string()], place)?,
-        (Kind::Map { kind, .. }, "libpmemobj") => pmdk(["map", kind], place)?,
+        (Kind::Records { ranges, .. }, "libpmemobj") => {
+            libpmemobj("pmdk", &["tx", &ranges.to_string()], place)?
+        }
+        (Kind::Map { kind, .. }, "libpmemobj") => libpmemobj("pmdk", &["map", kind], place)?,
+        (Kind::App { app, threads, .. }, "libpmemobj") => {
+            libpmemobj("apps", &["libpmemobj", app.name(), &threads.to_string()], place)?
+        }
+        (
+            Kind::App { app, mechanism: mechanism @ (Mechanism::Checkpoint | Mechanism::Shadow), threads },
+            "page_copies",
+        ) => {
+            let mut command = Command::new(engines::pages().map_err(Stop::Missing)?);
+            command.arg(place.shared()?).args([mechanism.name(), app.name(), &threads.to_string()]);
+            Party::start("copies of pages", &mut command)?
+        }
+        (Kind::Devices, "software_sync") => {
+            let mut command = serve::party(&["devices", rival], &place.folder("theirs")?)?;
+            Party::start("memlift, every file synced", &mut command)?
+        }
         (Kind::Pages(shape), "memcpy_clwb" | "nt_copy") => {
             let mut command = serve::party(&["page", rival, shape.name()], place.shared()?)?;
             Party::start("a copy of whole pages", &mut command)?
@@ -212,15 +247,26 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
             let bytes: u64 = if quick { 8 << 20 } else { 200 << 20 };
             serve::party(&["recovering", &bytes.to_string()], &place.folder("ours")?)?
         }
+        Kind::App { app, mechanism, threads } => {
+            serve::party(&["app", app.name(), mechanism.name(), &threads.to_string()], place.shared()?)?
+        }
+        Kind::Devices => serve::party(&["devices", "delayed"], &place.folder("ours")?)?,
     };
     Ok(Party::start("memlift", &mut command)?)
 }
 
 /// What makes a row's comparison fair or unfair, whoever the rival is.
-fn qualifies(place: &Place) -> String {
-    match &place.folder {
+fn qualifies(kind: Kind, place: &Place) -> String {
+    let durable = match &place.folder {
         Some(folder) => format!("durable on {}", folder.file_system),
         None => "pools in /dev/shm: durable against the death of the process".to_owned(),
+    };
+    match kind {
+        Kind::App { app, threads, .. } => {
+            format!("{}; {threads} threads on both sides; {durable}", app.scale())
+        }
+        Kind::Devices => format!("both files on one disk; {durable}"),
+        _ => durable,
     }
 }
 
@@ -234,12 +280,12 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         let ours = ours(kind, &mut place, quick)?;
         let plan = kind.plan();
         let count = if quick { plan.count_quick } else { plan.count };
-        return Ok(rows::alone(definition, ours, count, &qualifies(&place), quick)?);
+        return Ok(rows::alone(definition, ours, count, &qualifies(kind, &place), quick)?);
     }
     let (theirs, compares) = theirs(kind, &definition.rival, &mut place)?;
     let ours = ours(kind, &mut place, quick)?;
     let plan = Plan { compares, ..kind.plan() };
-    let qualifies = qualifies(&place);
+    let qualifies = qualifies(kind, &place);
     Ok(rows::row(definition, Sides { ours, theirs }, plan, &qualifies, quick)?)
 }
 
@@ -274,6 +320,8 @@ mod tests {
         }
         assert_eq!(Kind::parse("tx/64x0"), None);
         assert_eq!(Kind::parse("map/trie/10"), None);
+        assert_eq!(Kind::parse("app/tpcc/redo/17"), None);
+        assert_eq!(Kind::parse("app/tpcb/redo/1"), None);
         assert_eq!(Kind::parse("log/64x4"), Some(Kind::Records { ranges: 4, per_range: true }));
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rivals' programs: sources that are embedded here, built on demand in the user's cache folder.
 //!
-//! Flow     `engines/persist/` unpacked ─▶ [`pmdk`]: its script fetches Debian's libpmemobj and compiles the program on it ·
-//!          [`stores`]: cargo builds SQLite, redb and LMDB, a workspace of their own with a lock file of its own
+//! Flow     `engines/persist/` unpacked ─▶ [`pmdk`]: its script fetches Debian's libpmemobj and compiles the programs on it ·
+//!          [`pages`]: the same applications on copies of pages, which need a compiler only · [`stores`]: cargo builds SQLite, redb and LMDB, a workspace of their own with a lock file of its own
 //! Place    $XDG_CACHE_HOME/memlift/persist-rivals/; what is there and newer than its sources is kept
 //! Missing  no package, no compiler, no network: the text says what to install, and the rows are `missing`
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use crate::python;
 
-/// The rival on libpmemobj. The error says what to install.
+/// The rival on libpmemobj; beside it lies `apps`, the applications on it. The error says what to install.
 pub fn pmdk() -> Result<&'static Path, String> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     once(&BUILT, || {
@@ -22,6 +22,18 @@ pub fn pmdk() -> Result<&'static Path, String> {
         command.arg(sources.join("fetch")).arg(&folder);
         let program = folder.join("pmdk");
         built(&mut command, "libpmemobj", "sh").map(|()| program)
+    })
+}
+
+/// The applications on copies of pages. The error says what to install.
+pub fn pages() -> Result<&'static Path, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    once(&BUILT, || {
+        let (sources, folder) = folders()?;
+        let mut command = Command::new("sh");
+        command.arg(sources.join("fetch")).arg(&folder).arg("pages");
+        let program = folder.join("apps_pages");
+        built(&mut command, "missing", "sh and a C compiler").map(|()| program)
     })
 }
 

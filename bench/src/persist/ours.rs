@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift as a party: what it shares between its workloads.
 
+pub mod devices;
 pub mod fences;
 pub mod maps;
 pub mod opening;

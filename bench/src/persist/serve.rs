@@ -10,9 +10,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use memlift_persist::Mechanism;
 use serde_json::json;
 
+use super::apps::{App, Apps, THREADS_MAX};
 use super::limit::{Fence, Sync};
+use super::ours::devices::Devices;
 use super::ours::fences::Fences;
 use super::ours::maps::Maps;
 use super::ours::opening::{self, Opening, Recovering};
@@ -81,6 +84,13 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
         ["recovering", bytes, folder] => {
             Box::new(Recovering::open(bytes.parse().map_err(|_| bad())?, Path::new(folder))?)
         }
+        ["app", app, mechanism, threads, path] => {
+            let app = App::parse(app).ok_or_else(bad)?;
+            let mechanism = Mechanism::ALL.into_iter().find(|one| one.name() == mechanism).ok_or_else(bad)?;
+            let threads = threads.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));
+            Box::new(Apps::open(app, mechanism, threads.ok_or_else(bad)?, Path::new(path))?)
+        }
+        ["devices", way, folder] => Box::new(Devices::open(way, Path::new(folder))?.ok_or_else(bad)?),
         ["page", way, shape, path] => {
             let way = Way::parse(way).ok_or_else(bad)?;
             Box::new(Pages::open(way, Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
