@@ -21,6 +21,7 @@ pub mod file;
 pub mod frame;
 mod member;
 pub mod message;
+pub mod migrate;
 mod node;
 mod range;
 mod remote;

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A range goes from one node to another while it is walked and written, and no request is lost.
+//!
+//! Flow     somebody plans it (`Map::plan`): the map names source and target, the range is still the source's.
+//!          Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
+//!          of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
+//!          held and all that comes later goes on to the target ─▶ memory is released
+//! Order    the commit is the one moment at which the range changes hands, and it is whoever keeps the map who decides it. Before,
+//!          the target answers nothing for it; from the question on, the source answers nothing either until it knows
+//! Owner    [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
+//! Not here packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
+//!          packet says
+//!
+//! What a crash leaves. Of the source, before the commit: the map drops the migration when the node's lease runs out or when it
+//! joins again, the target discards its copy; whoever asked to write before goes on asking and is answered by the source's next
+//! start. Of the target, before the commit: dropped in the same way, the source lets writes through again. The commit is refused
+//! when either was started again, so a target that forgot its copy never becomes the owner. After the commit: the range is the
+//! target's, and the source's memory of it, if a log brings it back, is discarded because the map says so. Of who keeps the map:
+//! the source holds the range and asks until it is answered; a commit that was heard and not answered shows in the map.
+
+mod incoming;
+mod message;
+mod outgoing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::node::NodeId;
+use super::shared::Shared;
+use incoming::Incoming;
+pub use message::{MESSAGE_BYTES_MAX, Message, PIECE_BYTES, RECORD_BYTES_MAX};
+use outgoing::{Outgoing, Step};
+
+/// What a migration needs of a node. All of it is called by the thread that runs [`Migrations`].
+pub trait Host {
+    /// Source: reads bytes of a range that other threads may be writing, eight at a time.
+    fn load(&mut self, address: u64, target: &mut [u8]);
+    /// Source, when nobody writes any more: what belongs to the range besides its bytes. The outcomes of applied writes, so that
+    /// one that is sent again is not carried out again; what is allocated and what is free. Records of at most
+    /// [`RECORD_BYTES_MAX`], which only [`Host::import`] reads.
+    fn export(&mut self, base: u64, bytes: u64) -> Vec<Vec<u8>>;
+    /// Source, after the commit: the range is another node's. Nobody uses its memory any more.
+    fn release(&mut self, base: u64, bytes: u64);
+    /// Target: memory for the range, all zero, which nobody is served from yet.
+    ///
+    /// # Errors
+    ///
+    /// Why not, for people to read
+    fn reserve(&mut self, base: u64, bytes: u64) -> Result<(), String>;
+    /// Target: bytes of a range that was reserved.
+    fn store(&mut self, address: u64, bytes: &[u8]);
+    /// Target: what [`Host::export`] gave. When it returns, bytes and records survive what an acknowledged write survives.
+    ///
+    /// # Errors
+    ///
+    /// Why not, for people to read
+    fn import(&mut self, base: u64, bytes: u64, records: &[Vec<u8>]) -> Result<(), String>;
+    /// Target: the migration was cancelled.
+    fn discard(&mut self, base: u64, bytes: u64);
+}
+
+/// What whoever runs [`Migrations`] has to ask of who keeps the map, until the map shows that it was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// `Order::Commit`.
+    Commit(u64),
+    /// `Order::Cancel`.
+    Cancel(u64),
+}
+
+/// How a migration ended at this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The range was given away, with so many pieces copied and so long during which writes were held.
+    Given {
+        /// The migration.
+        id: u64,
+        /// Pieces sent, those sent again included.
+        pieces: u64,
+        /// From holding writes to the commit.
+        held: Duration,
+    },
+    /// The range came.
+    Taken {
+        /// The migration.
+        id: u64,
+    },
+    /// It stays where it was.
+    Cancelled {
+        /// The migration.
+        id: u64,
+        /// Why, as far as this node knows.
+        why: String,
+    },
+}
+
+/// The migrations of one node.
+#[derive(Debug)]
+pub struct Migrations {
+    shared: Arc<Shared>,
+    me: NodeId,
+    incarnation: u64,
+    outgoing: BTreeMap<u64, Outgoing>,
+    incoming: BTreeMap<u64, Incoming>,
+    /// Migrations that ended here and are not to be begun again while the map still names them.
+    over: Vec<u64>,
+    outcomes: Vec<Outcome>,
+    asks: Vec<Ask>,
+}
+
+impl Migrations {
+    /// None yet, of a node that has joined.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, me: NodeId, incarnation: u64) -> Migrations {
+        Migrations {
+            shared,
+            me,
+            incarnation,
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            over: Vec::new(),
+            outcomes: Vec::new(),
+            asks: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to do before the map changes or a message comes.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.outgoing.is_empty() && self.incoming.is_empty()
+    }
+
+    /// Goes on with all of them. `now` is any clock that only goes forward; call it every few milliseconds while
+    /// [`Migrations::is_idle`] is false, and after each change of the map. Messages and whom they are for go to `out`.
+    pub fn poll(&mut self, now: Duration, host: &mut dyn Host, out: &mut Vec<(NodeId, Message)>) {
+        let map = self.shared.map();
+        self.over.retain(|id| map.moves().iter().any(|one| one.id == *id));
+        for one in map.moves() {
+            let mine = one.from == (self.me, self.incarnation);
+            if mine && !self.outgoing.contains_key(&one.id) && !self.over.contains(&one.id) {
+                let since = map.find(one.base).map_or(0, |range| range.since);
+                self.outgoing.insert(one.id, Outgoing::new(*one, since, self.shared.clone()));
+            }
+        }
+        self.asks.clear();
+        let (asks, outcomes, over) = (&mut self.asks, &mut self.outcomes, &mut self.over);
+        self.outgoing.retain(|id, one| match one.poll(&map, now, host, out) {
+            Step::Working => true,
+            Step::Ask(ask) => {
+                asks.push(ask);
+                true
+            }
+            Step::Over(outcome) => {
+                outcomes.push(outcome);
+                over.push(*id);
+                false
+            }
+        });
+        self.incoming.retain(|_, one| match one.poll(&map, self.me, host) {
+            None => true,
+            Some(outcome) => {
+                outcomes.push(outcome);
+                false
+            }
+        });
+    }
+
+    /// A message of another node came.
+    pub fn receive(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        host: &mut dyn Host,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let id = message.id();
+        if message.is_for_source() {
+            if let Some(one) = self.outgoing.get_mut(&id)
+                && one.target() == from
+            {
+                one.receive(message);
+            }
+            return;
+        }
+        if let Some(one) = self.incoming.get_mut(&id) {
+            if one.source() == from {
+                one.receive(message, host, out);
+            }
+            return;
+        }
+        let Message::Offer { base, bytes, .. } = message else {
+            // Known before a restart, perhaps: the source learns from the map that it is over.
+            return;
+        };
+        let map = self.shared.map();
+        let planned = map.moves().iter().find(|one| one.id == id);
+        let fits = planned.filter(|one| {
+            (one.base, one.bytes) == (base, bytes)
+                && one.from.0 == from
+                && one.to == (self.me, self.incarnation)
+        });
+        match fits {
+            Some(one) => match Incoming::new(*one, host) {
+                Ok(one) => {
+                    self.incoming.insert(id, one);
+                    out.push((from, Message::Accept { id }));
+                }
+                Err(why) => out.push((from, Message::Refuse { id, why })),
+            },
+            // The id is the epoch of the plan: a map that is older does not show it yet.
+            None if map.epoch() < id => self.shared.want(id),
+            None => {}
+        }
+    }
+
+    /// What is to be asked of who keeps the map. Asked twice, it does no harm.
+    #[must_use]
+    pub fn asks(&self) -> &[Ask] {
+        &self.asks
+    }
+
+    /// What ended since the last time.
+    pub fn outcomes(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.outcomes)
+    }
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The source's side of a migration.
+//!
+//! Flow     [`Phase`], in its order. Each phase says again what was not acknowledged; the map alone ends it
+//! Order    a piece counts as unwritten before it is read: what is written while it is read is copied again. It is settled when the
+//!          target has the version that was sent last
+//! Owner    what is held is let go in one place, [`Outgoing::end`], when the map says how it ended
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Ask, Host, Message, Outcome, PIECE_BYTES};
+use crate::map::node::NodeId;
+use crate::map::range::{Map, Move};
+use crate::map::shared::{Dirty, Hold, Rule, Shared};
+
+/// Pieces on their way at a time.
+const WINDOW: usize = 128;
+/// What was not acknowledged for so long is said again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Writes are held when so few pieces are left to copy...
+const FEW_PIECES: u64 = 256;
+/// ... or after so many times through the range: whoever writes faster than is copied does not put it off for ever.
+const PASSES_MAX: u32 = 4;
+
+/// What happens after a look at a migration.
+pub(super) enum Step {
+    Working,
+    Ask(Ask),
+    Over(Outcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until every shard notes what it writes.
+    Arming(u64),
+    /// Until the target has memory.
+    Offering,
+    /// While writes go on.
+    Copying,
+    /// Until nobody writes.
+    Freezing(u64),
+    /// What was written since it was copied.
+    Draining,
+    /// What belongs to it besides its bytes.
+    Recording,
+    /// Until the target has all of it.
+    Sealing,
+    /// Until nobody reads.
+    Closing(u64),
+    /// Until the map says that it is the target's, or not.
+    Committing,
+    /// It cannot be done: until the map says so.
+    Cancelling,
+}
+
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    plan: Move,
+    /// Since when the source has the range: whether it is the same afterwards.
+    since: u64,
+    shared: Arc<Shared>,
+    dirty: Arc<Dirty>,
+    phase: Phase,
+    /// Pieces on their way: which version, and since when.
+    window: BTreeMap<u64, (u32, Duration)>,
+    next: u64,
+    passes: u32,
+    version: u32,
+    sent: u64,
+    records: Vec<Vec<u8>>,
+    /// Records not acknowledged, and when they were sent.
+    open: BTreeMap<u32, Option<Duration>>,
+    said: Option<Duration>,
+    frozen: Option<Duration>,
+    refused: Option<String>,
+}
+
+impl Outgoing {
+    pub(super) fn new(plan: Move, since: u64, shared: Arc<Shared>) -> Outgoing {
+        let dirty = Arc::new(Dirty::all(plan.base, plan.bytes, PIECE_BYTES));
+        let mut one = Outgoing {
+            plan,
+            since,
+            shared,
+            dirty,
+            phase: Phase::Arming(0),
+            window: BTreeMap::new(),
+            next: 0,
+            passes: 0,
+            version: 0,
+            sent: 0,
+            records: Vec::new(),
+            open: BTreeMap::new(),
+            said: None,
+            frozen: None,
+            refused: None,
+        };
+        one.phase = Phase::Arming(one.hold(Hold::Nothing));
+        one
+    }
+
+    pub(super) fn target(&self) -> NodeId {
+        self.plan.to.0
+    }
+
+    fn hold(&self, hold: Hold) -> u64 {
+        let Move { id, base, bytes, .. } = self.plan;
+        self.shared.hold(id, Some(Rule { id, base, bytes, hold, dirty: self.dirty.clone() }))
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.said = None;
+    }
+
+    /// Whether it is time to say something again.
+    fn again(&mut self, now: Duration) -> bool {
+        let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
+        if due {
+            self.said = Some(now);
+        }
+        due
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        map: &Map,
+        now: Duration,
+        host: &mut dyn Host,
+        out: &mut Vec<(NodeId, Message)>,
+    ) -> Step {
+        let Move { id, base, bytes, to, .. } = self.plan;
+        if !map.moves().iter().any(|one| one.id == id) {
+            return Step::Over(self.end(map, now, host));
+        }
+        if self.refused.is_some()
+            && !matches!(self.phase, Phase::Closing(_) | Phase::Committing | Phase::Cancelling)
+        {
+            self.hold(Hold::Nothing);
+            self.enter(Phase::Cancelling);
+        }
+        match self.phase {
+            Phase::Arming(generation) if self.shared.settled(generation) => self.enter(Phase::Offering),
+            Phase::Offering => {
+                if self.again(now) {
+                    out.push((to.0, Message::Offer { id, base, bytes }));
+                }
+            }
+            Phase::Copying => {
+                self.copy(now, host, out);
+                let left = self.dirty.count();
+                if self.passes > 0 && (left <= FEW_PIECES || self.passes >= PASSES_MAX) {
+                    let generation = self.hold(Hold::Writes);
+                    self.frozen = Some(now);
+                    self.enter(Phase::Freezing(generation));
+                }
+            }
+            Phase::Freezing(generation) => {
+                self.copy(now, host, out);
+                if self.shared.settled(generation) {
+                    self.enter(Phase::Draining);
+                }
+            }
+            Phase::Draining => {
+                self.copy(now, host, out);
+                if self.window.is_empty() && self.dirty.count() == 0 {
+                    self.records = host.export(base, bytes);
+                    self.open = (0..self.records.len() as u32).map(|index| (index, None)).collect();
+                    self.enter(Phase::Recording);
+                }
+            }
+            Phase::Recording => {
+                self.say_records(now, out);
+                if self.open.is_empty() {
+                    self.enter(Phase::Sealing);
+                }
+            }
+            Phase::Sealing => {
+                if self.again(now) {
+                    out.push((to.0, Message::Seal { id, records: self.records.len() as u32 }));
+                }
+            }
+            Phase::Closing(generation) if self.shared.settled(generation) => self.enter(Phase::Committing),
+            Phase::Committing => return Step::Ask(Ask::Commit(id)),
+            Phase::Cancelling => return Step::Ask(Ask::Cancel(id)),
+            _ => {}
+        }
+        Step::Working
+    }
+
+    /// Fills the window with what was written, and says again what was not acknowledged.
+    fn copy(&mut self, now: Duration, host: &mut dyn Host, out: &mut Vec<(NodeId, Message)>) {
+        let late: Vec<u64> = self
+            .window
+            .iter()
+            .filter(|(_, (_, said))| now.saturating_sub(*said) >= AGAIN)
+            .map(|(index, _)| *index)
+            .collect();
+        for index in late {
+            self.say_piece(index, now, host, out);
+        }
+        while self.window.len() < WINDOW {
+            let Some(index) = self.dirty.take(self.next) else {
+                if self.next > 0 {
+                    (self.next, self.passes) = (0, self.passes + 1);
+                    continue;
+                }
+                return;
+            };
+            self.next = index + 1;
+            // One that is on its way and was written again: its next version replaces the one before.
+            self.say_piece(index, now, host, out);
+        }
+    }
+
+    fn say_piece(
+        &mut self,
+        index: u64,
+        now: Duration,
+        host: &mut dyn Host,
+        out: &mut Vec<(NodeId, Message)>,
+    ) {
+        let Some(version) = self.version.checked_add(1) else {
+            self.refused = Some("more was written than was ever copied".to_owned());
+            return;
+        };
+        let offset = index * PIECE_BYTES;
+        let mut bytes = vec![0; (self.plan.bytes - offset).min(PIECE_BYTES) as usize];
+        host.load(self.plan.base + offset, &mut bytes);
+        if bytes.iter().all(|byte| *byte == 0) {
+            bytes.clear();
+        }
+        self.version = version;
+        self.sent += 1;
+        self.window.insert(index, (version, now));
+        out.push((self.plan.to.0, Message::Piece { id: self.plan.id, index, version, bytes }));
+    }
+
+    fn say_records(&mut self, now: Duration, out: &mut Vec<(NodeId, Message)>) {
+        let total = self.records.len() as u32;
+        for (index, said) in self.open.iter_mut().take(WINDOW) {
+            if said.is_none_or(|said| now.saturating_sub(said) >= AGAIN) {
+                *said = Some(now);
+                let bytes = self.records[*index as usize].clone();
+                out.push((self.plan.to.0, Message::Record { id: self.plan.id, index: *index, total, bytes }));
+            }
+        }
+    }
+
+    pub(super) fn receive(&mut self, message: Message) {
+        match message {
+            Message::Accept { .. } if self.phase == Phase::Offering => self.enter(Phase::Copying),
+            Message::Refuse { why, .. } => self.refused = Some(why),
+            Message::Got { pieces, .. } => {
+                for (index, version) in pieces {
+                    if self.window.get(&index).is_some_and(|(last, _)| *last == version) {
+                        self.window.remove(&index);
+                    }
+                }
+            }
+            Message::GotRecord { index, .. } if self.phase == Phase::Recording => {
+                self.open.remove(&index);
+            }
+            Message::Sealed { .. } if self.phase == Phase::Sealing => {
+                let generation = self.hold(Hold::Everything);
+                self.enter(Phase::Closing(generation));
+            }
+            _ => {}
+        }
+    }
+
+    /// The map does not name the migration any more: the range is the target's, or stays here.
+    fn end(&mut self, map: &Map, now: Duration, host: &mut dyn Host) -> Outcome {
+        let Move { id, base, bytes, .. } = self.plan;
+        let same = map
+            .find(base)
+            .is_some_and(|range| range.owner == Some(self.plan.from.0) && range.since == self.since);
+        if same {
+            self.shared.hold(id, None);
+            let why =
+                self.refused.take().unwrap_or_else(|| "it was cancelled, or a node went down".to_owned());
+            return Outcome::Cancelled { id, why };
+        }
+        // Everything was held before the commit, and every shard knew: nobody uses the memory.
+        host.release(base, bytes);
+        self.shared.hold(id, None);
+        let held = self.frozen.map_or(Duration::ZERO, |frozen| now.saturating_sub(frozen));
+        Outcome::Given { id, pieces: self.sent, held }
+    }
+}
