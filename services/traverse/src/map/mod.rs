@@ -17,6 +17,8 @@ pub mod coordinator;
 mod diff;
 mod encode;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 pub mod frame;
 mod member;

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A map in etcd: it survives what a coordinator's machine does not.
+//!
+//! Layout   PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: there while that node's lease is
+//! Flow     a change: read ─▶ one function from map to map (`change`) ─▶ put, if nobody put meanwhile; otherwise once more.
+//!          A node whose key is gone is marked down by whoever sees it first
+//! Order    the map's epoch is the fence: it grows by one with each put, and a put needs the revision that was read. After each loss
+//!          of the connection the whole prefix is read again and watched from the revision of that reading; what was deleted
+//!          meanwhile is missing then, and so noticed
+//! Owner    the lease belongs to the [`Etcd`] that joined. While etcd is away everybody goes on with the map they have; nothing
+//!          moves, nobody joins
+//! Not here authentication and TLS of etcd: a proxy or tunnel before it
+
+mod base64;
+mod http;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::MapError;
+use super::change::{Join, Order};
+use super::node::{NodeId, State};
+use super::range::Map;
+use super::source::Authority;
+use http::Stream;
+
+/// How long a lease lasts; etcd counts in seconds.
+pub const LEASE_S: u64 = 5;
+/// So often a change is tried when others change the map at the same time.
+const TRIES: usize = 32;
+/// A watch that said nothing for so long may be a connection that is dead: the prefix is read again.
+const QUIET_MAX: Duration = Duration::from_secs(5);
+
+/// A map in etcd.
+pub struct Etcd {
+    hosts: Vec<String>,
+    host: usize,
+    prefix: String,
+    lease_s: u64,
+    /// The lease that a node holds by this connection.
+    lease: Option<String>,
+    watch: Option<Stream>,
+    heard: Instant,
+    epoch: u64,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd")
+            .field("hosts", &self.hosts)
+            .field("prefix", &self.prefix)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one reading of the prefix gave.
+struct Reading {
+    map: Map,
+    /// Revision of the last put of the map; 0: there is none.
+    put: i64,
+    /// Revision of the reading.
+    revision: i64,
+    /// Names and incarnations whose leases run.
+    alive: BTreeSet<(String, u64)>,
+}
+
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+impl Etcd {
+    /// An etcd of these hosts (`HOST:PORT`), with everything below a prefix.
+    #[must_use]
+    pub fn new(hosts: Vec<String>, prefix: &str) -> Etcd {
+        let prefix = prefix.to_owned();
+        Etcd {
+            hosts,
+            host: 0,
+            prefix,
+            lease_s: LEASE_S,
+            lease: None,
+            watch: None,
+            heard: Instant::now(),
+            epoch: 0,
+        }
+    }
+
+    /// With leases of another length, in seconds.
+    #[must_use]
+    pub fn with_lease_s(mut self, seconds: u64) -> Etcd {
+        self.lease_s = seconds.max(1);
+        self
+    }
+
+    fn unreachable(&self, source: io::Error) -> MapError {
+        MapError::Unreachable {
+            what: format!("etcd at {}", self.hosts.join(", ")),
+            epoch: self.epoch,
+            source,
+        }
+    }
+
+    /// Asks the host that answered last, then the others.
+    fn ask(&mut self, path: &str, body: &Value) -> Result<Value, MapError> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no hosts");
+        for _ in 0..self.hosts.len() {
+            match http::ask(&self.hosts[self.host], path, body) {
+                Ok(value) => return Ok(value),
+                Err(error) => last = error,
+            }
+            self.host = (self.host + 1) % self.hosts.len();
+        }
+        Err(self.unreachable(last))
+    }
+
+    fn key(&self, rest: &str) -> String {
+        base64::encode(format!("{}/{rest}", self.prefix).as_bytes())
+    }
+
+    /// The keys below the prefix: from, and first behind.
+    fn keys(&self) -> (String, String) {
+        // '0' follows '/'.
+        (self.key(""), base64::encode(format!("{}0", self.prefix).as_bytes()))
+    }
+
+    fn bad(&self, what: &str) -> MapError {
+        MapError::refused(format!(
+            "etcd at {} says what it should not ({what}): is its JSON gateway on?",
+            self.hosts[self.host]
+        ))
+    }
+
+    fn reading(&mut self) -> Result<Reading, MapError> {
+        let (key, range_end) = self.keys();
+        let answer = self.ask("/v3/kv/range", &json!({"key": key, "range_end": range_end}))?;
+        let revision = number(&answer["header"]["revision"]).ok_or_else(|| self.bad("no revision"))?;
+        let mut reading = Reading { map: Map::empty(), put: 0, revision, alive: BTreeSet::new() };
+        let none = Vec::new();
+        for pair in answer["kvs"].as_array().unwrap_or(&none) {
+            let key =
+                pair["key"].as_str().and_then(base64::decode).and_then(|key| String::from_utf8(key).ok());
+            let key = key.ok_or_else(|| self.bad("a key that is no text"))?;
+            let rest = key.strip_prefix(&format!("{}/", self.prefix)).unwrap_or("");
+            if rest == "map" {
+                let bytes =
+                    pair["value"].as_str().and_then(base64::decode).ok_or_else(|| self.bad("no value"))?;
+                reading.map = Map::decode(&bytes)?;
+                reading.put = number(&pair["mod_revision"]).ok_or_else(|| self.bad("no revision"))?;
+            } else if let Some((name, incarnation)) =
+                rest.strip_prefix("node/").and_then(|rest| rest.split_once('/'))
+                && let Ok(incarnation) = incarnation.parse()
+            {
+                reading.alive.insert((name.to_owned(), incarnation));
+            }
+        }
+        if reading.map.epoch() < self.epoch {
+            return Err(MapError::refused(format!(
+                "etcd has epoch {}, and epoch {} was read from it before: it was set back to an old state",
+                reading.map.epoch(),
+                self.epoch
+            )));
+        }
+        self.heard = Instant::now();
+        Ok(reading)
+    }
+
+    /// Puts a map if the last put is the one that was read. Gives whether it was.
+    fn put(&mut self, map: &Map, read: i64) -> Result<bool, MapError> {
+        let (key, value) = (self.key("map"), base64::encode(&map.encode()));
+        let compare =
+            json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": read.to_string()});
+        let put = json!({"request_put": {"key": key, "value": value}});
+        let answer = self.ask("/v3/kv/txn", &json!({"compare": [compare], "success": [put]}))?;
+        Ok(answer["succeeded"].as_bool().unwrap_or(false))
+    }
+
+    /// Reads, and marks those down whose leases ran out.
+    fn tended(&mut self) -> Result<Reading, MapError> {
+        for _ in 0..TRIES {
+            let mut reading = self.reading()?;
+            let gone = reading.map.nodes().iter().find(|node| {
+                node.state == State::Up && !reading.alive.contains(&(node.name.clone(), node.incarnation))
+            });
+            let Some(gone) = gone else {
+                self.epoch = reading.map.epoch();
+                return Ok(reading);
+            };
+            let map = reading.map.down(gone.id, gone.incarnation)?;
+            let _ = self.put(&map, reading.put)?;
+            reading.map = map;
+        }
+        Err(MapError::Conflict { epoch: self.epoch })
+    }
+
+    fn change<T>(
+        &mut self,
+        change: impl Fn(&Map) -> Result<(Map, T), MapError>,
+    ) -> Result<(Map, T), MapError> {
+        for _ in 0..TRIES {
+            let reading = self.tended()?;
+            let (map, result) = change(&reading.map)?;
+            if map.epoch() == reading.map.epoch() || self.put(&map, reading.put)? {
+                self.epoch = map.epoch();
+                return Ok((map, result));
+            }
+        }
+        Err(MapError::Conflict { epoch: self.epoch })
+    }
+
+    fn revoke(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            // It runs out by itself otherwise.
+            let _ = self.ask("/v3/lease/revoke", &json!({"ID": lease}));
+        }
+    }
+
+    /// Watches the prefix from a revision on.
+    fn watch(&mut self, revision: i64) -> Result<(), MapError> {
+        let (key, range_end) = self.keys();
+        let create = json!({"create_request": {"key": key, "range_end": range_end, "start_revision": (revision + 1).to_string()}});
+        self.watch = Some(
+            Stream::open(&self.hosts[self.host], "/v3/watch", &create)
+                .map_err(|error| self.unreachable(error))?,
+        );
+        Ok(())
+    }
+
+    /// Whether an event says that something changed; an error when the watch is over.
+    fn event(&self, event: &Value) -> Result<bool, MapError> {
+        let result = &event["result"];
+        if result.is_null() || result["canceled"].as_bool() == Some(true) {
+            return Err(self.unreachable(io::Error::other("the watch was cancelled")));
+        }
+        Ok(result["events"].as_array().is_some_and(|events| !events.is_empty()))
+    }
+}
+
+impl Authority for Etcd {
+    fn read(&mut self) -> Result<Map, MapError> {
+        Ok(self.tended()?.map)
+    }
+
+    fn wait(&mut self, epoch: u64, timeout: Duration) -> Result<Option<Map>, MapError> {
+        let until = Instant::now() + timeout;
+        loop {
+            if self.watch.is_none() || self.heard.elapsed() > QUIET_MAX {
+                self.watch = None;
+                let reading = self.tended()?;
+                self.watch(reading.revision)?;
+                if reading.map.epoch() > epoch {
+                    return Ok(Some(reading.map));
+                }
+            }
+            let watch = self.watch.as_mut().expect("opened above");
+            let changed = match watch.next(until.saturating_duration_since(Instant::now())) {
+                Ok(None) => return Ok(None),
+                Ok(Some(event)) => self.event(&event),
+                Err(error) => Err(self.unreachable(error)),
+            };
+            match changed {
+                // Read whole: of what several events say, only the outcome counts.
+                Ok(true) => {
+                    let reading = self.tended();
+                    if reading.is_err() {
+                        // The event is used up: what it said is read with the next watch.
+                        self.watch = None;
+                    }
+                    let reading = reading?;
+                    if reading.map.epoch() > epoch {
+                        return Ok(Some(reading.map));
+                    }
+                }
+                Ok(false) => self.heard = Instant::now(),
+                Err(error) => {
+                    self.watch = None;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, join: &Join) -> Result<(Map, NodeId, Duration), MapError> {
+        self.revoke();
+        let granted = self.ask("/v3/lease/grant", &json!({"TTL": self.lease_s.to_string()}))?;
+        let lease = granted["ID"].as_str().ok_or_else(|| self.bad("no lease"))?.to_owned();
+        let seconds = number(&granted["TTL"]).and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or(self.lease_s);
+        // Before the map says that the node is up: who reads both never finds it up and gone.
+        let key = self.key(&format!("node/{}/{}", join.name, join.incarnation));
+        self.lease = Some(lease.clone());
+        self.ask("/v3/kv/put", &json!({"key": key, "value": "", "lease": lease}))?;
+        match self.change(|map| map.join(join)) {
+            Ok((map, id)) => Ok((map, id, Duration::from_secs(seconds))),
+            Err(error) => {
+                self.revoke();
+                Err(error)
+            }
+        }
+    }
+
+    fn renew(&mut self, node: NodeId, _: u64) -> Result<(), MapError> {
+        let lost = || MapError::LeaseLost { node: node.to_string() };
+        let lease = self.lease.clone().ok_or_else(lost)?;
+        let answer = self.ask("/v3/lease/keepalive", &json!({"ID": lease}))?;
+        // A lease that is not there any more is answered without a time to live.
+        match number(&answer["result"]["TTL"]) {
+            Some(ttl) if ttl > 0 => Ok(()),
+            _ => Err(lost()),
+        }
+    }
+
+    fn order(&mut self, order: &Order) -> Result<(Map, u64), MapError> {
+        let changed = self.change(|map| order.carry_out(map));
+        if matches!(order, Order::Leave(..)) {
+            self.revoke();
+        }
+        changed
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A map in a real etcd: changes at the same time, a node that dies, an etcd that is away for a while.
+//!
+//! Needs    `etcd` on the PATH (Debian: etcd-server); without it each test says so and is skipped. Each test starts one of its own,
+//!          on ports of its own, with its data in a folder of its own
+#![cfg(feature = "etcd")]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use memlift_traverse::map::etcd::Etcd;
+use memlift_traverse::map::{Authority, Join, Map, MapError, Member, Order, Source, State};
+
+struct Server {
+    child: Option<Child>,
+    folder: tempfile::TempDir,
+    ports: [u16; 2],
+}
+
+impl Server {
+    /// `None` where there is no etcd.
+    fn start() -> Option<Server> {
+        if Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
+        {
+            println!("skipped: etcd-server is not installed (sudo apt install etcd-server)");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
+        let mut server = Server { child: None, folder, ports };
+        server.run();
+        Some(server)
+    }
+
+    fn run(&mut self) {
+        let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let data: &Path = self.folder.path();
+        let mut command = Command::new("etcd");
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.arg("--data-dir").arg(data.join("data")).args(["--name", "one", "--logger", "zap"]);
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("one={peer}")]);
+        // Leases of a second need elections faster than that.
+        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+        if !std::env::consts::ARCH.starts_with("x86") {
+            command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH);
+        }
+        self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd runs"));
+        let mut etcd = self.etcd();
+        while etcd.read().is_err() {
+            let ended = self.child.as_mut().expect("started").try_wait().expect("asked");
+            assert!(ended.is_none(), "etcd ended: {ended:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn stop(&mut self) {
+        let mut child = self.child.take().expect("running");
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+    }
+
+    fn etcd(&self) -> Etcd {
+        // The first host is nobody: the next one is asked.
+        Etcd::new(vec!["127.0.0.1:1".to_owned(), format!("127.0.0.1:{}", self.ports[0])], "test/map")
+            .with_lease_s(1)
+    }
+
+    fn source(&self) -> Source {
+        Source::parse(&format!("etcd:http://127.0.0.1:{}/test/map", self.ports[0])).expect("a source")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn join(name: &str, port: u16, incarnation: u64) -> Join {
+    Join {
+        name: name.to_owned(),
+        addresses: vec![format!("127.0.0.1:{port}").parse().expect("an address")],
+        incarnation,
+        bytes: 64 << 20,
+        recovered: false,
+        epoch: 0,
+        tenant: 0,
+    }
+}
+
+fn until(member: &Member, wanted: impl Fn(&Map) -> bool) {
+    let mut map = member.shared().map();
+    while !wanted(&map) {
+        map = member.shared().wait_newer(map.epoch(), Duration::from_millis(200));
+    }
+}
+
+fn is(map: &Map, name: &str, state: State) -> bool {
+    map.node_named(name).is_some_and(|node| node.state == state)
+}
+
+#[test]
+fn nodes_that_join_at_once_all_get_addresses_of_their_own() {
+    let Some(server) = Server::start() else { return };
+    std::thread::scope(|scope| {
+        for index in 0..6u16 {
+            let mut etcd = server.etcd().with_lease_s(60);
+            scope.spawn(move || etcd.join(&join(&format!("n{index}"), 100 + index, 1)).expect("joined"));
+        }
+    });
+    let map = server.etcd().read().expect("read");
+    // Six changes, six epochs: none was made from a map that another had replaced.
+    assert_eq!((map.nodes().len(), map.ranges().len(), map.epoch()), (6, 6, 7));
+}
+
+#[test]
+fn a_node_that_dies_is_down_for_everybody() {
+    let Some(server) = Server::start() else { return };
+    let client = Member::watch(server.source()).expect("watching");
+    let a = Member::join(server.source(), join("a", 1, 1)).expect("joined");
+    let mut dead = server.etcd();
+    let (map, b, _) = dead.join(&join("b", 2, 1)).expect("joined");
+    let base = map.ranges()[1].base;
+    dead.renew(b, 1).expect("in time");
+    until(&client, |map| is(map, "b", State::Up));
+    until(&client, |map| is(map, "b", State::Down));
+    assert!(matches!(client.shared().map().node_of(base), Err(MapError::Down { .. })));
+    assert!(is(&client.shared().map(), "a", State::Up) && a.trouble().is_none());
+    assert!(matches!(dead.renew(b, 1), Err(MapError::LeaseLost { .. })));
+
+    // The same start again: its data is there. Another start without it: its addresses are lost.
+    let (map, again, _) = dead.join(&Join { recovered: true, ..join("b", 2, 1) }).expect("joined");
+    assert!(again == b && map.node_of(base).is_ok());
+    until(&client, |map| is(map, "b", State::Up));
+    until(&client, |map| is(map, "b", State::Down));
+    dead.join(&join("b", 2, 2)).expect("joined");
+    until(&client, |map| matches!(map.node_of(base), Err(MapError::Lost { .. })));
+
+    drop(a);
+    until(&client, |map| is(map, "a", State::Down));
+}
+
+#[test]
+fn a_change_from_an_old_map_is_fenced() {
+    let Some(server) = Server::start() else { return };
+    let [mut one, mut two] = [server.etcd().with_lease_s(60), server.etcd().with_lease_s(60)];
+    let (_, a, _) = one.join(&join("a", 1, 1)).expect("joined");
+    let (map, ..) = two.join(&join("b", 2, 1)).expect("joined");
+    let base = map.ranges()[0].base;
+    let (_, id) = one.order(&Order::Plan { base, bytes: 4096, to: "b".to_owned() }).expect("planned");
+    // Meanwhile b starts again: what it had copied is gone, and the commit is refused whoever asks.
+    two.order(&Order::Leave(map.node_named("b").expect("b").id, 1)).expect("left");
+    two.join(&Join { recovered: true, ..join("b", 2, 2) }).expect("joined");
+    for etcd in [&mut one, &mut two] {
+        let refused = etcd.order(&Order::Commit(id)).expect_err("fenced");
+        assert!(refused.to_string().contains("not planned"), "{refused}");
+    }
+    assert_eq!(two.read().expect("read").find(base).expect("there").owner, Some(a));
+    let (_, id) = one.order(&Order::Plan { base, bytes: 4096, to: "b".to_owned() }).expect("planned");
+    let (map, _) = one.order(&Order::Commit(id)).expect("committed");
+    assert_ne!(map.find(base).expect("there").owner, Some(a));
+    assert!(two.order(&Order::Commit(id)).is_err(), "once");
+}
+
+#[test]
+fn an_etcd_that_is_away_stops_nothing_but_changes() {
+    let Some(mut server) = Server::start() else { return };
+    let client = Member::watch(server.source()).expect("watching");
+    let a = Member::join(server.source(), join("a", 1, 1)).expect("joined");
+    let mut dead = server.etcd();
+    dead.join(&join("dead", 2, 1)).expect("joined");
+    until(&client, |map| is(map, "dead", State::Up) && is(map, "a", State::Up));
+    server.stop();
+    while a.trouble().is_none() || client.trouble().is_none() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Longer than the lease of one second.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(is(&client.shared().map(), "a", State::Up), "nobody can say otherwise");
+    let trouble = client.trouble().expect("etcd is away");
+    assert!(trouble.contains("etcd at") && trouble.contains("does not answer"), "{trouble}");
+    assert!(matches!(client.order(&Order::Forget("a".to_owned())), Err(MapError::Unreachable { .. })));
+    assert!(Member::join(server.source(), join("c", 3, 1)).is_err());
+
+    server.run();
+    // What was deleted while nobody watched is noticed: the node that never came back is down, the one that renews is up.
+    until(&client, |map| is(map, "dead", State::Down));
+    while a.trouble().is_some() || client.trouble().is_some() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    until(&client, |map| is(map, "a", State::Up));
+    let c = Member::join(server.source(), join("c", 3, 1)).expect("joined");
+    until(&client, |map| is(map, "c", State::Up));
+    assert!(c.trouble().is_none());
+}
