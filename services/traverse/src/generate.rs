@@ -357,7 +357,7 @@ impl Generator {
     }
 
     fn statements(&mut self) {
-        for _ in 0..self.random.between(1, if self.depth == 0 { 10 } else { 4 }) {
+        for _ in 0..self.random.between(1, if self.depth == 0 { 24 } else { 4 }) {
             match self.random.below(40) {
                 0..12 => self.arithmetic(),
                 12..22 => self.constant_access(),
