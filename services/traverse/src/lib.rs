@@ -27,3 +27,5 @@ pub mod structures;
 pub mod verify;
 pub mod transport;
 pub mod wire;
+#[expect(unsafe_code, reason = "steps walks at addresses that were checked")]
+pub mod node;

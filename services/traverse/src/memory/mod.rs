@@ -102,7 +102,7 @@ impl Memory {
         self.region.base().wrapping_add((address - self.base) as usize)
     }
 
-    fn word(&self, address: u64) -> &AtomicU64 {
+    pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
         assert!(
             self.holds(address) && address.is_multiple_of(8),
             "{address:#x} names no word of this memory"

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a shard does besides walking: programs, memory, and the ends of walks that change it.
+//!
+//! Flow     a walk that writes: its first node begins it (`once`) ─▶ it may end at another node, which tells the first one
+//!          ([`Kind::Decided`]) ─▶ the first one remembers the decision ─▶ the owner of the address applies it, once ─▶ the first
+//!          one remembers the outcome and answers
+//! Order    so a request that is sent again is decided once, wherever its walk ends, and applied once, whatever is lost
+//! Owner    `writer` has the memory of all this
+//! Not here walks on their way (`shard`)
+
+use std::sync::PoisonError;
+
+use super::locked;
+use super::log::Change;
+use super::once::{Begin, Outcome};
+use super::registry::Piece;
+use super::route::Owner;
+use super::shard::Shard;
+use super::stats::Counter;
+use crate::transport::Peer;
+use crate::wire::{
+    ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind,
+    PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
+};
+
+impl Shard {
+    /// A packet that is no walk.
+    pub(super) fn control(&mut self, peer: Peer, packet: &Packet<'_>) {
+        let header = packet.header;
+        match header.kind {
+            Kind::Walk => {}
+            Kind::Register => self.register(peer, packet),
+            Kind::Allocate | Kind::Free | Kind::Write => self.change(peer, packet),
+            Kind::Apply => self.apply(peer, packet),
+            Kind::Read => self.read(peer, &header),
+            Kind::Map => {
+                let memory = &self.core.memory;
+                let answer =
+                    Header { value: memory.bytes(), address: memory.base(), ..header.answer(Status::Done) };
+                let entry = self.router.entry(header.address);
+                self.answer_to(&header, peer, answer, &entry);
+            }
+            Kind::Decided => {
+                if let Some((operands, body)) = packet.operands() {
+                    self.decided(header, peer, header.status, header.address, operands, body);
+                }
+            }
+            Kind::Answer | Kind::Chunk => self.relay(&header, packet.body),
+        }
+    }
+
+    fn reply(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
+        let answer = Header {
+            value: outcome.value,
+            address: outcome.address,
+            iterations: header.iterations,
+            scratch_bytes: header.scratch_bytes,
+            pieces: header.pieces,
+            ..header.answer(outcome.status)
+        };
+        if outcome.status == Status::WrongNode && outcome.body.is_empty() {
+            let entry = self.router.entry(outcome.address);
+            return self.answer_to(header, peer, answer, &entry);
+        }
+        self.answer_to(header, peer, answer, &outcome.body);
+    }
+
+    fn refuse(&mut self, header: &Header, peer: Peer, status: Status, reason: &str) {
+        let body = reason.as_bytes()[..reason.len().min(512)].to_vec();
+        self.reply(header, peer, &Outcome { status, value: 0, address: header.address, body });
+    }
+
+    /// A walk has ended at this node.
+    pub(super) fn ended(
+        &mut self,
+        header: Header,
+        peer: Peer,
+        status: Status,
+        cur: u64,
+        operands: Option<ApplyOperands>,
+        body: &[u8],
+    ) {
+        if !header.has(FLAG_WRITES) {
+            let status = if operands.is_some() { Status::BadRequest } else { status };
+            let outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
+            return self.reply(&header, peer, &outcome);
+        }
+        let operands = operands.unwrap_or_default();
+        match header.reply.socket() {
+            Some(first) if header.has(FLAG_FORWARDED) && Some(first) != self.local => {
+                let decided = Header { kind: Kind::Decided, status, address: cur, ..header };
+                let body = [&operands.bytes()[..], body].concat();
+                self.post(Peer::Socket(first), decided, &body);
+            }
+            _ => self.decided(header, peer, status, cur, operands, body),
+        }
+    }
+
+    /// Whether a walk that writes shall run; otherwise it was answered, resumed or dropped.
+    pub(super) fn begin(&mut self, peer: Peer, header: &Header) -> bool {
+        let begin = locked(&self.core.writer).begin(header);
+        match begin {
+            Begin::Run => return true,
+            Begin::Drop => {}
+            Begin::Resume(operands, body) => self.dispatch(*header, peer, operands, &body),
+            Begin::Answer(outcome) => self.reply(header, peer, &outcome),
+            Begin::Refuse(status) => {
+                self.refuse(header, peer, status, "too many requests are open, or this one is long over")
+            }
+        }
+        self.core.stats.add(Counter::Repeated, 1);
+        false
+    }
+
+    /// At its first node: a walk that writes has ended, here or elsewhere.
+    fn decided(
+        &mut self,
+        header: Header,
+        peer: Peer,
+        status: Status,
+        cur: u64,
+        operands: ApplyOperands,
+        body: &[u8],
+    ) {
+        let mut writer = locked(&self.core.writer);
+        if !writer.runs(&header) {
+            drop(writer);
+            return self.core.stats.add(Counter::Repeated, 1);
+        }
+        if operands.kind != 0 {
+            drop(writer);
+            return self.dispatch(header, peer, operands, body);
+        }
+        let outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
+        // What is not an end is not remembered: the client sends again and the walk goes on.
+        match status {
+            Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden => {
+                writer.settle(&header, Change::None, &outcome);
+                self.changed = true;
+            }
+            _ => writer.forget(&header),
+        }
+        drop(writer);
+        self.to_client(&header, peer, &outcome);
+    }
+
+    /// Answers at a request's first node, whichever way the walk came back to it.
+    fn to_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
+        if !header.has(FLAG_FORWARDED) {
+            return self.reply(header, peer, outcome);
+        }
+        let answer = Header {
+            value: outcome.value,
+            address: outcome.address,
+            iterations: header.iterations,
+            scratch_bytes: header.scratch_bytes,
+            pieces: header.pieces,
+            epoch: self.router.epoch(),
+            ..header.answer(outcome.status)
+        };
+        self.hand(header.tenant, header.client, answer, &outcome.body);
+    }
+
+    /// Hands a packet to a client of this node, whichever shard it is on.
+    fn hand(&mut self, tenant: u32, client: u64, header: Header, body: &[u8]) {
+        let Some((shard, peer)) = locked(&self.core.relays).get(&(tenant, client)).copied() else {
+            return self.core.stats.add(Counter::Lost, 1);
+        };
+        if shard == self.number {
+            return self.post(peer, header, body);
+        }
+        let nonce = self.core.nonce.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let header = Header { sender: self.core.identity, nonce, ..header };
+        let mut packet = Vec::new();
+        self.core.keys.seal(&header, body, &mut packet);
+        let inboxes = locked(&self.core.inboxes);
+        if inboxes.get(shard).is_none_or(|inbox| inbox.send((peer, packet)).is_err()) {
+            self.core.stats.add(Counter::Lost, 1);
+        }
+    }
+
+    /// A change was decided: the owner of the address carries it out.
+    fn dispatch(&mut self, header: Header, peer: Peer, operands: ApplyOperands, body: &[u8]) {
+        let outcome = |status| Outcome { status, value: 0, address: operands.address, body: body.to_vec() };
+        let owner = self.router.owner(header.epoch, operands.address, true);
+        let done = match owner {
+            Owner::Local { .. } => {
+                let outcome = locked(&self.core.writer).apply(&header, &operands, body);
+                self.router.written(operands.address, 8);
+                self.core.stats.add(Counter::Changes, 1);
+                self.changed = true;
+                outcome
+            }
+            Owner::Peer(to) => {
+                locked(&self.core.writer).decide(&header, operands, body);
+                self.changed = true;
+                let apply = Header { kind: Kind::Apply, ..header };
+                let Some((reply, flag)) = self.reply_for(&apply, peer) else {
+                    return self.to_client(&header, peer, &outcome(Status::WrongNode));
+                };
+                let flags = header.flags | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | flag;
+                let epoch = self.router.epoch().max(header.epoch);
+                let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
+                let body = [&operands.bytes()[..], body].concat();
+                self.core.stats.add(Counter::Forwarded, 1);
+                return self.post(Peer::Socket(to), on, &body);
+            }
+            Owner::Denied => {
+                let outcome = outcome(Status::Forbidden);
+                locked(&self.core.writer).settle(&header, Change::None, &outcome);
+                self.changed = true;
+                outcome
+            }
+            // Not remembered unless it was before: another attempt asks again where the address is.
+            Owner::Later | Owner::Unknown => {
+                locked(&self.core.writer).forget(&header);
+                outcome(if owner == Owner::Later { Status::Busy } else { Status::WrongNode })
+            }
+        };
+        self.to_client(&header, peer, &done);
+    }
+
+    /// An answer for a client whose packet this node had sent on.
+    fn relay(&mut self, header: &Header, body: &[u8]) {
+        if !header.has(FLAG_RELAY) {
+            return self.core.stats.add(Counter::Foreign, 1);
+        }
+        if header.has(FLAG_WRITES) && header.kind == Kind::Answer {
+            let mut writer = locked(&self.core.writer);
+            let settled = matches!(
+                header.status,
+                Status::Applied | Status::Differs | Status::Forbidden | Status::BadRequest | Status::Stale
+            );
+            if settled && writer.is_decided(header) {
+                let (status, value, address) = (header.status, header.value, header.address);
+                let outcome = Outcome { status, value, address, body: body.to_vec() };
+                writer.settle(header, Change::None, &outcome);
+                self.changed = true;
+            }
+        }
+        let plain = Header { flags: header.flags & !(FLAG_RELAY | FLAG_WRITES), ..*header };
+        self.hand(header.tenant, header.client, plain, body);
+    }
+
+    fn register(&mut self, peer: Peer, packet: &Packet<'_>) {
+        let header = packet.header;
+        let mut registry = self.core.registry.write().unwrap_or_else(PoisonError::into_inner);
+        let known = registry.get(header.tenant, &header.program).is_some();
+        let piece = registry.piece(
+            header.tenant,
+            header.client,
+            header.program,
+            header.piece,
+            header.pieces,
+            header.value,
+            packet.body,
+        );
+        drop(registry);
+        let mut done = Outcome { status: Status::Done, value: 0, address: 0, body: Vec::new() };
+        match piece {
+            Piece::Missing(missing) => done.value = u64::from(missing),
+            Piece::Complete(runner) => {
+                if !known {
+                    let upload = super::registry::upload_of(runner.program());
+                    locked(&self.core.writer).registered(header.tenant, upload);
+                    self.changed = true;
+                }
+            }
+            Piece::Refused(status, reason) => return self.refuse(&header, peer, status, &reason),
+        }
+        self.reply(&header, peer, &done);
+    }
+
+    /// Memory is wanted, given back or written.
+    fn change(&mut self, peer: Peer, packet: &Packet<'_>) {
+        let header = packet.header;
+        let wrong = if header.kind == Kind::Allocate {
+            None
+        } else {
+            match self.router.owner(header.epoch, header.address, true) {
+                Owner::Local { .. } => None,
+                Owner::Later => Some(Status::Busy),
+                Owner::Denied => Some(Status::Forbidden),
+                Owner::Peer(_) | Owner::Unknown => Some(Status::WrongNode),
+            }
+        };
+        if let Some(status) = wrong {
+            return self.refuse(&header, peer, status, "");
+        }
+        if !self.begin(peer, &header) {
+            return;
+        }
+        let outcome = locked(&self.core.writer).run(&header, packet.body);
+        if header.kind == Kind::Write && outcome.status == Status::Done {
+            self.router.written(header.address, packet.body.len() as u64);
+        }
+        self.core.stats.add(Counter::Changes, 1);
+        self.changed = true;
+        self.reply(&header, peer, &outcome);
+    }
+
+    /// A change of one word, of a client or of a request's first node.
+    fn apply(&mut self, peer: Peer, packet: &Packet<'_>) {
+        let header = packet.header;
+        let Some((operands, body)) = packet.operands() else { return };
+        match self.router.owner(header.epoch, operands.address, true) {
+            Owner::Local { .. } => {}
+            Owner::Later => return self.refuse(&header, peer, Status::Busy, ""),
+            Owner::Denied => return self.refuse(&header, peer, Status::Forbidden, ""),
+            Owner::Peer(_) | Owner::Unknown => {
+                let outcome = Outcome {
+                    status: Status::WrongNode,
+                    value: 0,
+                    address: operands.address,
+                    body: Vec::new(),
+                };
+                return self.reply(&header, peer, &outcome);
+            }
+        }
+        if !self.begin(peer, &header) {
+            return;
+        }
+        let outcome = locked(&self.core.writer).apply(&header, &operands, body);
+        self.router.written(operands.address, 8);
+        self.core.stats.add(Counter::Changes, 1);
+        self.changed = true;
+        self.reply(&header, peer, &outcome);
+    }
+
+    /// Bytes of memory as they are.
+    fn read(&mut self, peer: Peer, header: &Header) {
+        match self.router.owner(header.epoch, header.address, false) {
+            Owner::Local { .. } => {}
+            Owner::Later => return self.refuse(header, peer, Status::Busy, ""),
+            Owner::Denied => return self.refuse(header, peer, Status::Forbidden, ""),
+            Owner::Peer(_) | Owner::Unknown => return self.refuse(header, peer, Status::WrongNode, ""),
+        }
+        let most = (self.packet_bytes - PACKET_HEADER_BYTES - PACKET_MAC_BYTES).min(4096) as u64;
+        if header.value > most {
+            return self.refuse(
+                header,
+                peer,
+                Status::BadRequest,
+                &format!("at most {most} bytes are read at once"),
+            );
+        }
+        let ranges = self.core.memory.ranges();
+        if ranges.find(header.tenant, header.address, header.value).is_none() {
+            return self.refuse(header, peer, Status::Forbidden, "");
+        }
+        let mut outcome =
+            Outcome { status: Status::Done, value: header.value, address: header.address, body: Vec::new() };
+        self.core.memory.load(header.address, header.value as usize, &mut outcome.body);
+        self.reply(header, peer, &outcome);
+    }
+}

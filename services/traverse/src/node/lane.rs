@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for one.
+//!
+//! Flow     request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` says how it goes on ─▶ [`Lane::give`]
+//! Layout   slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same number
+//! Owner    a shard's thread; slots point into the lane's scratchpads, which never move
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::registry::Runner;
+use crate::slot::{FREE, RUN, Region, STOPPED, Slot};
+use crate::transport::Peer;
+use crate::wire::Header;
+
+/// Backward jumps that one step may make.
+const FUEL: u64 = 4096;
+
+/// What a walk is for.
+#[derive(Clone, Debug)]
+pub(super) struct Context {
+    pub header: Header,
+    pub peer: Peer,
+    /// The scratchpad as it came.
+    pub start: Vec<u8>,
+    /// What was emitted and not sent yet.
+    pub emitted: Vec<u8>,
+    /// Number of the next chunk, and bytes emitted on this visit.
+    pub chunk: u32,
+    pub visit_bytes: usize,
+    /// Times that it started again.
+    pub restarts: u32,
+    /// Steps that this visit may make.
+    pub given: u32,
+}
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub header: Header,
+    pub peer: Peer,
+    pub body: Vec<u8>,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub tenant: u32,
+    pub runner: Arc<Runner>,
+    pub slots: Box<[Slot]>,
+    pub contexts: Vec<Context>,
+    pub region: Region,
+    pub running: usize,
+    pub waiting: VecDeque<Waiting>,
+    pub first: i16,
+    pub window: u16,
+    free: Vec<u32>,
+    scratch: Box<[Line]>,
+    scratch_lines: usize,
+    scratch_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+// SAFETY: the pointers in `slots` lead into `scratch`, which moves with the lane and does not change its place, and into the
+// node's memory, which any thread may read and which the shard that owns the lane keeps mapped.
+unsafe impl Send for Lane {}
+
+impl Lane {
+    pub(super) fn new(tenant: u32, runner: Arc<Runner>, workspaces: usize) -> Lane {
+        let scratch_bytes = runner.program().scratch_bytes();
+        let scratch_lines = scratch_bytes.div_ceil(64).max(1);
+        let mut scratch = vec![Line([0; 64]); scratch_lines * workspaces].into_boxed_slice();
+        let base: *mut u8 = scratch.as_mut_ptr().cast();
+        let slot = |index: usize| {
+            let mut slot = Slot { scratch: base.wrapping_add(index * scratch_lines * 64), ..Slot::default() };
+            slot.walk.fuel = FUEL;
+            slot
+        };
+        let window = runner.program().window();
+        Lane {
+            tenant,
+            slots: (0..workspaces).map(slot).collect(),
+            contexts: Vec::with_capacity(workspaces),
+            region: Region::NONE,
+            running: 0,
+            waiting: VecDeque::new(),
+            first: window.first,
+            window: window.bytes,
+            free: (0..workspaces as u32).rev().collect(),
+            scratch,
+            scratch_lines,
+            scratch_bytes,
+            runner,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// A slot for a request, with its scratchpad filled; it is not due yet.
+    pub(super) fn take(&mut self, header: &Header, peer: Peer, body: &[u8], given: u32) -> Option<usize> {
+        let index = self.free.pop()? as usize;
+        while self.contexts.len() <= index {
+            self.contexts.push(Context {
+                header: *header,
+                peer,
+                start: Vec::new(),
+                emitted: Vec::new(),
+                chunk: 0,
+                visit_bytes: 0,
+                restarts: 0,
+                given: 0,
+            });
+        }
+        let context = &mut self.contexts[index];
+        context.header = *header;
+        context.peer = peer;
+        context.start.clear();
+        context.start.extend_from_slice(body);
+        context.emitted.clear();
+        context.chunk = header.piece;
+        context.visit_bytes = 0;
+        context.restarts = 0;
+        context.given = given;
+        self.slots[index].state = STOPPED;
+        self.running += 1;
+        self.refill(index);
+        Some(index)
+    }
+
+    /// The scratchpad as it came.
+    pub(super) fn refill(&mut self, index: usize) {
+        let Lane { contexts, scratch, scratch_lines, scratch_bytes, .. } = self;
+        let pad = pad(scratch, *scratch_lines, *scratch_bytes, index);
+        let start = &contexts[index].start;
+        pad[..start.len()].copy_from_slice(start);
+        pad[start.len()..].fill(0);
+    }
+
+    pub(super) fn pad(&mut self, index: usize) -> &mut [u8] {
+        pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index)
+    }
+
+    /// The slot is free again.
+    pub(super) fn give(&mut self, index: usize) {
+        self.slots[index].state = FREE;
+        self.free.push(index as u32);
+        self.running -= 1;
+    }
+
+    /// Prefetches what the next step of a slot reads.
+    pub(super) fn prefetch(&self, index: usize) {
+        for &touch in self.runner.touches() {
+            crate::round::prefetch(self.slots[index].host.wrapping_offset(touch.into()));
+        }
+    }
+
+    /// One step for each slot that is due; how many stopped.
+    pub(super) fn round(&mut self) -> usize {
+        // SAFETY: a slot is RUN only since `shard` translated its `cur` and checked the whole window against the tenant's
+        // ranges, or since a round did against `region`, which was made from such a range; node memory stays mapped while the
+        // shard lives. Scratchpads are the slots' own and as long as the program asks for.
+        unsafe { self.runner.round(&mut self.slots, &self.region) }
+    }
+
+    /// The same while only one slot is due: it steps until it stops, at most `most` times.
+    pub(super) fn straight(&mut self, most: usize) -> usize {
+        let Some(index) = self.slots.iter().position(|slot| slot.state == RUN) else { return 0 };
+        for _ in 0..most {
+            // SAFETY: as in `round`.
+            if unsafe { self.runner.round(&mut self.slots[index..=index], &self.region) } > 0 {
+                return 1;
+            }
+        }
+        0
+    }
+
+    /// The next slot from `from` on that stopped.
+    pub(super) fn stopped(&self, from: usize) -> Option<usize> {
+        (from..self.slots.len()).find(|&index| self.slots[index].state == STOPPED)
+    }
+}
+
+fn pad(scratch: &mut [Line], lines: usize, bytes: usize, index: usize) -> &mut [u8] {
+    let own = &mut scratch[index * lines..(index + 1) * lines];
+    // SAFETY: lines are plain bytes, side by side; `own` is borrowed for as long as the result.
+    let all = unsafe { std::slice::from_raw_parts_mut(own.as_mut_ptr().cast::<u8>(), lines * 64) };
+    &mut all[..bytes]
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A memory node: it keeps data, and walks through it for its clients.
+//!
+//! Flow     transport ─▶ [`Shard`]: authentication ─▶ a walk: `registry`, workspaces (`lane`), rounds ─▶ answer, or on to the
+//!          next node ([`Router`]); a change: `writer`, once (`once`), logged (`log`) ─▶ answer
+//! Order    answers to changes leave after the log was written. A shard never waits for another one, except for the writer
+//! Owner    [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
+//! Not here replication: a node that is lost takes what it had with it, except for what is in its log
+
+mod control;
+mod lane;
+mod log;
+mod once;
+mod registry;
+mod route;
+mod shard;
+mod stats;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use memlift_engine::region::RegionError;
+
+pub use log::{Durability, LogError, Replayed};
+pub use once::WINDOW;
+pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, program_of, upload_of};
+pub use route::{Alone, Owner, Router};
+pub use shard::Shard;
+pub use stats::{Counted, Counter, Stats};
+pub use writer::Writer;
+
+use crate::memory::Memory;
+use crate::transport::{Peer, Transport, TransportError};
+use crate::wire::{Keys, Senders};
+
+/// Iterations of one visit unless told otherwise.
+pub const ITERATIONS_PER_VISIT: u32 = 4096;
+/// Where a node's addresses start unless told otherwise.
+pub const BASE: u64 = 1 << 32;
+
+/// Why a node cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// Its memory.
+    #[error("the node's memory: {0}")]
+    Memory(#[from] RegionError),
+    /// Its log.
+    #[error("the node's log: {0}")]
+    Log(#[from] LogError),
+    /// Its log says what cannot have been.
+    #[error("{}: {what}: the log does not fit this version or these sizes", path.display())]
+    Replay {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        what: String,
+    },
+    /// Its way to its clients.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Addresses beyond what can be.
+    #[error(
+        "memory of {bytes} bytes does not fit behind address {base:#x}: both are multiples of 4096, below 2^62"
+    )]
+    Addresses {
+        /// First.
+        base: u64,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// First global address.
+    pub base: u64,
+    /// Bytes of memory.
+    pub bytes: u64,
+    /// Touch all of it at the start.
+    pub prefault: bool,
+    /// Walks in flight per shard and program; `None`: measured.
+    pub workspaces: Option<usize>,
+    /// Iterations of one visit; then the answer is the state, for the client to send again.
+    pub iterations_per_visit: u32,
+    /// Who may talk to it; none: everybody who reaches it.
+    pub keys: Keys,
+    /// Where changes are logged.
+    pub log: Option<(PathBuf, Durability)>,
+    /// Programs of one tenant.
+    pub programs_per_tenant: usize,
+    /// Clients whose changes are remembered.
+    pub clients: usize,
+    /// Run machine code where that is possible.
+    pub compile: bool,
+}
+
+impl Default for NodeOptions {
+    fn default() -> NodeOptions {
+        NodeOptions {
+            base: BASE,
+            bytes: 1 << 30,
+            prefault: true,
+            workspaces: None,
+            iterations_per_visit: ITERATIONS_PER_VISIT,
+            keys: Keys::none(),
+            log: None,
+            programs_per_tenant: 64,
+            clients: 4096,
+            compile: true,
+        }
+    }
+}
+
+/// What the shards of a node share.
+#[derive(Debug)]
+struct Core {
+    memory: Arc<Memory>,
+    writer: Mutex<Writer>,
+    registry: RwLock<Registry>,
+    senders: Mutex<Senders>,
+    /// Where clients are whose packets were sent on with this node as the place to answer to: shard and peer.
+    relays: Mutex<HashMap<(u32, u64), (usize, Peer)>>,
+    /// Packets for peers of other shards.
+    inboxes: Mutex<Vec<Sender<(Peer, Vec<u8>)>>>,
+    keys: Keys,
+    workspaces: usize,
+    iterations_per_visit: u32,
+    /// This node as a sender of packets, and the number of its next one.
+    identity: u64,
+    nonce: AtomicU64,
+    stats: Arc<Stats>,
+}
+
+/// A lock whose holder panicked is taken all the same: what it guards is changed in single steps.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A memory node without its threads: see [`Node::shard`].
+#[derive(Clone, Debug)]
+pub struct Node {
+    core: Arc<Core>,
+}
+
+impl Node {
+    /// Takes the memory and replays the log, if there is one; says what was in it.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`]: there is not as much memory, or the log is another's or damaged.
+    pub fn open(options: NodeOptions) -> Result<(Node, Replayed), NodeError> {
+        let (base, bytes) = (options.base, options.bytes);
+        let end = base.checked_add(bytes).filter(|&end| end <= crate::map::ADDRESS_END);
+        if base == 0 || !base.is_multiple_of(4096) || !bytes.is_multiple_of(4096) || end.is_none() {
+            return Err(NodeError::Addresses { base, bytes });
+        }
+        let memory = Arc::new(Memory::new(base, bytes, options.prefault)?);
+        let workspaces = match options.workspaces {
+            Some(workspaces) => workspaces.clamp(1, 1024),
+            None => lane_width(&memory),
+        };
+        let mut registry = Registry::new(options.programs_per_tenant, options.compile);
+        let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
+        let (writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let core = Core {
+            memory,
+            writer: Mutex::new(writer),
+            registry: RwLock::new(registry),
+            senders: Mutex::new(Senders::new(options.clients.saturating_mul(4))),
+            relays: Mutex::default(),
+            inboxes: Mutex::default(),
+            keys: options.keys,
+            workspaces,
+            iterations_per_visit: options.iterations_per_visit.max(1),
+            identity: (now.as_nanos() as u64).rotate_left(32) ^ u64::from(std::process::id()),
+            nonce: AtomicU64::new(now.as_nanos() as u64),
+            stats: Arc::default(),
+        };
+        Ok((Node { core: Arc::new(core) }, replayed))
+    }
+
+    /// A shard: whoever has it turns it ([`Shard::turn`]) or lets it serve ([`Shard::serve`]).
+    #[must_use]
+    pub fn shard(&self, transport: Box<dyn Transport>, router: Box<dyn Router>) -> Shard {
+        let (sender, inbox) = std::sync::mpsc::channel();
+        let mut inboxes = locked(&self.core.inboxes);
+        inboxes.push(sender);
+        Shard::new(self.core.clone(), inboxes.len() - 1, inbox, transport, router)
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.core.memory
+    }
+
+    /// The one that changes it, for programs in this process.
+    pub fn writer(&self) -> MutexGuard<'_, Writer> {
+        locked(&self.core.writer)
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.core.stats
+    }
+
+    /// Walks in flight per shard and program.
+    #[must_use]
+    pub fn workspaces(&self) -> usize {
+        self.core.workspaces
+    }
+
+    /// Registers a program in this process, as an upload would.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not taken.
+    pub fn register(&self, tenant: u32, program: crate::program::Program) -> Result<(), String> {
+        let upload = upload_of(&program);
+        let mut registry = self.core.registry.write().unwrap_or_else(PoisonError::into_inner);
+        registry.insert(tenant, program).map_err(|(_, reason)| reason)?;
+        drop(registry);
+        let mut writer = self.writer();
+        writer.registered(tenant, upload);
+        writer.commit().map_err(|error| error.to_string())
+    }
+
+    /// Name, tenant and hash of the programs that it holds.
+    #[must_use]
+    pub fn programs(&self) -> Vec<(u32, String, crate::wire::Hash)> {
+        let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
+        registry
+            .list()
+            .map(|(tenant, runner)| (tenant, runner.program().name().to_owned(), runner.hash()))
+            .collect()
+    }
+}
+
+/// Without a measurement: what reached the best rate on machines with ten to sixteen line-fill buffers per core. Small memories
+/// stay in the cache, where fewer in flight answer sooner.
+fn lane_width(memory: &Memory) -> usize {
+    if memory.bytes() < 64 << 20 { 8 } else { calibrate(memory) }
+}
+
+/// Chases pointers through the empty memory with more and more chases at once, and takes the fewest that are within a
+/// twentieth of the best.
+fn calibrate(memory: &Memory) -> usize {
+    const WIDTHS: [usize; 6] = [8, 16, 24, 32, 48, 64];
+    const HOPS: u64 = 1 << 16;
+    let lines = (memory.bytes() / 64).min(1 << 22);
+    let step = 0x9e37_79b9_7f4a_7c15_u64;
+    let base = memory.base();
+    let place = |seed: u64| base + (seed.wrapping_mul(step) >> 16) % lines * 64;
+    let mut rates = [0.0_f64; WIDTHS.len()];
+    for (rate, width) in rates.iter_mut().zip(WIDTHS) {
+        let mut cursors: Vec<u64> = (1..=width as u64).map(|seed| seed.wrapping_mul(step)).collect();
+        let start = std::time::Instant::now();
+        for _ in 0..HOPS / width as u64 {
+            for cursor in &mut cursors {
+                let address = place(*cursor);
+                // Empty memory holds zeros, so the next place depends on what was read without being stored there first.
+                let read = memory.word(address).load(Ordering::Relaxed);
+                *cursor = cursor.wrapping_add(step).rotate_left(11) ^ read;
+                crate::round::prefetch(memory.host(place(*cursor)));
+            }
+        }
+        std::hint::black_box(&cursors);
+        *rate = HOPS as f64 / start.elapsed().as_secs_f64();
+    }
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    rates.iter().zip(WIDTHS).find(|(rate, _)| **rate >= 0.95 * best).map_or(32, |(_, width)| width)
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The programs that a node holds: named by their hash, each its tenant's, verified and compiled when they arrive.
+//!
+//! Flow     pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all shards
+//! Layout   an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
+//! Order    registering again what is there changes nothing
+//! Owner    the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
+//! Not here what a program may do (`verify`)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::interp;
+use crate::program::Program;
+use crate::slot::{Region, Slot};
+use crate::wire::{Hash, Status};
+
+/// The longest upload.
+pub const UPLOAD_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a piece: as many fit into every frame.
+pub const PIECE_BYTES: usize = 1024;
+/// Uploads that are under way at once.
+const UPLOADS_MAX: usize = 64;
+
+/// A program that can be run.
+#[derive(Debug)]
+pub struct Runner {
+    program: Program,
+    touches: Vec<i16>,
+    #[cfg(feature = "jit")]
+    compiled: Option<crate::jit::Compiled>,
+}
+
+impl Runner {
+    /// Compiles a program where that is possible; otherwise it will be interpreted.
+    #[must_use]
+    pub fn new(program: Program, compile: bool) -> Runner {
+        let window = program.window();
+        #[cfg(feature = "jit")]
+        let compiled = compile.then(|| {
+            let limits = crate::jit::Limits {
+                window_first: window.first,
+                window_bytes: window.bytes,
+                scratch_bytes: program.scratch_bytes() as u32,
+            };
+            crate::jit::Compiled::new(program.function(), &limits).ok()
+        });
+        #[cfg(not(feature = "jit"))]
+        let _ = compile;
+        let end = i32::from(window.first) + i32::from(window.bytes);
+        let touches =
+            (i32::from(window.first)..end).step_by(64).map(|at| at as i16).chain([(end - 1) as i16]);
+        Runner {
+            touches: touches.collect(),
+            program,
+            #[cfg(feature = "jit")]
+            compiled: compiled.flatten(),
+        }
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its name in packets.
+    #[must_use]
+    pub fn hash(&self) -> Hash {
+        self.program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
+    }
+
+    /// Whether it runs as machine code.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        #[cfg(feature = "jit")]
+        return self.compiled.is_some();
+        #[cfg(not(feature = "jit"))]
+        false
+    }
+
+    /// The offsets from `cur_ptr` to prefetch.
+    #[must_use]
+    pub fn touches(&self) -> &[i16] {
+        #[cfg(feature = "jit")]
+        if let Some(compiled) = &self.compiled {
+            return compiled.touches();
+        }
+        &self.touches
+    }
+
+    /// One step for each slot that is due; how many stopped.
+    ///
+    /// # Safety
+    ///
+    /// For each slot that is due, `host` is where a node is mapped whose whole window may be read, `scratch` has the program's
+    /// scratch bytes and is the slot's alone; `region` maps only addresses whose window can be read.
+    pub unsafe fn round(&self, slots: &mut [Slot], region: &Region) -> usize {
+        #[cfg(feature = "jit")]
+        if let Some(compiled) = &self.compiled {
+            // SAFETY: the caller's promise.
+            return unsafe { compiled.round(slots, region) };
+        }
+        let step = |node: *const u8, scratch: *mut u8, walk: &mut crate::step::Walk| {
+            // SAFETY: the caller's promise; the function is a verified program's, and the node's writer stores atomically.
+            unsafe { interp::step(self.program.function(), node, scratch, walk) }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { crate::round::round(slots, region, &self.touches, step) }
+    }
+}
+
+#[derive(Debug)]
+struct Upload {
+    bytes: Vec<u8>,
+    /// Which pieces have come.
+    come: Vec<bool>,
+}
+
+/// What became of a piece.
+#[derive(Debug)]
+pub enum Piece {
+    /// Others are still missing: so many.
+    Missing(u32),
+    /// The program is there.
+    Complete(Arc<Runner>),
+    /// The upload, or the program, is not taken, for this reason.
+    Refused(Status, String),
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Registry {
+    programs: BTreeMap<(u32, Hash), Arc<Runner>>,
+    uploads: BTreeMap<(u32, u64, Hash), Upload>,
+    per_tenant: usize,
+    compile: bool,
+}
+
+impl Registry {
+    /// Room for `per_tenant` programs of each tenant; `compile` as far as this machine can.
+    #[must_use]
+    pub fn new(per_tenant: usize, compile: bool) -> Registry {
+        Registry { programs: BTreeMap::new(), uploads: BTreeMap::new(), per_tenant, compile }
+    }
+
+    /// A tenant's program.
+    #[must_use]
+    pub fn get(&self, tenant: u32, hash: &Hash) -> Option<Arc<Runner>> {
+        self.programs.get(&(tenant, *hash)).cloned()
+    }
+
+    /// Name and hash of a tenant's programs.
+    pub fn list(&self) -> impl Iterator<Item = (u32, &Arc<Runner>)> {
+        self.programs.iter().map(|((tenant, _), runner)| (*tenant, runner))
+    }
+
+    /// Holds a program.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn insert(&mut self, tenant: u32, program: Program) -> Result<Arc<Runner>, (Status, String)> {
+        let hash: Hash = program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer");
+        if let Some(runner) = self.get(tenant, &hash) {
+            return Ok(runner);
+        }
+        if self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16])).count() >= self.per_tenant {
+            let most = self.per_tenant;
+            return Err((Status::Limit, format!("the tenant holds {most} programs, which is all it may")));
+        }
+        let runner = Arc::new(Runner::new(program, self.compile));
+        self.programs.insert((tenant, hash), runner.clone());
+        Ok(runner)
+    }
+
+    /// Takes a piece of `bytes` that starts at `at`, of an upload of `whole` bytes in `pieces` pieces.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a packet")]
+    pub fn piece(
+        &mut self,
+        tenant: u32,
+        client: u64,
+        hash: Hash,
+        piece: u32,
+        pieces: u32,
+        whole: u64,
+        bytes: &[u8],
+    ) -> Piece {
+        if let Some(runner) = self.get(tenant, &hash) {
+            return Piece::Complete(runner);
+        }
+        let refused = |reason: &str| Piece::Refused(Status::BadRequest, reason.to_owned());
+        if whole == 0 || whole > UPLOAD_BYTES_MAX as u64 {
+            return refused("a program has at most 64 KiB");
+        }
+        let whole = whole as usize;
+        let at = piece as usize * PIECE_BYTES;
+        if pieces as usize != whole.div_ceil(PIECE_BYTES)
+            || bytes.len() != PIECE_BYTES.min(whole.saturating_sub(at))
+        {
+            return refused("a program comes in pieces of 1024 bytes");
+        }
+        let key = (tenant, client, hash);
+        if !self.uploads.contains_key(&key) && self.uploads.len() >= UPLOADS_MAX {
+            // Whoever does not finish is forgotten first come, first gone; its client sends all pieces again.
+            self.uploads.pop_first();
+        }
+        let upload = self
+            .uploads
+            .entry(key)
+            .or_insert_with(|| Upload { bytes: vec![0; whole], come: vec![false; pieces as usize] });
+        if upload.bytes.len() != whole {
+            self.uploads.remove(&key);
+            return refused("pieces of one upload say different lengths");
+        }
+        upload.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        upload.come[piece as usize] = true;
+        let missing = upload.come.iter().filter(|come| !**come).count();
+        if missing > 0 {
+            return Piece::Missing(missing as u32);
+        }
+        let bytes = self.uploads.remove(&key).map(|upload| upload.bytes).unwrap_or_default();
+        match program_of(&bytes) {
+            Err(reason) => Piece::Refused(Status::Refused, reason),
+            Ok(program) if program.hash()[..hash.len()] != hash => Piece::Refused(
+                Status::Refused,
+                "the program has another hash than the packet says".to_owned(),
+            ),
+            Ok(program) => match self.insert(tenant, program) {
+                Ok(runner) => Piece::Complete(runner),
+                Err((status, reason)) => Piece::Refused(status, reason),
+            },
+        }
+    }
+}
+
+/// An upload: name and encoding.
+#[must_use]
+pub fn upload_of(program: &Program) -> Vec<u8> {
+    let mut end = program.name().len().min(255);
+    while !program.name().is_char_boundary(end) {
+        end -= 1;
+    }
+    [&[end as u8], &program.name().as_bytes()[..end], &program.encoding()].concat()
+}
+
+/// Reads an upload and verifies the program.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn program_of(upload: &[u8]) -> Result<Program, String> {
+    let (&bytes, rest) = upload.split_first().ok_or("nothing was uploaded")?;
+    let (name, encoding) = rest.split_at_checked(bytes.into()).ok_or("the name is longer than the upload")?;
+    let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
+    Program::from_encoding(name, encoding).map_err(|error| error.to_string())
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The one that changes memory: allocations, writes and applies, each once, each in the log.
+//!
+//! Flow     request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
+//! Order    a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
+//! Owner    the writer has allocator, memory of requests and log
+//! Not here walks; which node an address belongs to (`shard` asks before)
+
+use std::path::Path;
+use std::sync::Arc;
+
+use memlift_spec::operand::walk::ApplyKind;
+
+use super::NodeError;
+use super::log::{Change, Durability, Entry, Log, LogError, Replayed};
+use super::once::{Begin, Id, Known, Once, Outcome};
+use super::registry::{Registry, program_of};
+use crate::memory::{Allocator, Memory};
+use crate::wire::{ApplyOperands, Header, Kind, Status};
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Writer {
+    memory: Arc<Memory>,
+    allocator: Allocator,
+    once: Once,
+    log: Option<Log>,
+}
+
+impl Writer {
+    /// For an empty memory; with a log, for what the log says was in it. Programs of the log go into the registry.
+    pub(super) fn open(
+        memory: Arc<Memory>,
+        clients: usize,
+        log: Option<(&Path, Durability)>,
+        registry: &mut Registry,
+    ) -> Result<(Writer, Replayed), NodeError> {
+        let allocator = Allocator::new(memory.clone());
+        let mut writer = Writer { allocator, once: Once::new(clients), log: None, memory: memory.clone() };
+        let Some((path, durability)) = log else { return Ok((writer, Replayed::default())) };
+        let mut wrong = None;
+        let (log, replayed) = Log::replay(path, memory.base(), memory.bytes(), durability, |entry| {
+            if wrong.is_none() {
+                wrong = writer.again(entry, registry).err();
+            }
+        })?;
+        match wrong {
+            Some(what) => Err(NodeError::Replay { path: path.to_owned(), what }),
+            None => {
+                writer.log = Some(log);
+                Ok((writer, replayed))
+            }
+        }
+    }
+
+    /// Does once more what a record says was done.
+    fn again(&mut self, entry: Entry, registry: &mut Registry) -> Result<(), String> {
+        match entry.change {
+            Change::None => {}
+            Change::Write(address, bytes) => {
+                let last = address.checked_add(bytes.len().saturating_sub(1) as u64);
+                if !self.memory.holds(address) || !last.is_some_and(|last| self.memory.holds(last)) {
+                    return Err(format!("a write at {address:#x} is outside of the memory"));
+                }
+                self.memory.store(address, &bytes);
+            }
+            Change::Allocate(tenant, bytes, address) => {
+                if self.allocator.allocate(tenant, bytes) != Some(address) {
+                    return Err(format!("an allocation of {bytes} bytes is not at {address:#x} this time"));
+                }
+            }
+            Change::Free(tenant, address, bytes) => {
+                if !self.allocator.free(tenant, address, bytes) {
+                    return Err(format!("{address:#x} is given back, but was not given"));
+                }
+            }
+            Change::Apply(operands) => {
+                if !operands.address.is_multiple_of(8) || !self.memory.holds(operands.address) {
+                    return Err(format!("an apply at {:#x} is outside of the memory", operands.address));
+                }
+                self.change(&operands);
+            }
+            Change::Program(tenant, upload) => {
+                let program = program_of(&upload)?;
+                registry.insert(tenant, program).map_err(|(_, reason)| reason)?;
+            }
+        }
+        if let Some((id, known)) = entry.request {
+            self.once.note(&id, known);
+        }
+        Ok(())
+    }
+
+    /// What to do with an attempt at a request.
+    pub fn begin(&mut self, header: &Header) -> Begin {
+        self.once.begin(&Id::of(header), header.attempt)
+    }
+
+    /// Whether this attempt still counts.
+    #[must_use]
+    pub fn runs(&self, header: &Header) -> bool {
+        self.once.runs(&Id::of(header), header.attempt)
+    }
+
+    /// An attempt came to nothing that has to be remembered.
+    pub fn forget(&mut self, header: &Header) {
+        self.once.forget(&Id::of(header), header.attempt);
+    }
+
+    /// Remembers, in the log too, how a request ended.
+    pub fn settle(&mut self, header: &Header, change: Change, outcome: &Outcome) {
+        self.note(header, change, Known::Settled(outcome.clone()));
+    }
+
+    /// Remembers, in the log too, what a request will change elsewhere.
+    pub fn decide(&mut self, header: &Header, operands: ApplyOperands, body: &[u8]) {
+        self.note(header, Change::None, Known::Decided(operands, body.to_vec()));
+    }
+
+    /// Whether a change elsewhere is decided and its outcome not known yet.
+    #[must_use]
+    pub fn is_decided(&self, header: &Header) -> bool {
+        matches!(self.once.known(&Id::of(header)), Some(Known::Decided(..)))
+    }
+
+    fn note(&mut self, header: &Header, change: Change, known: Known) {
+        let id = Id::of(header);
+        self.once.note(&id, known.clone());
+        if let Some(log) = &mut self.log {
+            log.append(&Entry { change, request: Some((id, known)) });
+        }
+    }
+
+    /// Carries out a request that changes memory and was begun; the answer is remembered.
+    pub fn run(&mut self, header: &Header, body: &[u8]) -> Outcome {
+        let plain = |status| Outcome { status, value: 0, address: header.address, body: Vec::new() };
+        let tenant = header.tenant;
+        let (change, outcome) = match header.kind {
+            Kind::Allocate => match self.allocator.allocate(tenant, header.value) {
+                Some(address) => {
+                    let change = Change::Allocate(tenant, header.value, address);
+                    (change, Outcome { address, value: header.value, ..plain(Status::Done) })
+                }
+                None => (Change::None, plain(Status::Full)),
+            },
+            Kind::Free => {
+                if self.allocator.free(tenant, header.address, header.value) {
+                    (Change::Free(tenant, header.address, header.value), plain(Status::Done))
+                } else {
+                    (Change::None, plain(Status::Forbidden))
+                }
+            }
+            Kind::Write => {
+                if self.allocator.may_write(tenant, header.address, body.len() as u64) {
+                    self.memory.store(header.address, body);
+                    (Change::Write(header.address, body.to_vec()), plain(Status::Done))
+                } else {
+                    (Change::None, plain(Status::Forbidden))
+                }
+            }
+            _ => (Change::None, plain(Status::BadRequest)),
+        };
+        self.settle(header, change, &outcome);
+        outcome
+    }
+
+    /// Changes a word of this node for a request that was begun; the answer is remembered.
+    pub fn apply(&mut self, header: &Header, operands: &ApplyOperands, body: &[u8]) -> Outcome {
+        let known = ApplyKind::from_number(operands.kind).is_some();
+        let may = self.allocator.may_write(header.tenant, operands.address, 8);
+        let (status, value) = match (known && operands.address.is_multiple_of(8), may) {
+            (false, _) => (Status::BadRequest, 0),
+            (true, false) => (Status::Forbidden, 0),
+            (true, true) => self.change(operands),
+        };
+        let change = if status == Status::Applied { Change::Apply(*operands) } else { Change::None };
+        let outcome = Outcome { status, value, address: operands.address, body: body.to_vec() };
+        self.settle(header, change, &outcome);
+        outcome
+    }
+
+    fn change(&mut self, operands: &ApplyOperands) -> (Status, u64) {
+        match ApplyKind::from_number(operands.kind) {
+            Some(ApplyKind::CompareSwap) => {
+                let was = self.memory.compare_swap(operands.address, operands.a, operands.b);
+                (if was == operands.a { Status::Applied } else { Status::Differs }, was)
+            }
+            Some(ApplyKind::FetchAdd) => {
+                (Status::Applied, self.memory.fetch_add(operands.address, operands.a))
+            }
+            None => (Status::BadRequest, 0),
+        }
+    }
+
+    /// Notes a program that was registered.
+    pub fn registered(&mut self, tenant: u32, upload: Vec<u8>) {
+        if let Some(log) = &mut self.log {
+            log.append(&Entry { change: Change::Program(tenant, upload), request: None });
+        }
+    }
+
+    /// Writes the log. Answers to what was changed may leave afterwards, and not before.
+    ///
+    /// # Errors
+    ///
+    /// What the system says: the node must stop.
+    pub fn commit(&mut self) -> Result<(), LogError> {
+        self.log.as_mut().map_or(Ok(()), Log::commit)
+    }
+
+    /// For programs in this process that fill a node's memory themselves; not logged.
+    pub fn allocator(&mut self) -> &mut Allocator {
+        &mut self.allocator
+    }
+
+    /// Bytes that no tenant has, bytes of the log, clients and requests remembered.
+    #[must_use]
+    pub fn size(&self) -> (u64, u64, (usize, usize)) {
+        (self.allocator.free_bytes(), self.log.as_ref().map_or(0, Log::bytes), self.once.size())
+    }
+}
