@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod builder;
+pub mod client;
 pub mod error;
 #[doc(hidden)]
 pub mod generate;
@@ -18,6 +19,8 @@ pub mod map;
 pub mod lower;
 #[expect(unsafe_code, reason = "its words are atomics at addresses that were checked")]
 pub mod memory;
+#[expect(unsafe_code, reason = "steps walks at addresses that were checked")]
+pub mod node;
 pub mod program;
 #[expect(unsafe_code, reason = "prefetches, and steps what its caller vouches for")]
 pub mod round;
@@ -27,5 +30,3 @@ pub mod structures;
 pub mod verify;
 pub mod transport;
 pub mod wire;
-#[expect(unsafe_code, reason = "steps walks at addresses that were checked")]
-pub mod node;

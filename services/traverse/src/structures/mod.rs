@@ -1,6 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Collections whose nodes lie on memory nodes, and the programs that walk them.
+//! Collections whose nodes lie on memory nodes: hash map, ordered map, list; and the programs that walk them.
 //!
-//! Not here requests, timers and caches (`client`)
+//! Flow     collection ──walks, writes, compare-and-swap──▶ [`heap::Heap`]: a client, or this process ([`image`])
+//!          many values at once: [`bulk`] lays nodes out at addresses that [`placement`] chooses
+//! Order    a change takes effect at one compare-and-swap, exactly once; what it replaces rests in [`pool`] until no walk can be
+//!          there
+//! Not here requests, timers and caches (`client`); the paper's thirteen structures are programs only ([`shipped`]): their nodes
+//!          are whatever library laid them out
 
+pub mod bulk;
+pub mod chain;
+pub mod hash;
+pub mod heap;
+pub mod image;
+pub mod list;
+pub mod ordered;
+pub mod placement;
+pub mod pool;
 pub mod shipped;
+
+pub use chain::{Aggregate, Key};
+pub use hash::HashMap;
+pub use heap::{Heap, Outcome, Scratch, Walk, Walked};
+pub use image::Image;
+pub use list::List;
+pub use ordered::OrderedMap;

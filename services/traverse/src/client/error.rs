@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Why a request has no answer, and what to do next.
+
+use std::time::Duration;
+
+use crate::map::MapError;
+use crate::step::Verdict;
+use crate::transport::TransportError;
+use crate::wire::Status;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nobody answered.
+    #[error(
+        "{node} has not answered for {waited:?} ({attempts} attempts): see whether it runs and is reached from here; nothing is \
+         known about what it did, but asking again does it once"
+    )]
+    Silent {
+        /// Who was asked.
+        node: String,
+        /// How long.
+        waited: Duration,
+        /// How often.
+        attempts: u32,
+    },
+    /// The map says that nobody has the address.
+    #[error(
+        "no node has address {address:#x} (map epoch {epoch}): the pointer is wrong, or its range was given up"
+    )]
+    Nowhere {
+        /// Which.
+        address: u64,
+        /// Of the map that was asked.
+        epoch: u64,
+    },
+    /// The owner of the address is known, but not how to reach it over this transport.
+    #[error(
+        "node {node} has address {address:#x}, and this client cannot reach it: connect with its address"
+    )]
+    Unreachable {
+        /// Which node.
+        node: String,
+        /// Which address.
+        address: u64,
+    },
+    /// Not this tenant's.
+    #[error(
+        "address {address:#x} is not tenant {tenant}'s, or not to be written: ask with the tenant that made it"
+    )]
+    Forbidden {
+        /// Which.
+        address: u64,
+        /// Who asked.
+        tenant: u32,
+    },
+    /// No memory is left.
+    #[error(
+        "no memory is left for {bytes} bytes: free what is not needed, or add a node with `memlift node --memory`"
+    )]
+    Full {
+        /// How many were asked for.
+        bytes: u64,
+    },
+    /// The walk made as many iterations as it may.
+    #[error(
+        "a walk of {program} made {iterations} iterations and was ended: a cycle, or raise `Config::iterations`"
+    )]
+    Budget {
+        /// Of which program.
+        program: String,
+        /// How many.
+        iterations: u32,
+    },
+    /// The walk crossed from node to node as often as it may.
+    #[error("a walk of {program} went from node to node {hops} times and was ended: raise `Config::hops`")]
+    Hops {
+        /// Of which program.
+        program: String,
+        /// How often.
+        hops: u8,
+    },
+    /// The program failed.
+    #[error(
+        "{program} failed at {address:#x} with {verdict:?}: its data is not what it was written for, or it is wrong"
+    )]
+    Fault {
+        /// Which.
+        program: String,
+        /// Where.
+        address: u64,
+        /// How.
+        verdict: Verdict,
+    },
+    /// Others were in the way each time.
+    #[error(
+        "{what} was tried {times} times and others changed the same place each time: try again, with fewer writers"
+    )]
+    Contended {
+        /// What.
+        what: &'static str,
+        /// How often.
+        times: u32,
+    },
+    /// The node is busy each time.
+    #[error("the node's queues stayed full for {0:?}: send less at a time (`Config::window`)")]
+    Busy(Duration),
+    /// The node wants no such program.
+    #[error("the node refused the program {program}: {reason}")]
+    Refused {
+        /// Which.
+        program: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The node says that the request makes no sense, or that it holds as many things as it may.
+    #[error("the node answered {status:?}: {reason}")]
+    Rejected {
+        /// How.
+        status: Status,
+        /// What it said.
+        reason: String,
+    },
+    /// What was read is no node of such a structure.
+    #[error(
+        "at {address:#x} lies no {what}: the memory was written by something else, or the handle is another structure's"
+    )]
+    Corrupt {
+        /// Where.
+        address: u64,
+        /// What should be there.
+        what: &'static str,
+    },
+    /// A value does not fit.
+    #[error("{what} of {bytes} bytes: at most {most} fit")]
+    TooLong {
+        /// What.
+        what: &'static str,
+        /// How long.
+        bytes: usize,
+        /// How long it may be.
+        most: usize,
+    },
+    /// Input for a bulk load cannot be read.
+    #[error("line {line}: {reason}")]
+    Input {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The transport failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The map cannot be had.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Input could not be read at all.
+    #[error("reading input: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What functions of the client and of the collections return.
+pub type Result<T> = std::result::Result<T, ClientError>;

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Builds whole structures: each node is laid out once, at its place, and goes to a [`Sink`] as it lies in memory.
+//!
+//! Flow     pairs, sorted or not, from an iterator or CSV ──[`ordered`], [`hash`]──▶ nodes ──▶ [`Sink`]: a heap, or bytes of a range
+//! Order    leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
+//!          sorted in memory first. The handle comes last: nothing can be walked before all of it is there
+//! Not here where nodes go (`placement`)
+
+use std::io::BufRead;
+
+use super::chain::{self, Key};
+use super::hash::{self, chain_of};
+use super::heap::Heap;
+use super::ordered;
+use super::ordered::node::{KEYS, NODE_BYTES, Node};
+use super::placement::Placement;
+use crate::client::{ClientError, Result};
+
+/// Takes nodes as they lie in memory.
+pub trait Sink {
+    /// Bytes at an address; none is put twice.
+    ///
+    /// # Errors
+    /// Why they could not be put.
+    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// Nodes go to a heap, many at a time. [`ToHeap::finish`] writes the last ones.
+#[derive(Debug)]
+pub struct ToHeap<'h, H> {
+    heap: &'h mut H,
+    waiting: Vec<(u64, Vec<u8>)>,
+    bytes: usize,
+}
+
+/// What [`ToHeap`] writes at a time.
+const BATCH_BYTES: usize = 256 << 10;
+/// Neighbours are joined to writes of at most this.
+const JOINED_BYTES: usize = 1024;
+
+impl<'h, H: Heap> ToHeap<'h, H> {
+    /// To this heap.
+    pub fn new(heap: &'h mut H) -> ToHeap<'h, H> {
+        ToHeap { heap, waiting: Vec::new(), bytes: 0 }
+    }
+
+    /// Writes what is still waiting.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn finish(&mut self) -> Result<()> {
+        self.bytes = 0;
+        self.heap.write_many(&std::mem::take(&mut self.waiting))
+    }
+}
+
+impl<H: Heap> Sink for ToHeap<'_, H> {
+    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len();
+        match self.waiting.last_mut() {
+            Some((start, joined))
+                if *start + joined.len() as u64 == address && joined.len() + bytes.len() <= JOINED_BYTES =>
+            {
+                joined.extend_from_slice(bytes);
+            }
+            _ => self.waiting.push((address, bytes.to_vec())),
+        }
+        if self.bytes >= BATCH_BYTES { self.finish() } else { Ok(()) }
+    }
+}
+
+/// Nodes go to bytes that will be those from address `base` on.
+#[derive(Debug)]
+pub struct ToBytes<'b> {
+    /// The first address.
+    pub base: u64,
+    /// What will be there.
+    pub bytes: &'b mut [u8],
+}
+
+impl Sink for ToBytes<'_> {
+    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        let start = address.checked_sub(self.base).and_then(|start| usize::try_from(start).ok());
+        let place = start.and_then(|start| self.bytes.get_mut(start..start.checked_add(bytes.len())?));
+        place.ok_or(ClientError::Nowhere { address, epoch: 0 })?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn place(placement: &mut Placement, bytes: usize) -> Result<u64> {
+    placement.next(bytes as u64).ok_or(ClientError::Full { bytes: bytes as u64 })
+}
+
+/// An ordered map of pairs whose keys ascend strictly. `progress` hears how many were taken, now and then.
+///
+/// # Errors
+/// [`ClientError::Input`] at a key that is not greater than the one before; [`ClientError::Full`]; what the sink says.
+pub fn ordered<V: AsRef<[u8]>>(
+    pairs: impl IntoIterator<Item = Result<(u64, V)>>,
+    value_bytes: usize,
+    placement: &mut Placement,
+    sink: &mut impl Sink,
+    mut progress: impl FnMut(u64),
+) -> Result<ordered::Handle> {
+    if value_bytes == 0 || value_bytes > ordered::VALUE_BYTES_MAX {
+        let most = ordered::VALUE_BYTES_MAX;
+        return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most });
+    }
+    let cell = place(placement, 16)?;
+    let handle = ordered::Handle { cell, value_bytes };
+    let mut levels: Vec<Node> = vec![Node::default()];
+    let (mut taken, mut last) = (0_u64, None);
+    for pair in pairs {
+        let (key, value) = pair?;
+        let value = value.as_ref();
+        if value.len() != value_bytes {
+            let (bytes, most) = (value.len(), value_bytes);
+            return Err(ClientError::TooLong { what: "a value of another length", bytes, most });
+        }
+        if last.is_some_and(|last| key <= last) {
+            let reason =
+                format!("key {key} is not greater than the one before: sort the input, each key once");
+            return Err(ClientError::Input { line: taken + 1, reason });
+        }
+        last = Some(key);
+        let at = if value_bytes == 8 {
+            u64::from_le_bytes(value.try_into().expect("eight bytes"))
+        } else {
+            let at = place(placement, handle.record_bytes())?;
+            sink.put(at, &handle.record(key, value))?;
+            at
+        };
+        if levels[0].keys.len() == KEYS {
+            close(&mut levels, 0, placement, sink)?;
+        }
+        levels[0].keys.push(key);
+        levels[0].places.push(at);
+        taken += 1;
+        if taken.is_multiple_of(1 << 16) {
+            progress(taken);
+        }
+    }
+    let mut root = 0;
+    if taken != 0 {
+        let mut level = 0;
+        loop {
+            // The highest level with one child only: that child is the root.
+            if level + 1 == levels.len() && levels[level].level != 0 && levels[level].places.len() == 1 {
+                root = levels[level].places[0];
+                break;
+            }
+            close(&mut levels, level, placement, sink)?;
+            level += 1;
+        }
+    }
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&root.to_le_bytes());
+    sink.put(cell, &bytes)?;
+    progress(taken);
+    Ok(handle)
+}
+
+/// Writes the open node of a level and puts it under the level above.
+fn close(
+    levels: &mut Vec<Node>,
+    level: usize,
+    placement: &mut Placement,
+    sink: &mut impl Sink,
+) -> Result<()> {
+    let fresh = Node { level: level as u8, ..Node::default() };
+    let mut node = std::mem::replace(&mut levels[level], fresh);
+    let last = *node.keys.last().expect("nodes are closed when they are not empty");
+    if level != 0 {
+        // While it was open it had a key per child; the last child's goes up.
+        node.keys.pop();
+    }
+    let address = place(placement, NODE_BYTES)?;
+    sink.put(address, &node.to_bytes())?;
+    if level + 1 == levels.len() {
+        levels.push(Node { level: level as u8 + 1, ..Node::default() });
+    } else if levels[level + 1].places.len() == KEYS + 1 {
+        close(levels, level + 1, placement, sink)?;
+    }
+    levels[level + 1].keys.push(last);
+    levels[level + 1].places.push(address);
+    Ok(())
+}
+
+/// The same of pairs in any order; of equal keys the last one counts.
+///
+/// # Errors
+/// As [`ordered()`] has.
+pub fn ordered_unsorted<V: AsRef<[u8]>>(
+    pairs: impl IntoIterator<Item = Result<(u64, V)>>,
+    value_bytes: usize,
+    placement: &mut Placement,
+    sink: &mut impl Sink,
+    progress: impl FnMut(u64),
+) -> Result<ordered::Handle> {
+    let mut pairs = pairs.into_iter().collect::<Result<Vec<_>>>()?;
+    pairs.reverse();
+    pairs.sort_by_key(|(key, _)| *key);
+    pairs.dedup_by_key(|(key, _)| *key);
+    ordered(pairs.into_iter().map(Ok), value_bytes, placement, sink, progress)
+}
+
+/// A hash map of 2^`log2` chains; keys come once each, in any order: their nodes are placed in that order.
+///
+/// # Errors
+/// [`ClientError::Full`]; what the sink says.
+pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
+    pairs: impl IntoIterator<Item = (K, V)>,
+    log2: u32,
+    heads: u64,
+    placement: &mut Placement,
+    sink: &mut impl Sink,
+    mut progress: impl FnMut(u64),
+) -> Result<hash::Handle> {
+    let mut table = vec![0_u64; 1 << log2];
+    let mut taken = 0_u64;
+    for (key, value) in pairs {
+        let key = key.into();
+        let head = &mut table[chain_of(key.word(), log2) as usize];
+        let node = chain::node_bytes(*head, key, value.as_ref())?;
+        let address = place(placement, node.len())?;
+        sink.put(address, &node)?;
+        *head = address;
+        taken += 1;
+        if taken.is_multiple_of(1 << 16) {
+            progress(taken);
+        }
+    }
+    for (index, piece) in table.chunks(512).enumerate() {
+        let bytes: Vec<u8> = piece.iter().flat_map(|head| head.to_le_bytes()).collect();
+        sink.put(heads + index as u64 * 4096, &bytes)?;
+    }
+    progress(taken);
+    Ok(hash::Handle { heads, log2 })
+}
+
+/// Reads pairs of numbers from CSV: the key and the value in these columns, counted from 0, the value times `scale`, rounded.
+/// Lines whose first column is no number before any that is are a header; empty lines and those that start with `#` are skipped.
+/// Fields in quotes are numbers without them.
+pub fn csv(
+    reader: impl BufRead,
+    key_column: usize,
+    value_column: usize,
+    scale: f64,
+) -> impl Iterator<Item = Result<(u64, [u8; 8])>> {
+    let mut begun = false;
+    reader.lines().enumerate().filter_map(move |(index, line)| {
+        let line = match line {
+            Ok(line) => line,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let text = line.trim();
+        if text.is_empty() || text.starts_with('#') {
+            return None;
+        }
+        let field = |column: usize| {
+            let field = text.split(',').nth(column)?.trim();
+            Some(field.trim_matches('"'))
+        };
+        let wrong = |column: usize, kind: &str| {
+            let reason = format!("column {column} holds no {kind}: {:?}", field(column).unwrap_or(""));
+            Some(Err(ClientError::Input { line: index as u64 + 1, reason }))
+        };
+        let key = field(key_column).and_then(|field| field.parse::<u64>().ok());
+        let Some(key) = key else {
+            return if begun { wrong(key_column, "whole number") } else { None };
+        };
+        begun = true;
+        let value =
+            field(value_column).and_then(|field| field.parse::<f64>().ok()).map(|value| value * scale);
+        // Beyond 2^53 a float is no longer exact, and beyond 2^63 no longer a value.
+        match value.filter(|value| value.abs() < 9.2e18) {
+            Some(value) => Some(Ok((key, (value.round() as i64).to_le_bytes()))),
+            None => wrong(value_column, "number"),
+        }
+    })
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Chains that many clients change at once: the client's half of `programs/collections/chain.h`.
+//!
+//! Layout   as that file has it; offsets below
+//! Flow     find, insert, replace, remove: a walk each, whose last step is a compare-and-swap; then [`Chain::tidy`] unlinks what
+//!          was removed and retires it
+//! Not here which chain a key belongs to (`hash`, `list`)
+
+use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
+use super::pool::Pool;
+use super::shipped::{self, Shipped};
+use crate::client::{ClientError, Result};
+
+/// Bytes of a node before its key or value.
+pub const HEADER_BYTES: usize = 24;
+/// Most bytes of a key.
+pub const KEY_BYTES_MAX: usize = 128;
+/// Most bytes of a value.
+pub const VALUE_BYTES_MAX: usize = 1 << 30;
+/// Times that a change is tried before others are blamed.
+const TRIES: u32 = 1000;
+
+const KEY: usize = 0;
+const AT: usize = 8;
+const FRESH: usize = 24;
+const VALUE: usize = 32;
+const NEXT: usize = 40;
+const VALUE_BYTES: usize = 48;
+const WANTED_BYTES: usize = 52;
+const RUN: usize = 72;
+const REMOVED: usize = 80;
+const SUM: usize = 152;
+const LAST: usize = 184;
+const WORDS: usize = 192;
+/// Removed nodes that one walk unlinks.
+const RUN_MAX: u64 = 8;
+
+/// What a value is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key<'a> {
+    /// A number.
+    Number(u64),
+    /// At most [`KEY_BYTES_MAX`] bytes.
+    Bytes(&'a [u8]),
+}
+
+impl From<u64> for Key<'_> {
+    fn from(key: u64) -> Self {
+        Key::Number(key)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Key<'a> {
+    fn from(key: &'a [u8]) -> Self {
+        Key::Bytes(key)
+    }
+}
+
+impl<'a> From<&'a str> for Key<'a> {
+    fn from(key: &'a str) -> Self {
+        Key::Bytes(key.as_bytes())
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Key<'a> {
+    fn from(key: &'a [u8; N]) -> Self {
+        Key::Bytes(key)
+    }
+}
+
+/// The first eight bytes of BLAKE3: a peer that chooses keys cannot fill one bucket.
+#[must_use]
+pub fn hash_bytes(key: &[u8]) -> u64 {
+    u64::from_le_bytes(blake3::hash(key).as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+impl Key<'_> {
+    /// What a node's word for it holds: the number, or the hash of the bytes.
+    #[must_use]
+    pub fn word(&self) -> u64 {
+        match *self {
+            Key::Number(number) => number,
+            Key::Bytes(bytes) => hash_bytes(bytes),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        match *self {
+            Key::Bytes(bytes) if bytes.len() > KEY_BYTES_MAX => {
+                Err(ClientError::TooLong { what: "a key", bytes: bytes.len(), most: KEY_BYTES_MAX })
+            }
+            // Nodes of numbers say 0 key bytes: an empty key must not look like one.
+            Key::Bytes([]) => {
+                Err(ClientError::TooLong { what: "an empty key", bytes: 0, most: KEY_BYTES_MAX })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn scratch(&self) -> Scratch {
+        let mut scratch = Scratch::new().with(KEY, self.word());
+        if let Key::Bytes(bytes) = *self {
+            scratch.put(WANTED_BYTES, &(bytes.len() as u32).to_le_bytes());
+            scratch.put(WORDS, bytes);
+        }
+        scratch
+    }
+
+    /// Bytes that it takes in a node.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        match *self {
+            Key::Number(_) => 0,
+            Key::Bytes(bytes) => bytes.len().next_multiple_of(8),
+        }
+    }
+
+    fn of<'s>(&self, number: &'s Shipped, bytes: &'s Shipped) -> &'s Shipped {
+        match self {
+            Key::Number(_) => number,
+            Key::Bytes(_) => bytes,
+        }
+    }
+}
+
+/// The bytes of a node.
+///
+/// # Errors
+/// [`ClientError::TooLong`]
+pub fn node_bytes(next: u64, key: Key<'_>, value: &[u8]) -> Result<Vec<u8>> {
+    key.check()?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(ClientError::TooLong { what: "a value", bytes: value.len(), most: VALUE_BYTES_MAX });
+    }
+    let key_bytes = match key {
+        Key::Number(_) => &[][..],
+        Key::Bytes(bytes) => bytes,
+    };
+    let mut node = Vec::with_capacity(HEADER_BYTES + key.room() + value.len().next_multiple_of(8));
+    node.extend_from_slice(&next.to_le_bytes());
+    node.extend_from_slice(&key.word().to_le_bytes());
+    node.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    node.extend_from_slice(&(key_bytes.len() as u32).to_le_bytes());
+    node.extend_from_slice(key_bytes);
+    node.resize(HEADER_BYTES + key.room(), 0);
+    node.extend_from_slice(value);
+    node.resize(node.len().next_multiple_of(8).max(32), 0);
+    Ok(node)
+}
+
+/// A node, as a walk over all of them sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it is.
+    pub address: u64,
+    /// Its number, or the hash of its key.
+    pub word: u64,
+    /// Bytes of its value.
+    pub value_bytes: u32,
+    /// Bytes of its key; 0: it is a number.
+    pub key_bytes: u32,
+    /// The first eight bytes behind its header.
+    pub first: u64,
+}
+
+/// A chain, by the address of its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain(pub u64);
+
+impl Chain {
+    fn request(self, shipped: &Shipped, scratch: Scratch) -> Walk {
+        Walk { program: shipped.program(), start: self.0, scratch: scratch.with(AT, self.0) }
+    }
+
+    /// The walk that finds a key; [`Chain::found`] reads its answer.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLong`]
+    pub fn find_walk(self, key: Key<'_>, with_value: bool) -> Result<Walk> {
+        key.check()?;
+        let (find, get) = (
+            key.of(&shipped::HASH_FIND, &shipped::HASH_FIND_BYTES),
+            key.of(&shipped::HASH_GET, &shipped::HASH_GET_BYTES),
+        );
+        Ok(self.request(if with_value { get } else { find }, key.scratch()))
+    }
+
+    /// The value in the answer of [`Chain::find_walk`]; `None`: no such key.
+    ///
+    /// # Errors
+    /// As reading has.
+    pub fn found(
+        heap: &mut impl Heap,
+        key: Key<'_>,
+        with_value: bool,
+        walked: Walked,
+    ) -> Result<Option<Vec<u8>>> {
+        if walked.outcome != Outcome::Done {
+            return Ok(None);
+        }
+        let bytes = walked.scratch.half(VALUE_BYTES) as usize;
+        if with_value {
+            if walked.result.len() != bytes {
+                return Err(ClientError::Corrupt { address: walked.scratch.word(AT), what: "whole value" });
+            }
+            return Ok(Some(walked.result));
+        }
+        if bytes <= 8 && matches!(key, Key::Number(_)) {
+            return Ok(Some(walked.scratch.bytes(VALUE, bytes)));
+        }
+        if bytes > VALUE_BYTES_MAX {
+            return Err(ClientError::Corrupt { address: walked.scratch.word(AT), what: "node of a chain" });
+        }
+        let at = walked.scratch.word(AT).wrapping_add((HEADER_BYTES + key.room()) as u64);
+        heap.read(at, bytes).map(Some)
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    pub fn get(self, heap: &mut impl Heap, key: Key<'_>, with_value: bool) -> Result<Option<Vec<u8>>> {
+        let walked = heap.walk(&self.find_walk(key, with_value)?)?;
+        Chain::found(heap, key, with_value, walked)
+    }
+
+    /// Gives a key a value; true: it had none.
+    ///
+    /// # Errors
+    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    pub fn insert(self, heap: &mut impl Heap, pool: &mut Pool, key: Key<'_>, value: &[u8]) -> Result<bool> {
+        let node = node_bytes(0, key, value)?;
+        let fresh = pool.take(heap, node.len() as u64)?;
+        let mut linked = false;
+        let done = self.insert_node(heap, pool, key, fresh, &node, &mut linked);
+        if !linked && done.is_err() {
+            // Whether it was linked is not known when nobody answered: then the memory is left alone.
+            if matches!(done, Err(ClientError::Contended { .. } | ClientError::Full { .. })) {
+                pool.put_back(fresh, node.len() as u64);
+            }
+        }
+        done
+    }
+
+    fn insert_node(
+        self,
+        heap: &mut impl Heap,
+        pool: &mut Pool,
+        key: Key<'_>,
+        fresh: u64,
+        node: &[u8],
+        linked: &mut bool,
+    ) -> Result<bool> {
+        heap.write(fresh, node)?;
+        let insert = key.of(&shipped::HASH_INSERT, &shipped::HASH_INSERT_BYTES);
+        let request = self.request(insert, key.scratch().with(FRESH, fresh));
+        for _ in 0..TRIES {
+            let walked = match heap.walk(&request) {
+                Err(ClientError::Contended { .. }) => {
+                    self.tidy(heap, pool)?;
+                    continue;
+                }
+                walked => walked?,
+            };
+            match walked.outcome {
+                Outcome::Applied(_) => {
+                    *linked = true;
+                    self.retire(heap, pool, &walked)?;
+                    return Ok(true);
+                }
+                Outcome::Differs(_) | Outcome::Missing => {}
+                Outcome::Done => {
+                    // There: the new node takes the place of the old one, whose next word becomes the way to it.
+                    let (old, next) = (walked.scratch.word(AT), walked.scratch.word(NEXT));
+                    heap.write(fresh, &next.to_le_bytes())?;
+                    if heap.compare_swap(old, next, fresh | 1)?.is_ok() {
+                        *linked = true;
+                        self.tidy(heap, pool)?;
+                        return Ok(false);
+                    }
+                    heap.write(fresh, &0_u64.to_le_bytes())?;
+                }
+            }
+        }
+        Err(ClientError::Contended { what: "an insert", times: TRIES })
+    }
+
+    /// Removes a key; false: it was not there.
+    ///
+    /// # Errors
+    /// [`ClientError::Contended`], or why there was no answer.
+    pub fn remove(self, heap: &mut impl Heap, pool: &mut Pool, key: Key<'_>) -> Result<bool> {
+        key.check()?;
+        let remove = key.of(&shipped::HASH_REMOVE, &shipped::HASH_REMOVE_BYTES);
+        let request = self.request(remove, key.scratch());
+        for _ in 0..TRIES {
+            match heap.walk(&request)?.outcome {
+                Outcome::Missing | Outcome::Done => return Ok(false),
+                Outcome::Differs(_) => {}
+                Outcome::Applied(_) => {
+                    self.tidy(heap, pool)?;
+                    return Ok(true);
+                }
+            }
+        }
+        Err(ClientError::Contended { what: "a removal", times: TRIES })
+    }
+
+    /// Adds to the first eight bytes of a number's value, and says what they were.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn add(self, heap: &mut impl Heap, key: u64, addend: u64) -> Result<Option<u64>> {
+        let scratch = Key::Number(key).scratch().with(FRESH, addend);
+        match heap.walk(&self.request(&shipped::HASH_ADD, scratch))?.outcome {
+            Outcome::Applied(old) => Ok(Some(old)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts a node at the end, whatever its key.
+    ///
+    /// # Errors
+    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    pub fn append(self, heap: &mut impl Heap, pool: &mut Pool, key: u64, value: &[u8]) -> Result<()> {
+        let node = node_bytes(0, Key::Number(key), value)?;
+        let fresh = pool.take(heap, node.len() as u64)?;
+        heap.write(fresh, &node)?;
+        let request = self.request(&shipped::LIST_APPEND, Scratch::new().with(FRESH, fresh));
+        for _ in 0..TRIES {
+            match heap.walk(&request) {
+                Ok(walked) => {
+                    if let Outcome::Applied(_) = walked.outcome {
+                        return self.retire(heap, pool, &walked);
+                    }
+                }
+                Err(ClientError::Contended { .. }) => self.tidy(heap, pool)?,
+                Err(error) => return Err(error),
+            }
+        }
+        pool.put_back(fresh, node.len() as u64);
+        Err(ClientError::Contended { what: "an append", times: TRIES })
+    }
+
+    /// Puts a node at the start, whatever its key.
+    ///
+    /// # Errors
+    /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
+    pub fn prepend(self, heap: &mut impl Heap, pool: &mut Pool, key: u64, value: &[u8]) -> Result<()> {
+        let read = heap.read(self.0, 8)?;
+        let mut head = Scratch(read).word(0);
+        let mut node = node_bytes(head, Key::Number(key), value)?;
+        let fresh = pool.take(heap, node.len() as u64)?;
+        for _ in 0..TRIES {
+            node[..8].copy_from_slice(&head.to_le_bytes());
+            heap.write(fresh, &node)?;
+            match heap.compare_swap(self.0, head, fresh)? {
+                Ok(()) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+        pool.put_back(fresh, node.len() as u64);
+        Err(ClientError::Contended { what: "a prepend", times: TRIES })
+    }
+
+    /// Unlinks what is removed, and retires it.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn tidy(self, heap: &mut impl Heap, pool: &mut Pool) -> Result<()> {
+        for _ in 0..TRIES {
+            let walked = heap.walk(&self.request(&shipped::CHAIN_UNLINK, Scratch::new()))?;
+            match walked.outcome {
+                Outcome::Applied(_) => self.retire(heap, pool, &walked)?,
+                Outcome::Differs(_) => {}
+                Outcome::Done | Outcome::Missing => return Ok(()),
+            }
+        }
+        // Somebody else is at it all the time: that is as good.
+        Ok(())
+    }
+
+    /// Retires the nodes that a walk's apply has unlinked.
+    fn retire(self, heap: &mut impl Heap, pool: &mut Pool, walked: &Walked) -> Result<()> {
+        for index in 0..walked.scratch.word(RUN).min(RUN_MAX) as usize {
+            let address = walked.scratch.word(REMOVED + index * 8);
+            let header = Scratch(heap.read(address, HEADER_BYTES)?);
+            let (value, key) = (header.half(16) as u64, header.half(20) as u64);
+            let bytes = (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32);
+            pool.retire(address, bytes);
+        }
+        Ok(())
+    }
+
+    /// All nodes of the chains whose heads lie side by side, from this one to `last`.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn scan(self, heap: &mut impl Heap, last: u64) -> Result<Vec<Seen>> {
+        let walked = heap.walk(&self.request(&shipped::CHAIN_SCAN, Scratch::new().with(LAST, last)))?;
+        let seen = |piece: &[u8]| {
+            let piece = Scratch(piece.to_vec());
+            Seen {
+                address: piece.word(0),
+                word: piece.word(8),
+                value_bytes: piece.half(16),
+                key_bytes: piece.half(20),
+                first: piece.word(24),
+            }
+        };
+        Ok(walked.result.chunks_exact(32).map(seen).collect())
+    }
+
+    /// Sum, count, least and greatest of the keys.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn sum(self, heap: &mut impl Heap) -> Result<Aggregate> {
+        let walked = heap.walk(&self.request(&shipped::LIST_SUM, Scratch::new()))?;
+        Ok(Aggregate::from_scratch(&walked.scratch, SUM))
+    }
+}
+
+/// What is left of many values. They are signed; the sum wraps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aggregate {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub sum: i64,
+    /// The least; 0 if there is none.
+    pub min: i64,
+    /// The greatest; 0 if there is none.
+    pub max: i64,
+}
+
+impl Aggregate {
+    pub(super) fn from_scratch(scratch: &Scratch, at: usize) -> Aggregate {
+        let word = |index: usize| scratch.word(at + index * 8);
+        Aggregate { sum: word(0) as i64, count: word(1), min: word(2) as i64, max: word(3) as i64 }
+    }
+
+    /// The mean; `None` of nothing.
+    #[must_use]
+    pub fn average(&self) -> Option<f64> {
+        (self.count != 0).then(|| self.sum as f64 / self.count as f64)
+    }
+}

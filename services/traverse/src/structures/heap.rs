@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a collection needs of the memory that its nodes lie in, wherever that is.
+//!
+//! Flow     collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
+//! Order    `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
+//!          it returned
+//! Not here what lies in the memory
+
+use std::sync::Arc;
+
+use crate::client::Result;
+use crate::program::Program;
+use memlift_spec::operand::walk::SCRATCH_BYTES_DEFAULT;
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The scratchpad is the answer.
+    Done,
+    /// There was nothing.
+    Missing,
+    /// Eight bytes were changed; this is what they were.
+    Applied(u64),
+    /// Eight bytes were something else than expected, this; nothing was changed.
+    Differs(u64),
+}
+
+/// What a walk came back with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The scratchpad at its end.
+    pub scratch: Scratch,
+    /// What it emitted.
+    pub result: Vec<u8>,
+}
+
+/// A scratchpad, read and written by words. What is beyond its end is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scratch(pub Vec<u8>);
+
+impl Scratch {
+    /// All zeros.
+    #[must_use]
+    pub fn new() -> Scratch {
+        Scratch::default()
+    }
+
+    /// Sets the eight bytes at an offset.
+    #[must_use]
+    pub fn with(mut self, offset: usize, value: u64) -> Scratch {
+        self.put(offset, &value.to_le_bytes());
+        self
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Panics
+    /// If they would lie outside of the 1 KiB that every program has.
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        assert!(end <= SCRATCH_BYTES_DEFAULT, "a scratchpad has {SCRATCH_BYTES_DEFAULT} bytes");
+        if self.0.len() < end {
+            self.0.resize(end, 0);
+        }
+        self.0[offset..end].copy_from_slice(bytes);
+    }
+
+    /// The eight bytes at an offset.
+    #[must_use]
+    pub fn word(&self, offset: usize) -> u64 {
+        let mut word = [0; 8];
+        for (to, from) in word.iter_mut().zip(self.0.iter().skip(offset)) {
+            *to = *from;
+        }
+        u64::from_le_bytes(word)
+    }
+
+    /// The four bytes at an offset.
+    #[must_use]
+    pub fn half(&self, offset: usize) -> u32 {
+        self.word(offset) as u32
+    }
+
+    /// Bytes; zeros where nothing was said.
+    #[must_use]
+    pub fn bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        let mut found: Vec<u8> = self.0.iter().skip(offset).take(bytes).copied().collect();
+        found.resize(bytes, 0);
+        found
+    }
+}
+
+/// A walk to be made.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// With which program.
+    pub program: Arc<Program>,
+    /// From which address.
+    pub start: u64,
+    /// With what in the scratchpad.
+    pub scratch: Scratch,
+}
+
+/// See the module.
+pub trait Heap {
+    /// Makes a walk.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    fn walk(&mut self, walk: &Walk) -> Result<Walked>;
+
+    /// Makes walks, in any order, as many at a time as it can.
+    fn walk_many(&mut self, walks: &[Walk]) -> Vec<Result<Walked>> {
+        walks.iter().map(|walk| self.walk(walk)).collect()
+    }
+
+    /// Reads bytes: each aligned eight of them as they were at one time.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>>;
+
+    /// Writes bytes that no walk reads yet.
+    ///
+    /// # Errors
+    /// Why it has no answer: they may be written or not.
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Writes at several places.
+    ///
+    /// # Errors
+    /// The first one.
+    fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
+        writes.iter().try_for_each(|(address, bytes)| self.write(*address, bytes))
+    }
+
+    /// New memory, at a multiple of 64; what it holds is not said.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`]
+    fn allocate(&mut self, bytes: u64) -> Result<u64>;
+
+    /// Memory that nobody refers to any more.
+    ///
+    /// # Errors
+    /// Why it has no answer.
+    fn free(&mut self, address: u64) -> Result<()>;
+
+    /// If the eight bytes are `expected`, they become `fresh`; else says what they are.
+    ///
+    /// # Errors
+    /// Why it has no answer: they may be changed or not.
+    fn compare_swap(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+    ) -> Result<std::result::Result<(), u64>>;
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A range of global addresses in this process: to build structures in, to be sent to a node as they are, and to walk without one.
+//!
+//! Layout   the bytes of addresses `base` to `base + len`; memory is given out from its start on, at multiples of 64
+//! Order    walks are made by the checking interpreter, one after the other: what they answer is what any node must answer
+//! Owner    one thread
+//! Not here freeing: what is freed is used again only for the same size
+
+use std::collections::HashMap;
+
+use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
+use crate::client::{ClientError, Result};
+use crate::interp::Checked;
+use crate::step::{self, Verdict};
+use crate::verify::FUEL;
+use memlift_spec::operand::walk::ApplyKind;
+
+/// Iterations after which a walk is ended.
+const ITERATIONS_MAX: u32 = 1 << 22;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Image {
+    base: u64,
+    bytes: Vec<u8>,
+    used: usize,
+    sizes: HashMap<u64, u64>,
+    free: HashMap<u64, Vec<u64>>,
+    /// Steps that walks have made.
+    pub steps: u64,
+}
+
+impl Image {
+    /// `bytes` zeros from address `base` on.
+    #[must_use]
+    pub fn new(base: u64, bytes: usize) -> Image {
+        Image { base, bytes: vec![0; bytes], used: 0, sizes: HashMap::new(), free: HashMap::new(), steps: 0 }
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// What was given out so far, from the first address on.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
+
+    fn at(&self, address: u64, bytes: usize) -> Result<usize> {
+        let nowhere = ClientError::Nowhere { address, epoch: 0 };
+        let start = address.checked_sub(self.base).and_then(|start| usize::try_from(start).ok());
+        match start {
+            Some(start) if start.checked_add(bytes).is_some_and(|end| end <= self.bytes.len()) => Ok(start),
+            _ => Err(nowhere),
+        }
+    }
+
+    /// The bytes at an address.
+    ///
+    /// # Errors
+    /// [`ClientError::Nowhere`]
+    pub fn get(&self, address: u64, bytes: usize) -> Result<&[u8]> {
+        let start = self.at(address, bytes)?;
+        Ok(&self.bytes[start..start + bytes])
+    }
+
+    fn word(&self, address: u64) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.get(address, 8)?.try_into().expect("eight bytes")))
+    }
+
+    fn set(&mut self, address: u64, value: u64) -> Result<()> {
+        let start = self.at(address, 8)?;
+        self.bytes[start..start + 8].copy_from_slice(&value.to_le_bytes());
+        Ok(())
+    }
+
+    fn apply(&mut self, walk: &step::Walk) -> Result<Outcome> {
+        let old = self.word(walk.address)?;
+        match ApplyKind::from_number(walk.apply) {
+            Some(ApplyKind::CompareSwap) if old != walk.a => return Ok(Outcome::Differs(old)),
+            Some(ApplyKind::CompareSwap) => self.set(walk.address, walk.b)?,
+            Some(ApplyKind::FetchAdd) => self.set(walk.address, old.wrapping_add(walk.a))?,
+            None => {
+                let reason = format!("a change of kind {}", walk.apply);
+                return Err(ClientError::Rejected { status: crate::wire::Status::BadRequest, reason });
+            }
+        }
+        Ok(Outcome::Applied(old))
+    }
+}
+
+impl Heap for Image {
+    fn walk(&mut self, request: &Walk) -> Result<Walked> {
+        let (program, window) = (&request.program, request.program.window());
+        let mut scratch = request.scratch.0.clone();
+        scratch.resize(program.scratch_bytes(), 0);
+        let (mut cur, mut result) = (request.start, Vec::new());
+        for _ in 0..ITERATIONS_MAX {
+            let first = cur.wrapping_add_signed(i64::from(window.first));
+            let node = self.get(first, usize::from(window.bytes))?.to_vec();
+            let mut walk = step::Walk { fuel: FUEL, ..step::Walk::default() };
+            let stepped = Checked::new(&node, i64::from(window.first), &mut scratch, &mut walk)
+                .step(program.function())
+                .unwrap_or_else(|broken| panic!("the verifier let {} do this: {broken}", program.name()));
+            self.steps += 1;
+            let done = |outcome, scratch, result| Ok(Walked { outcome, scratch: Scratch(scratch), result });
+            match Verdict::from_return(stepped) {
+                Verdict::Next => {}
+                Verdict::Emit => {
+                    let (from, bytes) = (walk.emit_offset as usize, walk.emit_bytes as usize);
+                    let fault = ClientError::Fault {
+                        program: program.name().to_owned(),
+                        address: cur,
+                        verdict: Verdict::BadEmit,
+                    };
+                    let end = from.checked_add(bytes).filter(|&end| end <= scratch.len()).ok_or(fault)?;
+                    result.extend_from_slice(&scratch[from..end]);
+                }
+                Verdict::Done => return done(Outcome::Done, scratch, result),
+                Verdict::Missing => return done(Outcome::Missing, scratch, result),
+                Verdict::Apply => {
+                    let outcome = self.apply(&walk)?;
+                    return done(outcome, scratch, result);
+                }
+                Verdict::Retry => return Err(ClientError::Contended { what: "a walk", times: 1 }),
+                verdict => {
+                    return Err(ClientError::Fault {
+                        program: program.name().to_owned(),
+                        address: cur,
+                        verdict,
+                    });
+                }
+            }
+            cur = walk.next;
+        }
+        Err(ClientError::Budget { program: program.name().to_owned(), iterations: ITERATIONS_MAX })
+    }
+
+    fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>> {
+        Ok(self.get(address, bytes)?.to_vec())
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        let start = self.at(address, bytes.len())?;
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<u64> {
+        let bytes = bytes.next_multiple_of(64);
+        if let Some(address) = self.free.get_mut(&bytes).and_then(Vec::pop) {
+            return Ok(address);
+        }
+        let full = ClientError::Full { bytes };
+        let end = usize::try_from(bytes).ok().and_then(|bytes| self.used.checked_add(bytes));
+        // Windows reach past what they are about: the last ones must have something behind them.
+        let end = end.filter(|end| end + 256 <= self.bytes.len()).ok_or(full)?;
+        let address = self.base + self.used as u64;
+        self.used = end;
+        self.sizes.insert(address, bytes);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: u64) -> Result<()> {
+        let bytes = *self.sizes.get(&address).ok_or(ClientError::Nowhere { address, epoch: 0 })?;
+        self.free.entry(bytes).or_default().push(address);
+        Ok(())
+    }
+
+    fn compare_swap(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+    ) -> Result<std::result::Result<(), u64>> {
+        let old = self.word(address)?;
+        if old != expected {
+            return Ok(Err(old));
+        }
+        self.set(address, fresh)?;
+        Ok(Ok(()))
+    }
+}

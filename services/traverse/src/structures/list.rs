@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A list on memory nodes: numbers, each with bytes, in the order in which they were put in.
+//!
+//! Layout   a head of eight bytes, and a chain (`chain`)
+//! Owner    the head's address is the handle; any number of clients open it
+
+use super::chain::{Aggregate, Chain, Key, Seen};
+use super::heap::Heap;
+use super::pool::Pool;
+use crate::client::Result;
+
+/// See the module.
+#[derive(Debug)]
+pub struct List {
+    chain: Chain,
+    pool: Pool,
+}
+
+impl List {
+    /// An empty list.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    pub fn create(heap: &mut impl Heap) -> Result<List> {
+        let mut pool = Pool::default();
+        let head = pool.take(heap, 16)?;
+        heap.write(head, &[0; 16])?;
+        Ok(List { chain: Chain(head), pool })
+    }
+
+    /// The list whose head is there.
+    #[must_use]
+    pub fn open(head: u64) -> List {
+        List { chain: Chain(head), pool: Pool::default() }
+    }
+
+    /// The same, with memory from this pool.
+    #[must_use]
+    pub fn with_pool(self, pool: Pool) -> List {
+        List { pool, ..self }
+    }
+
+    /// The address of its head.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.chain.0
+    }
+
+    /// Puts a number at the end.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    pub fn push_back(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
+        self.chain.append(heap, &mut self.pool, number, bytes)
+    }
+
+    /// Puts a number at the start.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`], or why there was no answer.
+    pub fn push_front(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
+        self.chain.prepend(heap, &mut self.pool, number, bytes)
+    }
+
+    /// The bytes of the first node with that number.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn find(&mut self, heap: &mut impl Heap, number: u64) -> Result<Option<Vec<u8>>> {
+        self.chain.get(heap, Key::Number(number), false)
+    }
+
+    /// Removes the first node with that number; false: there is none.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn remove(&mut self, heap: &mut impl Heap, number: u64) -> Result<bool> {
+        self.chain.remove(heap, &mut self.pool, Key::Number(number))
+    }
+
+    /// All nodes, from the start to the end.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn scan(&self, heap: &mut impl Heap) -> Result<Vec<Seen>> {
+        self.chain.scan(heap, self.chain.0)
+    }
+
+    /// Sum, count, least and greatest of the numbers.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn sum(&self, heap: &mut impl Heap) -> Result<Aggregate> {
+        self.chain.sum(heap)
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From one tree to the next: the nodes from a leaf to the root, made anew with a key put in or taken out.
+//!
+//! Flow     [`Path`] (what `ordered_path` emitted) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
+//!          the caller chooses ──▶ [`Edit::place`] ──▶ bytes to write, and the new root
+//! Not here memory, requests: nothing in this file asks anybody
+
+use super::node::{LEVELS_MAX, NODE_BYTES, Node};
+use crate::client::{ClientError, Result};
+
+/// Bytes that `ordered_path` emits for a node: its address, then it.
+pub const STEP_BYTES: usize = 8 + NODE_BYTES;
+
+/// The nodes from the root to a leaf, each with its address. Empty: the tree is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(pub Vec<(u64, Node)>);
+
+impl Path {
+    /// Reads what was emitted.
+    ///
+    /// # Errors
+    /// [`ClientError::Corrupt`]
+    pub fn parse(emitted: &[u8]) -> Result<Path> {
+        let mut path = Vec::new();
+        for step in emitted.chunks(STEP_BYTES) {
+            let corrupt = ClientError::Corrupt { address: 0, what: "whole node of an ordered map" };
+            let (address, node) = step.split_first_chunk::<8>().ok_or(corrupt)?;
+            let address = u64::from_le_bytes(*address);
+            path.push((address, Node::parse(address, node)?));
+        }
+        let descends = path.windows(2).all(|pair| pair[0].1.level == pair[1].1.level + 1);
+        if path.len() > LEVELS_MAX || !descends || path.last().is_some_and(|(_, leaf)| leaf.level != 0) {
+            let address = path.first().map_or(0, |(address, _)| *address);
+            return Err(ClientError::Corrupt { address, what: "path of an ordered map" });
+        }
+        Ok(Path(path))
+    }
+
+    /// The address of the root; 0: there is none.
+    #[must_use]
+    pub fn root(&self) -> u64 {
+        self.0.first().map_or(0, |(address, _)| *address)
+    }
+
+    /// What the leaf has for a key.
+    #[must_use]
+    pub fn value(&self, key: u64) -> Option<u64> {
+        let (_, leaf) = self.0.last()?;
+        leaf.position(key).map(|place| leaf.places[place])
+    }
+
+    /// The tree with `key` at `value`.
+    #[must_use]
+    pub fn put(&self, key: u64, value: u64) -> Edit {
+        let mut nodes = self.0.iter().rev();
+        let mut leaf = nodes.next().map(|(_, leaf)| leaf.clone()).unwrap_or_default();
+        match leaf.position(key) {
+            Some(place) => leaf.places[place] = value,
+            None => {
+                let place = leaf.lower_bound(key);
+                leaf.keys.insert(place, key);
+                leaf.places.insert(place, value);
+            }
+        }
+        let mut levels = Vec::new();
+        let mut split = leaf.split();
+        levels.push(Level { left: leaf, right: split.as_ref().map(|(_, right)| right.clone()), child: None });
+        for (_, node) in nodes {
+            let (mut node, child) = (node.clone(), node.lower_bound(key));
+            if let Some((between, _)) = split {
+                node.keys.insert(child, between);
+                node.places.insert(child + 1, 0);
+            }
+            split = node.split();
+            levels.push(Level {
+                left: node,
+                right: split.as_ref().map(|(_, right)| right.clone()),
+                child: Some(child),
+            });
+        }
+        if let Some((between, _)) = split {
+            let level = levels.len() as u8;
+            let root = Node { level, keys: vec![between], places: vec![0, 0] };
+            levels.push(Level { left: root, right: None, child: Some(0) });
+        }
+        Edit { levels }
+    }
+
+    /// The tree without `key`; `None`: it is not there.
+    #[must_use]
+    pub fn take(&self, key: u64) -> Option<Edit> {
+        let mut nodes = self.0.iter().rev();
+        let mut leaf = nodes.next()?.1.clone();
+        let place = leaf.position(key)?;
+        leaf.keys.remove(place);
+        leaf.places.remove(place);
+        let mut levels: Vec<Level> = Vec::new();
+        let mut gone = leaf.keys.is_empty();
+        if !gone {
+            levels.push(Level { left: leaf, right: None, child: None });
+        }
+        for (_, node) in nodes {
+            let (mut node, child) = (node.clone(), node.lower_bound(key));
+            if gone {
+                node.places.remove(child);
+                // The key to its right goes with a child; the last child's is the one to its left.
+                if !node.keys.is_empty() {
+                    node.keys.remove(child.min(node.keys.len() - 1));
+                }
+                gone = node.places.is_empty();
+                if !gone {
+                    levels.push(Level { left: node, right: None, child: None });
+                }
+            } else {
+                levels.push(Level { left: node, right: None, child: Some(child) });
+            }
+        }
+        // A root with one child is none.
+        while levels.last().is_some_and(|top| top.left.level != 0 && top.left.keys.is_empty()) {
+            let top = levels.last().expect("just seen");
+            if top.child.is_none() {
+                // Its child is a node that stays as it is.
+                let root = top.left.places[0];
+                return Some(Edit { levels: vec![Level::kept(root)] });
+            }
+            levels.pop();
+        }
+        Some(Edit { levels })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Level {
+    left: Node,
+    right: Option<Node>,
+    /// Which child is the level below's left node; the one after it is its right one.
+    child: Option<usize>,
+}
+
+impl Level {
+    /// No new node, but an old one as the root.
+    fn kept(root: u64) -> Level {
+        Level {
+            left: Node { level: u8::MAX, keys: Vec::new(), places: vec![root] },
+            right: None,
+            child: None,
+        }
+    }
+}
+
+/// New nodes, from the leaf up, that do not have addresses yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    levels: Vec<Level>,
+}
+
+impl Edit {
+    fn kept(&self) -> Option<u64> {
+        self.levels.first().filter(|level| level.left.level == u8::MAX).map(|level| level.left.places[0])
+    }
+
+    /// How many new nodes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        if self.kept().is_some() {
+            return 0;
+        }
+        self.levels.iter().map(|level| 1 + usize::from(level.right.is_some())).sum()
+    }
+
+    /// Puts the nodes at these addresses, [`Edit::count`] of them: what is to be written where, and the root's address (0: the
+    /// tree is empty).
+    ///
+    /// # Panics
+    /// If there are too few addresses.
+    #[must_use]
+    pub fn place(self, addresses: &[u64]) -> (Vec<(u64, Vec<u8>)>, u64) {
+        if let Some(root) = self.kept() {
+            return (Vec::new(), root);
+        }
+        let mut addresses = addresses.iter().copied();
+        let mut next = || addresses.next().expect("an address for each node");
+        let mut writes = Vec::new();
+        let (mut left, mut right) = (0, 0);
+        for mut level in self.levels {
+            if let Some(child) = level.child {
+                // Children to the right of a split are the right node's.
+                let here = level.left.places.len();
+                let mut set = |at: usize, address: u64| match &mut level.right {
+                    Some(node) if at >= here => node.places[at - here] = address,
+                    _ => level.left.places[at] = address,
+                };
+                set(child, left);
+                if right != 0 {
+                    set(child + 1, right);
+                }
+            }
+            left = next();
+            writes.push((left, level.left.to_bytes()));
+            right = 0;
+            if let Some(node) = level.right {
+                right = next();
+                writes.push((right, node.to_bytes()));
+            }
+        }
+        (writes, left)
+    }
+}

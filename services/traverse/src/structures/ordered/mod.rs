@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! An ordered map on memory nodes: a B+tree from numbers to numbers, or to records of up to 240 bytes.
+//!
+//! Flow     get, range, aggregate: one walk each. put, remove: a walk that brings the path ([`edit::Path`]), new nodes written
+//!          beside it, and a compare-and-swap of the root's address
+//! Order    nodes never change, so a walk sees the map as it was when it read the root, also when it is continued; a change takes
+//!          effect at its compare-and-swap. Two writers at the same time: one of them does its work again
+//! Owner    the handle ([`OrderedMap::handle`]) says where the map is; any number of clients open it
+//! Not here joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
+
+pub mod edit;
+pub mod node;
+
+use std::ops::RangeInclusive;
+
+use super::chain::Aggregate;
+use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
+use super::pool::Pool;
+use super::shipped::{self, Shipped};
+use crate::client::{ClientError, Result};
+use edit::{Edit, Path};
+use node::NODE_BYTES;
+
+/// Most bytes of a value.
+pub const VALUE_BYTES_MAX: usize = 240;
+const TRIES: u32 = 1000;
+
+const KEY: usize = 0;
+const LAST: usize = 8;
+const LIMIT: usize = 16;
+const VALUE_WORDS: usize = 40;
+const VALUE: usize = 48;
+const SUM: usize = 96;
+const OUT: usize = 392;
+
+/// Where a map is, and how long its values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// Address of the root's address.
+    pub cell: u64,
+    /// Bytes of each value: 8, which lie in the leaves, or up to [`VALUE_BYTES_MAX`], which lie in records.
+    pub value_bytes: usize,
+}
+
+impl Handle {
+    fn inline(self) -> bool {
+        self.value_bytes == 8
+    }
+
+    fn words(self) -> usize {
+        self.value_bytes.div_ceil(8)
+    }
+
+    /// Bytes of a record.
+    #[must_use]
+    pub fn record_bytes(self) -> usize {
+        8 + self.words() * 8
+    }
+
+    /// The bytes of a record.
+    #[must_use]
+    pub fn record(self, key: u64, value: &[u8]) -> Vec<u8> {
+        let mut record = key.to_le_bytes().to_vec();
+        record.extend_from_slice(value);
+        record.resize(self.record_bytes(), 0);
+        record
+    }
+
+    fn request(self, shipped: &Shipped, scratch: Scratch) -> Walk {
+        Walk { program: shipped.program(), start: self.cell, scratch }
+    }
+
+    /// The walk that finds a key; [`Handle::found`] reads its answer.
+    #[must_use]
+    pub fn get_walk(self, key: u64) -> Walk {
+        let scratch = Scratch::new().with(KEY, key);
+        if self.inline() {
+            return self.request(&shipped::ORDERED_GET, scratch);
+        }
+        self.request(&shipped::ORDERED_GET_RECORD, scratch.with(VALUE_WORDS, self.words() as u64))
+    }
+
+    /// The value in the answer of [`Handle::get_walk`].
+    #[must_use]
+    pub fn found(self, walked: &Walked) -> Option<Vec<u8>> {
+        (walked.outcome == Outcome::Done).then(|| {
+            let at = if self.inline() { VALUE } else { OUT + 8 };
+            walked.scratch.bytes(at, self.value_bytes)
+        })
+    }
+
+    /// The walk over a range; [`Handle::pairs`] reads its answer.
+    #[must_use]
+    pub fn range_walk(self, keys: RangeInclusive<u64>, limit: u64) -> Walk {
+        let scratch = Scratch::new().with(KEY, *keys.start()).with(LAST, *keys.end()).with(LIMIT, limit);
+        if self.inline() {
+            return self.request(&shipped::ORDERED_SCAN, scratch);
+        }
+        self.request(&shipped::ORDERED_SCAN_RECORDS, scratch.with(VALUE_WORDS, self.words() as u64))
+    }
+
+    /// Keys and values in the answer of [`Handle::range_walk`].
+    ///
+    /// # Errors
+    /// [`ClientError::Corrupt`]
+    pub fn pairs(self, walked: &Walked) -> Result<Vec<(u64, Vec<u8>)>> {
+        let record = self.record_bytes();
+        if !walked.result.len().is_multiple_of(record) {
+            return Err(ClientError::Corrupt { address: self.cell, what: "range of whole records" });
+        }
+        let pair = |piece: &[u8]| {
+            let (key, value) = piece.split_at(8);
+            (u64::from_le_bytes(key.try_into().expect("eight bytes")), value[..self.value_bytes].to_vec())
+        };
+        Ok(walked.result.chunks_exact(record).map(pair).collect())
+    }
+
+    /// The walk that aggregates a range; [`Handle::aggregated`] reads its answer.
+    #[must_use]
+    pub fn aggregate_walk(self, keys: RangeInclusive<u64>) -> Walk {
+        let scratch = Scratch::new().with(KEY, *keys.start()).with(LAST, *keys.end());
+        self.request(&shipped::ORDERED_AGGREGATE, scratch)
+    }
+
+    /// What the answer of [`Handle::aggregate_walk`] says.
+    #[must_use]
+    pub fn aggregated(walked: &Walked) -> Aggregate {
+        if walked.outcome != Outcome::Done || walked.scratch.word(SUM + 8) == 0 {
+            return Aggregate::default();
+        }
+        Aggregate::from_scratch(&walked.scratch, SUM)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct OrderedMap {
+    handle: Handle,
+    pool: Pool,
+}
+
+impl OrderedMap {
+    /// An empty map whose values have so many bytes.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLong`], [`ClientError::Full`], or why there was no answer.
+    pub fn create(heap: &mut impl Heap, value_bytes: usize) -> Result<OrderedMap> {
+        if value_bytes == 0 || value_bytes > VALUE_BYTES_MAX {
+            return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most: VALUE_BYTES_MAX });
+        }
+        let mut pool = Pool::default();
+        let cell = pool.take(heap, 16)?;
+        heap.write(cell, &[0; 16])?;
+        Ok(OrderedMap { handle: Handle { cell, value_bytes }, pool })
+    }
+
+    /// The map that a handle names.
+    #[must_use]
+    pub fn open(handle: Handle) -> OrderedMap {
+        OrderedMap { handle, pool: Pool::default() }
+    }
+
+    /// The same, with memory from this pool.
+    #[must_use]
+    pub fn with_pool(self, pool: Pool) -> OrderedMap {
+        OrderedMap { pool, ..self }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn get(&self, heap: &mut impl Heap, key: u64) -> Result<Option<Vec<u8>>> {
+        Ok(self.handle.found(&heap.walk(&self.handle.get_walk(key))?))
+    }
+
+    /// The values of many keys, as many walks at a time as the heap makes.
+    ///
+    /// # Errors
+    /// The first one.
+    pub fn get_many(&self, heap: &mut impl Heap, keys: &[u64]) -> Result<Vec<Option<Vec<u8>>>> {
+        let walks: Vec<Walk> = keys.iter().map(|&key| self.handle.get_walk(key)).collect();
+        heap.walk_many(&walks).into_iter().map(|walked| Ok(self.handle.found(&walked?))).collect()
+    }
+
+    /// Keys and values of a range in order, `limit` at most: all as of one moment.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn range(
+        &self,
+        heap: &mut impl Heap,
+        keys: RangeInclusive<u64>,
+        limit: u64,
+    ) -> Result<Vec<(u64, Vec<u8>)>> {
+        if keys.is_empty() || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let walked = heap.walk(&self.handle.range_walk(keys, limit))?;
+        self.handle.pairs(&walked)
+    }
+
+    /// Sum, count, least and greatest of the values of a range, all as of one moment. Values are numbers with a sign.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLong`] if values are not numbers of 8 bytes, or why there was no answer.
+    pub fn aggregate(&self, heap: &mut impl Heap, keys: RangeInclusive<u64>) -> Result<Aggregate> {
+        if !self.handle.inline() {
+            let bytes = self.handle.value_bytes;
+            return Err(ClientError::TooLong { what: "numbers to add", bytes, most: 8 });
+        }
+        if keys.is_empty() {
+            return Ok(Aggregate::default());
+        }
+        Ok(Handle::aggregated(&heap.walk(&self.handle.aggregate_walk(keys))?))
+    }
+
+    fn path(&self, heap: &mut impl Heap, key: u64) -> Result<Path> {
+        let walked =
+            heap.walk(&self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key)))?;
+        Path::parse(&walked.result)
+    }
+
+    /// Writes an edit's nodes and swaps the root: whether nobody else did meanwhile.
+    fn commit(
+        &mut self,
+        heap: &mut impl Heap,
+        path: &Path,
+        edit: Edit,
+        spare: &mut Vec<u64>,
+    ) -> Result<bool> {
+        while spare.len() < edit.count() {
+            spare.push(self.pool.take(heap, NODE_BYTES as u64)?);
+        }
+        let many = edit.count();
+        let (writes, root) = edit.place(spare);
+        heap.write_many(&writes)?;
+        if heap.compare_swap(self.handle.cell, path.root(), root)?.is_err() {
+            return Ok(false);
+        }
+        spare.drain(..many);
+        for &(address, _) in path.0.iter().filter(|(address, _)| *address != root) {
+            self.pool.retire(address, NODE_BYTES as u64);
+        }
+        Ok(true)
+    }
+
+    fn change(
+        &mut self,
+        heap: &mut impl Heap,
+        key: u64,
+        what: &'static str,
+        edit: impl Fn(&Path) -> Option<Edit>,
+    ) -> Result<Option<Path>> {
+        let mut spare = Vec::new();
+        let mut done = Err(ClientError::Contended { what, times: TRIES });
+        for _ in 0..TRIES {
+            let path = self.path(heap, key)?;
+            let Some(edit) = edit(&path) else {
+                done = Ok(None);
+                break;
+            };
+            // On an error the root may be swapped or not: then the new nodes are left alone.
+            if self.commit(heap, &path, edit, &mut spare)? {
+                done = Ok(Some(path));
+                break;
+            }
+        }
+        for address in spare {
+            self.pool.put_back(address, NODE_BYTES as u64);
+        }
+        done
+    }
+
+    /// Gives a key a value; true: it had none.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLong`] if the value has not the map's length, [`ClientError::Full`], [`ClientError::Contended`], or why
+    /// there was no answer.
+    pub fn insert(&mut self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<bool> {
+        let (bytes, most) = (value.len(), self.handle.value_bytes);
+        if bytes != most {
+            return Err(ClientError::TooLong { what: "a value of another length", bytes, most });
+        }
+        let place = if self.handle.inline() {
+            u64::from_le_bytes(value.try_into().expect("eight bytes"))
+        } else {
+            let record = self.pool.take(heap, self.handle.record_bytes() as u64)?;
+            heap.write(record, &self.handle.record(key, value))?;
+            record
+        };
+        let changed = self.change(heap, key, "an insert", |path| Some(path.put(key, place)));
+        if matches!(changed, Err(ClientError::Contended { .. } | ClientError::Full { .. }))
+            && !self.handle.inline()
+        {
+            self.pool.put_back(place, self.handle.record_bytes() as u64);
+        }
+        let old = changed?.and_then(|path| path.value(key));
+        self.retire_record(old);
+        Ok(old.is_none())
+    }
+
+    /// Removes a key; false: it was not there.
+    ///
+    /// # Errors
+    /// [`ClientError::Full`], [`ClientError::Contended`], or why there was no answer.
+    pub fn remove(&mut self, heap: &mut impl Heap, key: u64) -> Result<bool> {
+        let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
+        let old = changed.and_then(|path| path.value(key));
+        self.retire_record(old);
+        Ok(old.is_some())
+    }
+
+    fn retire_record(&mut self, record: Option<u64>) {
+        if let Some(record) = record.filter(|_| !self.handle.inline()) {
+            self.pool.retire(record, self.handle.record_bytes() as u64);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The collections against std's, operation by operation; many writers at once; bulk loads.
+//!
+//! Flow     random operations ──▶ a collection on an image, and its model ──▶ the same answers; then threads, each with a client's
+//!          view of one image, which takes their requests one at a time in whatever order they come
+//! Not here packets and nodes: `client_node.rs`
+
+use std::collections::{BTreeMap, HashMap as StdMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memlift_traverse::client::{ClientError, Result};
+use memlift_traverse::structures::bulk::{self, ToBytes, ToHeap};
+use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
+use memlift_traverse::structures::pool::Pool;
+use memlift_traverse::structures::{
+    Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
+};
+use proptest::prelude::*;
+
+const BASE: u64 = 1 << 32;
+
+fn image() -> Image {
+    Image::new(BASE, 16 << 20)
+}
+
+/// Memory is used again at once: one client, so no walk can be on the way.
+fn eager() -> Pool {
+    Pool::new(Duration::ZERO)
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Insert(u64, Vec<u8>),
+    Remove(u64),
+    Get(u64),
+    Add(u64, u64),
+    Range(u64, u64, u64),
+}
+
+fn operations(value: impl Strategy<Value = Vec<u8>> + Clone) -> impl Strategy<Value = Vec<Operation>> {
+    let key = prop_oneof![8 => 0_u64..60, 1 => Just(u64::MAX), 1 => any::<u64>()];
+    let one = prop_oneof![
+        5 => (key.clone(), value).prop_map(|(key, value)| Operation::Insert(key, value)),
+        3 => key.clone().prop_map(Operation::Remove),
+        3 => key.clone().prop_map(Operation::Get),
+        1 => (key.clone(), any::<u64>()).prop_map(|(key, by)| Operation::Add(key, by)),
+        2 => (key.clone(), key, 0_u64..80).prop_map(|(a, b, limit)| Operation::Range(a, b, limit)),
+    ];
+    proptest::collection::vec(one, 0..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_hash_map_answers_as_stds(
+        operations in operations(prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..9), proptest::collection::vec(any::<u8>(), 8..900)
+        ]),
+        log2 in 0_u32..4,
+        bytes in any::<bool>(),
+    ) {
+        let mut image = image();
+        let mut map = HashMap::create(&mut image, log2).expect("room").with_pool(eager());
+        let mut model = StdMap::new();
+        for operation in operations {
+            let text = |key: u64| format!("{:>width$}", key, width = key as usize % 90);
+            match operation {
+                Operation::Insert(key, value) => {
+                    let text = text(key);
+                    let name = if bytes { Key::from(text.as_str()) } else { Key::from(key) };
+                    let fresh = map.insert(&mut image, name, &value).expect("room");
+                    prop_assert_eq!(fresh, model.insert(key, value).is_none());
+                }
+                Operation::Remove(key) => {
+                    let text = text(key);
+                    let name = if bytes { Key::from(text.as_str()) } else { Key::from(key) };
+                    let there = map.remove(&mut image, name).expect("an answer");
+                    prop_assert_eq!(there, model.remove(&key).is_some());
+                }
+                Operation::Add(key, by) if !bytes => {
+                    let right = model.get_mut(&key).filter(|value| value.len() >= 8).map(|value| {
+                        let old = u64::from_le_bytes(value[..8].try_into().expect("eight bytes"));
+                        value[..8].copy_from_slice(&old.wrapping_add(by).to_le_bytes());
+                        old
+                    });
+                    prop_assert_eq!(map.add(&mut image, key, by).expect("an answer"), right);
+                }
+                Operation::Get(key) | Operation::Add(key, _) => {
+                    let text = text(key);
+                    let name = if bytes { Key::from(text.as_str()) } else { Key::from(key) };
+                    let value = map.get(&mut image, name).expect("an answer");
+                    prop_assert_eq!(value.as_ref(), model.get(&key));
+                }
+                Operation::Range(..) => {
+                    let mut lengths: Vec<u32> =
+                        map.scan(&mut image).expect("an answer").iter().map(|seen| seen.value_bytes).collect();
+                    let mut right: Vec<u32> = model.values().map(|value| value.len() as u32).collect();
+                    lengths.sort_unstable();
+                    right.sort_unstable();
+                    prop_assert_eq!(lengths, right);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordered_map_answers_as_stds(
+        operations in operations(proptest::collection::vec(any::<u8>(), 240)),
+        value_bytes in prop_oneof![Just(8_usize), Just(1), Just(17), Just(240)],
+    ) {
+        let mut image = image();
+        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room").with_pool(eager());
+        let mut model = BTreeMap::new();
+        for operation in operations {
+            match operation {
+                Operation::Insert(key, mut value) => {
+                    value.truncate(value_bytes);
+                    let fresh = map.insert(&mut image, key, &value).expect("room");
+                    prop_assert_eq!(fresh, model.insert(key, value).is_none());
+                }
+                Operation::Remove(key) => {
+                    let there = map.remove(&mut image, key).expect("an answer");
+                    prop_assert_eq!(there, model.remove(&key).is_some());
+                }
+                Operation::Get(key) | Operation::Add(key, _) => {
+                    let value = map.get(&mut image, key).expect("an answer");
+                    prop_assert_eq!(value.as_ref(), model.get(&key));
+                }
+                Operation::Range(first, last, limit) => {
+                    let found = map.range(&mut image, first..=last, limit).expect("an answer");
+                    let right: Vec<(u64, Vec<u8>)> = if first > last { Vec::new() } else {
+                        model.range(first..=last).take(limit as usize).map(|(&key, value)| (key, value.clone())).collect()
+                    };
+                    prop_assert_eq!(found, right);
+                    if value_bytes == 8 {
+                        let found = map.aggregate(&mut image, first..=last).expect("an answer");
+                        prop_assert_eq!(found, aggregate(&model, first, last));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_keeps_its_order(numbers in proptest::collection::vec((any::<bool>(), 0_u64..40), 0..120)) {
+        let mut image = image();
+        let mut list = List::create(&mut image).expect("room").with_pool(eager());
+        let mut model = Vec::new();
+        for (turn, (back, number)) in numbers.into_iter().enumerate() {
+            if turn % 4 == 3 {
+                let there = list.remove(&mut image, number).expect("an answer");
+                let place = model.iter().position(|(one, _)| *one == number);
+                prop_assert_eq!(there, place.is_some());
+                place.map(|place| model.remove(place));
+            } else {
+                let bytes = vec![turn as u8; turn % 60];
+                if back {
+                    list.push_back(&mut image, number, &bytes).expect("room");
+                    model.push((number, bytes));
+                } else {
+                    list.push_front(&mut image, number, &bytes).expect("room");
+                    model.insert(0, (number, bytes));
+                }
+            }
+            let found = list.find(&mut image, number).expect("an answer");
+            prop_assert_eq!(found.as_ref(), model.iter().find(|(one, _)| *one == number).map(|(_, bytes)| bytes));
+        }
+        let seen: Vec<u64> = list.scan(&mut image).expect("an answer").iter().map(|seen| seen.word).collect();
+        prop_assert_eq!(seen, model.iter().map(|(number, _)| *number).collect::<Vec<_>>());
+        let right: i64 = model.iter().map(|(number, _)| *number as i64).sum();
+        let sum = list.sum(&mut image).expect("an answer");
+        prop_assert_eq!((sum.sum, sum.count), (right, model.len() as u64));
+        prop_assert_eq!(sum.max, model.iter().map(|(number, _)| *number as i64).max().unwrap_or(0));
+    }
+}
+
+fn aggregate(model: &BTreeMap<u64, Vec<u8>>, first: u64, last: u64) -> Aggregate {
+    let mut right = Aggregate::default();
+    if first > last {
+        return right;
+    }
+    for value in
+        model.range(first..=last).map(|(_, value)| i64::from_le_bytes(value[..8].try_into().expect("8")))
+    {
+        right.min = if right.count == 0 { value } else { right.min.min(value) };
+        right.max = if right.count == 0 { value } else { right.max.max(value) };
+        right.sum = right.sum.wrapping_add(value);
+        right.count += 1;
+    }
+    right
+}
+
+/// One image that several threads ask.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Image>>);
+
+impl Shared {
+    fn ask<R>(&self, question: impl FnOnce(&mut Image) -> R) -> R {
+        // Between two requests of one thread those of another come in.
+        std::thread::yield_now();
+        question(&mut self.0.lock().expect("nobody panics with it"))
+    }
+}
+
+impl Heap for Shared {
+    fn walk(&mut self, walk: &Walk) -> Result<Walked> {
+        self.ask(|image| image.walk(walk))
+    }
+    fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>> {
+        self.ask(|image| image.read(address, bytes))
+    }
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.ask(|image| image.write(address, bytes))
+    }
+    fn allocate(&mut self, bytes: u64) -> Result<u64> {
+        self.ask(|image| image.allocate(bytes))
+    }
+    fn free(&mut self, address: u64) -> Result<()> {
+        self.ask(|image| image.free(address))
+    }
+    fn compare_swap(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+    ) -> Result<std::result::Result<(), u64>> {
+        self.ask(|image| image.compare_swap(address, expected, fresh))
+    }
+}
+
+fn shared() -> Shared {
+    Shared(Arc::new(Mutex::new(Image::new(BASE, 256 << 20))))
+}
+
+const THREADS: u64 = 4;
+const ROUNDS: u64 = 250;
+
+#[test]
+fn writers_of_one_chain_lose_nothing() {
+    let mut heap = shared();
+    // Two chains for all keys: everybody is in everybody's way.
+    let handle = HashMap::create(&mut heap, 1).expect("room").handle();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let mut map = HashMap::open(handle);
+                for round in 0..ROUNDS {
+                    let own = thread + round % 16 * THREADS;
+                    let value = round.to_le_bytes();
+                    map.insert(&mut heap, own, &value).expect("room");
+                    assert_eq!(map.get(&mut heap, own).expect("an answer").as_deref(), Some(&value[..]));
+                    // A key that all of them put in and take out, and one that all of them count with.
+                    map.insert(&mut heap, 1000, &value).expect("room");
+                    map.remove(&mut heap, 1000).expect("an answer");
+                    if map.add(&mut heap, 2000, 1).expect("an answer").is_none() {
+                        map.insert(&mut heap, 2000 + thread + 1, &value).expect("room");
+                    }
+                    if round % 3 == 0 {
+                        assert!(
+                            map.remove(&mut heap, own).expect("an answer"),
+                            "thread {thread} round {round}"
+                        );
+                    }
+                }
+            });
+        }
+    });
+    let mut map = HashMap::open(handle);
+    assert!(!map.remove(&mut heap, 1000).expect("an answer"), "whoever put it in took it out");
+    for thread in 0..THREADS {
+        for slot in 0..16 {
+            let last = (0..ROUNDS).rev().find(|round| round % 16 == slot).expect("a round");
+            let right = (last % 3 != 0).then(|| last.to_le_bytes().to_vec());
+            assert_eq!(map.get(&mut heap, thread + slot * THREADS).expect("an answer"), right);
+        }
+    }
+}
+
+#[test]
+fn adds_are_counted_once_each() {
+    let mut heap = shared();
+    let mut map = HashMap::create(&mut heap, 0).expect("room");
+    assert!(map.insert(&mut heap, 5, &0_u64.to_le_bytes()).expect("room"));
+    let handle = map.handle();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let mut map = HashMap::open(handle);
+                for _ in 0..ROUNDS {
+                    map.add(&mut heap, 5, 3).expect("an answer").expect("it is there");
+                }
+            });
+        }
+    });
+    let value = map.get(&mut heap, 5).expect("an answer").expect("it is there");
+    assert_eq!(value, (THREADS * ROUNDS * 3).to_le_bytes());
+}
+
+#[test]
+fn writers_of_one_ordered_map_lose_nothing_and_readers_see_one_moment() {
+    let mut heap = shared();
+    let mut map = OrderedMap::create(&mut heap, 8).expect("room");
+    // The sum of all values is 0 at every moment: pairs of values are put in by one insert each, the negative key first.
+    map.insert(&mut heap, 0, &0_i64.to_le_bytes()).expect("room");
+    let handle = map.handle();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mut heap = heap.clone();
+            scope.spawn(move || {
+                let mut map = OrderedMap::open(handle);
+                for round in 1..=ROUNDS {
+                    let key = round * THREADS + thread;
+                    assert!(map.insert(&mut heap, key, &1_i64.to_le_bytes()).expect("room"));
+                    if round % 2 == 0 {
+                        assert!(map.remove(&mut heap, key).expect("an answer"));
+                    }
+                }
+            });
+        }
+        let mut heap = heap.clone();
+        scope.spawn(move || {
+            let map = OrderedMap::open(handle);
+            for _ in 0..ROUNDS {
+                let pairs = map.range(&mut heap, 0..=u64::MAX, u64::MAX).expect("an answer");
+                assert!(pairs.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order, each once");
+                // What a thread has finished before the next one it starts is there with it: rounds of one thread have no gap
+                // but the even ones.
+                for thread in 0..THREADS {
+                    let rounds: Vec<u64> = pairs
+                        .iter()
+                        .filter(|(key, _)| *key >= THREADS && key % THREADS == thread)
+                        .map(|(key, _)| key / THREADS)
+                        .collect();
+                    let odd = rounds.iter().filter(|round| *round % 2 == 1).count() as u64;
+                    let last_odd = rounds.iter().rev().find(|round| *round % 2 == 1).copied().unwrap_or(0);
+                    assert_eq!(odd, last_odd.div_ceil(2), "thread {thread}: {rounds:?}");
+                }
+            }
+        });
+    });
+    let all = map.aggregate(&mut heap, 1..=u64::MAX).expect("an answer");
+    assert_eq!(all.count, THREADS * ROUNDS / 2);
+}
+
+#[test]
+fn bulk_loads_hold_what_they_were_given() {
+    for (count, value_bytes) in [(0_u64, 8), (1, 8), (15, 8), (16, 8), (241, 8), (5000, 8), (1000, 240)] {
+        let mut image = Image::new(BASE, 8 << 20);
+        let room = 7 << 20;
+        let base = image.allocate(room).expect("room");
+        let mut placement =
+            Placement::new(&[(base, room / 2), (base + room / 2, room / 2)], SLAB_4K, Order::Random(3));
+        let pair = |key: u64| {
+            let mut value = (key as i64 - 500).to_le_bytes().to_vec();
+            value.resize(value_bytes, 7);
+            (key * 3, value)
+        };
+        let mut heard = 0;
+        let mut sink = ToHeap::new(&mut image);
+        let pairs = (0..count).map(|key| Ok(pair(key)));
+        let handle = bulk::ordered(pairs, value_bytes, &mut placement, &mut sink, |taken| heard = taken);
+        sink.finish().expect("written");
+        assert_eq!(heard, count);
+        let mut map = OrderedMap::open(handle.expect("room"));
+        let all = map.range(&mut image, 0..=u64::MAX, u64::MAX).expect("an answer");
+        assert_eq!(all, (0..count).map(pair).collect::<Vec<_>>());
+        assert_eq!(
+            map.range(&mut image, 10..=100, 7).expect("an answer").len(),
+            7.min(count.saturating_sub(4) as usize)
+        );
+        assert!(map.insert(&mut image, 1, &pair(0).1).expect("room"), "it can be changed afterwards");
+        assert_eq!(map.get(&mut image, 1).expect("an answer"), Some(pair(0).1));
+        for key in (0..count).step_by(7) {
+            assert!(map.remove(&mut image, key * 3).expect("an answer"));
+        }
+    }
+}
+
+#[test]
+fn unsorted_input_is_sorted_and_descending_input_refused() {
+    let mut bytes = vec![0; 1 << 20];
+    let mut placement = Placement::new(&[(BASE, 1 << 20)], SLAB_4K, Order::Time);
+    let keys = [5_u64, 1, 9, 1, 7];
+    let pairs = || keys.iter().enumerate().map(|(turn, &key)| Ok((key, (turn as u64).to_le_bytes())));
+    let mut sink = ToBytes { base: BASE, bytes: &mut bytes };
+    let refused = bulk::ordered(pairs(), 8, &mut placement, &mut sink, |_| {});
+    assert!(matches!(refused, Err(ClientError::Input { line: 2, .. })), "{refused:?}");
+    let handle = bulk::ordered_unsorted(pairs(), 8, &mut placement, &mut sink, |_| {}).expect("room");
+    let mut image = Image::new(BASE, 1 << 20);
+    image.write(BASE, &bytes).expect("the range");
+    let map = OrderedMap::open(handle);
+    let all = map.range(&mut image, 0..=u64::MAX, u64::MAX).expect("an answer");
+    let right = [(1, 3_u64), (5, 0), (7, 4), (9, 2)].map(|(key, turn)| (key, turn.to_le_bytes().to_vec()));
+    assert_eq!(all, right);
+    let tiny = &mut Placement::new(&[(BASE, 600)], SLAB_4K, Order::Time);
+    let full = bulk::ordered(
+        (0..99).map(|key| Ok((key, [0; 8]))),
+        8,
+        tiny,
+        &mut ToBytes { base: BASE, bytes: &mut bytes },
+        |_| {},
+    );
+    assert!(matches!(full, Err(ClientError::Full { .. })), "{full:?}");
+}
+
+#[test]
+fn csv_is_read_or_its_line_named() {
+    let text = "time,\"volts\"\n# a comment\n\n10,\"1.25\"\n20, -3 \n";
+    let pairs: Vec<(u64, [u8; 8])> =
+        bulk::csv(text.as_bytes(), 0, 1, 100.0).collect::<Result<_>>().expect("two pairs");
+    assert_eq!(pairs, [(10, 125_i64.to_le_bytes()), (20, (-300_i64).to_le_bytes())]);
+    for (text, line) in [("1,2\nx,3\n", 2), ("1,\n", 1), ("1,1e30\n", 1), ("1,nan\n", 1), ("1\n", 1)] {
+        let read: Result<Vec<_>> = bulk::csv(text.as_bytes(), 0, 1, 1.0).collect();
+        assert!(
+            matches!(read, Err(ClientError::Input { line: named, .. }) if named == line),
+            "{text:?}: {read:?}"
+        );
+    }
+}
+
+#[test]
+fn a_hash_map_is_built_at_once() {
+    let mut image = Image::new(BASE, 8 << 20);
+    let heads = image.allocate(8 << 6).expect("room");
+    let base = image.allocate(4 << 20).expect("room");
+    let mut placement = Placement::new(&[(base, 4 << 20)], SLAB_4K, Order::Random(1));
+    let mut sink = ToHeap::new(&mut image);
+    let pairs = (0..3072_u64).map(|key| (key, (key * 2).to_le_bytes()));
+    let handle = bulk::hash(pairs, 6, heads, &mut placement, &mut sink, |_| {}).expect("room");
+    sink.finish().expect("written");
+    let mut map = HashMap::open(handle);
+    let keys: Vec<u64> = (0..4000).collect();
+    for (key, value) in map.get_many(&mut image, &keys).expect("answers").into_iter().enumerate() {
+        assert_eq!(value, (key < 3072).then(|| (key as u64 * 2).to_le_bytes().to_vec()));
+    }
+    assert!(!map.insert(&mut image, 77, b"now of another length").expect("room"));
+    assert_eq!(map.get(&mut image, 77).expect("an answer").as_deref(), Some(&b"now of another length"[..]));
+}
+
+#[test]
+fn what_cannot_be_says_so() {
+    let mut image = Image::new(BASE, 128 << 10);
+    let mut map = HashMap::create(&mut image, 4).expect("room");
+    let long = "k".repeat(129);
+    assert!(matches!(
+        map.insert(&mut image, long.as_str(), b""),
+        Err(ClientError::TooLong { most: 128, .. })
+    ));
+    assert!(matches!(map.get(&mut image, ""), Err(ClientError::TooLong { .. })));
+    let mut full = None;
+    for key in 0..10_000_u64 {
+        match map.insert(&mut image, key, &[1; 200]) {
+            Ok(fresh) => assert!(fresh),
+            Err(error) => {
+                full = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(matches!(full, Some(ClientError::Full { .. })), "{full:?}");
+    assert_eq!(map.get(&mut image, 0).expect("still there"), Some(vec![1; 200]));
+    assert!(OrderedMap::create(&mut image, 241).is_err());
+    // A handle that names something else: an answer, whatever it is, and no crash.
+    let mut random =
+        HashMap::open(memlift_traverse::structures::hash::Handle { heads: BASE + 4096, log2: 3 });
+    for key in 0..64_u64 {
+        let _ = random.get(&mut image, key);
+    }
+    let walked = image.walk(
+        &OrderedMap::open(memlift_traverse::structures::ordered::Handle { cell: 8, value_bytes: 8 })
+            .handle()
+            .get_walk(1),
+    );
+    assert!(matches!(walked, Err(ClientError::Nowhere { address: 8, .. })));
+    let empty = OrderedMap::create(&mut image, 8);
+    if let Ok(empty) = empty {
+        let walked = image.walk(&empty.handle().get_walk(1)).expect("an answer");
+        assert_eq!(walked.outcome, Outcome::Missing);
+    }
+}
