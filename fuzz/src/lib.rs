@@ -23,6 +23,7 @@ pub mod pool;
 #[expect(unsafe_code, reason = "calls zlib-rs by its C interface")]
 mod reference;
 pub mod unpack;
+pub mod walk_bytecode;
 
 pub use input::{Guarded, Input};
 
@@ -38,7 +39,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -47,4 +48,5 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "libz", run: libz::run, seeds: libz::seeds },
     Target { name: "ipc", run: ipc::run, seeds: ipc::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
+    Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },
 ];

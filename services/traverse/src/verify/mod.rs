@@ -66,6 +66,8 @@ pub struct Verified {
 /// Visits of a block after which what grows is widened to the program's constants, and after which to all numbers.
 const WIDEN: u32 = 3;
 const WIDEN_FULLY: u32 = 40;
+/// Most instructions looked at until nothing changes any more, each visit of a block counted.
+const WORK: usize = 400_000;
 /// Most constants that ranges are widened to.
 const THRESHOLDS: usize = 64;
 
@@ -85,15 +87,21 @@ fn thresholds(function: &Function) -> Vec<i64> {
 }
 
 /// What holds at the start of every block; `None` where nothing leads.
-fn fixpoint(function: &Function, scratch_bytes: u32) -> Vec<Option<State>> {
+fn fixpoint(function: &Function, scratch_bytes: u32) -> Result<Vec<Option<State>>, Rejection> {
     let count = function.blocks.len();
     let thresholds = thresholds(function);
     let mut entries: Vec<Option<State>> = vec![None; count];
     let mut visits = vec![0_u32; count];
     let mut waiting = std::collections::BTreeSet::from([0_usize]);
+    let mut work = 0;
     entries[0] = Some(State::entry());
     while let Some(number) = waiting.pop_first() {
         let block = &function.blocks[number];
+        work += block.origin.len();
+        if work > WORK {
+            let reason = "too much to prove: the loops around this instruction are too many, or too deep in each other";
+            return Err(Rejection::new(block.origin[0], reason));
+        }
         let Some(entry) = entries[number].clone() else { continue };
         let run = |state: State, inst| state.run(inst, scratch_bytes);
         let Some(state) = block.insts.iter().try_fold(entry, run) else { continue };
@@ -121,7 +129,7 @@ fn fixpoint(function: &Function, scratch_bytes: u32) -> Vec<Option<State>> {
             }
         }
     }
-    entries
+    Ok(entries)
 }
 
 /// How an instruction touches memory.
@@ -264,7 +272,7 @@ fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<
 /// # Errors
 /// The first instruction found that cannot be allowed.
 pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Rejection> {
-    let entries = fixpoint(&function, scratch_bytes);
+    let entries = fixpoint(&function, scratch_bytes)?;
     let mut findings = Findings { scratch_bytes, window: Vec::new(), uses_apply: false, uses_emit: false };
     for (block, entry) in function.blocks.iter_mut().zip(entries) {
         let Some(mut state) = entry else {
