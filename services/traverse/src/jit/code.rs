@@ -74,9 +74,8 @@ impl Code {
             bytes: 0,
         };
         // On an error the draft's module is dropped, which keeps its pages: never executable, and rare.
-        let step = draft.define(types::I32, 0, |builder| step(builder, function, reach))?;
-        let round = draft
-            .define(types::I64, reach.touches().len(), |builder| round::emit(builder, function, reach))?;
+        let step = draft.define(types::I32, |builder| step(builder, function, reach))?;
+        let round = draft.define(types::I64, |builder| round::emit(builder, function, reach))?;
         let Draft { mut module, bytes, .. } = draft;
         module.finalize_definitions().map_err(compiler)?;
         let step = module.get_finalized_function(step);
@@ -113,11 +112,10 @@ struct Draft {
 }
 
 impl Draft {
-    /// Compiles a function of three addresses with `places` placeholders.
+    /// Compiles a function of three words.
     fn define(
         &mut self,
         returns: Type,
-        places: usize,
         emit: impl FnOnce(&mut FunctionBuilder),
     ) -> Result<FuncId, CompileError> {
         let isa = self.module.isa();
@@ -140,7 +138,7 @@ impl Draft {
             return Err(CompileError::Compiler("the code refers to something outside of itself".into()));
         }
         let mut code = compiled.code_buffer().to_vec();
-        prefetch::patch(&mut code, compiled.buffer.traps(), places)?;
+        prefetch::patch(&mut code, compiled.buffer.traps())?;
         let alignment = u64::from(compiled.buffer.alignment).max(64);
         self.bytes += code.len();
         self.module.define_function_bytes(id, alignment, &code, &[]).map_err(compiler)?;

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Nanoseconds per hop of a hash-bucket walk: compiled round, round in Rust around the compiled step, and a native loop.
+//!
+//! Flow     2 GiB of nodes in chains of 48, placed at random, huge pages ──▶ W walks in flight, each to the end of its chain ──▶
+//!          the median of the ratio over pairs of runs, in both orders
+//! Layout   a node is key, value, global address of the next; `NODE` bytes apart
+//!
+//! `cargo run --release -p memlift-traverse --example hops [gibibytes] [bytes per node]`
+#![allow(unsafe_code)]
+
+use memlift_traverse::ir::{Address, Block, BlockId, Cmp, End, Function, Inst, Operand, Reg, Size, Space, Width};
+use memlift_traverse::jit::{Compiled, Limits};
+use memlift_traverse::round::{prefetch, round};
+use memlift_traverse::slot::{FREE, RUN, Region, STOPPED, Slot};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use std::time::Instant;
+
+const CHAIN: u64 = 48;
+const BASE: u64 = 0x0001_0000_0000_0000;
+
+fn at(space: Space, offset: i32) -> Address {
+    Address { space, offset, index: None }
+}
+
+fn load(target: u8, space: Space, offset: i32) -> Inst {
+    Inst::Load { size: Size::B8, signed: false, target: Reg(target), address: at(space, offset) }
+}
+
+fn store(space: Space, offset: i32, source: u8) -> Inst {
+    Inst::Store { size: Size::B8, address: at(space, offset), source: Operand::Reg(Reg(source)) }
+}
+
+fn returns(verdict: u64, before: &[Inst]) -> Block {
+    let verdict = Inst::Move { width: Width::W64, target: Reg(0), source: Operand::Imm(verdict) };
+    block([before, &[verdict]].concat(), End::Return)
+}
+
+fn block(insts: Vec<Inst>, end: End) -> Block {
+    Block { origin: vec![0; insts.len() + 1], insts, end }
+}
+
+fn branch(cmp: Cmp, a: u8, b: Operand, then: u32, or: u32) -> End {
+    let (then, or) = (BlockId(then), BlockId(or));
+    End::Branch { cmp, width: Width::W64, a: Operand::Reg(Reg(a)), b, then, or }
+}
+
+fn find() -> Function {
+    Function {
+        blocks: vec![
+            block(
+                vec![load(4, Space::Window, 0), load(5, Space::Scratch, 0)],
+                branch(Cmp::Eq, 4, Operand::Reg(Reg(5)), 3, 1),
+            ),
+            block(vec![load(6, Space::Window, 16)], branch(Cmp::Eq, 6, Operand::Imm(0), 4, 2)),
+            returns(0, &[store(Space::Walk, 0, 6)]),
+            returns(1, &[load(7, Space::Window, 8), store(Space::Scratch, 8, 7)]),
+            returns(5, &[]),
+        ],
+    }
+}
+
+struct Heap {
+    host: *mut u8,
+    node: u64,
+    nodes: u64,
+}
+
+impl Heap {
+    fn new(bytes: u64, node: u64) -> Heap {
+        // SAFETY: a new mapping, that nothing else has an address of.
+        let host = unsafe {
+            mmap_anonymous(core::ptr::null_mut(), bytes as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }
+        .expect("memory");
+        // SAFETY: advice on the mapping just made.
+        unsafe { madvise(host, bytes as usize, Advice::LinuxHugepage) }.expect("huge pages");
+        let heap = Heap { host: host.cast(), node, nodes: bytes / node };
+        let usable = heap.nodes / CHAIN * CHAIN;
+        for index in 0..usable {
+            let next = if index % CHAIN == CHAIN - 1 { 0 } else { BASE + heap.place(index + 1) };
+            // SAFETY: `place` is below the bytes mapped, and a multiple of a node that holds three words.
+            unsafe {
+                let words: *mut u64 = heap.host.add(heap.place(index) as usize).cast();
+                words.write(index + 1);
+                words.add(1).write(index * 7);
+                words.add(2).write(next);
+            }
+        }
+        heap
+    }
+
+    /// A permutation of the nodes: odd multiplication and shifts, modulo a power of two.
+    fn place(&self, index: u64) -> u64 {
+        let mask = self.nodes - 1;
+        let half = self.nodes.ilog2() / 2;
+        let mut value = index;
+        for _ in 0..3 {
+            value = value.wrapping_mul(0x9E37_79B9_7F4A_7C15) & mask;
+            value ^= value >> half;
+        }
+        value * self.node
+    }
+
+    fn chain(&self, walk: u64) -> (u64, u64) {
+        let chain = walk.wrapping_mul(0x2545_F491_4F6C_DD1D) % (self.nodes / CHAIN);
+        (self.place(chain * CHAIN), chain * CHAIN + CHAIN)
+    }
+}
+
+fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
+    struct Cursor {
+        host: *const u64,
+        key: u64,
+    }
+    let delta = (heap.host as u64).wrapping_sub(BASE);
+    let mut issued = 0;
+    let mut sum = 0_u64;
+    let mut take = || {
+        if issued == walks {
+            return None;
+        }
+        issued += 1;
+        let (place, key) = heap.chain(seed + issued);
+        let host: *const u64 = heap.host.wrapping_add(place as usize).cast();
+        prefetch(host.cast());
+        Some(Cursor { host, key })
+    };
+    let mut cursors: Vec<Cursor> = (0..width).map_while(|_| take()).collect();
+    while !cursors.is_empty() {
+        let mut at = 0;
+        while at < cursors.len() {
+            let cursor = &mut cursors[at];
+            // SAFETY: a node of the heap.
+            let (key, next) = unsafe { (cursor.host.read_volatile(), cursor.host.add(2).read_volatile()) };
+            if key != cursor.key && next != 0 {
+                cursor.host = core::ptr::with_exposed_provenance(next.wrapping_add(delta) as usize);
+                prefetch(cursor.host.cast());
+                at += 1;
+                continue;
+            }
+            // SAFETY: as above.
+            sum = sum.wrapping_add(unsafe { cursor.host.add(1).read_volatile() });
+            match take() {
+                Some(new) => {
+                    cursors[at] = new;
+                    at += 1;
+                }
+                None => drop(cursors.swap_remove(at)),
+            }
+        }
+    }
+    sum
+}
+
+fn rounds(heap: &Heap, walks: u64, width: usize, seed: u64, mut step: impl FnMut(&mut [Slot]) -> usize) -> u64 {
+    let mut scratch = vec![[0_u64; 128]; width];
+    let mut slots: Vec<Slot> = (0..width).map(|_| Slot::default()).collect();
+    let mut issued = 0;
+    let mut running = width;
+    let mut sum = 0_u64;
+    for (slot, scratch) in slots.iter_mut().zip(&mut scratch) {
+        slot.scratch = scratch.as_mut_ptr().cast();
+        slot.state = STOPPED;
+        slot.walk.fuel = 1000;
+    }
+    let mut stopped = width;
+    while running > 0 {
+        if stopped > 0 {
+            for slot in slots.iter_mut().filter(|slot| slot.state == STOPPED) {
+                let words: *mut u64 = slot.scratch.cast();
+                // SAFETY: 128 words of this slot.
+                unsafe {
+                    if slot.verdict == 1 {
+                        sum = sum.wrapping_add(*words.add(1));
+                    }
+                    if issued == walks {
+                        slot.state = FREE;
+                        running -= 1;
+                        continue;
+                    }
+                    issued += 1;
+                    let (place, key) = heap.chain(seed + issued);
+                    *words = key;
+                    let host = heap.host.wrapping_add(place as usize);
+                    prefetch(host);
+                    slot.start(BASE + place, host, 4096);
+                }
+            }
+        }
+        stopped = step(&mut slots);
+    }
+    sum
+}
+
+fn main() {
+    let argument = |at, default| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
+    let (gibibytes, node): (u64, u64) = (argument(1, 2), argument(2, 64));
+    let heap = Heap::new(gibibytes << 30, node);
+    let program = find();
+    let limits = Limits { window_first: 0, window_bytes: 24, scratch_bytes: 1024 };
+    let compiled = Compiled::new(&program, &limits).expect("compiles");
+    let region = Region::new(BASE, gibibytes << 30, heap.host, 0, 24);
+    println!("{} bytes of code, touches {:?}, {RUN}", compiled.code_bytes(), compiled.touches());
+    let walks = 60_000_u64;
+    println!("{gibibytes} GiB, {node} bytes per node; ns per hop and share of native");
+    for width in [1_usize, 8, 16, 32, 64] {
+        let walks = if width == 1 { walks / 8 } else { walks };
+        let time = |run: &dyn Fn() -> u64| {
+            let start = Instant::now();
+            let sum = run();
+            (start.elapsed().as_secs_f64() * 1e9 / (walks * CHAIN) as f64, sum)
+        };
+        let mut rows: [Vec<f64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+        for pair in 0..7_u64 {
+            let seed = pair * 1_000_003;
+            let kinds: [&dyn Fn() -> u64; 3] = [
+                &|| native(&heap, walks, width, seed),
+                // SAFETY: `rounds` fills the slots with nodes of the heap, which `region` describes.
+                &|| rounds(&heap, walks, width, seed, |slots| unsafe { compiled.round(slots, &region) }),
+                &|| {
+                    rounds(&heap, walks, width, seed, |slots| {
+                        // SAFETY: as above, for step and round alike.
+                        unsafe {
+                            round(slots, &region, compiled.touches(), |node, scratch, walk| {
+                                compiled.step(node, scratch, walk)
+                            })
+                        }
+                    })
+                },
+            ];
+            let order: [usize; 3] = if pair % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+            let mut sums = [0; 3];
+            for kind in order {
+                let (ns, sum) = time(kinds[kind]);
+                rows[kind].push(ns);
+                sums[kind] = sum;
+            }
+            assert!(sums[0] == sums[1] && sums[1] == sums[2], "the walks found the same values: {sums:?}");
+        }
+        let median = |values: &[f64]| {
+            let mut values = values.to_vec();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let ratio = |kind: usize| {
+            median(&rows[0].iter().zip(&rows[kind]).map(|(native, ours)| native / ours).collect::<Vec<_>>())
+        };
+        println!(
+            "W {width:3}: native {:6.2}   round {:6.2} ({:.3})   rust loop {:6.2} ({:.3})",
+            median(&rows[0]),
+            median(&rows[1]),
+            ratio(1),
+            median(&rows[2]),
+            ratio(2)
+        );
+    }
+}
