@@ -264,3 +264,35 @@ fn completions_and_help_name_the_verbs() {
         assert!(help.contains("Examples:\n  memlift pool"), "{verb}: {help}");
     }
 }
+
+#[test]
+fn an_interleaved_pool_is_named_by_one_of_its_files_or_by_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (here, there) = (folder.path(), folder.path().join("there"));
+    std::fs::create_dir(&there).expect("made");
+    let paths = [here.join("a.pool"), here.join("b.pool")];
+    let options = Options { heap_bytes: 1 << 20, max_bytes: 1 << 30, ..Options::default() };
+    let pool = Pool::create_interleaved(&paths, &options).expect("created");
+    pool.tx(|t| {
+        let text = t.alloc_slice(b"persist")?;
+        let word = t.alloc(Word { count: 1, text, next: PPtr::NULL })?;
+        t.set_root(word)
+    })
+    .expect("committed");
+    pool.close().expect("closed");
+
+    assert!(succeeds(here, &["pool", "info", "b.pool"]).contains("interleaved over 2 files"));
+    assert_eq!(json(here, &["pool", "check", "a.pool"])["sound"], true);
+    assert!(succeeds(here, &["pool", "dump", "b.pool", "--type", "Word"]).contains("count: 1"));
+    succeeds(here, &["pool", "convert", "b.pool", "single.pool"]);
+    assert_eq!(json(here, &["pool", "info", "single.pool"])["header"]["devices"], 1);
+
+    std::fs::rename(&paths[1], there.join("b.pool")).expect("moved");
+    let (code, said) = fails(here, &["pool", "check", "a.pool"]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("device 1 is not in its folder"), "{said}");
+    assert_eq!(json(here, &["pool", "check", "a.pool", "--with", "there/b.pool"])["sound"], true);
+    succeeds(here, &["pool", "repair", "a.pool", "good.pool", "--with", "there/b.pool"]);
+    assert_eq!(json(here, &["pool", "check", "good.pool"])["sound"], true);
+    assert!(here.join("good.pool.1").exists());
+}

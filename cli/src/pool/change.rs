@@ -3,7 +3,7 @@
 //!
 //! Rule    the source stays as it is unless `--in-place` says otherwise; a target appears whole or not at all
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memlift::persist::convert::{self, Conversion};
 use memlift::persist::repair;
@@ -14,13 +14,13 @@ use crate::failure::Failure;
 use crate::print;
 
 /// Repairs a copy, or without a target the file itself.
-pub fn repair(path: &Path, target: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+pub fn repair(files: &[PathBuf], target: Option<&Path>, as_json: bool) -> Result<(), Failure> {
     let repaired = match target {
-        Some(target) => repair::repair(path, target),
-        None => repair::repair_in_place(path),
+        Some(target) => repair::repair(files, target),
+        None => repair::repair_in_place(files),
     }
     .map_err(failure)?;
-    let (made, report) = (target.unwrap_or(path), &repaired.report);
+    let (made, report) = (target.unwrap_or(&files[0]), &repaired.report);
     if as_json {
         let changes: Vec<Value> = repaired
             .changes
@@ -47,8 +47,8 @@ pub fn repair(path: &Path, target: Option<&Path>, as_json: bool) -> Result<(), F
 }
 
 /// Copies a pool into a new file.
-pub fn convert(path: &Path, target: &Path, wish: &Conversion, as_json: bool) -> Result<(), Failure> {
-    let made = convert::convert(path, target, wish).map_err(failure)?;
+pub fn convert(files: &[PathBuf], target: &Path, wish: &Conversion, as_json: bool) -> Result<(), Failure> {
+    let made = convert::convert(files, target, wish).map_err(failure)?;
     if as_json {
         return print::json(&json!({
             "path": target, "source": info::header(&made.source), "target": info::header(&made.target),

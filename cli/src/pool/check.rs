@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool check`: damage and notes, and an exit code that says which.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memlift::persist::check::{self, Finding, Level, Report};
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::print;
 
 /// Checks and prints.
-pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
-    let report = check::check(path).map_err(failure)?;
+pub fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
+    let (report, path) = (check::check(files).map_err(failure)?, &*files[0]);
     if as_json {
         let mut document = info::document(path, &report);
         document["findings"] = findings(&report);

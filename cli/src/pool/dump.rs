@@ -4,7 +4,7 @@
 //! Order   by their place in the heap, printed as they are read
 
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use memlift::persist::dump::{self as objects, Filter, Object, Value as Held};
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// Prints up to `limit` objects.
 pub fn dump(
-    path: &Path,
+    files: &[PathBuf],
     name: Option<String>,
     offset: Option<u64>,
     limit: Option<u64>,
@@ -23,7 +23,7 @@ pub fn dump(
     let mut output = BufWriter::new(io::stdout().lock());
     let mut left = limit.unwrap_or(u64::MAX);
     let mut written: io::Result<()> = Ok(());
-    objects::dump(path, &Filter { name, offset }, |object| {
+    objects::dump(files, &Filter { name, offset }, |object| {
         if left == 0 {
             return false;
         }

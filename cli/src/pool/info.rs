@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool info`: header, promise, log and types of a pool, without writing to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memlift::persist::check::{Report, Tail, summary};
 use memlift::persist::layout::{Header, SLAB_BYTES};
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::print;
 
 /// Prints it.
-pub fn info(path: &Path, as_json: bool) -> Result<(), Failure> {
-    let report = summary(path).map_err(failure)?;
+pub fn info(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
+    let (report, path) = (summary(files).map_err(failure)?, &*files[0]);
     if as_json {
         return print::json(&document(path, &report));
     }
@@ -90,6 +90,16 @@ pub fn text(path: &Path, report: &Report) -> String {
                 ),
             );
             line("file", print::bytes(report.file_bytes));
+            if header.devices > 1 {
+                line(
+                    "devices",
+                    format!(
+                        "interleaved over {} files, {} each in turn",
+                        header.devices,
+                        print::bytes(header.stripe_bytes)
+                    ),
+                );
+            }
             let all = u64::from(header.lanes) * header.lane_bytes;
             let filled: u64 = report.lanes.iter().map(|lane| lane.bytes).sum();
             let (lanes, each) = (header.lanes, print::bytes(header.lane_bytes));

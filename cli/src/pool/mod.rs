@@ -55,6 +55,8 @@ pub enum Verb {
     Info {
         /// The pool
         path: PathBuf,
+        #[command(flatten)]
+        with: With,
     },
     /// Look for damage in headers, log, directory and bitmaps, and follow every pointer
     #[command(
@@ -63,6 +65,8 @@ pub enum Verb {
     Check {
         /// The pool
         path: PathBuf,
+        #[command(flatten)]
+        with: With,
     },
     /// Make a damaged pool one that opens, and list every change
     #[command(
@@ -77,6 +81,8 @@ pub enum Verb {
         /// Change the file itself; what it held before is gone
         #[arg(long)]
         in_place: bool,
+        #[command(flatten)]
+        with: With,
     },
     /// Print the objects, decoded by the types that the pool knows
     #[command(
@@ -94,6 +100,8 @@ pub enum Verb {
         /// Stop after so many
         #[arg(long, value_name = "COUNT")]
         limit: Option<u64>,
+        #[command(flatten)]
+        with: With,
     },
     /// Copy a pool into a new file with another mechanism, log, number of sections or size
     #[command(
@@ -106,6 +114,8 @@ pub enum Verb {
         target: PathBuf,
         #[command(flatten)]
         wish: Wish,
+        #[command(flatten)]
+        with: With,
     },
     /// Serve a key-value store in a pool to clients of Redis; the pool is made if there is none
     #[command(
@@ -127,6 +137,22 @@ pub enum Verb {
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
     },
+}
+
+/// The rest of a pool that is interleaved over several files.
+#[derive(Debug, Args)]
+pub struct With {
+    /// Another file of an interleaved pool, once for each; those in the folder of the first are found without
+    #[arg(long = "with", value_name = "FILE")]
+    others: Vec<PathBuf>,
+}
+
+impl With {
+    fn files(&self, path: PathBuf) -> Vec<PathBuf> {
+        let mut files = vec![path];
+        files.extend(self.others.iter().cloned());
+        files
+    }
 }
 
 /// What shall be different.
@@ -179,14 +205,16 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         Verb::Create { path, size, mechanism, lanes, lane_bytes, sections } => {
             create::create(&path, &create::options(size, mechanism.into(), lanes, lane_bytes, sections), json)
         }
-        Verb::Info { path } => info::info(&path, json),
-        Verb::Check { path } => check::check(&path, json),
-        Verb::Repair { path, target, .. } => change::repair(&path, target.as_deref(), json),
-        Verb::Dump { path, name, offset, limit } => dump::dump(&path, name, offset, limit, json),
+        Verb::Info { path, with } => info::info(&with.files(path), json),
+        Verb::Check { path, with } => check::check(&with.files(path), json),
+        Verb::Repair { path, target, with, .. } => change::repair(&with.files(path), target.as_deref(), json),
+        Verb::Dump { path, name, offset, limit, with } => {
+            dump::dump(&with.files(path), name, offset, limit, json)
+        }
         Verb::Serve { path, listen, allow_remote, durability, threads } => {
             serve::serve(&path, listen, allow_remote, durability, threads.map(usize::from), json)
         }
-        Verb::Convert { path, target, wish } => {
+        Verb::Convert { path, target, wish, with } => {
             let wish = Conversion {
                 mechanism: wish.mechanism.map(Mechanism::from),
                 lanes: wish.lanes,
@@ -194,7 +222,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
                 sections: wish.sections,
                 heap_bytes: wish.size,
             };
-            change::convert(&path, &target, &wish, json)
+            change::convert(&with.files(path), &target, &wish, json)
         }
     }
 }

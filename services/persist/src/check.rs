@@ -8,6 +8,7 @@
 //! Not here changing anything: `repair`
 
 pub(crate) mod directory;
+mod files;
 pub(crate) mod home;
 #[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 pub(crate) mod lanes;
@@ -17,10 +18,10 @@ pub(crate) mod types;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
-
 use crate::catalog::Catalog;
 use crate::error::Result;
+pub use files::Files;
+pub(crate) use files::family;
 use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
 use crate::medium::Guarantee;
 use crate::options::Mechanism;
@@ -160,9 +161,10 @@ impl Report {
 ///
 /// # Errors
 ///
-/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]. Damage is no error: the report says it.
-pub fn check(path: impl AsRef<Path>) -> Result<Report> {
-    examine(path.as_ref(), true)
+/// [`crate::Error::InUse`], [`crate::Error::NotAPool`], [`crate::Error::Version`], [`crate::Error::File`]; for an interleaved pool also those of
+/// [`crate::Pool::open_interleaved`], when its files do not belong together. Damage is no error: the report says it.
+pub fn check(files: impl Files) -> Result<Report> {
+    examine(&files, true)
 }
 
 /// The same without following pointers: time does not grow with the number of objects but by their slabs' bitmaps.
@@ -170,8 +172,8 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report> {
 /// # Errors
 ///
 /// As [`check()`].
-pub fn summary(path: impl AsRef<Path>) -> Result<Report> {
-    examine(path.as_ref(), false)
+pub fn summary(files: impl Files) -> Result<Report> {
+    examine(&files, false)
 }
 
 /// Findings, so many of each kind.
@@ -212,8 +214,8 @@ impl Findings {
     }
 }
 
-fn examine(path: &Path, pointers: bool) -> Result<Report> {
-    let mut snapshot = Snapshot::open(path)?;
+fn examine(files: &impl Files, pointers: bool) -> Result<Report> {
+    let mut snapshot = Snapshot::open(files)?;
     let mut findings = Findings::default();
     let mut report = Report {
         file_bytes: snapshot.file_bytes,

@@ -3,12 +3,14 @@
 //!
 //! Flow     snapshot with its log replayed ─▶ new file under a temporary name ─▶ catalog, used slabs and their directory copied,
 //!          offsets unchanged ─▶ durable ─▶ linked to its name
+//! Rule     the target has one file, also when the source is interleaved over several
 //! Rule     the source is not written to; a crash leaves a whole target or none
 //! Not here older versions of the format: there are none, version 1 is the first. A pool of another version is refused
 
 use std::path::Path;
 
 use crate::catalog::Catalog;
+use crate::check::Files;
 use crate::check::directory::judge;
 use crate::check::directory_words;
 use crate::check::home::Home;
@@ -56,8 +58,8 @@ pub struct Converted {
 ///
 /// [`Error::Corrupt`] when the source is damaged (repair it first); [`Error::Argument`] when what is in use does not fit the wish;
 /// [`Error::Exists`], [`Error::File`] of the target; those of [`crate::check::check`].
-pub fn convert(source: impl AsRef<Path>, target: impl AsRef<Path>, wish: &Conversion) -> Result<Converted> {
-    let mut snapshot = Snapshot::open(source.as_ref())?;
+pub fn convert(source: impl Files, target: impl AsRef<Path>, wish: &Conversion) -> Result<Converted> {
+    let mut snapshot = Snapshot::open(&source)?;
     let (header, recovered) = snapshot.sound()?;
     let catalog = Catalog::read(&snapshot.medium)?;
     let words = directory_words(&snapshot, &header)?;

@@ -6,9 +6,9 @@
 //! Not here text for people and JSON: [`Value`] has the first, the command line makes the second
 
 use std::fmt;
-use std::path::Path;
 
 use crate::catalog::Catalog;
+use crate::check::Files;
 use crate::check::directory;
 use crate::check::directory_words;
 use crate::check::objects::{Heap, Place};
@@ -91,8 +91,8 @@ const BYTES: usize = 256;
 /// # Errors
 ///
 /// As [`crate::check::check`]; [`Error::Corrupt`] when the heap cannot be read; [`Error::Argument`] for a type that is not there.
-pub fn dump(path: impl AsRef<Path>, filter: &Filter, mut each: impl FnMut(Object) -> bool) -> Result<()> {
-    let mut snapshot = Snapshot::open(path.as_ref())?;
+pub fn dump(files: impl Files, filter: &Filter, mut each: impl FnMut(Object) -> bool) -> Result<()> {
+    let mut snapshot = Snapshot::open(&files)?;
     let (header, _) = snapshot.sound()?;
     let catalog = Catalog::read(&snapshot.medium)?;
     let types = Types::new(catalog.records());

@@ -119,7 +119,7 @@ struct Found<'a> {
 }
 
 /// The header of a file, before it is mapped.
-fn header_of(file: &File, path: &Path) -> Result<Header> {
+pub(crate) fn header_of(file: &File, path: &Path) -> Result<Header> {
     let one = |turn: u64| {
         let mut page = vec![0; HEADER_BYTES as usize];
         match file.read_exact_at(&mut page, turn * HEADER_BYTES) {
@@ -220,6 +220,45 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
         let header = header_of(&file, path)?;
         found.push(Found { path, file, header });
     }
+    let most = |geometry: &Geometry, header: &Header| {
+        geometry.heap_start + options.max_bytes.clamp(header.heap_bytes, 1 << 43)
+    };
+    sorted(found, options.sync_every_device, |at, file, path, geometry, header| {
+        let reserve = geometry.device_bytes(at, most(geometry, header));
+        Mapped::new(file, path, reserve, options.domain, !options.read_only)
+    })
+}
+
+/// One medium of files that the caller has locked, in whatever order; `map` gets each with the bytes that it has.
+pub(crate) fn of_files(
+    files: Vec<File>,
+    paths: &[PathBuf],
+    map: impl Fn(File, &Path, u64) -> Result<Mapped>,
+) -> Result<Medium> {
+    let mut found = Vec::with_capacity(files.len());
+    for (file, path) in files.into_iter().zip(paths) {
+        let header = header_of(&file, path)?;
+        found.push(Found { path, file, header });
+    }
+    sorted(found, false, |at, file, path, geometry, header| {
+        map(file, path, geometry.device_bytes(at, header.file_bytes()))
+    })
+}
+
+/// The paths in the order of their devices.
+pub(crate) fn in_order(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let found = paths.iter().map(|path| {
+        let file = File::open(path).map_err(file_error("open", path))?;
+        Ok(Found { header: header_of(&file, path)?, path, file })
+    });
+    Ok(sort(found.collect::<Result<_>>()?)?.into_iter().map(|one| one.path.to_owned()).collect())
+}
+
+fn sorted(
+    found: Vec<Found<'_>>,
+    every: bool,
+    map: impl Fn(u64, File, &Path, &Geometry, &Header) -> Result<Mapped>,
+) -> Result<Medium> {
     let found = sort(found)?;
     let header = found[0].header;
     let mechanism = Mechanism::from_byte(header.mechanism);
@@ -228,14 +267,11 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
     }
     let geometry = Geometry::of(&header)?;
     agree(&found, geometry)?;
-    let most = geometry.heap_start + options.max_bytes.clamp(header.heap_bytes, 1 << 43);
     let mut devices = Vec::with_capacity(found.len());
     for (at, Found { path, file, .. }) in found.into_iter().enumerate() {
-        let reserve = geometry.device_bytes(at as u64, most);
-        let mapped = Mapped::new(file, path, reserve, options.domain, !options.read_only)?;
-        devices.push(Medium::Mapped(mapped));
+        devices.push(Medium::Mapped(map(at as u64, file, path, &geometry, &header)?));
     }
-    let striped = Striped::new(devices, geometry, header.file_bytes(), options.sync_every_device);
+    let striped = Striped::new(devices, geometry, header.file_bytes(), every);
     Ok(Medium::Striped(striped))
 }
 

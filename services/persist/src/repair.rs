@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::catalog::Catalog;
 use crate::check::directory::judge;
@@ -18,13 +18,14 @@ use crate::check::home::Home;
 use crate::check::objects::{Heap, resolve};
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
-use crate::check::{self, Part, Report, directory_words, lanes};
+use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
+use crate::interleave;
 use crate::layout::{
     CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
 };
-use crate::medium::{Counters, Mapped, Medium};
+use crate::medium::{Counters, Geometry, Mapped, Medium};
 use crate::options::{Domain, Mechanism};
 use crate::recover;
 
@@ -54,27 +55,49 @@ pub struct Repaired {
     pub report: Report,
 }
 
-/// Repairs a copy of `source`, which becomes the new file `target`.
+/// Repairs a copy of `source`, which becomes the new file `target`; of an interleaved pool, the copies of the other files become `target.1`,
+/// `target.2`, …
 ///
 /// # Errors
 ///
 /// [`Error::Corrupt`] when neither header is good, or the log says impossible things; those of [`crate::check::check`];
 /// [`Error::Exists`] and [`Error::File`] of the target. Then there is no target.
-pub fn repair(source: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<Repaired> {
-    let (source, target) = (source.as_ref(), target.as_ref());
-    let guard = lock_file(source, false)?;
-    let fresh = Fresh::beside(target)?;
-    std::fs::copy(source, fresh.path()).map_err(|error| Error::File {
-        action: "copy",
-        path: source.to_owned(),
-        source: error,
-    })?;
-    drop(guard);
-    let changes = mend(fresh.path())?;
-    let mut repaired = finish(fresh.path(), changes)?;
-    fresh.publish()?;
-    repaired.report.guarantee = check::summary(target)?.guarantee;
+pub fn repair(source: impl Files, target: impl AsRef<Path>) -> Result<Repaired> {
+    let (sources, target) = (ordered(&source)?, target.as_ref());
+    let guards = sources.iter().map(|source| lock_file(source, false)).collect::<Result<Vec<File>>>()?;
+    let mut fresh = Vec::with_capacity(sources.len());
+    for (at, source) in sources.iter().enumerate() {
+        let one = Fresh::beside(&numbered(target, at))?;
+        std::fs::copy(source, one.path()).map_err(|error| failed("copy", source, error))?;
+        fresh.push(one);
+    }
+    drop(guards);
+    let made: Vec<PathBuf> = fresh.iter().map(|one| one.path().to_owned()).collect();
+    let changes = mend(&made)?;
+    let mut repaired = finish(&made, changes)?;
+    // The first file last: without it there is no pool.
+    for one in fresh.into_iter().rev() {
+        one.publish()?;
+    }
+    let targets: Vec<PathBuf> = (0..made.len()).map(|at| numbered(target, at)).collect();
+    repaired.report.guarantee = check::summary(&targets)?.guarantee;
     Ok(repaired)
+}
+
+/// The pool's files, in the order of their devices.
+fn ordered(files: &impl Files) -> Result<Vec<PathBuf>> {
+    let paths = family(files)?;
+    if paths.len() > 1 { interleave::in_order(&paths) } else { Ok(paths) }
+}
+
+/// Where the copy of a device goes: what was asked for, and from the second one on with its number behind.
+fn numbered(target: &Path, device: usize) -> PathBuf {
+    if device == 0 {
+        return target.to_owned();
+    }
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{device}"));
+    PathBuf::from(name)
 }
 
 /// Repairs the file itself. What it held before is gone.
@@ -82,13 +105,14 @@ pub fn repair(source: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<Repa
 /// # Errors
 ///
 /// As [`repair()`]; what was changed until then stays changed.
-pub fn repair_in_place(path: impl AsRef<Path>) -> Result<Repaired> {
-    let changes = mend(path.as_ref())?;
-    finish(path.as_ref(), changes)
+pub fn repair_in_place(files: impl Files) -> Result<Repaired> {
+    let paths = ordered(&files)?;
+    let changes = mend(&paths)?;
+    finish(&paths, changes)
 }
 
-fn finish(path: &Path, changes: Vec<Change>) -> Result<Repaired> {
-    Ok(Repaired { changes, report: check::check(path)? })
+fn finish(paths: &[PathBuf], changes: Vec<Change>) -> Result<Repaired> {
+    Ok(Repaired { changes, report: check::check(paths)? })
 }
 
 /// The file in repair.
@@ -99,26 +123,38 @@ struct Mend {
     counters: Counters,
 }
 
-fn mend(path: &Path) -> Result<Vec<Change>> {
-    let file = lock_file(path, true)?;
-    let header = {
-        let snapshot =
-            Snapshot::look(file.try_clone().map_err(|source| failed("open", path, source))?, path)?;
-        snapshot.header().ok_or_else(|| {
-            Error::corrupt("neither of its headers is good: sizes and mechanism are unknown, take a backup")
-        })?
-    };
+fn mend(paths: &[PathBuf]) -> Result<Vec<Change>> {
+    let files = paths.iter().map(|path| lock_file(path, true)).collect::<Result<Vec<File>>>()?;
+    let clone =
+        |(file, path): (&File, &PathBuf)| file.try_clone().map_err(|source| failed("open", path, source));
     let mut changes = Vec::new();
-    lengthen(&file, path, &header, &mut changes)?;
-    let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
-    let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
+    let (medium, header) = if let ([file], [path]) = (&files[..], paths) {
+        let header = Snapshot::look(clone((file, path))?, path)?.header().ok_or_else(|| {
+            Error::corrupt("neither of its headers is good: sizes and mechanism are unknown, take a backup")
+        })?;
+        lengthen(file, path, header.file_bytes(), &mut changes)?;
+        let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
+        (Medium::Mapped(Mapped::new(clone((file, path))?, path, bytes, Domain::Pages, true)?), header)
+    } else {
+        let header = interleave::header_of(&files[0], &paths[0])?;
+        let geometry = Geometry::of(&header)?;
+        for (at, (file, path)) in files.iter().zip(paths).enumerate() {
+            lengthen(file, path, geometry.device_bytes(at as u64, header.file_bytes()), &mut changes)?;
+        }
+        let clones = files.iter().zip(paths).map(clone).collect::<Result<Vec<File>>>()?;
+        let medium = interleave::of_files(clones, paths, |file, path, bytes| {
+            let have = file.metadata().map_err(|source| failed("stat", path, source))?.len();
+            Mapped::new(file, path, bytes.max(have), Domain::Pages, true)
+        })?;
+        (medium, header)
+    };
     let mut mend = Mend { medium, header, changes, counters: Counters::default() };
     mend.epoch()?;
     mend.headers()?;
     mend.heads()?;
     mend.log()?;
     mend.catalog()?;
-    mend.heap(path)?;
+    mend.heap(paths)?;
     mend.close()?;
     Ok(mend.changes)
 }
@@ -127,9 +163,8 @@ fn failed(action: &'static str, path: &Path, source: std::io::Error) -> Error {
     Error::File { action, path: path.to_owned(), source }
 }
 
-fn lengthen(file: &File, path: &Path, header: &Header, changes: &mut Vec<Change>) -> Result<()> {
-    let (bytes, wanted) =
-        (file.metadata().map_err(|source| failed("stat", path, source))?.len(), header.file_bytes());
+fn lengthen(file: &File, path: &Path, wanted: u64, changes: &mut Vec<Change>) -> Result<()> {
+    let bytes = file.metadata().map_err(|source| failed("stat", path, source))?.len();
     if bytes < wanted {
         file.set_len(wanted).map_err(|source| failed("lengthen", path, source))?;
         let what = format!(
@@ -298,10 +333,10 @@ impl Mend {
     }
 
     /// Directory and bitmaps.
-    fn heap(&mut self, path: &Path) -> Result<()> {
+    fn heap(&mut self, paths: &[PathBuf]) -> Result<()> {
         self.harden()?;
-        let file = File::open(path).map_err(|source| failed("open", path, source))?;
-        let mut snapshot = Snapshot::look(file, path)?;
+        let open = |path: &PathBuf| File::open(path).map_err(|source| failed("open", path, source));
+        let mut snapshot = Snapshot::look_all(paths.iter().map(open).collect::<Result<_>>()?, paths)?;
         snapshot.recover()?;
         let home = Home::of(&self.medium, &self.header)?;
         let types = Types::new(Catalog::read(&self.medium)?.records());

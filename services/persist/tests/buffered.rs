@@ -138,11 +138,14 @@ fn closing_keeps_everything_and_ends_the_thread() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("pool");
     let pool = Pool::create(&path, &forever()).expect("created");
-    let all = (0..20).map(|_| add(&pool)).last();
+    let mut all = 0;
+    for _ in 0..20 {
+        all = add(&pool);
+    }
     drop(pool);
     let pool = Pool::open(&path, &forever()).expect("opened");
     assert!(pool.recovered().clean);
-    assert_eq!(Some(count(&pool)), all);
+    assert_eq!((count(&pool), all), (20, 20));
 }
 
 /// Switches of the flusher's thread, by /proc.

@@ -7,13 +7,15 @@
 //! Owner    stores of that recovery are this process's alone; pages that it does not touch stay the file's
 
 use std::fs::{File, OpenOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::home::Home;
+use super::{Files, family};
 use crate::error::{Error, Result};
+use crate::interleave;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{Mapped, Medium};
 use crate::recover::{self, Recovered};
@@ -48,9 +50,27 @@ pub(crate) fn lock_file(path: &Path, write: bool) -> Result<File> {
 }
 
 impl Snapshot {
-    /// Looks at a file. A pool that is damaged is no error, a file that is no pool is.
-    pub fn open(path: &Path) -> Result<Snapshot> {
-        Snapshot::look(lock_file(path, false)?, path)
+    /// Looks at a pool. One that is damaged is no error, a file that is no pool is.
+    pub fn open(files: &impl Files) -> Result<Snapshot> {
+        let paths = family(files)?;
+        let locked = paths.iter().map(|path| lock_file(path, false)).collect::<Result<Vec<File>>>()?;
+        Snapshot::look_all(locked, &paths)
+    }
+
+    /// The same of files that the caller has locked.
+    pub fn look_all(mut files: Vec<File>, paths: &[PathBuf]) -> Result<Snapshot> {
+        if let [path] = paths {
+            return Snapshot::look(files.remove(0), path);
+        }
+        let medium = interleave::of_files(files, paths, |file, path, _| Mapped::snapshot(file, path))?;
+        let file_bytes = medium.len();
+        let header = |turn: u64| {
+            let mut page = vec![0; HEADER_BYTES as usize];
+            medium.read(turn * HEADER_BYTES, &mut page)?;
+            Header::decode(&page)
+        };
+        let headers = [header(0), header(1)];
+        Ok(Snapshot { medium, file_bytes, headers, recovered: None, home: None })
     }
 
     /// The same of a file that the caller has locked.
