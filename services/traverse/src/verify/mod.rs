@@ -71,7 +71,8 @@ const WORK: usize = 400_000;
 /// Most constants that ranges are widened to.
 const THRESHOLDS: usize = 64;
 
-/// The constants around which a loop may end, ascending.
+/// The constants around which a loop may end, ascending: those of comparisons and, where they are small, all others, for they
+/// may be compared with from a register.
 fn thresholds(function: &Function) -> Vec<i64> {
     let mut found = vec![0];
     for block in &function.blocks {
@@ -79,10 +80,20 @@ fn thresholds(function: &Function) -> Vec<i64> {
             let value = if width == Width::W32 { i64::from(value as u32) } else { value as i64 };
             found.extend([value.saturating_sub(1), value, value.saturating_add(1)]);
         }
+        for inst in &block.insts {
+            let (Inst::Move { source: operand, .. } | Inst::Alu { b: operand, .. }) = inst else { continue };
+            if let Operand::Imm(value) = *operand
+                && value <= 4096
+            {
+                found.extend([value as i64 - 1, value as i64]);
+            }
+        }
     }
-    found.sort_unstable();
+    // The smallest ones, for the memory of a step is small.
+    found.sort_unstable_by_key(|value| value.unsigned_abs());
     found.dedup();
     found.truncate(THRESHOLDS);
+    found.sort_unstable();
     found
 }
 

@@ -1,11 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which values a 64-bit integer can have: an interval of it as an unsigned and one as a signed number.
+//! Which values a 64-bit integer can have: an interval of it as an unsigned and one as a signed number, and its low bits.
 //!
 //! Order    every function returns at least the values that can come out, and never fewer; both intervals hold at once, and
-//!          each narrows the other where the sign is known. `None` is no value at all: code that is never reached
+//!          each narrows the other where the sign is known. Low bits that are known ([`Stride`]) move the ends inward: so a
+//!          pointer that runs over records in steps of 8 is at one of them. `None` is no value at all: code never reached
 //! Not here where values come from: `state`
 
 use crate::ir::{Alu, Cmp, Size, Width};
+
+/// Low bits that are known: the value is `rest` modulo 2 to the power of `bits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stride {
+    bits: u32,
+    rest: u64,
+}
+
+impl Stride {
+    const ANY: Stride = Stride { bits: 0, rest: 0 };
+
+    fn new(bits: u32, rest: u64) -> Stride {
+        let bits = bits.min(64);
+        Stride { bits, rest: rest & Stride::mask(bits) }
+    }
+
+    fn mask(bits: u32) -> u64 {
+        1_u64.checked_shl(bits).map_or(u64::MAX, |end| end - 1)
+    }
+
+    fn join(self, other: Stride) -> Stride {
+        let same = (self.rest ^ other.rest).trailing_zeros();
+        Stride::new(self.bits.min(other.bits).min(same), self.rest)
+    }
+
+    /// What both allow; `None` if they contradict each other.
+    fn intersect(self, other: Stride) -> Option<Stride> {
+        let (wide, narrow) = if self.bits < other.bits { (self, other) } else { (other, self) };
+        (narrow.rest & Stride::mask(wide.bits) == wide.rest).then_some(narrow)
+    }
+
+    fn alu(op: Alu, width: Width, a: Stride, b: Stride) -> Stride {
+        let bits = a.bits.min(b.bits);
+        let constant = (b.bits == 64).then_some(b.rest);
+        let by = constant.map(|value| value as u32 & if width == Width::W32 { 31 } else { 63 });
+        let stride = match op {
+            Alu::Add => Stride::new(bits, a.rest.wrapping_add(b.rest)),
+            Alu::Sub => Stride::new(bits, a.rest.wrapping_sub(b.rest)),
+            Alu::Or => Stride::new(bits, a.rest | b.rest),
+            Alu::Xor => Stride::new(bits, a.rest ^ b.rest),
+            Alu::And => {
+                let zeros = constant.map_or(0, u64::trailing_zeros);
+                if zeros > bits {
+                    Stride::new(zeros, 0)
+                } else {
+                    Stride::new(bits.max(zeros), a.rest & b.rest)
+                }
+            }
+            Alu::Mul => match constant {
+                Some(0) | None => Stride::ANY,
+                Some(value) => Stride::new(a.bits + value.trailing_zeros(), a.rest.wrapping_mul(value)),
+            },
+            Alu::Shl => by.map_or(Stride::ANY, |by| Stride::new(a.bits + by, a.rest << by)),
+            _ => Stride::ANY,
+        };
+        if width == Width::W32 { Stride::new(stride.bits.min(32), stride.rest) } else { stride }
+    }
+}
 
 /// A set of values, as two intervals with both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +73,27 @@ pub struct Range {
     pub unsigned: (u64, u64),
     /// As signed numbers.
     pub signed: (i64, i64),
+    /// Low bits.
+    pub stride: Stride,
 }
 
 const HALF: u64 = u32::MAX as u64;
 
 impl Range {
     /// Any value.
-    pub const ALL: Range = Range { unsigned: (0, u64::MAX), signed: (i64::MIN, i64::MAX) };
+    pub const ALL: Range =
+        Range { unsigned: (0, u64::MAX), signed: (i64::MIN, i64::MAX), stride: Stride::ANY };
     /// What a 32-bit operation leaves.
-    pub const HALF: Range = Range { unsigned: (0, HALF), signed: (0, HALF as i64) };
+    pub const HALF: Range = Range { unsigned: (0, HALF), signed: (0, HALF as i64), stride: Stride::ANY };
 
     /// One value.
     #[must_use]
     pub fn constant(value: u64) -> Range {
-        Range { unsigned: (value, value), signed: (value as i64, value as i64) }
+        Range {
+            unsigned: (value, value),
+            signed: (value as i64, value as i64),
+            stride: Stride::new(64, value),
+        }
     }
 
     /// The value, if there is one only.
@@ -36,12 +102,23 @@ impl Range {
         (self.unsigned.0 == self.unsigned.1).then_some(self.unsigned.0)
     }
 
-    fn new(unsigned: (u64, u64), signed: (i64, i64)) -> Option<Range> {
+    fn new(unsigned: (u64, u64), signed: (i64, i64), stride: Stride) -> Option<Range> {
+        // Up and down to the next value with these low bits.
+        let inward = |first: i128, last: i128| {
+            let mask = Stride::mask(stride.bits);
+            let up = stride.rest.wrapping_sub(first as u64) & mask;
+            let down = (last as u64).wrapping_sub(stride.rest) & mask;
+            (first + i128::from(up), last - i128::from(down))
+        };
         let (mut u, mut s) = (unsigned, signed);
         for _ in 0..2 {
-            if u.0 > u.1 || s.0 > s.1 {
+            let (u0, u1) = inward(u.0.into(), u.1.into());
+            let (s0, s1) = inward(s.0.into(), s.1.into());
+            if u0 > u1 || s0 > s1 {
                 return None;
             }
+            // In order, and moved inward only: both fit.
+            (u, s) = ((u0 as u64, u1 as u64), (s0 as i64, s1 as i64));
             if (s.0 < 0) == (s.1 < 0) {
                 u = (u.0.max(s.0 as u64), u.1.min(s.1 as u64));
             }
@@ -52,25 +129,31 @@ impl Range {
                 s = (s.0.max(u.0 as i64), s.1.min(u.1 as i64));
             }
         }
-        (u.0 <= u.1 && s.0 <= s.1).then_some(Range { unsigned: u, signed: s })
+        (u.0 <= u.1 && s.0 <= s.1).then_some(Range { unsigned: u, signed: s, stride })
+    }
+
+    /// With these low bits.
+    fn with_stride(self, stride: Stride) -> Range {
+        let both = self.stride.intersect(stride);
+        both.and_then(|stride| Range::new(self.unsigned, self.signed, stride)).unwrap_or(self)
     }
 
     /// The same values, each interval as narrow as the other allows.
     #[must_use]
     pub fn narrowed(self) -> Range {
-        Range::new(self.unsigned, self.signed).unwrap_or(self)
+        Range::new(self.unsigned, self.signed, self.stride).unwrap_or(self)
     }
 
     /// All values from one unsigned number to another.
     #[must_use]
     pub fn unsigned(first: u64, last: u64) -> Range {
-        Range::new((first, last), Range::ALL.signed).unwrap_or(Range::ALL)
+        Range::new((first, last), Range::ALL.signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
     /// All values from one signed number to another.
     #[must_use]
     pub fn signed(first: i64, last: i64) -> Range {
-        Range::new(Range::ALL.unsigned, (first, last)).unwrap_or(Range::ALL)
+        Range::new(Range::ALL.unsigned, (first, last), Stride::ANY).unwrap_or(Range::ALL)
     }
 
     /// What both allow.
@@ -80,6 +163,7 @@ impl Range {
         Range::new(
             (a.unsigned.0.max(b.unsigned.0), a.unsigned.1.min(b.unsigned.1)),
             (a.signed.0.max(b.signed.0), a.signed.1.min(b.signed.1)),
+            a.stride.intersect(b.stride)?,
         )
     }
 
@@ -90,6 +174,7 @@ impl Range {
         Range {
             unsigned: (a.unsigned.0.min(b.unsigned.0), a.unsigned.1.max(b.unsigned.1)),
             signed: (a.signed.0.min(b.signed.0), a.signed.1.max(b.signed.1)),
+            stride: a.stride.join(b.stride),
         }
     }
 
@@ -135,15 +220,16 @@ impl Range {
     /// The low half, zero-extended.
     #[must_use]
     pub fn low_half(self) -> Range {
+        let stride = Stride::new(self.stride.bits.min(32), self.stride.rest);
         let (first, last) = self.unsigned;
         if first >> 32 == last >> 32 {
-            return Range::unsigned(first & HALF, last & HALF);
+            return Range::unsigned(first & HALF, last & HALF).with_stride(stride);
         }
         let (first, last) = self.signed;
         if first >> 32 == last >> 32 {
-            return Range::unsigned(first as u64 & HALF, last as u64 & HALF);
+            return Range::unsigned(first as u64 & HALF, last as u64 & HALF).with_stride(stride);
         }
-        Range::HALF
+        Range::HALF.with_stride(stride)
     }
 
     /// The values after sign extension of the low `bits`.
@@ -157,6 +243,7 @@ impl Range {
         } else {
             Range::signed(-half, half - 1)
         };
+        let wide = wide.with_stride(Stride::new(self.stride.bits.min(bits.into()), self.stride.rest));
         if width == Width::W32 { wide.low_half() } else { wide }
     }
 
@@ -167,10 +254,11 @@ impl Range {
         if let (Some(a), Some(b)) = (a.value(), b.value()) {
             return Range::constant(crate::interp::alu(op, width, a, b));
         }
-        match width {
+        let range = match width {
             Width::W64 => Range::wide(op, a, b),
             Width::W32 => Range::narrow(op, a, b),
-        }
+        };
+        range.with_stride(Stride::alu(op, width, a.stride, b.stride))
     }
 
     /// Bounds that hold for any width, as long as nothing wraps: `None` where something may.
@@ -222,7 +310,7 @@ impl Range {
             Alu::Sub if (u0 < v1) == (u1 < v0) => (u0.wrapping_sub(v1), u1.wrapping_sub(v0)),
             _ => Range::unwrapped(op, a, b).map_or(Range::ALL.unsigned, |range| range.unsigned),
         };
-        Range::new(unsigned, signed).unwrap_or(Range::ALL)
+        Range::new(unsigned, signed, Stride::ANY).unwrap_or(Range::ALL)
     }
 
     /// Of two low halves.
@@ -330,11 +418,11 @@ impl Range {
     }
 
     fn with_unsigned(self, first: u64, last: u64) -> Option<Range> {
-        Range::new((first, last), self.signed)
+        Range::new((first, last), self.signed, self.stride)
     }
 
     fn with_signed(self, first: i64, last: i64) -> Option<Range> {
-        Range::new(self.unsigned, (first, last))
+        Range::new(self.unsigned, (first, last), self.stride)
     }
 
     /// Less one value, where that is an end.
@@ -355,7 +443,7 @@ impl Range {
         } else if s.1 == value {
             s.1 = s.1.checked_sub(1)?;
         }
-        Range::new(u, s)
+        Range::new(u, s, self.stride)
     }
 }
 
@@ -397,6 +485,7 @@ mod tests {
     fn has(range: Range, value: u64) -> bool {
         (range.unsigned.0..=range.unsigned.1).contains(&value)
             && (range.signed.0..=range.signed.1).contains(&(value as i64))
+            && value & Stride::mask(range.stride.bits) == range.stride.rest
     }
 
     /// Numbers near the ends of all widths, so that wrapping happens.
@@ -411,14 +500,19 @@ mod tests {
 
     /// A range and a value in it.
     fn range() -> impl Strategy<Value = (Range, u64)> {
-        (number(), number(), any::<bool>(), any::<u64>()).prop_map(|(a, b, signed, pick)| {
+        (number(), number(), any::<bool>(), any::<u64>(), 0..70_u32).prop_map(|(a, b, signed, pick, bits)| {
+            let strided = |(range, value): (Range, u64)| {
+                let range = range.with_stride(Stride::new(bits.saturating_sub(5), value));
+                assert!(has(range, value), "{range:x?} {value:x}");
+                (range, value)
+            };
             let pick =
                 |first: u64, span: u64| first.wrapping_add(span.checked_add(1).map_or(pick, |n| pick % n));
             if signed {
                 let (first, last) = ((a as i64).min(b as i64), (a as i64).max(b as i64));
-                (Range::signed(first, last), pick(first as u64, last.wrapping_sub(first) as u64))
+                strided((Range::signed(first, last), pick(first as u64, last.wrapping_sub(first) as u64)))
             } else {
-                (Range::unsigned(a.min(b), a.max(b)), pick(a.min(b), a.max(b) - a.min(b)))
+                strided((Range::unsigned(a.min(b), a.max(b)), pick(a.min(b), a.max(b) - a.min(b))))
             }
         })
     }
@@ -453,6 +547,7 @@ mod tests {
                 prop_assert!(has(wide, a.1) && has(wide, b.1), "{a:x?} {b:x?} {wide:x?}");
             }
             prop_assert!(has(a.0.low_half(), a.1 & HALF));
+            prop_assert!(has(a.0.narrowed(), a.1));
             let extended = interp::sign_extend(width, a.1, bits);
             prop_assert!(has(a.0.sign_extended(bits, width), extended), "{a:x?} {bits}");
         }
