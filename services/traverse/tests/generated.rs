@@ -17,17 +17,38 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Steps of a program on random memory; each must keep the verifier's promises, and the trusting interpreter must agree.
+/// The same program as machine code, where there is a compiler for this machine.
+#[cfg(feature = "jit")]
+fn compiled(program: &Program) -> Option<memlift_traverse::jit::Compiled> {
+    use memlift_traverse::jit::{CompileError, Compiled, Limits};
+    let limits = Limits {
+        window_first: program.window().first,
+        window_bytes: program.window().bytes,
+        scratch_bytes: program.scratch_bytes() as u32,
+    };
+    match Compiled::new(program.function(), &limits) {
+        Ok(compiled) => Some(compiled),
+        Err(CompileError::Unsupported) => None,
+        Err(error) => panic!("{error}\n{}", program.listing()),
+    }
+}
+
+/// Steps of a program on random memory; each must keep the verifier's promises, and the trusting interpreter and the compiled
+/// program must agree.
 fn hop(program: &Program, random: &mut Random, hops: u64) {
     let window = program.window();
     let (first, bytes) = (i64::from(window.first), usize::from(window.bytes));
     let mut node = vec![0; bytes];
     let mut scratch = vec![0; program.scratch_bytes()];
+    #[cfg(feature = "jit")]
+    let compiled = compiled(program);
     for _ in 0..hops {
         generate::memory(random, &mut node);
         generate::memory(random, &mut scratch);
         let (mut trusting, mut walk) = (scratch.clone(), Walk { fuel: FUEL, ..Walk::default() });
         let mut trusting_walk = walk;
+        #[cfg(feature = "jit")]
+        let (mut jit_scratch, mut jit_walk) = (scratch.clone(), walk);
         let verdict = Checked::new(&node, first, &mut scratch, &mut walk).step(program.function());
         let verdict = verdict.unwrap_or_else(|broken| panic!("{broken}\n{}", program.listing()));
         let cur = node.as_ptr().wrapping_offset(-(first as isize));
@@ -38,6 +59,14 @@ fn hop(program: &Program, random: &mut Random, hops: u64) {
             unsafe { interp::step(program.function(), cur, trusting.as_mut_ptr(), &mut trusting_walk) };
         assert_eq!((verdict, walk), (trusted, trusting_walk), "{}", program.listing());
         assert_eq!(scratch, trusting, "{}", program.listing());
+        #[cfg(feature = "jit")]
+        if let Some(compiled) = &compiled {
+            #[expect(unsafe_code, reason = "compiled code takes addresses")]
+            // SAFETY: as above, and compiled for these limits.
+            let verdict = unsafe { compiled.step(cur, jit_scratch.as_mut_ptr(), &mut jit_walk) };
+            assert_eq!((verdict, jit_walk), (trusted, trusting_walk), "compiled: {}", program.listing());
+            assert_eq!(jit_scratch, trusting, "compiled: {}", program.listing());
+        }
     }
 }
 
