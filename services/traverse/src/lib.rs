@@ -30,3 +30,5 @@ pub mod structures;
 pub mod verify;
 pub mod transport;
 pub mod wire;
+#[cfg(feature = "xdp")]
+pub mod xdp;

@@ -193,14 +193,15 @@ struct Node {
 /// What a crash takes.
 struct Running {
     shared: Arc<Shared>,
-    shards: Vec<(View, VecDeque<Request>)>,
+    /// The third: until when it goes on by what it knows.
+    shards: Vec<(View, VecDeque<Request>, u64)>,
     migrations: Migrations,
 }
 
 impl Running {
     fn new(map: Map, id: NodeId, incarnation: u64) -> Running {
         let shared = Shared::new(map, Some(id));
-        let shards = (0..2).map(|_| (shared.view(), VecDeque::new())).collect();
+        let shards = (0..2).map(|_| (shared.view(), VecDeque::new(), 0)).collect();
         Running { migrations: Migrations::new(shared.clone(), id, incarnation), shards, shared }
     }
 }
@@ -390,11 +391,14 @@ impl World {
                 if self.random.chance(30) {
                     continue;
                 }
-                let refresh = self.random.chance(50);
+                let (refresh, slow) = (self.random.chance(50), self.random.chance(1));
                 let node = &mut self.nodes[index];
                 let Some(running) = &mut node.running else { continue };
-                let (view, queue) = &mut running.shards[shard];
-                if refresh {
+                let (view, queue, slow_until) = &mut running.shards[shard];
+                if slow {
+                    *slow_until = self.now + 60;
+                }
+                if refresh && self.now >= *slow_until {
                     view.refresh();
                 }
                 let (network, now) = (&mut self.network, self.now);
