@@ -73,6 +73,7 @@ mod pool;
 #[expect(unsafe_code, reason = "says that pointers are plain bytes")]
 mod ptr;
 pub mod raw;
+mod reclaim;
 mod record;
 mod recover;
 pub mod repair;
