@@ -8,8 +8,13 @@
 //! `cargo run --release -p memlift-traverse --example hops [gibibytes] [bytes per node]`
 #![allow(unsafe_code)]
 
-use memlift_traverse::ir::{Address, Block, BlockId, Cmp, End, Function, Inst, Operand, Reg, Size, Space, Width};
+#[path = "../tests/jit_programs/mod.rs"]
+mod jit_programs;
+
+use jit_programs::hash_find;
+use memlift_traverse::builder::{Builder, NODE, R4, R5, R6, R7, R8, at, equal, greater, less, node, scratch};
 use memlift_traverse::jit::{Compiled, Limits};
+use memlift_traverse::program::Program;
 use memlift_traverse::round::{prefetch, round};
 use memlift_traverse::slot::{FREE, RUN, Region, STOPPED, Slot};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
@@ -18,45 +23,66 @@ use std::time::Instant;
 const CHAIN: u64 = 48;
 const BASE: u64 = 0x0001_0000_0000_0000;
 
-fn at(space: Space, offset: i32) -> Address {
-    Address { space, offset, index: None }
-}
-
-fn load(target: u8, space: Space, offset: i32) -> Inst {
-    Inst::Load { size: Size::B8, signed: false, target: Reg(target), address: at(space, offset) }
-}
-
-fn store(space: Space, offset: i32, source: u8) -> Inst {
-    Inst::Store { size: Size::B8, address: at(space, offset), source: Operand::Reg(Reg(source)) }
-}
-
-fn returns(verdict: u64, before: &[Inst]) -> Block {
-    let verdict = Inst::Move { width: Width::W64, target: Reg(0), source: Operand::Imm(verdict) };
-    block([before, &[verdict]].concat(), End::Return)
-}
-
-fn block(insts: Vec<Inst>, end: End) -> Block {
-    Block { origin: vec![0; insts.len() + 1], insts, end }
-}
-
-fn branch(cmp: Cmp, a: u8, b: Operand, then: u32, or: u32) -> End {
-    let (then, or) = (BlockId(then), BlockId(or));
-    End::Branch { cmp, width: Width::W64, a: Operand::Reg(Reg(a)), b, then, or }
-}
-
-fn find() -> Function {
-    Function {
-        blocks: vec![
-            block(
-                vec![load(4, Space::Window, 0), load(5, Space::Scratch, 0)],
-                branch(Cmp::Eq, 4, Operand::Reg(Reg(5)), 3, 1),
-            ),
-            block(vec![load(6, Space::Window, 16)], branch(Cmp::Eq, 6, Operand::Imm(0), 4, 2)),
-            returns(0, &[store(Space::Walk, 0, 6)]),
-            returns(1, &[load(7, Space::Window, 8), store(Space::Scratch, 8, 7)]),
-            returns(5, &[]),
-        ],
+/// Median milliseconds to verify and compile, and bytes of code.
+fn compile_times() {
+    let [mut find, mut sum, mut tree] = core::array::from_fn(|_| Builder::new());
+    find.load(R4, node(0)).load(R5, scratch(0));
+    find.when(equal(R4, R5), |b| {
+        b.load(R4, node(8)).store(scratch(8), R4).done();
+    });
+    find.load(R4, node(16));
+    find.when(equal(R4, 0), |b| {
+        b.missing();
+    });
+    find.next(R4);
+    sum.load(R4, node(8)).load(R5, scratch(8)).add(R5, R4).store(scratch(8), R5);
+    sum.load(R4, scratch(16)).add(R4, 1).store(scratch(16), R4);
+    sum.load(R4, node(16));
+    sum.when(equal(R4, 0), |b| {
+        b.done();
+    });
+    sum.next(R4);
+    // 15 keys after their count, 16 children after those.
+    tree.load(R4, node(0)).load(R5, scratch(0)).set(R6, 0);
+    tree.when(greater(R4, 15), |b| {
+        b.missing();
+    });
+    tree.repeat_while(less(R6, R4), |b| {
+        b.set(R7, R6).shl(R7, 3).add(R7, NODE).load(R8, at(R7, 8));
+        b.when(greater(R8, R5), |b| {
+            b.set(R4, 0);
+        });
+        b.add(R6, 1);
+    });
+    tree.shl(R6, 3).and(R6, 0x78).add(R6, NODE).load(R8, at(R6, 128)).next(R8);
+    for (name, builder) in [("hash find", &find), ("list sum", &sum), ("tree node", &tree)] {
+        let bytecode = builder.bytecode().expect("assembles");
+        let (mut verify, mut compile, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..101 {
+            let start = Instant::now();
+            let program = match Program::new(name, &bytecode, 64) {
+                Ok(program) => program,
+                Err(error) => return println!("{name}: {error}"),
+            };
+            verify.push(start.elapsed().as_secs_f64() * 1e3);
+            let window = program.window();
+            let limits = Limits { window_first: window.first, window_bytes: window.bytes, scratch_bytes: 64 };
+            let start = Instant::now();
+            bytes = Compiled::new(program.function(), &limits).expect("compiles").code_bytes();
+            compile.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        println!(
+            "{name}: verify {:.3} ms, compile {:.3} ms, {bytes} bytes of code",
+            median(&verify),
+            median(&compile)
+        );
     }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 struct Heap {
@@ -69,7 +95,12 @@ impl Heap {
     fn new(bytes: u64, node: u64) -> Heap {
         // SAFETY: a new mapping, that nothing else has an address of.
         let host = unsafe {
-            mmap_anonymous(core::ptr::null_mut(), bytes as usize, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+            mmap_anonymous(
+                core::ptr::null_mut(),
+                bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
         }
         .expect("memory");
         // SAFETY: advice on the mapping just made.
@@ -152,7 +183,13 @@ fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
     sum
 }
 
-fn rounds(heap: &Heap, walks: u64, width: usize, seed: u64, mut step: impl FnMut(&mut [Slot]) -> usize) -> u64 {
+fn rounds(
+    heap: &Heap,
+    walks: u64,
+    width: usize,
+    seed: u64,
+    mut step: impl FnMut(&mut [Slot]) -> usize,
+) -> u64 {
     let mut scratch = vec![[0_u64; 128]; width];
     let mut slots: Vec<Slot> = (0..width).map(|_| Slot::default()).collect();
     let mut issued = 0;
@@ -193,10 +230,12 @@ fn rounds(heap: &Heap, walks: u64, width: usize, seed: u64, mut step: impl FnMut
 }
 
 fn main() {
-    let argument = |at, default| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
+    let argument =
+        |at, default| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
     let (gibibytes, node): (u64, u64) = (argument(1, 2), argument(2, 64));
     let heap = Heap::new(gibibytes << 30, node);
-    let program = find();
+    compile_times();
+    let program = hash_find();
     let limits = Limits { window_first: 0, window_bytes: 24, scratch_bytes: 1024 };
     let compiled = Compiled::new(&program, &limits).expect("compiles");
     let region = Region::new(BASE, gibibytes << 30, heap.host, 0, 24);
@@ -237,11 +276,6 @@ fn main() {
             }
             assert!(sums[0] == sums[1] && sums[1] == sums[2], "the walks found the same values: {sums:?}");
         }
-        let median = |values: &[f64]| {
-            let mut values = values.to_vec();
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
         let ratio = |kind: usize| {
             median(&rows[0].iter().zip(&rows[kind]).map(|(native, ours)| native / ours).collect::<Vec<_>>())
         };

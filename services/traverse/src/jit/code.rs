@@ -47,11 +47,9 @@ impl Drop for Code {
     }
 }
 
-fn flags() -> [(&'static str, &'static str); 6] {
+fn flags() -> [(&'static str, &'static str); 5] {
     [
         ("opt_level", "speed"),
-        // A second load of the same word must see what a writer did since the first.
-        ("enable_alias_analysis", "false"),
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
         ("unwind_info", "false"),
         ("preserve_frame_pointers", "false"),

@@ -182,7 +182,10 @@ impl Writer<'_, '_> {
                 self.set(target, value);
             }
             Inst::Load { size, signed, target, address } => {
-                if address.space == Space::Window && cfg!(not(target_arch = "x86_64")) {
+                // Others write the node: a load is neither taken from an earlier one nor done before it.
+                if address.space == Space::Window && cfg!(target_arch = "x86_64") {
+                    self.builder.ins().sequence_point(); // the processor keeps the order of loads; no code
+                } else if address.space == Space::Window {
                     self.builder.ins().fence();
                 }
                 let (base, offset) = self.address(&address);
