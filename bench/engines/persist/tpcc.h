@@ -163,6 +163,15 @@ static void tpcc_new_order(uint64_t *state, struct tally *tally) {
     store_add(&district->next, sizeof district->next);
     district->next = id + 1;
     const struct customer *customer = &tpcc.customers[d * CUSTOMERS + c - 1];
+    for (uint32_t at = 0; at < lines; at++) {
+        if (wanted[at].item > ITEMS) continue;
+        const struct item *item = &tpcc.items[wanted[at].item - 1];
+        const struct stock *stock = &tpcc.stock[wanted[at].item - 1];
+        __builtin_prefetch(&item->price);
+        __builtin_prefetch(&item->data[40]);
+        __builtin_prefetch(&stock->quantity, 1);
+        __builtin_prefetch(&stock->districts[d]);
+    }
     struct line line[LINES_MAX];
     uint64_t total = 0, brands = 0;
     for (uint32_t at = 0; at < lines; at++) {

@@ -88,10 +88,10 @@ impl App {
                 "TATP's mix of seven transactions on 100,000 subscribers, numbers not uniform (A = 65535)"
             }
             App::Kv => {
-                "100 % SET on 100,000 records of 16 B keys and 64 B values, Zipf with exponent 1; ours: ordered (B+trees), theirs: a hash map"
+                "100 % SET on 100,000 records of 16 B keys and 64 B values, Zipf with exponent 1; hash maps on both sides"
             }
             App::KvMixed => {
-                "GET and SET by halves on 100,000 records of 16 B keys and 64 B values, Zipf with exponent 1; ours: ordered (B+trees), theirs: a hash map"
+                "GET and SET by halves on 100,000 records of 16 B keys and 64 B values, Zipf with exponent 1; hash maps on both sides"
             }
         }
     }
@@ -122,8 +122,8 @@ impl App {
         Ok(match self {
             App::Tpcc => Box::new(tpcc::Tpcc::open(pool)?),
             App::Tatp => Box::new(tatp::Tatp::open(pool)?),
-            App::Kv => Box::new(kv::Store::new(rows, 100)),
-            App::KvMixed => Box::new(kv::Store::new(rows, 50)),
+            App::Kv => Box::new(kv::Store::open(pool, rows, 100)?),
+            App::KvMixed => Box::new(kv::Store::open(pool, rows, 50)?),
         })
     }
 }
@@ -362,7 +362,8 @@ mod tests {
                     })
                 });
                 assert!(sums.iter().all(|sum| *sum == sums[0]), "{app:?}, {threads} threads: {sums:?}");
-                assert_ne!(sums[0][0], sums[0][1]);
+                // Who set a record last is up to the threads.
+                assert!(threads > 1 || sums[0][0] != sums[0][1], "{app:?}");
             }
         }
     }

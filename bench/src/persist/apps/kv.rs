@@ -3,19 +3,20 @@
 //!
 //! Draw     before the window: kind, record by Zipf's law with exponent 1 (YCSB: 0.99), the value's seed
 //! Record   key: "user" and twelve digits; value: its seed, then the reference pattern of it, so that a torn one is seen
-//! Store    [`memlift_persist::kv::Kv`]: keys in order, a B+tree for each section
+//! Store    a hash map for each part of the keys, in a section of its own, as the rival's: [`memlift_persist::structures::HashMap`]
+//! Not here the ordered store with scans and expiry sweeps, `memlift_persist::kv`: it does more than the rival's program does
 
-use memlift_persist::kv::Kv;
-use memlift_persist::{Durability, Error, Pool};
+use memlift_persist::structures::{HashMap, HashMapRoot};
+use memlift_persist::{Durability, Error, PPtr, Persist, Pool, TxOptions, View};
 
-use super::{Program, Tally, broken, mix};
+use super::{PARTS, Program, Tally, broken, filling, mix};
 use crate::persist::draw::Draw;
 use crate::reference;
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 64;
 /// Records that one transaction fills in.
-const FILLED_AT_ONCE: u64 = 64;
+const FILLED_AT_ONCE: usize = 64;
 /// What a record's number in the order of popularity is multiplied with: neighbours there are none in the store.
 const SCATTER: u64 = 7919;
 
@@ -26,9 +27,10 @@ struct Wish {
     sets: bool,
 }
 
-/// The program; the store is opened where it is needed.
+/// The program on its maps.
 #[derive(Debug)]
 pub struct Store {
+    maps: Vec<Map>,
     records: u64,
     sets_of_100: u64,
     /// Sums of the records' weights, the most popular one first.
@@ -52,6 +54,32 @@ fn value(seed: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Entry {
+    expires: u64,
+    value: [u8; VALUE_BYTES],
+}
+
+type Map = HashMap<[u8; KEY_BYTES], Entry>;
+
+#[derive(Clone, Copy, Persist)]
+#[repr(C)]
+struct Root {
+    maps: [PPtr<HashMapRoot<[u8; KEY_BYTES], Entry>>; PARTS as usize],
+}
+
+fn part(key: &[u8; KEY_BYTES]) -> usize {
+    let (words, _) = key.as_chunks::<8>();
+    let hash = mix(mix(16, u64::from_ne_bytes(words[0])), u64::from_ne_bytes(words[1]));
+    ((hash >> 32) % PARTS) as usize
+}
+
+/// The section of a part; all of them are of one when commits are by pages.
+fn section(pool: &Pool, part: usize) -> u16 {
+    (part as u32 % pool.header().sections) as u16
+}
+
 fn seed_of(value: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(*value.first_chunk()?))
 }
@@ -63,26 +91,50 @@ fn record_seed(record: u64) -> u64 {
 
 /// The records of a new pool.
 pub fn fill(pool: &Pool, records: u64) -> Result<(), Error> {
-    let store = Kv::open(pool, Durability::Buffered)?;
-    for first in (0..records).step_by(FILLED_AT_ONCE as usize) {
-        let entries: Vec<_> = (first..records.min(first + FILLED_AT_ONCE))
-            .map(|record| (key(record), value(record_seed(record))))
-            .collect();
-        let entries: Vec<(&[u8], &[u8])> =
-            entries.iter().map(|(key, value)| (&key[..], &value[..])).collect();
-        store.set_many(&entries)?;
+    let mut root = Root { maps: [PPtr::NULL; PARTS as usize] };
+    let mut records_of = vec![Vec::new(); PARTS as usize];
+    (0..records).for_each(|record| records_of[part(&key(record))].push(record));
+    for (at, records) in records_of.iter().enumerate() {
+        let section = section(pool, at);
+        let map = pool.tx_with(filling(&[section]), |t| Map::create_in(t, section))?;
+        root.maps[at] = map.pointer();
+        for records in records.chunks(FILLED_AT_ONCE) {
+            pool.tx_with(filling(&[section]), |t| {
+                records.iter().try_for_each(|record| {
+                    let entry = Entry { expires: 0, value: value(record_seed(*record)) };
+                    map.insert(t, key(*record), entry).map(drop)
+                })
+            })?;
+        }
     }
-    Ok(())
+    pool.tx_with(filling(&[0]), |t| {
+        let place = t.alloc(root)?;
+        t.set_root(place)
+    })
 }
 
 impl Store {
-    /// Of so many records, under a load with so many SETs of a hundred.
-    pub fn new(records: u64, sets_of_100: u64) -> Store {
+    /// On a pool that was filled with so many records, under a load with so many SETs of a hundred.
+    pub fn open(pool: &Pool, records: u64, sets_of_100: u64) -> Result<Store, Error> {
+        let root = pool.read_in(&[0], |r| {
+            Ok::<_, Error>(*r.get(r.root::<Root>()?.ok_or_else(|| broken("there is no root"))?)?)
+        })?;
         let weights = (1..=records).scan(0, |sum, rank| {
             *sum += (1 << 40) / rank;
             Some(*sum)
         });
-        Store { records, sets_of_100, weights: weights.collect(), wishes: Vec::new() }
+        let maps = root.maps.into_iter().map(Map::open).collect();
+        Ok(Store { maps, records, sets_of_100, weights: weights.collect(), wishes: Vec::new() })
+    }
+
+    /// A record's checksum and length; None: it is torn.
+    fn get(&self, pool: &Pool, key: &[u8; KEY_BYTES]) -> Result<Option<(u64, u64)>, Error> {
+        let part = part(key);
+        pool.read_in(&[section(pool, part)], |r| {
+            let entry = self.maps[part].get(r, key)?.ok_or_else(|| broken("a record is missing"))?;
+            let whole = seed_of(&entry.value).is_some_and(|seed| value(seed) == entry.value);
+            Ok(whole.then(|| (reference::checksum_of(&entry.value), entry.value.len() as u64)))
+        })
     }
 
     fn wish(&self, draw: &mut Draw) -> Wish {
@@ -111,15 +163,24 @@ impl Program for Store {
         count: u64,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        let store = Kv::open(pool, Durability::Sync)?;
         for wish in &self.wishes[thread][..count as usize] {
             let key = key(wish.record);
+            let part = part(&key);
+            let sections = [section(pool, part)];
             if wish.sets {
-                store.set(&key, &value(wish.seed), 0)?;
+                let options = TxOptions { durability: Durability::Sync, sections: Some(&sections) };
+                let value = value(wish.seed);
+                pool.tx_with(options, |t| {
+                    let entry = self.maps[part].get_mut(t, &key)?;
+                    entry.ok_or_else(|| broken("a record is missing"))?.value = value;
+                    Ok::<_, Error>(())
+                })?;
                 continue;
             }
-            let found = store.look(&key, |value, _| (reference::checksum_of(value), value.len() as u64))?;
-            let (sum, bytes) = found.ok_or_else(|| broken("a record is missing"))?;
+            let (sum, bytes) = pool.read_in(&sections, |r| {
+                let entry = self.maps[part].get(r, &key)?.ok_or_else(|| broken("a record is missing"))?;
+                Ok::<_, Error>((reference::checksum_of(&entry.value), entry.value.len() as u64))
+            })?;
             tally.race(sum);
             tally.settle(mix(wish.record, bytes));
         }
@@ -127,17 +188,12 @@ impl Program for Store {
     }
 
     fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error> {
-        let store = Kv::open(pool, Durability::Sync)?;
-        if store.len()? != self.records {
+        let records = pool.read(|r| self.maps.iter().map(|map| map.len(r)).sum::<Result<u64, Error>>())?;
+        if records != self.records {
             return Err(broken("there are more or fewer records than were filled in"));
         }
         for record in 0..self.records {
-            let sum = store.look(&key(record), |there, _| {
-                let whole = seed_of(there).is_some_and(|seed| value(seed) == *there);
-                whole.then(|| (reference::checksum_of(there), there.len() as u64))
-            })?;
-            let (sum, bytes) =
-                sum.ok_or_else(|| broken("a record is missing"))?.ok_or_else(|| broken("a value is torn"))?;
+            let (sum, bytes) = self.get(pool, &key(record))?.ok_or_else(|| broken("a value is torn"))?;
             tally.settle(mix(record, bytes));
             tally.race(mix(record, sum));
         }

@@ -15,7 +15,7 @@ use crate::reference;
 
 /// Entries of the index, and of a part of it.
 pub const INDEX: u64 = 1 << 18;
-pub const INDEX_PART: u64 = 1 << 12;
+pub const INDEX_PART: u64 = 1 << 10;
 const INDEX_PARTS: usize = (INDEX / INDEX_PART) as usize;
 /// Rows of a table of pointers, and most tables.
 const TABLE: u64 = 1000;
@@ -203,7 +203,7 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
     let mut persons = vec![PPtr::NULL; rows as usize];
     for part_of in 0..PARTS {
         let ids: Vec<u64> = (1..=rows).filter(|id| id % PARTS == part_of).collect();
-        for ids in ids.chunks(128) {
+        for ids in ids.chunks(64) {
             pool.tx_with(filling(&[part(pool, part_of)]), |t| {
                 for id in ids {
                     let (mut person, forwards) = person(*id);

@@ -13,7 +13,7 @@ use memlift_persist::{Durability, Error, PPtr, Pool, Tx, TxOptions, View};
 
 use super::tpcc_rows::{
     CHUNK, CHUNKS, CUSTOMERS, Chunk, Counts, DISTRICTS, District, Item, LINES_MAX, Line, Order, Root, Slot,
-    Stock, district, find, part,
+    Stock, TABLE, district, find, part,
 };
 use super::{PARTS, Program, Tally, broken, mix};
 use crate::persist::draw::Draw;
@@ -110,6 +110,20 @@ impl Tpcc {
         pool.tx_with(options, |t| self.order(t, wish, warehouse_tax.into()))
     }
 
+    /// Reads a word of every cache line that the lines will need, so that their misses overlap; the rival prefetches them.
+    fn touch(&self, t: &Tx<'_>, wish: &Wish) -> Result<(), Error> {
+        let mut sum = 0;
+        for (number, _) in &wish.wanted[..wish.lines] {
+            let at = *number as usize - 1;
+            let (Some(item), Some(stock)) = (self.items.get(at), self.stock.get(at)) else { continue };
+            let (item, stock) = (t.get(*item)?, t.get(*stock)?);
+            let info = stock.districts[wish.district as usize][0];
+            sum ^= item.price ^ u32::from(item.data[40]) ^ stock.counts.quantity ^ u32::from(info);
+        }
+        std::hint::black_box(sum);
+        Ok(())
+    }
+
     fn order(&self, t: &mut Tx<'_>, wish: &Wish, warehouse_tax: u64) -> Result<u64, Stop> {
         let place = self.root.districts[wish.district as usize];
         let (id, tax) = {
@@ -117,16 +131,20 @@ impl Tpcc {
             (district.next, u64::from(district.tax))
         };
         *t.part_mut::<District, u64>(place, offset_of!(District, next))? = id + 1;
-        let customers = t.slice(self.root.customers[wish.district as usize])?;
-        let customer = customers[wish.customer as usize - 1];
+        let row = wish.customer as usize - 1;
+        let customer = t.slice(self.root.customers[wish.district as usize][row / TABLE])?[row % TABLE];
+        self.touch(t, wish)?;
         let mut lines = [Line::NONE; LINES_MAX];
         let (mut total, mut brands) = (0, 0);
         for (line, (number, quantity)) in lines.iter_mut().zip(&wish.wanted[..wish.lines]) {
             let at = *number as usize - 1;
-            let item = t.get(*self.items.get(at).ok_or(Stop::NoSuchItem)?)?;
+            let (price, original) = {
+                let item = t.get(*self.items.get(at).ok_or(Stop::NoSuchItem)?)?;
+                (item.price, is_original(&item.data))
+            };
             let stock = t.get(self.stock[at])?;
-            brands += u64::from(is_original(&item.data) && is_original(&stock.data));
-            let (info, amount) = (stock.districts[wish.district as usize], quantity * item.price);
+            brands += u64::from(original && is_original(&stock.data));
+            let (info, amount) = (stock.districts[wish.district as usize], quantity * price);
             let counts = t.part_mut::<Stock, Counts>(self.stock[at], offset_of!(Stock, counts))?;
             counts.quantity = match counts.quantity {
                 enough if enough >= quantity + 10 => enough - quantity,

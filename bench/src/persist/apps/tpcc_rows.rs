@@ -19,8 +19,9 @@ pub const CUSTOMERS: u64 = 3000;
 pub const CHUNK: u64 = 128;
 pub const CHUNKS: usize = 1024;
 pub const LINES_MAX: usize = 15;
-/// Rows of a table of pointers, and most tables.
-const TABLE: u64 = 1000;
+/// Rows of a table of customers or of pointers, and most tables.
+pub const TABLE: usize = 1000;
+const CUSTOMER_TABLES: usize = CUSTOMERS as usize / TABLE;
 const TABLES: usize = 100;
 
 #[derive(Clone, Copy, Debug, Persist)]
@@ -142,7 +143,7 @@ pub struct Root {
     pub rows: u64,
     pub warehouse: PPtr<Warehouse>,
     pub districts: [PPtr<District>; DISTRICTS as usize],
-    pub customers: [PSlice<Customer>; DISTRICTS as usize],
+    pub customers: [[PSlice<Customer>; CUSTOMER_TABLES]; DISTRICTS as usize],
     pub items: [PSlice<PPtr<Item>>; TABLES],
     pub stock: [PSlice<PPtr<Stock>>; TABLES],
 }
@@ -203,7 +204,7 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
         rows,
         warehouse: PPtr::NULL,
         districts: [PPtr::NULL; DISTRICTS as usize],
-        customers: [PSlice::EMPTY; DISTRICTS as usize],
+        customers: [[PSlice::EMPTY; CUSTOMER_TABLES]; DISTRICTS as usize],
         items: [PSlice::EMPTY; TABLES],
         stock: [PSlice::EMPTY; TABLES],
     };
@@ -212,16 +213,16 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
         let customers: Vec<Customer> = (0..CUSTOMERS).map(|row| customer(at, row)).collect();
         let new =
             District { next: 1, ytd: 3_000_000, tax: tax as u32, unused: 0, chunks: [PPtr::NULL; CHUNKS] };
-        pool.tx_with(filling(&[district(pool, at)]), |t| {
-            root.districts[at as usize] = t.alloc(new)?;
-            root.customers[at as usize] = t.alloc_slice(&customers)?;
-            Ok::<_, Error>(())
-        })?;
+        let sections = [district(pool, at)];
+        root.districts[at as usize] = pool.tx_with(filling(&sections), |t| t.alloc(new))?;
+        for (place, customers) in root.customers[at as usize].iter_mut().zip(customers.chunks(TABLE)) {
+            *place = pool.tx_with(filling(&sections), |t| t.alloc_slice(customers))?;
+        }
     }
     let mut pointers = vec![(PPtr::NULL, PPtr::NULL); rows as usize];
     for part_of in 0..PARTS {
         let rows: Vec<u64> = (0..rows).filter(|row| (row + 1) % PARTS == part_of).collect();
-        for rows in rows.chunks(256) {
+        for rows in rows.chunks(64) {
             pool.tx_with(filling(&[part(pool, part_of)]), |t| {
                 for row in rows {
                     pointers[*row as usize] = (t.alloc(item(*row))?, t.alloc(stock(*row))?);
@@ -230,7 +231,7 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
             })?;
         }
     }
-    for (at, pointers) in pointers.chunks(TABLE as usize).enumerate() {
+    for (at, pointers) in pointers.chunks(TABLE).enumerate() {
         let (items, stock): (Vec<PPtr<Item>>, Vec<PPtr<Stock>>) = pointers.iter().copied().unzip();
         pool.tx_with(filling(&[0]), |t| {
             (root.items[at], root.stock[at]) = (t.alloc_slice(&items)?, t.alloc_slice(&stock)?);
