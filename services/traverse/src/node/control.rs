@@ -55,7 +55,7 @@ impl Shard {
             address: outcome.address,
             iterations: header.iterations,
             scratch_bytes: header.scratch_bytes,
-            pieces: header.pieces,
+            pieces: if matches!(header.kind, Kind::Walk | Kind::Decided) { header.pieces } else { 0 },
             ..header.answer(outcome.status)
         };
         if outcome.status == Status::WrongNode && outcome.body.is_empty() {
@@ -87,7 +87,7 @@ impl Shard {
         }
         let operands = operands.unwrap_or_default();
         match header.reply.socket() {
-            Some(first) if header.has(FLAG_FORWARDED) && Some(first) != self.local => {
+            Some(first) if header.has(FLAG_FORWARDED) && Some(first) != self.home() => {
                 let decided = Header { kind: Kind::Decided, status, address: cur, ..header };
                 let body = [&operands.bytes()[..], body].concat();
                 self.post(Peer::Socket(first), decided, &body);

@@ -14,14 +14,16 @@ mod once;
 mod registry;
 mod route;
 mod shard;
+mod signal;
 mod stats;
 mod writer;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use memlift_engine::region::RegionError;
 
@@ -30,6 +32,7 @@ pub use once::WINDOW;
 pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, program_of, upload_of};
 pub use route::{Alone, Owner, Router};
 pub use shard::Shard;
+pub use signal::stop_on_signals;
 pub use stats::{Counted, Counter, Stats};
 pub use writer::Writer;
 
@@ -128,6 +131,8 @@ struct Core {
     relays: Mutex<HashMap<(u32, u64), (usize, Peer)>>,
     /// Packets for peers of other shards.
     inboxes: Mutex<Vec<Sender<(Peer, Vec<u8>)>>>,
+    /// The first shard that reaches other nodes: the others send by it.
+    gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
     workspaces: usize,
     iterations_per_visit: u32,
@@ -176,6 +181,7 @@ impl Node {
             senders: Mutex::new(Senders::new(options.clients.saturating_mul(4))),
             relays: Mutex::default(),
             inboxes: Mutex::default(),
+            gateway: OnceLock::new(),
             keys: options.keys,
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
@@ -192,6 +198,9 @@ impl Node {
         let (sender, inbox) = std::sync::mpsc::channel();
         let mut inboxes = locked(&self.core.inboxes);
         inboxes.push(sender);
+        if let Some(local) = transport.local() {
+            let _ = self.core.gateway.set((inboxes.len() - 1, local));
+        }
         Shard::new(self.core.clone(), inboxes.len() - 1, inbox, transport, router)
     }
 

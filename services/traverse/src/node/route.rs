@@ -56,6 +56,11 @@ pub trait Router: Send + std::fmt::Debug {
         let _ = (address, bytes);
     }
 
+    /// Whether there are other nodes at all.
+    fn has_peers(&self) -> bool {
+        true
+    }
+
     /// Whether a node of the map sends from there: only those may send on the packets of others.
     fn is_node(&self, socket: SocketAddr) -> bool;
 
@@ -74,6 +79,10 @@ impl Router for Alone {
 
     fn owner(&mut self, _: u64, _: u64, _: bool) -> Owner {
         Owner::Local { base: 0, bytes: u64::MAX }
+    }
+
+    fn has_peers(&self) -> bool {
+        false
     }
 
     fn is_node(&self, _: SocketAddr) -> bool {

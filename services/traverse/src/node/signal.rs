@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ends a node by Ctrl-C or SIGTERM: shards finish their turn, so that what was logged was also answered.
+//!
+//! Order    called before any other thread starts: they inherit that the signals are blocked
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// SIGINT and SIGTERM set the flag from now on; a second one ends the process as usual.
+///
+/// # Errors
+///
+/// What the system says.
+pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    // SAFETY: a signal set is plain integers, for which zeros are valid; it is filled by the calls that follow.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` lives during the calls, and both numbers are signals.
+    let blocked = unsafe {
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
+    };
+    if blocked != 0 {
+        return Err(io::Error::from_raw_os_error(blocked));
+    }
+    let flag = stop.clone();
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut signal = 0;
+        // SAFETY: `set` was filled above, and `signal` is ours.
+        while unsafe { libc::sigwait(&raw const set, &raw mut signal) } != 0 {}
+        flag.store(true, Ordering::Relaxed);
+        // SAFETY: as above; signals that nobody waits for end the process again, once one thread takes them.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut()) };
+        loop {
+            std::thread::park();
+        }
+    })?;
+    Ok(stop)
+}
