@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test soak build wheel lint clean rust venv binary package \
+.PHONY: help demo test soak vm-test build wheel lint clean rust venv binary package \
 	test-rust test-loom test-fallbacks test-python test-quick
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -69,8 +69,13 @@ test-quick: build
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
+	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels $(FALLBACK_CRATES) -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
+
+## vm-test Pools on an emulated NVDIMM with a DAX file system, in a virtual machine whose plug is pulled; not part of CI
+vm-test: rust
+	tools/vm-test ext4
 
 ## build   Leaves target/release/memlift and the drop-ins beside it, and the Python package in .venv
 build: binary package
