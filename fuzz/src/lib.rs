@@ -24,6 +24,7 @@ pub mod pool;
 mod reference;
 pub mod unpack;
 pub mod walk_bytecode;
+pub mod walk_map;
 
 pub use input::{Guarded, Input};
 
@@ -39,7 +40,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -49,4 +50,5 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "ipc", run: ipc::run, seeds: ipc::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },
+    Target { name: "walk_map", run: walk_map::run, seeds: walk_map::seeds },
 ];
