@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift map`: who has which addresses, and the coordinator that keeps it.
+//!
+//! Flow     [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] stays
+//! Exit     0 done · 1 refused, or not valid · 2 usage · 3 nobody answers
+//! Not here what a map is: `memlift::traverse::map`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use memlift::traverse::map::coordinator::{self, Coordinator};
+use memlift::traverse::map::{Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::print;
+
+/// Where the map is.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Where {
+    /// A file
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// A coordinator: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS")]
+    coordinator: Option<String>,
+    /// An etcd: http://HOST:PORT, more of them after commas, /PREFIX
+    #[arg(long, value_name = "URL")]
+    etcd: Option<String>,
+}
+
+/// Where the map is, and the key to it.
+#[derive(Debug, Args)]
+pub struct From {
+    #[command(flatten)]
+    place: Where,
+    /// The coordinator's key file
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// Verbs of `map`.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Print nodes, ranges and what is moving
+    #[command(
+        after_help = "Examples:\n  memlift map show --coordinator 127.0.0.1:7600\n  memlift map show --map cluster.toml --json"
+    )]
+    Show {
+        #[command(flatten)]
+        from: From,
+    },
+    /// Say whether a map file is valid, and if not, which line is wrong
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Keep a map for nodes that join, until it is stopped
+    #[command(
+        after_help = "Examples:\n  memlift map serve --file map --listen 127.0.0.1:7600\n  memlift map serve --file map --listen 10.0.0.9:7600 --key key     (openssl rand -hex 32 > key; chmod 600 key)"
+    )]
+    Serve {
+        /// Where the map is kept; made if it is not there
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+        /// HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7600")]
+        listen: String,
+        /// The key file; needed beyond this machine
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+        /// Seconds after which a node that says nothing is down
+        #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        lease_s: u64,
+    },
+    /// Move addresses to another node while they are used
+    #[command(after_help = "Examples:\n  memlift map move 0x100000000 1G b --coordinator 127.0.0.1:7600")]
+    Move {
+        /// First address
+        #[arg(value_parser = number)]
+        base: u64,
+        /// How many bytes
+        #[arg(value_parser = number)]
+        bytes: u64,
+        /// To which node, by name
+        node: String,
+        #[command(flatten)]
+        from: From,
+    },
+    /// Do not make a move that was planned
+    Cancel {
+        /// As `memlift map show` prints it
+        id: u64,
+        #[command(flatten)]
+        from: From,
+    },
+    /// A node that is down will not come back: its data is lost
+    Forget {
+        /// Its name
+        node: String,
+        #[command(flatten)]
+        from: From,
+    },
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    file::number(text).ok_or_else(|| "write a number of bytes, 0x…, or one with K, M, G or T".to_owned())
+}
+
+fn failure(error: MapError) -> Failure {
+    match error {
+        MapError::Unreachable { .. } => Failure::Unavailable(error.to_string()),
+        MapError::Source { .. } => Failure::Usage(error.to_string()),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+impl From {
+    /// The source, as `memlift node` takes it too.
+    pub fn source(&self) -> Result<Source, Failure> {
+        let text = match &self.place {
+            Where { map: Some(path), .. } => format!("file:{}", path.display()),
+            Where { coordinator: Some(address), .. } => format!("coordinator:{address}"),
+            Where { etcd: Some(url), .. } => format!("etcd:{url}"),
+            Where { .. } => return Err(Failure::Usage("give --map, --coordinator or --etcd".to_owned())),
+        };
+        let source = Source::parse(&text).map_err(failure)?;
+        match &self.key {
+            Some(path) => Ok(source.with_secret(Secret::read(path).map_err(failure)?)),
+            None => Ok(source),
+        }
+    }
+
+    fn connect(&self) -> Result<Box<dyn Authority>, Failure> {
+        self.source()?.connect().map_err(failure)
+    }
+}
+
+/// Runs one of them.
+pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
+    match verb {
+        Verb::Show { from } => show(&from.connect()?.read().map_err(failure)?, json),
+        Verb::Check { file } => {
+            let map = file::read(&file).map_err(failure)?;
+            if json {
+                return print::json(
+                    &json!({"valid": true, "epoch": map.epoch(), "nodes": map.nodes().len(), "ranges": map.ranges().len()}),
+                );
+            }
+            let (nodes, ranges) = (map.nodes().len(), map.ranges().len());
+            print::line(&format!(
+                "{}: valid, epoch {}, {nodes} nodes, {ranges} ranges",
+                file.display(),
+                map.epoch()
+            ))
+        }
+        Verb::Serve { file, listen, key, lease_s } => serve(file, &listen, key, lease_s),
+        Verb::Move { base, bytes, node, from } => {
+            let (_, id) =
+                from.connect()?.order(&Order::Plan { base, bytes, to: node.clone() }).map_err(failure)?;
+            if json {
+                return print::json(&json!({"move": id}));
+            }
+            print::line(&format!("move {id} to {node} is planned; `memlift map show` says when it is made"))
+        }
+        Verb::Cancel { id, from } => {
+            let (map, _) = from.connect()?.order(&Order::Cancel(id)).map_err(failure)?;
+            done(&map, &format!("move {id} is cancelled"), json)
+        }
+        Verb::Forget { node, from } => {
+            let (map, _) = from.connect()?.order(&Order::Forget(node.clone())).map_err(failure)?;
+            done(&map, &format!("node {node} is forgotten, its data is lost"), json)
+        }
+    }
+}
+
+fn done(map: &Map, text: &str, json: bool) -> Result<(), Failure> {
+    if json {
+        return print::json(&json!({"epoch": map.epoch()}));
+    }
+    print::line(&format!("{text}, epoch {}", map.epoch()))
+}
+
+fn document(map: &Map) -> Value {
+    let name = |id| map.node(id).map(|node| node.name.clone());
+    let nodes = map.nodes().iter().map(|node| {
+        let addresses: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
+        json!({"id": node.id.0, "name": node.name, "addresses": addresses, "up": node.state == State::Up})
+    });
+    let ranges = map.ranges().iter().map(|range| {
+        json!({"base": range.base, "bytes": range.bytes, "node": range.owner.and_then(name), "since": range.since,
+            "write": range.permissions.write(), "tenant": range.tenant})
+    });
+    let moves = map.moves().iter().map(|one| {
+        json!({"id": one.id, "base": one.base, "bytes": one.bytes, "from": name(one.from.0), "to": name(one.to.0)})
+    });
+    json!({"epoch": map.epoch(), "nodes": nodes.collect::<Vec<_>>(), "ranges": ranges.collect::<Vec<_>>(), "moves": moves.collect::<Vec<_>>()})
+}
+
+fn show(map: &Map, json: bool) -> Result<(), Failure> {
+    if json {
+        return print::json(&document(map));
+    }
+    let name = |id| map.node(id).map_or_else(|| "?".to_owned(), |node| node.name.clone());
+    let nodes: Vec<Vec<String>> = map
+        .nodes()
+        .iter()
+        .map(|node| {
+            let addresses: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
+            let state = if node.state == State::Up { "up" } else { "down" };
+            vec![node.name.clone(), state.to_owned(), addresses.join(" ")]
+        })
+        .collect();
+    let ranges: Vec<Vec<String>> = map
+        .ranges()
+        .iter()
+        .map(|range| {
+            let rights = if range.permissions.write() { "rw" } else { "r" };
+            let owner = range.owner.map_or_else(|| "lost".to_owned(), name);
+            vec![
+                format!("{:#x}", range.base),
+                format!("{:#x}", range.end()),
+                owner,
+                rights.to_owned(),
+                range.tenant.to_string(),
+                range.since.to_string(),
+            ]
+        })
+        .collect();
+    let mut text =
+        format!("epoch {}\n\n{}", map.epoch(), print::table(&["node", "state", "addresses"], &nodes));
+    text.push('\n');
+    text.push_str(&print::table(&[">base", ">end", "node", "rights", ">tenant", ">since epoch"], &ranges));
+    for one in map.moves() {
+        let (from, to) = (name(one.from.0), name(one.to.0));
+        text.push_str(&format!("\nmove {}: {:#x} to {:#x} from {from} to {to}", one.id, one.base, one.end()));
+    }
+    print::line(text.trim_end())
+}
+
+fn serve(file: PathBuf, listen: &str, key: Option<PathBuf>, lease_s: u64) -> Result<(), Failure> {
+    let peer = Peer::parse(listen)
+        .ok_or_else(|| Failure::Usage("--listen takes HOST:PORT or unix:PATH".to_owned()))?;
+    let secret = key.map(|path| Secret::read(&path)).transpose().map_err(failure)?;
+    let options = coordinator::Options { file, lease: Duration::from_secs(lease_s), secret };
+    let running = Coordinator::start(&peer, options).map_err(failure)?;
+    let mut map = running.map();
+    print::line(&format!("coordinator at {}, epoch {}", running.address(), map.epoch()))?;
+    loop {
+        let newer = running.wait_newer(map.epoch(), Duration::from_secs(3600));
+        if newer.epoch() > map.epoch() {
+            print::line(&newer.since(&map).to_string())?;
+        }
+        map = newer;
+    }
+}
