@@ -164,3 +164,80 @@ pub fn function(object: &[u8], name: Option<&str>) -> Result<Vec<u8>> {
     }
     Ok(Bytes(code.bytes).part(function.value, function.bytes)?.to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(name: u8, info: u8, section: u8, value: u64, bytes: u64) -> Vec<u8> {
+        let mut symbol = vec![name, 0, 0, 0, info, 0, section, 0];
+        symbol.extend([value.to_le_bytes(), bytes.to_le_bytes()].concat());
+        symbol
+    }
+
+    /// An object with these functions in 16 bytes of code and a relocation of `f` at `relocated`.
+    fn object(functions: &[Vec<u8>], relocated: u64) -> Vec<u8> {
+        let names = b"\0step\0other\0table\0";
+        let code: Vec<u8> = (0..16).collect();
+        let mut symbols = [symbol(0, 0, 0, 0, 0), symbol(12, 0x11, 0, 0, 4)].concat();
+        symbols.extend(functions.concat());
+        let relocation = [relocated.to_le_bytes(), (1_u64 << 32 | 10).to_le_bytes()].concat();
+        let mut file = vec![0; 64];
+        file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        (file[18], file[58], file[60], file[62]) = (247, 64, 5, 1);
+        let mut headers = vec![[0; 64]];
+        for (kind, link, info, bytes) in
+            [(3_u8, 0_u8, 0_u8, &names[..]), (1, 0, 0, &code), (2, 1, 0, &symbols), (9, 3, 2, &relocation)]
+        {
+            let mut header = [0; 64];
+            (header[4], header[40], header[44]) = (kind, link, info);
+            header[24..32].copy_from_slice(&(file.len() as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            headers.push(header);
+            file.extend(bytes);
+        }
+        let table = (file.len() as u64).to_le_bytes();
+        file[40..48].copy_from_slice(&table);
+        file.extend(headers.concat());
+        file
+    }
+
+    fn refused(object: &[u8], name: Option<&str>) -> String {
+        function(object, name).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_function_is_taken_if_it_is_the_only_one_or_named() {
+        let (step, other) = (symbol(1, 0x12, 2, 0, 8), symbol(6, 0x12, 2, 8, 8));
+        let one = object(&[step.clone()], 99);
+        assert_eq!(function(&one, None).expect("taken"), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let two = object(&[step, other], 99);
+        assert_eq!(function(&two, Some("other")).expect("taken"), [8, 9, 10, 11, 12, 13, 14, 15]);
+        assert!(refused(&two, None).contains("the functions step and other"));
+        assert!(refused(&two, Some("third")).contains("no function third"));
+        assert!(refused(&object(&[], 99), None).contains("no global function"));
+    }
+
+    #[test]
+    fn what_needs_a_linker_is_refused_by_name_where_it_is_in_the_function() {
+        let functions = [symbol(1, 0x12, 2, 0, 8), symbol(6, 0x12, 2, 8, 8)];
+        let object = object(&functions, 8);
+        assert!(function(&object, Some("step")).is_ok());
+        assert!(refused(&object, Some("other")).contains("instruction 0 of other refers to `table`"));
+    }
+
+    #[test]
+    fn cut_and_foreign_files_are_refused() {
+        let whole = object(&[symbol(1, 0x12, 2, 0, 8)], 99);
+        for bytes in 0..whole.len() {
+            assert!(function(&whole[..bytes], None).is_err(), "{bytes} bytes");
+        }
+        let mut other = whole.clone();
+        other[18] = 62;
+        assert!(refused(&other, None).contains("another machine"));
+        let beyond = object(&[symbol(1, 0x12, 2, 8, 16)], 99);
+        assert!(refused(&beyond, None).contains("cut"));
+        let wrapping = object(&[symbol(1, 0x12, 2, u64::MAX, 8)], 99);
+        assert!(refused(&wrapping, None).contains("cut"));
+    }
+}
