@@ -217,8 +217,8 @@ impl Heap for Shared {
     fn allocate(&mut self, bytes: u64) -> Result<u64> {
         self.ask(|image| image.allocate(bytes))
     }
-    fn free(&mut self, address: u64) -> Result<()> {
-        self.ask(|image| image.free(address))
+    fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
+        self.ask(|image| image.free(address, bytes))
     }
     fn compare_swap(
         &mut self,

@@ -142,11 +142,11 @@ pub trait Heap {
     /// [`crate::client::ClientError::Full`]
     fn allocate(&mut self, bytes: u64) -> Result<u64>;
 
-    /// Memory that nobody refers to any more.
+    /// Memory that nobody refers to any more, allocated with so many bytes.
     ///
     /// # Errors
     /// Why it has no answer.
-    fn free(&mut self, address: u64) -> Result<()>;
+    fn free(&mut self, address: u64, bytes: u64) -> Result<()>;
 
     /// If the eight bytes are `expected`, they become `fresh`; else says what they are.
     ///

@@ -24,7 +24,6 @@ pub struct Image {
     base: u64,
     bytes: Vec<u8>,
     used: usize,
-    sizes: HashMap<u64, u64>,
     free: HashMap<u64, Vec<u64>>,
     /// Steps that walks have made.
     pub steps: u64,
@@ -34,7 +33,7 @@ impl Image {
     /// `bytes` zeros from address `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Image {
-        Image { base, bytes: vec![0; bytes], used: 0, sizes: HashMap::new(), free: HashMap::new(), steps: 0 }
+        Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0 }
     }
 
     /// The first address.
@@ -160,13 +159,12 @@ impl Heap for Image {
         let end = end.filter(|end| end + 256 <= self.bytes.len()).ok_or(full)?;
         let address = self.base + self.used as u64;
         self.used = end;
-        self.sizes.insert(address, bytes);
         Ok(address)
     }
 
-    fn free(&mut self, address: u64) -> Result<()> {
-        let bytes = *self.sizes.get(&address).ok_or(ClientError::Nowhere { address, epoch: 0 })?;
-        self.free.entry(bytes).or_default().push(address);
+    fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
+        self.at(address, bytes as usize)?;
+        self.free.entry(bytes.next_multiple_of(64)).or_default().push(address);
         Ok(())
     }
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A request that is under way: what was sent, what has come back, when to send again.
+//!
+//! Order    a packet of the same request counts whichever attempt it answers, but pieces of a result are put together per
+//!          attempt. A walk that goes on where it stopped is a new request with a new number, and keeps what was emitted so far
+//! Owner    the client
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::request::Request;
+use crate::wire::{Header, Kind};
+
+/// A ticket for a request: its answer is asked for with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub(super) u64);
+
+/// What has come of one attempt.
+#[derive(Debug, Default)]
+struct Part {
+    chunks: BTreeMap<u32, Vec<u8>>,
+    answer: Option<(Header, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// `None`: the client's own.
+    pub ticket: Option<Ticket>,
+    pub request: Request,
+    pub attempt: u32,
+    pub started: Instant,
+    pub sent: Instant,
+    pub timeout: Duration,
+    pub node: usize,
+    /// Where the walk is, with which scratchpad.
+    pub address: u64,
+    pub body: Vec<u8>,
+    pub continued: bool,
+    pub iterations: u32,
+    pub result: Vec<u8>,
+    pub visits: u32,
+    pub restarts: u32,
+    /// Waits for a program to be uploaded.
+    pub parked: bool,
+    parts: BTreeMap<u32, Part>,
+}
+
+/// An answer with all its pieces.
+pub(super) struct Whole {
+    pub header: Header,
+    pub body: Vec<u8>,
+    pub emitted: Vec<u8>,
+    /// It answers the only attempt there was: its time says how long the way is.
+    pub timed: bool,
+}
+
+impl Flight {
+    pub fn new(
+        ticket: Option<Ticket>,
+        request: Request,
+        node: usize,
+        iterations: u32,
+        now: Instant,
+    ) -> Flight {
+        Flight {
+            ticket,
+            attempt: 0,
+            started: now,
+            sent: now,
+            timeout: Duration::ZERO,
+            node,
+            address: request.address,
+            body: request.body.clone(),
+            continued: false,
+            iterations,
+            result: Vec::new(),
+            visits: 1,
+            restarts: 0,
+            parked: false,
+            parts: BTreeMap::new(),
+            request,
+        }
+    }
+
+    /// Takes a packet; all of an answer, if this was its last piece.
+    pub fn take(&mut self, header: Header, body: &[u8], now: Instant) -> Option<Whole> {
+        if header.attempt > self.attempt {
+            return None;
+        }
+        let part = self.parts.entry(header.attempt).or_default();
+        if header.kind == Kind::Chunk {
+            part.chunks.insert(header.piece, body.to_vec());
+            // It is on its way: no reason to ask again yet.
+            if header.attempt == self.attempt {
+                self.sent = now;
+            }
+        } else {
+            part.answer.get_or_insert((header, body.to_vec()));
+        }
+        let (header, _) = part.answer.as_ref()?;
+        let wanted = if self.request.kind == Kind::Walk { header.pieces as usize } else { 0 };
+        if part.chunks.len() < wanted {
+            return None;
+        }
+        let (header, body) = part.answer.take()?;
+        let emitted = std::mem::take(&mut part.chunks).into_values().flatten().collect();
+        Some(Whole { header, body, emitted, timed: self.attempt == 0 })
+    }
+
+    /// From now on another request: earlier packets say nothing about it.
+    pub fn anew(&mut self) {
+        self.attempt = 0;
+        self.parts.clear();
+    }
+
+    /// Again from the first node.
+    pub fn restart(&mut self) {
+        self.address = self.request.address;
+        self.body = self.request.body.clone();
+        self.continued = false;
+        self.result.clear();
+        self.restarts += 1;
+        self.anew();
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a client asks, and what it is answered.
+//!
+//! Order    every request has its outcome once, however often its packets travel
+
+use std::sync::Arc;
+
+use crate::program::Program;
+use crate::structures::{Scratch, Walk};
+use crate::wire::{ApplyOperands, Kind, Status};
+use memlift_spec::operand::walk::ApplyKind;
+
+/// Something to be asked.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub(super) kind: Kind,
+    pub(super) address: u64,
+    pub(super) value: u64,
+    pub(super) body: Vec<u8>,
+    pub(super) program: Option<Arc<Program>>,
+    /// For requests that are about a node and not about an address.
+    pub(super) node: Option<usize>,
+    pub(super) piece: (u32, u32),
+    pub(super) hash: Option<crate::wire::Hash>,
+}
+
+impl Request {
+    pub(super) fn new(kind: Kind, address: u64, value: u64) -> Request {
+        Request {
+            kind,
+            address,
+            value,
+            body: Vec::new(),
+            program: None,
+            node: None,
+            piece: (0, 0),
+            hash: None,
+        }
+    }
+
+    /// A walk.
+    #[must_use]
+    pub fn walk(walk: &Walk) -> Request {
+        Request {
+            body: walk.scratch.0.clone(),
+            program: Some(Arc::clone(&walk.program)),
+            ..Request::new(Kind::Walk, walk.start, 0)
+        }
+    }
+
+    /// The bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
+    #[must_use]
+    pub fn read(address: u64, bytes: usize) -> Request {
+        Request::new(Kind::Read, address, bytes as u64)
+    }
+
+    /// Bytes to an address: at most a packet's.
+    #[must_use]
+    pub fn write(address: u64, bytes: &[u8]) -> Request {
+        Request { body: bytes.to_vec(), ..Request::new(Kind::Write, address, 0) }
+    }
+
+    /// Memory of a node, by its place among the client's.
+    #[must_use]
+    pub fn allocate(node: usize, bytes: u64) -> Request {
+        Request { node: Some(node), ..Request::new(Kind::Allocate, 0, bytes) }
+    }
+
+    /// Gives memory back that was allocated with so many bytes.
+    #[must_use]
+    pub fn free(address: u64, bytes: u64) -> Request {
+        Request::new(Kind::Free, address, bytes)
+    }
+
+    /// A change of eight bytes.
+    #[must_use]
+    pub fn apply(kind: ApplyKind, address: u64, a: u64, b: u64) -> Request {
+        let operands = ApplyOperands { kind: kind as u64, address, a, b };
+        Request { body: operands.bytes().to_vec(), ..Request::new(Kind::Apply, address, 0) }
+    }
+
+    /// What a node has.
+    #[must_use]
+    pub fn map(node: usize) -> Request {
+        Request { node: Some(node), ..Request::new(Kind::Map, 0, 0) }
+    }
+
+    pub(super) fn name(&self) -> String {
+        match &self.program {
+            Some(program) => program.name().to_owned(),
+            None => format!("{:?}", self.kind).to_lowercase(),
+        }
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| program.uses_apply())
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// How it ended.
+    pub status: Status,
+    /// Of an allocation, where; of a walk, at which node it ended.
+    pub address: u64,
+    /// Of a change, what was there before.
+    pub value: u64,
+    /// Of a walk its scratchpad without the zeros at its end, of a read the bytes.
+    pub body: Vec<u8>,
+    /// What a walk emitted.
+    pub result: Vec<u8>,
+    /// Iterations that the walk made, over all nodes.
+    pub iterations: u32,
+    /// Visits that it took: one, and one more for each time that the client sent it on.
+    pub visits: u32,
+}
+
+impl Answer {
+    /// The scratchpad.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        Scratch(self.body.clone())
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which node a request goes to first, and over which transport.
+//!
+//! Flow     nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
+//! Order    what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
+//! Not here the map itself (`map`)
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::map::{Address, Entry, Map, Node};
+use crate::transport::{Peer, Transport};
+
+/// A transport, and the nodes that are reached over it.
+#[derive(Debug)]
+pub struct Link {
+    /// For packets.
+    pub transport: Box<dyn Transport>,
+    /// Names, for messages, and where they are.
+    pub nodes: Vec<(String, Peer)>,
+}
+
+/// A node that can be reached.
+#[derive(Clone, Debug)]
+pub(super) struct Reach {
+    pub name: String,
+    pub link: usize,
+    pub peer: Peer,
+}
+
+/// Ranges of addresses, by their first one.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    ranges: BTreeMap<u64, (u64, usize)>,
+    pub epoch: u64,
+    last: (u64, u64, usize),
+}
+
+impl Routes {
+    pub fn owner(&mut self, address: u64) -> Option<usize> {
+        let (base, end, node) = self.last;
+        if address.wrapping_sub(base) < end.wrapping_sub(base) {
+            return Some(node);
+        }
+        let (&base, &(end, node)) = self.ranges.range(..=address).next_back()?;
+        if address >= end {
+            return None;
+        }
+        self.last = (base, end, node);
+        Some(node)
+    }
+
+    /// From now on, addresses from `base` to before `end` are that node's.
+    pub fn assign(&mut self, base: u64, end: u64, node: usize) {
+        if base >= end {
+            return;
+        }
+        self.last = (0, 0, 0);
+        // Of a range that reaches in, what lies before and behind stays.
+        if let Some((&before, &(stop, owner))) = self.ranges.range(..base).next_back()
+            && stop > base
+        {
+            self.ranges.insert(before, (base, owner));
+            if stop > end {
+                self.ranges.insert(end, (stop, owner));
+            }
+        }
+        let inside: Vec<u64> = self.ranges.range(base..end).map(|(&first, _)| first).collect();
+        for first in inside {
+            if let Some((stop, owner)) = self.ranges.remove(&first)
+                && stop > end
+            {
+                self.ranges.insert(end, (stop, owner));
+            }
+        }
+        self.ranges.insert(base, (end, node));
+    }
+}
+
+/// Where a node of the map is reached by UDP.
+pub(super) fn socket_of(node: &Node) -> Option<SocketAddr> {
+    node.addresses.iter().find_map(|address| match address {
+        Address::Udp(socket) => Some(*socket),
+        Address::Shm(_) => None,
+    })
+}
+
+/// The node among those that can be reached; one at a socket is reached over any link that has sockets.
+pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node) -> Option<usize> {
+    let same = |reach: &Reach| {
+        reach.name == node.name
+            || node.addresses.iter().any(|address| match address {
+                Address::Udp(socket) => reach.peer == Peer::Socket(*socket),
+                Address::Shm(path) => reach.name == *path,
+            })
+    };
+    if let Some(found) = reaches.iter().position(same) {
+        return Some(found);
+    }
+    let socket = socket_of(node)?;
+    let link = reaches.iter().find(|reach| matches!(reach.peer, Peer::Socket(_)))?.link;
+    reaches.push(Reach { name: node.name.clone(), link, peer: Peer::Socket(socket) });
+    Some(reaches.len() - 1)
+}
+
+pub(super) fn take_entry(routes: &mut Routes, reaches: &mut Vec<Reach>, entry: &Entry) -> bool {
+    let Some(node) = entry.node.as_ref().and_then(|node| known(reaches, node)) else { return false };
+    routes.epoch = routes.epoch.max(entry.epoch);
+    routes.assign(entry.range.base, entry.range.end(), node);
+    true
+}
+
+pub(super) fn take_map(routes: &mut Routes, reaches: &mut Vec<Reach>, map: &Map) {
+    if map.epoch() < routes.epoch {
+        return;
+    }
+    *routes = Routes { epoch: map.epoch(), ..Routes::default() };
+    for range in map.ranges() {
+        let owner = range.owner.and_then(|id| map.node(id));
+        if let Some(node) = owner.and_then(|node| known(reaches, node)) {
+            routes.assign(range.base, range.end(), node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Routes;
+
+    #[test]
+    fn what_is_heard_last_counts_and_the_rest_stays() {
+        let mut routes = Routes::default();
+        routes.assign(100, 200, 1);
+        routes.assign(200, 300, 2);
+        routes.assign(150, 250, 3);
+        routes.assign(160, 170, 4);
+        let owners: Vec<Option<usize>> =
+            [99, 100, 149, 150, 160, 169, 170, 249, 250, 299, 300].map(|at| routes.owner(at)).to_vec();
+        let right =
+            [None, Some(1), Some(1), Some(3), Some(4), Some(4), Some(3), Some(3), Some(2), Some(2), None];
+        assert_eq!(owners, right);
+        routes.assign(0, 1000, 5);
+        assert_eq!(routes.owner(165), Some(5));
+        assert_eq!(routes.ranges.len(), 1);
+    }
+}
