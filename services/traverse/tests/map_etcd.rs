@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map in a real etcd: changes at the same time, a node that dies, an etcd that is away for a while.
 //!
-//! Needs    `etcd` on the PATH (Debian: etcd-server); without it each test says so and is skipped. Each test starts one of its own,
-//!          on ports of its own, with its data in a folder of its own
+//! Needs    `etcd` on the PATH (Debian: etcd-server) or where `tools/etcd` puts it; without it each test says so and is skipped.
+//!          Each test starts one of its own, on ports of its own, with its data in a folder of its own
 #![cfg(feature = "etcd")]
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,23 +14,37 @@ use memlift_traverse::map::etcd::Etcd;
 use memlift_traverse::map::{Authority, Join, Map, MapError, Member, Order, Source, State};
 
 struct Server {
+    program: PathBuf,
     child: Option<Child>,
     folder: tempfile::TempDir,
     ports: [u16; 2],
 }
 
+/// An etcd that runs here.
+fn program() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let unpacked = cache.map(|cache| cache.join("memlift/corpora/etcd-server/usr/bin/etcd"));
+    [Some(PathBuf::from("etcd")), unpacked].into_iter().flatten().find(|program| {
+        let mut command = Command::new(program);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    })
+}
+
 impl Server {
     /// `None` where there is no etcd.
     fn start() -> Option<Server> {
-        if Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
-        {
-            println!("skipped: etcd-server is not installed (sudo apt install etcd-server)");
+        let Some(program) = program() else {
+            println!(
+                "skipped: etcd-server is not installed (run tools/etcd, or sudo apt install etcd-server)"
+            );
             return None;
-        }
+        };
         let folder = tempfile::tempdir().expect("a folder");
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
         let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
-        let mut server = Server { child: None, folder, ports };
+        let mut server = Server { program, child: None, folder, ports };
         server.run();
         Some(server)
     }
@@ -38,7 +52,7 @@ impl Server {
     fn run(&mut self) {
         let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
         let data: &Path = self.folder.path();
-        let mut command = Command::new("etcd");
+        let mut command = Command::new(&self.program);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.arg("--data-dir").arg(data.join("data")).args(["--name", "one", "--logger", "zap"]);
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);

@@ -533,7 +533,8 @@ impl World {
             assert!(found.iter().copied().eq(0..value));
         }
         let pages: usize = self.nodes.iter().map(|node| node.memory.pages.len()).sum();
-        assert_eq!(pages as u64, 3 * RANGE_BYTES / 4096, "each page is at one node");
+        let bytes: u64 = self.map.ranges().iter().map(|range| range.bytes).sum();
+        assert_eq!(pages as u64, bytes / 4096, "each page is at one node");
     }
 }
 
@@ -547,6 +548,12 @@ impl Node {
             }
         }
         self.memory.reserved.clear();
+        // Whoever has nothing any more gets new addresses when it joins again.
+        for range in
+            map.ranges().iter().filter(|range| range.owner == Some(self.id) && range.since == map.epoch())
+        {
+            self.memory.allot(range.base, range.bytes);
+        }
         self.running = Some(Running::new(map.clone(), self.id, self.incarnation));
     }
 }

@@ -77,9 +77,7 @@ pub enum MapError {
         epoch: u64,
     },
     /// A coordinator or etcd cannot be reached.
-    #[error(
-        "{what} does not answer: {source}. It is tried again; until then the map of epoch {epoch} is used"
-    )]
+    #[error("{what} does not answer: {source}{}", known(*epoch))]
     Unreachable {
         /// Whom.
         what: String,
@@ -114,6 +112,15 @@ pub enum MapError {
         /// What is expected.
         what: &'static str,
     },
+}
+
+/// What goes on while nobody answers.
+fn known(epoch: u64) -> String {
+    if epoch == 0 {
+        ". Is it running, and is that its address?".to_owned()
+    } else {
+        format!(". It is tried again; until then the map of epoch {epoch} is used")
+    }
 }
 
 impl MapError {

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::node::NodeId;
+use super::range::Map;
 use super::shared::Shared;
 use incoming::Incoming;
 pub use message::{MESSAGE_BYTES_MAX, Message, PIECE_BYTES, RECORD_BYTES_MAX};
@@ -157,7 +158,13 @@ impl Migrations {
                 false
             }
         });
-        self.incoming.retain(|_, one| match one.poll(&map, self.me, host) {
+        self.settle(&map, host);
+    }
+
+    /// Ends what came, or does not come any more, by what the map says.
+    fn settle(&mut self, map: &Map, host: &mut dyn Host) {
+        let (me, outcomes) = (self.me, &mut self.outcomes);
+        self.incoming.retain(|_, one| match one.poll(map, me, host) {
             None => true,
             Some(outcome) => {
                 outcomes.push(outcome);
@@ -194,6 +201,13 @@ impl Migrations {
             return;
         };
         let map = self.shared.map();
+        // Memory that earlier migrations hold is let go first: their addresses may be among these. What is still being given away
+        // is offered back once more when that is over.
+        self.settle(&map, host);
+        let overlaps = |one: &Outgoing| one.overlaps(base, bytes);
+        if self.outgoing.values().any(overlaps) {
+            return;
+        }
         let planned = map.moves().iter().find(|one| one.id == id);
         let fits = planned.filter(|one| {
             (one.base, one.bytes) == (base, bytes)

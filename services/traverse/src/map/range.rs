@@ -300,7 +300,7 @@ impl Map {
         let mut end = PAGE_BYTES;
         for range in &self.ranges {
             let Range { base, bytes, .. } = *range;
-            if base % PAGE_BYTES != 0 || bytes % PAGE_BYTES != 0 || bytes == 0 {
+            if !base.is_multiple_of(PAGE_BYTES) || !bytes.is_multiple_of(PAGE_BYTES) || bytes == 0 {
                 return Err(MapError::invalid(format!(
                     "range {base:#x} of {bytes} bytes: base and size are multiples of {PAGE_BYTES}, the size not 0"
                 )));
@@ -335,7 +335,8 @@ impl Map {
             }
             end = base + bytes;
         }
-        if self.next_base % PAGE_BYTES != 0 || self.next_base > ADDRESS_END || self.next_base < end {
+        if !self.next_base.is_multiple_of(PAGE_BYTES) || self.next_base > ADDRESS_END || self.next_base < end
+        {
             return Err(MapError::invalid(
                 "the next free address lies before a range, or past all addresses",
             ));
@@ -355,7 +356,8 @@ impl Map {
             if one.id == 0 || one.id > self.epoch || (index > 0 && self.moves[index - 1].id >= one.id) {
                 return Err(MapError::invalid(format!("{here}: its id is no epoch of its own")));
             }
-            let whole = one.bytes != 0 && one.base % PAGE_BYTES == 0 && one.bytes % PAGE_BYTES == 0;
+            let whole =
+                one.bytes != 0 && one.base.is_multiple_of(PAGE_BYTES) && one.bytes.is_multiple_of(PAGE_BYTES);
             let Some(range) = self.find(one.base) else {
                 return Err(MapError::invalid(format!("{here}: that address is in no range")));
             };

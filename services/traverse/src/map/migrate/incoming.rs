@@ -46,9 +46,8 @@ impl Incoming {
         match message {
             Message::Offer { .. } => out.push((from, Message::Accept { id })),
             Message::Piece { index, version, bytes, .. } if !self.sealed => {
-                if self.piece(index, version, &bytes, host) {
-                    acknowledge(out, from, id, (index, version));
-                }
+                let here = self.piece(index, version, &bytes, host);
+                acknowledge(out, from, id, here.then_some((index, version)));
             }
             Message::Record { index, total, bytes, .. } if !self.sealed => {
                 // A record that announces absurdly many allocates nothing: as many as come, at most one for each piece and some.
@@ -125,7 +124,8 @@ impl Incoming {
 }
 
 /// Several pieces that came together are acknowledged together.
-fn acknowledge(out: &mut Vec<(NodeId, Message)>, to: NodeId, id: u64, piece: (u64, u32)) {
+fn acknowledge(out: &mut Vec<(NodeId, Message)>, to: NodeId, id: u64, piece: Option<(u64, u32)>) {
+    let Some(piece) = piece else { return };
     if let Some((target, Message::Got { id: last, pieces })) = out.last_mut()
         && (*target, *last) == (to, id)
         && pieces.len() < GOT_MAX

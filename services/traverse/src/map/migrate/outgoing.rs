@@ -105,6 +105,11 @@ impl Outgoing {
         self.plan.to.0
     }
 
+    /// Whether some of these addresses are among those given away.
+    pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
+        self.plan.base < base.saturating_add(bytes) && base < self.plan.end()
+    }
+
     fn hold(&self, hold: Hold) -> u64 {
         let Move { id, base, bytes, .. } = self.plan;
         self.shared.hold(id, Some(Rule { id, base, bytes, hold, dirty: self.dirty.clone() }))
@@ -144,9 +149,7 @@ impl Outgoing {
         match self.phase {
             Phase::Arming(generation) if self.shared.settled(generation) => self.enter(Phase::Offering),
             Phase::Offering => {
-                if self.again(now) {
-                    out.push((to.0, Message::Offer { id, base, bytes }));
-                }
+                out.extend(self.again(now).then_some((to.0, Message::Offer { id, base, bytes })));
             }
             Phase::Copying => {
                 self.copy(now, host, out);
@@ -178,9 +181,8 @@ impl Outgoing {
                 }
             }
             Phase::Sealing => {
-                if self.again(now) {
-                    out.push((to.0, Message::Seal { id, records: self.records.len() as u32 }));
-                }
+                let records = self.records.len() as u32;
+                out.extend(self.again(now).then_some((to.0, Message::Seal { id, records })));
             }
             Phase::Closing(generation) if self.shared.settled(generation) => self.enter(Phase::Committing),
             Phase::Committing => return Step::Ask(Ask::Commit(id)),
