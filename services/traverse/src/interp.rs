@@ -352,24 +352,24 @@ impl<'a> Checked<'a> {
 
     fn field(&mut self, at: usize, byte: u8) -> Option<()> {
         let walk = &mut *self.walk;
-        let (from, word) = match at {
-            0..8 => (0, &mut walk.next),
-            8..16 => (8, &mut walk.apply),
-            16..24 => (16, &mut walk.address),
-            24..32 => (24, &mut walk.a),
-            32..40 => (32, &mut walk.b),
-            40..44 => return Some(set_byte(&mut walk.emit_offset, at - 40, byte)),
-            44..48 => return Some(set_byte(&mut walk.emit_bytes, at - 44, byte)),
+        if let 40..48 = at {
+            let word = if at < 44 { &mut walk.emit_offset } else { &mut walk.emit_bytes };
+            let shift = 8 * (at % 4);
+            *word = *word & !(0xff << shift) | u32::from(byte) << shift;
+            return Some(());
+        }
+        let word = match at {
+            0..8 => &mut walk.next,
+            8..16 => &mut walk.apply,
+            16..24 => &mut walk.address,
+            24..32 => &mut walk.a,
+            32..40 => &mut walk.b,
             _ => return None,
         };
-        let shift = 8 * (at - from);
+        let shift = 8 * (at % 8);
         *word = *word & !(0xff << shift) | u64::from(byte) << shift;
         Some(())
     }
-}
-
-fn set_byte(word: &mut u32, at: usize, byte: u8) {
-    *word = *word & !(0xff << (8 * at)) | u32::from(byte) << (8 * at);
 }
 
 impl Memory for Checked<'_> {

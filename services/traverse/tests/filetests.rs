@@ -149,7 +149,7 @@ fn read<'a>(path: &'a Path, text: &'a str) -> File<'a> {
     let mut lines = Vec::new();
     for line in text.lines() {
         let Some(line) = line.trim().strip_prefix("; ") else { continue };
-        let Some((kind, rest)) = line.split_once(':') else { continue };
+        let Some((kind, rest)) = line.split_once(": ") else { continue };
         if kind.bytes().all(|letter| letter.is_ascii_lowercase()) {
             assert!(KINDS.contains(&kind), "{}: `{kind}` is none of {KINDS:?}", path.display());
             lines.push((kind, rest.trim()));

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_function_is_taken_if_it_is_the_only_one_or_named() {
         let (step, other) = (symbol(1, 0x12, 2, 0, 8), symbol(6, 0x12, 2, 8, 8));
-        let one = object(&[step.clone()], 99);
+        let one = object(std::slice::from_ref(&step), 99);
         assert_eq!(function(&one, None).expect("taken"), [0, 1, 2, 3, 4, 5, 6, 7]);
         let two = object(&[step, other], 99);
         assert_eq!(function(&two, Some("other")).expect("taken"), [8, 9, 10, 11, 12, 13, 14, 15]);
