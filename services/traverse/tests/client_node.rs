@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use memlift_traverse::client::cache::Cache;
+use memlift_traverse::client::choice::{Chooser, Way};
 use memlift_traverse::client::{Client, ClientError, Config, Link, Request, Result, Routing, Shared};
 use memlift_traverse::map;
 use memlift_traverse::node::{Alone, BASE, Node, NodeOptions, Router};
@@ -558,4 +560,41 @@ fn many_clients_count_together() {
         assert_eq!(map.get(&mut client, key).expect("an answer"), right.get(&key).cloned(), "{key}");
         assert_eq!(tree.get(&mut client, key).expect("an answer"), right.get(&key).cloned(), "{key}");
     }
+}
+
+#[test]
+fn walks_at_the_client_answer_as_those_at_the_node() {
+    let (_node, name) = over_shm(options(BASE));
+    let mut client = Client::shm(&[&name], Config::default()).expect("a node");
+    let room = 512 << 10;
+    let base = client.allocate(room).expect("room");
+    let mut placement = Placement::new(&[(base, room)], SLAB_4K, Order::Random(9));
+    let mut sink = ToHeap::new(&mut client);
+    let pairs = (0..5000_u64).map(|key| Ok((key * 2, key.to_le_bytes())));
+    let handle = bulk::ordered(pairs, 8, &mut placement, &mut sink, |_| {}).expect("room");
+    sink.finish().expect("written");
+    // The paper's cache: 6 % of the data.
+    let mut chooser = Chooser::new(Cache::new(room as usize * 6 / 100, Duration::from_secs(1)));
+    let mut ways = [0; 3];
+    for turn in 0..200_u64 {
+        let key = turn * 37 % 10_100;
+        let right = (key % 2 == 0 && key < 10_000).then(|| (key / 2).to_le_bytes().to_vec());
+        let (walked, way) =
+            chooser.walk(&mut client, &handle.get_walk(key), Some((base, room))).expect("an answer");
+        ways[way as usize] += 1;
+        assert_eq!(handle.found(&walked), right, "{key} {way:?}");
+        let range = handle.range_walk(key..=key + 50, 1000);
+        let cached = chooser.walk_by(&mut client, &range, None, Way::Cached).expect("an answer");
+        let remote = chooser.walk_by(&mut client, &range, None, Way::Remote).expect("an answer");
+        assert_eq!(handle.pairs(&cached).expect("pairs"), handle.pairs(&remote).expect("pairs"), "{key}");
+    }
+    assert!(ways.iter().all(|&times| times > 0), "each way is measured: {ways:?}");
+    assert!(chooser.cache.bytes() <= room as usize * 6 / 100 && chooser.cache.hits > 0);
+    let explained = chooser.explain(&client, &handle.get_walk(0), None);
+    assert!(explained.contains("ordered_get") && explained.contains("range is not known"), "{explained}");
+    // A change is seen by the next walk, though the rest of the tree is cached.
+    let mut map = OrderedMap::open(handle);
+    map.insert(&mut client, 4, &77_u64.to_le_bytes()).expect("room");
+    let (walked, _) = client.walk_locally(&mut chooser.cache, &handle.get_walk(4)).expect("an answer");
+    assert_eq!(handle.found(&walked), Some(77_u64.to_le_bytes().to_vec()));
 }

@@ -8,13 +8,16 @@
 //! Order    each request takes effect once: nodes know it by (client, incarnation, sequence), and remember what it changed until
 //!          `settled` says that its answer has come
 //! Owner    a client is one thread's; [`Shared`] is a client behind a lock
-//! Not here what the bytes mean (`structures`)
+//! Not here what the bytes mean (`structures`), which way is shortest (`choice`)
 
+pub mod cache;
+pub mod choice;
 mod config;
 mod error;
 mod flight;
 mod future;
 mod heap;
+mod local;
 mod request;
 mod route;
 
@@ -29,6 +32,7 @@ pub use config::{Config, Routing};
 pub use error::{ClientError, Result};
 pub use flight::Ticket;
 pub use future::{Call, Shared};
+pub use local::Local;
 pub use request::{Answer, Request};
 pub use route::Link;
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pieces of node memory at the client, the least recently used of which go first.
+//!
+//! Layout   pieces of [`PIECE_BYTES`], at multiples of that
+//! Order    a piece is as old as its read: it is not used again after [`Cache::max_age`], nor when the map's epoch has changed.
+//!          Within that time a walk may see what others have changed since. Nodes of ordered maps never change, and rest
+//!          longer than that before their memory is used again: only the cell, which is read anew each time, says what is newest
+//! Owner    one client
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+/// Bytes of a piece: a window touches one or two.
+pub const PIECE_BYTES: u64 = 256;
+
+#[derive(Debug)]
+struct Piece {
+    bytes: Vec<u8>,
+    used: u64,
+    read: Instant,
+    epoch: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cache {
+    pieces: HashMap<u64, Piece>,
+    by_use: BTreeMap<u64, u64>,
+    clock: u64,
+    most: usize,
+    /// How old a piece may be.
+    pub max_age: Duration,
+    /// Times that a piece was there.
+    pub hits: u64,
+    /// Times that it was not.
+    pub misses: u64,
+}
+
+impl Cache {
+    /// Room for so many bytes of pieces.
+    #[must_use]
+    pub fn new(bytes: usize, max_age: Duration) -> Cache {
+        Cache {
+            pieces: HashMap::new(),
+            by_use: BTreeMap::new(),
+            clock: 0,
+            most: bytes / PIECE_BYTES as usize,
+            max_age,
+            hits: 0,
+            misses: 0,
+        }
+    }
+
+    /// Bytes of the pieces that are there.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pieces.len() * PIECE_BYTES as usize
+    }
+
+    /// The piece that starts at `place`, if it may be used in this epoch.
+    pub fn get(&mut self, place: u64, epoch: u64) -> Option<&[u8]> {
+        let fresh = self
+            .pieces
+            .get(&place)
+            .is_some_and(|piece| piece.epoch == epoch && piece.read.elapsed() < self.max_age);
+        if !fresh {
+            self.misses += 1;
+            self.forget(place);
+            return None;
+        }
+        self.hits += 1;
+        self.clock += 1;
+        let piece = self.pieces.get_mut(&place)?;
+        self.by_use.remove(&piece.used);
+        piece.used = self.clock;
+        self.by_use.insert(self.clock, place);
+        Some(&piece.bytes)
+    }
+
+    /// Keeps a piece; the one that was not used for longest goes if there is no room.
+    pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64) {
+        self.forget(place);
+        if self.most == 0 {
+            return;
+        }
+        while self.pieces.len() >= self.most {
+            let Some((_, oldest)) = self.by_use.pop_first() else { break };
+            self.pieces.remove(&oldest);
+        }
+        self.clock += 1;
+        self.by_use.insert(self.clock, place);
+        self.pieces.insert(place, Piece { bytes, used: self.clock, read: Instant::now(), epoch });
+    }
+
+    /// Drops a piece.
+    pub fn forget(&mut self, place: u64) {
+        if let Some(piece) = self.pieces.remove(&place) {
+            self.by_use.remove(&piece.used);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_goes_and_another_epoch_is_another_world() {
+        let mut cache = Cache::new(3 * 256, Duration::from_secs(3600));
+        for place in [0, 256, 512] {
+            cache.put(place, vec![place as u8; 256], 1);
+        }
+        assert!(cache.get(0, 1).is_some(), "used again");
+        cache.put(768, vec![0; 256], 1);
+        assert!(cache.get(256, 1).is_none() && cache.get(0, 1).is_some() && cache.bytes() == 768);
+        assert!(cache.get(0, 2).is_none() && cache.get(0, 1).is_none(), "an old epoch's piece is dropped");
+        let mut old = Cache::new(1 << 20, Duration::ZERO);
+        old.put(0, vec![0; 256], 1);
+        assert!(old.get(0, 1).is_none(), "too old at once");
+    }
+}

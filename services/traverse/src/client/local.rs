@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Walks at the client, over pieces of node memory that it reads: the same bytecode, interpreted here.
+//!
+//! Flow     cur ─▶ the window's pieces from the [`Cache`], those that are missing read ─▶ a step ─▶ … ─▶ an apply goes to its owner
+//! Order    the first node is read anew, so what it leads to is as new as the walk; see `cache` for the rest
+//! Owner    a client and its cache. This is also the paper's rival "Cache": a remote read per hop that is not cached
+//! Not here when this is the shortest way (`choice`)
+
+use std::time::Instant;
+
+use super::cache::{Cache, PIECE_BYTES};
+use super::{Client, ClientError, Request, Result};
+use crate::interp::Checked;
+use crate::step::{self, Verdict};
+use crate::structures::heap::{Heap, Outcome, Scratch, Walk, Walked};
+use crate::verify::FUEL;
+use crate::wire::Status;
+use memlift_spec::operand::walk::ApplyKind;
+
+/// How a walk at the client went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Local {
+    /// Steps.
+    pub steps: u64,
+    /// Pieces that had to be read.
+    pub reads: u64,
+    /// Nanoseconds spent in steps, not waiting.
+    pub step_ns: u64,
+}
+
+impl Client {
+    /// Brings pieces into the cache, all at a time; those that nobody has are left out.
+    fn fetch(&mut self, cache: &mut Cache, places: &[u64]) -> Result<()> {
+        let requests = places.iter().map(|&place| Request::read(place, PIECE_BYTES as usize));
+        let answers = self.call_many(requests);
+        for (&place, answer) in places.iter().zip(answers) {
+            let epoch = self.epoch();
+            match answer {
+                Ok(answer) => cache.put(place, answer.body, epoch),
+                Err(ClientError::Forbidden { .. } | ClientError::Nowhere { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a whole range into the cache, with as many reads under way as the window allows.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    pub fn fetch_range(&mut self, cache: &mut Cache, base: u64, bytes: u64) -> Result<()> {
+        let first = base / PIECE_BYTES * PIECE_BYTES;
+        let places: Vec<u64> = (first..base.saturating_add(bytes)).step_by(PIECE_BYTES as usize).collect();
+        self.fetch(cache, &places)
+    }
+
+    fn window(
+        &mut self,
+        cache: &mut Cache,
+        from: u64,
+        bytes: u64,
+        anew: bool,
+        gone: &mut Local,
+    ) -> Result<Vec<u8>> {
+        let epoch = self.epoch();
+        let places: Vec<u64> = (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes))
+            .step_by(PIECE_BYTES as usize)
+            .collect();
+        if anew {
+            places.iter().for_each(|&place| cache.forget(place));
+        }
+        let missing: Vec<u64> =
+            places.iter().copied().filter(|&place| cache.get(place, epoch).is_none()).collect();
+        gone.reads += missing.len() as u64;
+        // A cache too small for one window is none: then the window is read as it is.
+        if !missing.is_empty() {
+            self.fetch(cache, &missing)?;
+        }
+        let epoch = self.epoch();
+        let mut window = Vec::with_capacity(bytes as usize);
+        for place in places {
+            let Some(piece) = cache.get(place, epoch) else { return self.read(from, bytes as usize) };
+            let (start, end) = (from.max(place) - place, (from + bytes).min(place + PIECE_BYTES) - place);
+            window.extend_from_slice(&piece[start as usize..end as usize]);
+        }
+        Ok(window)
+    }
+
+    /// Makes a walk here.
+    ///
+    /// # Errors
+    /// As a walk at a node has.
+    pub fn walk_locally(&mut self, cache: &mut Cache, request: &Walk) -> Result<(Walked, Local)> {
+        let (program, window) = (&request.program, request.program.window());
+        let mut scratch = request.scratch.0.clone();
+        scratch.resize(program.scratch_bytes(), 0);
+        let (mut cur, mut result, mut gone) = (request.start, Vec::new(), Local::default());
+        let mut restarts = 0;
+        let fault =
+            |cur, verdict| ClientError::Fault { program: program.name().to_owned(), address: cur, verdict };
+        while gone.steps < u64::from(self.config().iterations) {
+            let from = cur.wrapping_add_signed(i64::from(window.first));
+            let anew = gone.steps == 0 || cur == request.start;
+            let node = self.window(cache, from, u64::from(window.bytes), anew, &mut gone)?;
+            let mut walk = step::Walk { fuel: FUEL, ..step::Walk::default() };
+            let begun = Instant::now();
+            let stepped = Checked::new(&node, i64::from(window.first), &mut scratch, &mut walk)
+                .step(program.function())
+                .map_err(|_| fault(cur, Verdict::Guard))?;
+            gone.step_ns += begun.elapsed().as_nanos() as u64;
+            gone.steps += 1;
+            let outcome = match Verdict::from_return(stepped) {
+                Verdict::Next => None,
+                Verdict::Emit => {
+                    let (at, bytes) = (walk.emit_offset as usize, walk.emit_bytes as usize);
+                    let piece = at.checked_add(bytes).and_then(|end| scratch.get(at..end));
+                    result.extend_from_slice(piece.ok_or_else(|| fault(cur, Verdict::BadEmit))?);
+                    None
+                }
+                Verdict::Done => Some(Outcome::Done),
+                Verdict::Missing => Some(Outcome::Missing),
+                Verdict::Apply => {
+                    let kind =
+                        ApplyKind::from_number(walk.apply).ok_or_else(|| fault(cur, Verdict::BadVerdict))?;
+                    let answer = self.call(Request::apply(kind, walk.address, walk.a, walk.b))?;
+                    cache.forget(walk.address / PIECE_BYTES * PIECE_BYTES);
+                    Some(match answer.status {
+                        Status::Applied => Outcome::Applied(answer.value),
+                        _ => Outcome::Differs(answer.value),
+                    })
+                }
+                Verdict::Retry => {
+                    restarts += 1;
+                    if restarts > self.config().restarts {
+                        return Err(ClientError::Contended { what: "a walk", times: restarts });
+                    }
+                    scratch.clone_from(&request.scratch.0);
+                    scratch.resize(program.scratch_bytes(), 0);
+                    result.clear();
+                    walk.next = request.start;
+                    None
+                }
+                verdict => return Err(fault(cur, verdict)),
+            };
+            if let Some(outcome) = outcome {
+                return Ok((Walked { outcome, scratch: Scratch(scratch), result }, gone));
+            }
+            cur = walk.next;
+        }
+        Err(ClientError::Budget { program: program.name().to_owned(), iterations: self.config().iterations })
+    }
+}
