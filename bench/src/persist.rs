@@ -117,9 +117,10 @@ impl Kind {
             Kind::Store { .. } => plan(50_000, 1000),
             Kind::Fences { .. } => plan(4096, 64),
             Kind::Open { .. } | Kind::Recover => plan(1, 1),
-            // Several threads cannot be stepped through.
-            Kind::App { app, threads, .. } => {
-                Plan { steps: threads == 1, ..plan(app.count(), app.count() / 16) }
+            // Several threads cannot be stepped through, nor what copies pages in one instruction, a step for each of its iterations.
+            Kind::App { app, mechanism, threads } => {
+                let lines = matches!(mechanism, Mechanism::Redo | Mechanism::Undo);
+                Plan { steps: lines && threads == 1, ..plan(app.count(), app.count() / 16) }
             }
             Kind::Devices => plan(200, 20),
         }
