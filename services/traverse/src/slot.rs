@@ -115,8 +115,7 @@ mod tests {
             let region = Region::new(0x1000, 4096, core::ptr::without_provenance(0x7000), first, bytes);
             let fits = |cur: i64| {
                 cur + i64::from(first.min(0)) >= 0x1000
-                    && cur >= 0x1000
-                    && cur < 0x2000
+                    && (0x1000..0x2000).contains(&cur)
                     && cur + i64::from(first) + i64::from(bytes) <= 0x2000
             };
             for cur in 0xE00..0x2200_i64 {
