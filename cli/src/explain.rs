@@ -135,7 +135,7 @@ fn copy_text(explanation: &Explanation) -> String {
 }
 
 /// `4096`, `4K`, `24MB`, `1GiB`: units of 1024.
-fn parse_bytes(text: &str) -> Option<usize> {
+pub fn parse_bytes(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" | "b" => 1,

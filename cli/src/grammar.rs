@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{dropin, pool};
+use crate::{dropin, map, node, pool};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -99,6 +99,15 @@ pub enum Command {
         /// What about them
         #[command(subcommand)]
         verb: dropin::Verb,
+    },
+    /// A memory node: keeps data, and walks through it for its clients
+    #[command(after_help = node::EXAMPLES)]
+    Node(node::Wish),
+    /// Range maps: which memory node has which addresses
+    Map {
+        /// What about them
+        #[command(subcommand)]
+        verb: map::Verb,
     },
     /// Pools: objects that survive a crash, in a file
     Pool {

@@ -16,7 +16,9 @@ mod exposition;
 mod failure;
 mod grammar;
 mod http;
+mod map;
 mod metrics;
+mod node;
 mod pool;
 mod print;
 mod python;
@@ -73,6 +75,8 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
             print::line(String::from_utf8_lossy(&text).trim_end())
         }
         Command::Dropin { verb } => dropin::run(verb, json),
+        Command::Node(wish) => node::run(&wish, json),
+        Command::Map { verb } => map::run(verb, json),
         Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),

@@ -7,6 +7,7 @@
 //! memlift::ipc       call another process with arrays                                   (feature `ipc`, on)
 //! memlift::transform copy that seals, opens, packs, unpacks or checks on the way        (feature `transform`, on)
 //! memlift::persist   objects that survive a crash, one fence per transaction                (feature `persist`, on)
+//! memlift::traverse  pointer walks that run where the data lives                                    (feature `traverse`)
 //! ```
 //!
 //! One feature per service, so that nobody compiles one that they do not use.
@@ -20,3 +21,5 @@ pub use memlift_persist as persist;
 pub use memlift_spec as spec;
 #[cfg(feature = "transform")]
 pub use memlift_transform as transform;
+#[cfg(feature = "traverse")]
+pub use memlift_traverse as traverse;
