@@ -91,7 +91,7 @@ impl Lossy {
 
     fn one_in(&mut self, many: u64) -> bool {
         self.state = self.state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (self.state >> 33) % many == 0
+        (self.state >> 33).is_multiple_of(many)
     }
 }
 

@@ -314,7 +314,7 @@ impl Client {
             epoch: self.routes.epoch,
             address: flight.address,
             value: request.value,
-            program: program.map_or(request.hash.unwrap_or_default(), |program| hash_of(program)),
+            program: program.map_or(request.hash.unwrap_or_default(), hash_of),
             piece: request.piece.0,
             pieces: request.piece.1,
             sender: self.client,
