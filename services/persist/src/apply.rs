@@ -122,7 +122,7 @@ impl Store {
     fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let header = record::header(record);
         match (header.kind, &self.shadow) {
-            (RECORD_PAGES, Some(shadow)) => lock(shadow).apply(&self.medium, record, counters),
+            (RECORD_PAGES, Some(shadow)) => shadow.write().apply(&self.medium, record, counters),
             (RECORD_LINES, _) => self.apply_lines(record, header.entries, counters),
             _ => self.apply_ranges(record, header.entries, counters),
         }

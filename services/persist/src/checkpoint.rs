@@ -9,13 +9,14 @@
 //!          quarter
 //! Source   NearPM §4.2 (ckpoint_create copies whole pages; here only lines that changed)
 
-use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use crate::commit::Committed;
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use crate::layout::Entry;
+use crate::medium::Counters;
 use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
 use crate::section;
@@ -26,7 +27,10 @@ use memlift_spec::operand::log::PAGE_BYTES;
 /// Lines that changed since the last checkpoint, by page.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
-    pages: BTreeMap<u64, u64>,
+    /// Page and lines, in the order in which they were touched first.
+    pages: Vec<(u64, u64)>,
+    /// Where in `pages` a page is, once there are more than [`FEW`].
+    index: HashMap<u64, usize>,
     lines: u64,
     /// Goes up with each transaction.
     marked: u64,
@@ -37,15 +41,61 @@ pub(crate) struct Dirty {
 }
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// So many pages are looked through one by one.
+const FEW: usize = 16;
 
 impl Dirty {
-    /// Marks the lines of [offset, offset + bytes).
-    fn mark(&mut self, offset: u64, bytes: u64) {
-        for line in offset / 64..(offset + bytes).div_ceil(64) {
-            let bits = self.pages.entry(line / 64).or_default();
-            self.lines += u64::from(*bits >> (line % 64) & 1 == 0);
-            *bits |= 1 << (line % 64);
+    /// Marks lines of a page.
+    #[inline]
+    fn mark(&mut self, page: u64, lines: u64) {
+        let at = if self.pages.len() <= FEW {
+            self.pages.iter().rposition(|one| one.0 == page)
+        } else {
+            self.index.get(&page).copied()
+        };
+        match at {
+            Some(at) => {
+                let before = &mut self.pages[at].1;
+                self.lines += u64::from((lines & !*before).count_ones());
+                *before |= lines;
+            }
+            None if lines != 0 => self.add(page, lines),
+            None => {}
         }
+    }
+
+    #[inline]
+    fn add(&mut self, page: u64, lines: u64) {
+        self.lines += u64::from(lines.count_ones());
+        self.pages.push((page, lines));
+        if self.pages.len() > FEW {
+            self.number();
+        }
+    }
+
+    #[cold]
+    fn number(&mut self) {
+        let numbered = self.index.len();
+        let new = self.pages.iter().enumerate().skip(numbered).map(|(at, one)| (one.0, at));
+        self.index.extend(new);
+    }
+
+    /// Marks the lines of [offset, offset + bytes).
+    fn mark_range(&mut self, offset: u64, bytes: u64) {
+        for line in offset / 64..(offset + bytes).div_ceil(64) {
+            self.mark(line / 64, 1 << (line % 64));
+        }
+    }
+
+    /// Everything is in a checkpoint that ends at `position` of the shared lane, or was made durable.
+    fn clean(&mut self, position: u64) {
+        self.pages.clear();
+        if !self.index.is_empty() {
+            self.index.clear();
+        }
+        self.lines = 0;
+        self.appended = self.marked;
+        self.position = position;
     }
 
     /// Bytes that a checkpoint of all of it would take in the log.
@@ -60,35 +110,50 @@ impl Store {
     fn mark(&self, writes: &Writes, dirty: &mut Dirty) {
         for touched in &writes.touched {
             let Some(before) = writes.before(touched) else {
-                dirty.mark(touched.offset, u64::from(touched.bytes));
+                dirty.mark_range(touched.offset, u64::from(touched.bytes));
                 continue;
             };
-            let now = self.image.bytes(touched.offset, u64::from(touched.bytes));
-            let mut at = 0;
+            let now = self.image.words(touched.offset, u64::from(touched.bytes));
+            let first = touched.offset / 8;
+            let (mut page, mut lines, mut at) = (touched.offset / PAGE, 0u64, 0);
             while at < before.len() {
-                let end = (before.len()).min(at + 64 - (touched.offset as usize + at) % 64);
-                if before[at..end] != now[at..end] {
-                    dirty.mark(touched.offset + at as u64, (end - at) as u64);
+                let line = (first + at as u64) / 8;
+                let end = before.len().min(at + 8 - (first as usize + at) % 8);
+                if line / 64 != page {
+                    dirty.mark(page, lines);
+                    (page, lines) = (line / 64, 0);
+                }
+                if (at..end).any(|at| before[at] != now.get(at)) {
+                    lines |= 1 << (line % 64);
                 }
                 at = end;
             }
+            dirty.mark(page, lines);
         }
         for (slab, _) in &writes.entries {
-            dirty.mark(Entry::offset(*slab), 16);
+            dirty.mark_range(Entry::offset(*slab), 16);
         }
         dirty.marked += 1;
     }
 
     /// Commits with all sections held.
-    pub(crate) fn commit_pages(&self, writes: &mut Writes, durability: Durability) -> Result<Committed> {
+    pub(crate) fn commit_pages(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        durability: Durability,
+    ) -> Result<Committed> {
         let (ranges, bytes) = writes.size();
         let capacity = self.shared.lane.capacity;
         let worst = (bytes + ranges * 128) / 64 * 88;
         if worst > capacity / 4 && self.mechanism == Mechanism::Checkpoint {
             return Err(Error::TooLarge { bytes: worst, lane_bytes: capacity / 2 });
         }
-        let mut dirty = lock(&self.dirty);
+        let mut dirty = self.dirty.write();
         self.mark(writes, &mut dirty);
+        if durability == Durability::Sync && !self.medium.pages() {
+            return self.commit_dirty(lane, writes, &mut dirty).map(|()| Committed::Durable);
+        }
         let most = if durability == Durability::Buffered { self.options.buffered_bytes } else { u64::MAX };
         if durability == Durability::Sync
             || dirty.record_bytes(self.shadow.is_some()) > most.min(capacity / 4)
@@ -96,6 +161,61 @@ impl Store {
             return self.append_pages(&mut dirty).map(Committed::At);
         }
         Ok(Committed::Marked(dirty.marked))
+    }
+
+    /// Makes a checkpoint of everything that is dirty in the caller's own lane, durable where a fence is enough. All sections are
+    /// held, so it is the only record under way.
+    #[inline]
+    fn commit_dirty(&self, lane: &Lane<Writes>, writes: &mut Writes, dirty: &mut Dirty) -> Result<()> {
+        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
+            self.flush(u64::MAX)?;
+        }
+        if dirty.pages.is_empty() {
+            dirty.clean(dirty.position);
+            return Ok(());
+        }
+        let bound = dirty.record_bytes(self.shadow.is_some());
+        let tail = lane.tail();
+        let at = self.room(lane, tail, bound, &mut writes.counters)?;
+        let target = lane.free(at, bound);
+        let built = self.build_dirty(dirty, target, &mut writes.counters)?;
+        let record = &mut target[..built.bytes as usize];
+        writes.sequence = self.next_sequence();
+        record::place(record, built, at, writes.sequence);
+        let salt = self.salts[lane.index as usize];
+        let hardened = self
+            .medium
+            .append_record(lane.offset(at), record, salt, &mut writes.counters)
+            .and_then(|()| self.medium.harden_log(&mut writes.counters));
+        hardened.map_err(|error| self.stop(error))?;
+        lane.publish(at + built.bytes);
+        dirty.clean(dirty.position);
+        self.relieve(lane.tail() - lane.head(), lane.capacity)
+    }
+
+    /// The record of everything that is dirty; shadow pages are written on the way.
+    #[inline]
+    fn build_dirty(
+        &self,
+        dirty: &Dirty,
+        target: &mut [u8],
+        counters: &mut Counters,
+    ) -> Result<record::Built> {
+        let bound = target.len() as u64;
+        let mut builder = Builder::of_lines(target);
+        if let Some(shadow) = &self.shadow {
+            let mut shadow = shadow.write();
+            for (page, lines) in &dirty.pages {
+                let (entry, written, checksum) =
+                    shadow.turn(self, *page, *lines, counters).map_err(|error| self.stop(error))?;
+                builder.page(entry, written, checksum);
+            }
+        } else {
+            for (page, lines) in &dirty.pages {
+                builder.lines(*page, *lines, self.image.words(page * PAGE, PAGE));
+            }
+        }
+        builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: self.shared.lane.capacity })
     }
 
     /// Appends a checkpoint of everything that is dirty; gives the position that makes it durable. All sections are held.
@@ -130,43 +250,26 @@ impl Store {
             record::seal(skip, salt);
         }
         let target = lane.free(at, bound);
-        let mut builder = Builder::of_lines(target);
-        if let Some(shadow) = &self.shadow {
-            let mut shadow = lock(shadow);
-            for (page, lines) in &dirty.pages {
-                let (entry, written, checksum) = shadow
-                    .turn(self, *page, *lines, &mut state.counters)
-                    .map_err(|error| self.stop(error))?;
-                builder.page(entry, written, checksum);
-            }
-        } else {
-            for (page, lines) in &dirty.pages {
-                builder.lines(*page, *lines, self.image.bytes(page * PAGE, PAGE));
-            }
-        }
-        let built = builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: lane.capacity })?;
+        let built = self.build_dirty(dirty, target, &mut state.counters)?;
         let record = &mut target[..built.bytes as usize];
-        record::place(record, at, self.sequence.fetch_add(1, Ordering::Relaxed) + 1, 1);
+        record::place(record, built, at, self.next_sequence());
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;
-        dirty.pages.clear();
-        dirty.lines = 0;
-        dirty.appended = dirty.marked;
-        dirty.position = state.appended;
+        dirty.clean(state.appended);
         Ok(state.appended)
     }
 
     /// Makes sure that everything marked up to `marked` (u64::MAX: all) is in a checkpoint; gives its position.
     pub(crate) fn checkpoint(&self, marked: u64) -> Result<u64> {
         {
-            let dirty = lock(&self.dirty);
+            let dirty = self.dirty.read();
             if dirty.appended >= marked.min(dirty.marked) {
                 return Ok(dirty.position);
             }
         }
         let _all = section::Shared::lock(&self.sections, None);
-        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = self.dirty.write();
         if dirty.appended >= marked.min(dirty.marked) {
             return Ok(dirty.position);
         }
@@ -175,7 +278,7 @@ impl Store {
 
     /// The same for all, by a caller that holds all sections.
     pub(crate) fn checkpoint_held(&self) -> Result<u64> {
-        self.append_pages(&mut lock(&self.dirty))
+        self.append_pages(&mut self.dirty.write())
     }
 }
 
@@ -186,11 +289,23 @@ mod tests {
     #[test]
     fn lines_are_marked_once() {
         let mut dirty = Dirty::default();
-        dirty.mark(4096 - 8, 16);
-        dirty.mark(4096, 64);
-        dirty.mark(64, 0);
-        assert_eq!(dirty.pages, BTreeMap::from([(0, 1 << 63), (1, 1)]));
+        dirty.mark_range(4096 - 8, 16);
+        dirty.mark_range(4096, 64);
+        dirty.mark_range(64, 0);
+        assert_eq!(dirty.pages, [(0, 1 << 63), (1, 1)]);
         assert_eq!(dirty.lines, 2);
         assert_eq!((dirty.record_bytes(false), dirty.record_bytes(true)), (256, 128));
+    }
+
+    #[test]
+    fn many_pages_are_found_again() {
+        let mut dirty = Dirty::default();
+        for turn in 0..2 {
+            (0..100).for_each(|page| dirty.mark(page * 7, 1 << turn));
+        }
+        assert_eq!((dirty.pages.len(), dirty.lines), (100, 200));
+        dirty.clean(0);
+        dirty.mark(7, 1);
+        assert_eq!((&dirty.pages[..], dirty.lines), (&[(7, 1)][..], 1));
     }
 }

@@ -66,6 +66,12 @@ impl Shared {
     }
 }
 
+/// Whether a range goes to its place and not through the log.
+#[inline]
+fn large(touched: &Touched) -> bool {
+    touched.saved == Touched::FRESH && touched.bytes >= LARGE_BYTES
+}
+
 /// Where a commit ended up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Committed {
@@ -84,6 +90,10 @@ impl Store {
     }
 
     /// Commits what `writes` holds, with the sections still held. `lane` is the caller's.
+    ///
+    /// What happens on every commit is one function: each call stores what it has to restore, the next fence waits for the last
+    /// one's stores, and there are only so many that the core can keep waiting.
+    #[inline]
     pub fn commit(
         &self,
         lane: &Lane<Writes>,
@@ -95,12 +105,26 @@ impl Store {
             return Ok(Committed::Durable);
         }
         self.mark_private(writes);
+        if self.mechanism == Mechanism::Redo && !self.shares(durability) && !writes.touched.iter().any(large)
+        {
+            return self.commit_own(lane, writes).map(|()| Committed::Durable);
+        }
+        self.commit_otherwise(lane, writes, durability)
+    }
+
+    #[inline(never)]
+    fn commit_otherwise(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        durability: Durability,
+    ) -> Result<Committed> {
         self.store_large(writes)?;
         match self.mechanism {
             Mechanism::Redo if self.shares(durability) => self.commit_shared(writes),
             Mechanism::Redo => self.commit_own(lane, writes).map(|()| Committed::Durable),
             Mechanism::Undo => self.commit_undo(lane, writes).map(|()| Committed::Durable),
-            Mechanism::Checkpoint | Mechanism::Shadow => self.commit_pages(writes, durability),
+            Mechanism::Checkpoint | Mechanism::Shadow => self.commit_pages(lane, writes, durability),
         }
     }
 
@@ -108,7 +132,6 @@ impl Store {
     /// They are stored there and made durable first. What the log still has for their slabs, from whoever had them before, is
     /// applied before that: it must not come after.
     fn store_large(&self, writes: &mut Writes) -> Result<()> {
-        let large = |touched: &Touched| touched.saved == Touched::FRESH && touched.bytes >= LARGE_BYTES;
         if self.mechanism != Mechanism::Redo || !writes.touched.iter().any(large) {
             return Ok(());
         }
@@ -148,14 +171,20 @@ impl Store {
         Ok(())
     }
 
-    fn commit_own(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
-        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
-            self.flush(u64::MAX)?;
+    /// Where in its own lane a record of up to `bound` bytes goes.
+    #[inline(always)]
+    pub fn room(&self, lane: &Lane<Writes>, tail: u64, bound: u64, counters: &mut Counters) -> Result<u64> {
+        match lane.room(tail, bound) {
+            Some(at) if at == tail && bound <= lane.capacity / 2 => Ok(at),
+            _ => self.make_room(lane, tail, bound, counters),
         }
-        let (ranges, bytes) = writes.size();
-        let bound = record::bound(ranges, bytes);
+    }
+
+    /// Room for a record where the ring has none now, or wraps.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&self, lane: &Lane<Writes>, tail: u64, bound: u64, counters: &mut Counters) -> Result<u64> {
         self.fits(lane.capacity, bound)?;
-        let tail = lane.tail();
         let at = loop {
             match lane.room(tail, bound) {
                 Some(at) => break at,
@@ -165,15 +194,25 @@ impl Store {
                 }
             }
         };
-        let salt = self.salts[lane.index as usize];
         if at != tail {
             let skip = lane.free(tail, 64);
             record::wrap(skip, tail);
-            record::seal(skip, salt);
-            self.medium
-                .append(lane.offset(tail), skip, &mut writes.counters)
-                .map_err(|error| self.stop(error))?;
+            record::seal(skip, self.salts[lane.index as usize]);
+            self.medium.append(lane.offset(tail), skip, counters).map_err(|error| self.stop(error))?;
         }
+        Ok(at)
+    }
+
+    #[inline(always)]
+    fn commit_own(&self, lane: &Lane<Writes>, writes: &mut Writes) -> Result<()> {
+        if self.shared.unflushed.load(Ordering::Acquire) != 0 {
+            self.flush(u64::MAX)?;
+        }
+        let (ranges, bytes) = writes.size();
+        let bound = record::bound(ranges, bytes);
+        let tail = lane.tail();
+        let at = self.room(lane, tail, bound, &mut writes.counters)?;
+        let salt = self.salts[lane.index as usize];
         let target = lane.free(at, bound);
         let Some(built) = self.build(writes, target)? else {
             if at != tail {
@@ -182,8 +221,8 @@ impl Store {
             return Ok(());
         };
         let record = &mut target[..built.bytes as usize];
-        writes.sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        record::place(record, at, writes.sequence, 1);
+        writes.sequence = self.next_sequence();
+        record::place(record, built, at, writes.sequence);
         let hardened = self
             .medium
             .append_record(lane.offset(at), record, salt, &mut writes.counters)
@@ -194,22 +233,19 @@ impl Store {
     }
 
     /// The record of what changed; None when nothing did.
+    #[inline(always)]
     fn build(&self, writes: &Writes, target: &mut [u8]) -> Result<Option<record::Built>> {
         let available = target.len() as u64;
         let mut builder = Builder::ranges(target);
         for touched in &writes.touched {
-            let now = self.image.bytes(touched.offset, u64::from(touched.bytes));
+            let now = self.image.words(touched.offset, u64::from(touched.bytes));
             match writes.before(touched) {
                 Some(before) => builder.changed(touched.offset, before, now),
-                None => builder.range(touched.offset, now),
+                None => builder.range_of(touched.offset, now),
             }
         }
         for (slab, _) in &writes.entries {
-            let [word, rest] = self.image.entry(*slab).words();
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&word.to_le_bytes());
-            bytes[8..].copy_from_slice(&rest.to_le_bytes());
-            builder.range(crate::layout::Entry::offset(*slab), &bytes);
+            builder.range(crate::layout::Entry::offset(*slab), &self.image.entry(*slab).words());
         }
         if builder.is_empty() {
             return Ok(None);
@@ -248,8 +284,8 @@ impl Store {
             return Ok(Committed::Durable);
         };
         let record = &mut target[..built.bytes as usize];
-        writes.sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        record::place(record, at, writes.sequence, 1);
+        writes.sequence = self.next_sequence();
+        record::place(record, built, at, writes.sequence);
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;
@@ -308,7 +344,16 @@ impl Store {
     }
 
     /// Waits for company if asked to, then makes a commit durable.
+    #[inline]
     pub fn await_durable(&self, committed: Committed, durability: Durability) -> Result<()> {
+        if committed == Committed::Durable {
+            return Ok(());
+        }
+        self.await_shared(committed, durability)
+    }
+
+    #[inline(never)]
+    fn await_shared(&self, committed: Committed, durability: Durability) -> Result<()> {
         let position = match (committed, durability) {
             (Committed::Durable, _) => return Ok(()),
             (Committed::Marked(_), Durability::Buffered) => {
@@ -352,8 +397,8 @@ impl Store {
     }
 
     /// Applies when a lane is half full.
-    #[inline]
-    fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
+    #[inline(always)]
+    pub fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
         if used > capacity / 2 {
             return self.apply();
         }

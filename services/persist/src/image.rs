@@ -339,13 +339,74 @@ impl Image {
         unsafe { std::slice::from_raw_parts(self.at(offset), bytes as usize) }
     }
 
-    /// Overwrites a range that the caller has locked for writing.
+    /// The same, word by word; both multiples of 8.
     #[inline]
-    pub fn write(&self, offset: u64, source: &[u8]) {
-        let bytes = source.len() as u64;
-        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len()), "image: {offset}+{bytes}");
-        // SAFETY: in bounds (above), mapped writable; the caller holds the lock of these bytes; `source` is not in the image.
-        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.at(offset), source.len()) };
+    pub fn words(&self, offset: u64, bytes: u64) -> Words<'_> {
+        Words::new(self.bytes(offset, bytes))
+    }
+
+    /// Puts words back.
+    pub fn write_words(&self, offset: u64, words: &[u64]) {
+        let bytes = words.len() as u64 * 8;
+        assert!(
+            offset.is_multiple_of(8) && offset.checked_add(bytes).is_some_and(|end| end <= self.len()),
+            "image: {offset}+{bytes}"
+        );
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: in bounds and aligned (above), mapped writable; the caller holds the lock of these bytes.
+            unsafe { self.at(offset).cast::<u64>().add(at).write(word.to_le()) };
+        }
+    }
+}
+
+/// Bytes that are read a word at a time, because somebody may have stored them a moment ago: a load that spans several stores
+/// waits until they have reached the cache, and behind a fence that is a hundred nanoseconds and more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    /// # Panics
+    ///
+    /// When the bytes are not whole and aligned words.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Words<'a> {
+        assert!(bytes.as_ptr().addr().is_multiple_of(8) && bytes.len().is_multiple_of(8));
+        Words { bytes }
+    }
+
+    /// Words of memory.
+    #[cfg(test)]
+    pub fn of(words: &'a [u64]) -> Words<'a> {
+        // SAFETY: the same bytes; a u64 has no padding.
+        Words { bytes: unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) } }
+    }
+
+    /// How many words.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.bytes.len() / 8
+    }
+
+    /// A word, little-endian.
+    #[inline]
+    pub fn get(self, at: usize) -> u64 {
+        assert!(at < self.len());
+        // SAFETY: in bounds (above) and aligned (`new`). Volatile, so that the compiler does not make one load of several.
+        u64::from_le(unsafe { self.bytes.as_ptr().cast::<u64>().add(at).read_volatile() })
+    }
+
+    /// A part.
+    #[inline]
+    pub fn part(self, from: usize, to: usize) -> Words<'a> {
+        Words { bytes: &self.bytes[from * 8..to * 8] }
+    }
+
+    /// All bytes.
+    #[inline]
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
     }
 }
 

@@ -9,8 +9,9 @@
 //! Order    `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
 
 use std::alloc::{self, Layout};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::biased::Biased;
 
 /// A lane's mirror: `capacity` bytes, 64-byte aligned.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub(crate) struct Lane<S> {
     /// Room before this may be reused.
     head: AtomicU64,
     /// What its owner keeps from transaction to transaction.
-    pub state: Mutex<S>,
+    pub state: Biased<S>,
     mirror: Mirror,
 }
 
@@ -73,7 +74,7 @@ impl<S> Lane<S> {
             capacity,
             tail: AtomicU64::new(position),
             head: AtomicU64::new(position),
-            state: Mutex::new(state),
+            state: Biased::new(state),
             mirror: Mirror::new(usize::try_from(capacity).expect("fits")),
         }
     }

@@ -11,11 +11,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
 use crate::error::{Error, Result};
@@ -370,7 +370,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     }
     sizes_fit(&image, slabs, &Types::new(catalog.records()))?;
     let sequence = applier.applied;
-    let sections = sections.into_iter().map(RwLock::new).collect();
+    let sections = sections.into_iter().map(Biased::new).collect();
     let options = options.clone();
     let parts = Parts {
         medium,

@@ -7,11 +7,14 @@
 //!          changed in one field costs one field
 //! Not here reading records: `memlift_engine::persist`
 
+use crate::image::Words;
 use memlift_spec::operand::log::{RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader};
 
 /// `parts` of a record that only says: go on at the ring's start.
 pub(crate) const PARTS_WRAP: u8 = 255;
 const HEADER_BYTES: usize = size_of::<RecordHeader>();
+const PIECE_WORDS: usize = RangeWord::LENGTH_MAX as usize / 8;
+const _: () = assert!((RangeWord::LENGTH_MAX as usize).is_multiple_of(8));
 
 /// Bytes that a record needs at most for ranges of this total length.
 #[inline]
@@ -22,7 +25,8 @@ pub(crate) fn bound(ranges: u64, bytes: u64) -> u64 {
 /// A record in the making, in memory of its own.
 #[derive(Debug)]
 pub(crate) struct Builder<'a> {
-    target: &'a mut [u8],
+    /// Words, little-endian.
+    target: &'a mut [[u8; 8]],
     at: usize,
     entries: u32,
     kind: u8,
@@ -33,77 +37,112 @@ pub(crate) struct Builder<'a> {
 pub(crate) struct Built {
     /// Whole record, a multiple of 64.
     pub bytes: u64,
+    kind: u8,
+    entries: u16,
 }
 
+/// Ranges from this many words on are copied as one piece.
+const LONG_WORDS: usize = 256;
+
 impl<'a> Builder<'a> {
+    #[inline(always)]
+    fn new(target: &'a mut [u8], kind: u8) -> Builder<'a> {
+        let (target, _) = target.as_chunks_mut::<8>();
+        Builder { target, at: HEADER_BYTES / 8, entries: 0, kind }
+    }
+
+    #[inline(always)]
     pub fn ranges(target: &'a mut [u8]) -> Builder<'a> {
-        Builder { target, at: HEADER_BYTES, entries: 0, kind: RECORD_RANGES }
+        Builder::new(target, RECORD_RANGES)
     }
 
     pub fn undo(target: &'a mut [u8]) -> Builder<'a> {
-        Builder { target, at: HEADER_BYTES, entries: 0, kind: RECORD_UNDO }
+        Builder::new(target, RECORD_UNDO)
     }
 
     pub fn of_lines(target: &'a mut [u8]) -> Builder<'a> {
-        Builder { target, at: HEADER_BYTES, entries: 0, kind: RECORD_LINES }
+        Builder::new(target, RECORD_LINES)
     }
 
+    #[inline(always)]
     fn word(&mut self, word: u64) {
-        self.target[self.at..self.at + 8].copy_from_slice(&word.to_le_bytes());
-        self.at += 8;
+        self.target[self.at] = word.to_le_bytes();
+        self.at += 1;
     }
 
-    /// A range with its bytes; both multiples of 8.
-    #[inline]
-    pub fn range(&mut self, offset: u64, data: &[u8]) {
+    /// A range with its words.
+    #[inline(always)]
+    pub fn range(&mut self, offset: u64, words: &[u64]) {
+        for (at, piece) in words.chunks(PIECE_WORDS).enumerate() {
+            self.head(offset + (at * PIECE_WORDS * 8) as u64, piece.len());
+            piece.iter().for_each(|word| self.word(*word));
+        }
+    }
+
+    /// A range with what it holds now.
+    #[inline(always)]
+    pub fn range_of(&mut self, offset: u64, words: Words<'_>) {
         let mut done = 0;
-        while done < data.len() {
-            let piece = (data.len() - done).min(RangeWord::LENGTH_MAX as usize);
-            let word =
-                RangeWord::new(offset + done as u64, piece as u64).expect("ranges are whole words of a heap");
-            self.word(word.0);
-            self.target[self.at..self.at + piece].copy_from_slice(&data[done..done + piece]);
+        while done < words.len() {
+            let piece = (words.len() - done).min(PIECE_WORDS);
+            self.head(offset + done as u64 * 8, piece);
+            if piece < LONG_WORDS {
+                let target = &mut self.target[self.at..self.at + piece];
+                for (at, word) in target.iter_mut().enumerate() {
+                    *word = words.get(done + at).to_le_bytes();
+                }
+            } else {
+                let source = words.part(done, done + piece).bytes();
+                self.target[self.at..self.at + piece].as_flattened_mut().copy_from_slice(source);
+            }
             self.at += piece;
-            self.entries += 1;
             done += piece;
         }
     }
 
+    #[inline(always)]
+    fn head(&mut self, offset: u64, words: usize) {
+        let word = RangeWord::new(offset, words as u64 * 8).expect("ranges are whole words of a heap");
+        self.word(word.0);
+        self.entries += 1;
+    }
+
     /// The words of a range that are not as they were. Runs of changed words are joined over a gap of one word: the gap
     /// costs no more than another entry.
-    #[inline]
-    pub fn changed(&mut self, offset: u64, before: &[u8], now: &[u8]) {
-        debug_assert!(before.len() == now.len() && now.len().is_multiple_of(8));
-        let (before, _) = before.as_chunks::<8>();
-        let (words, _) = now.as_chunks::<8>();
+    #[inline(always)]
+    pub fn changed(&mut self, offset: u64, before: &[u64], now: Words<'_>) {
+        assert!(before.len() == now.len());
         let mut at = 0;
-        while at < words.len() {
-            if before[at] == words[at] {
+        while at < before.len() {
+            if before[at] == now.get(at) {
                 at += 1;
                 continue;
             }
             let start = at;
             let mut end = at + 1;
             at += 1;
-            while at < words.len() && at - end < 2 {
-                if before[at] != words[at] {
+            while at < before.len() && at - end < 2 {
+                if before[at] != now.get(at) {
                     end = at + 1;
                 }
                 at += 1;
             }
-            self.range(offset + start as u64 * 8, &now[start * 8..end * 8]);
+            self.range_of(offset + start as u64 * 8, now.part(start, end));
         }
     }
 
     /// Lines of a page, taken from the page's 4 KiB.
-    pub fn lines(&mut self, page: u64, lines: u64, bytes: &[u8]) {
+    pub fn lines(&mut self, page: u64, lines: u64, bytes: Words<'_>) {
         self.word(page);
         self.word(lines);
         let mut left = lines;
         while left != 0 {
-            let line = left.trailing_zeros() as usize * 64;
-            self.target[self.at..self.at + 64].copy_from_slice(&bytes[line..line + 64]);
-            self.at += 64;
+            let line = left.trailing_zeros() as usize * 8;
+            let target = &mut self.target[self.at..self.at + 8];
+            for (at, word) in target.iter_mut().enumerate() {
+                *word = bytes.get(line + at).to_le_bytes();
+            }
+            self.at += 8;
             left &= left - 1;
         }
         self.entries += 1;
@@ -123,33 +162,36 @@ impl<'a> Builder<'a> {
         self.entries == 0
     }
 
-    /// Pads with zeros; the header still lacks its place in the order.
+    /// Pads with zeros; the header is still to be filled ([`place`]).
+    #[inline(always)]
     pub fn finish(self) -> Option<Built> {
-        let bytes = self.at.next_multiple_of(64);
-        self.target[self.at..bytes].fill(0);
-        self.target[24] = self.kind;
+        let words = self.at.next_multiple_of(8);
+        self.target[self.at..words].iter_mut().for_each(|word| *word = [0; 8]);
         let entries = u16::try_from(self.entries).ok()?;
-        self.target[26..28].copy_from_slice(&entries.to_le_bytes());
-        Some(Built { bytes: bytes as u64 })
+        Some(Built { bytes: words as u64 * 8, kind: self.kind, entries })
     }
 }
 
-/// Fills a finished record's header but for the checksum.
-#[inline]
-pub(crate) fn place(record: &mut [u8], position: u64, sequence: u64, parts: u8) {
-    let bytes = record.len() as u32;
-    record[4..8].copy_from_slice(&bytes.to_le_bytes());
-    record[8..16].copy_from_slice(&position.to_le_bytes());
-    record[16..24].copy_from_slice(&sequence.to_le_bytes());
-    record[25] = parts;
-    record[28..32].fill(0);
+/// Fills a finished record's header but for the checksum. In whole words: see [`Words`].
+#[inline(always)]
+pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64) {
+    header_words(record, built, position, sequence, 1);
+}
+
+#[inline(always)]
+fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8) {
+    let (words, _) = record.as_chunks_mut::<8>();
+    let rest = u64::from(built.kind) | u64::from(parts) << 8 | u64::from(built.entries) << 16;
+    for (target, word) in words.iter_mut().zip([built.bytes << 32, position, sequence, rest]) {
+        *target = word.to_le_bytes();
+    }
 }
 
 /// Makes `record` (64 bytes) a WRAP.
 pub(crate) fn wrap(record: &mut [u8], position: u64) {
     record.fill(0);
-    record[24] = RECORD_RANGES;
-    place(record, position, 0, PARTS_WRAP);
+    let built = Built { bytes: record.len() as u64, kind: RECORD_RANGES, entries: 0 };
+    header_words(record, built, position, 0, PARTS_WRAP);
 }
 
 /// Fills the checksum.
@@ -193,19 +235,23 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn what_changed_is_logged_and_not_more_than_it_was(before in proptest::collection::vec(0u8..3, 8..400), seed: u64) {
-            let whole = before.len() / 8 * 8;
-            let before = &before[..whole];
-            let mut now = before.to_vec();
+            let (chunks, _) = before.as_chunks::<8>();
+            let before = chunks.as_flattened();
+            let words: Vec<u64> = chunks.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let mut changed = words.clone();
             for bit in 0..64 {
                 if seed >> bit & 1 == 1 {
-                    now[bit * 7 % whole] ^= 1;
+                    let at = bit * 7 % before.len();
+                    changed[at / 8] ^= 1 << (at % 8 * 8);
                 }
             }
-            let mut memory = vec![0xee; bound(1, whole as u64) as usize];
+            let now: Vec<u8> = changed.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let mut memory = vec![0xee; bound(1, now.len() as u64) as usize];
             let mut builder = Builder::ranges(&mut memory);
-            builder.changed(4096, before, &now);
+            builder.changed(4096, &words, Words::of(&changed));
             let built = builder.finish().unwrap();
             assert!(built.bytes as usize <= memory.len());
+            place(&mut memory, built, 0, 1);
             let mut replayed = before.to_vec();
             for (offset, data) in entries(&memory) {
                 let at = (offset - 4096) as usize;

@@ -7,7 +7,8 @@
 //! Owner    [`Section`] is behind the section's lock and is rebuilt at open: the bitmaps in slabs are the truth
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::biased::{Biased, ReadGuard, WriteGuard};
 
 /// Free slots of one type in one section, as far as they are known.
 #[derive(Debug, Default)]
@@ -75,79 +76,76 @@ impl Section {
     }
 }
 
-/// Sections held for writing.
+/// Sections held for writing. Whole words only: a transaction is made of it at every commit, and bytes that are copied in other
+/// pieces than they were stored in wait for the fence before (see `Words`).
 #[derive(Debug)]
-pub(crate) enum Held<'a> {
-    /// Pools with one section need no list.
-    One(RwLockWriteGuard<'a, Section>),
-    /// By number, ascending.
-    Many(Vec<(u16, RwLockWriteGuard<'a, Section>)>),
+pub(crate) struct Held<'a> {
+    /// Of a pool with one section, that one.
+    one: Option<WriteGuard<'a, Section>>,
+    /// Else by number, ascending.
+    many: Vec<(u16, WriteGuard<'a, Section>)>,
 }
 
 impl<'a> Held<'a> {
     /// All sections, or the named ones.
-    pub fn lock(all: &'a [RwLock<Section>], named: Option<&[u16]>) -> Held<'a> {
-        if let [only] = all {
-            return Held::One(only.write().unwrap_or_else(PoisonError::into_inner));
+    #[inline(always)]
+    pub fn lock(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Held<'a> {
+        match all {
+            [only] => Held { one: Some(only.write()), many: Vec::new() },
+            _ => Held { one: None, many: Held::lock_many(all, named) },
         }
-        let numbers = sorted(all.len(), named);
-        let lock = |at: u16| (at, all[at as usize].write().unwrap_or_else(PoisonError::into_inner));
-        Held::Many(numbers.into_iter().map(lock).collect())
+    }
+
+    fn lock_many(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Vec<(u16, WriteGuard<'a, Section>)> {
+        sorted(all.len(), named).into_iter().map(|at| (at, all[at as usize].write())).collect()
     }
 
     /// Whether this section is held.
     #[inline]
     pub fn has(&self, section: u16) -> bool {
-        match self {
-            Held::One(_) => true,
-            Held::Many(held) => held.binary_search_by_key(&section, |(number, _)| *number).is_ok(),
-        }
+        self.one.is_some() || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()
     }
 
     /// A held section.
     #[inline]
     pub fn get(&mut self, section: u16) -> Option<&mut Section> {
-        match self {
-            Held::One(guard) => Some(guard),
-            Held::Many(held) => {
-                let at = held.binary_search_by_key(&section, |(number, _)| *number).ok()?;
-                Some(&mut held[at].1)
-            }
+        if let Some(one) = &mut self.one {
+            return Some(one);
         }
+        let at = self.many.binary_search_by_key(&section, |(number, _)| *number).ok()?;
+        Some(&mut self.many[at].1)
     }
 
     /// The first one: where objects go unless told otherwise.
+    #[inline]
     pub fn first(&self) -> u16 {
-        match self {
-            Held::One(_) => 0,
-            Held::Many(held) => held.first().map_or(0, |(number, _)| *number),
-        }
+        self.many.first().map_or(0, |(number, _)| *number)
     }
 }
 
 /// Sections held for reading.
 #[derive(Debug)]
-pub(crate) enum Shared<'a> {
-    One { _guard: RwLockReadGuard<'a, Section> },
-    Many(Vec<(u16, RwLockReadGuard<'a, Section>)>),
+pub(crate) struct Shared<'a> {
+    one: Option<ReadGuard<'a, Section>>,
+    many: Vec<(u16, ReadGuard<'a, Section>)>,
 }
 
 impl<'a> Shared<'a> {
-    pub fn lock(all: &'a [RwLock<Section>], named: Option<&[u16]>) -> Shared<'a> {
-        if let [only] = all {
-            return Shared::One { _guard: only.read().unwrap_or_else(PoisonError::into_inner) };
+    #[inline(always)]
+    pub fn lock(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Shared<'a> {
+        match all {
+            [only] => Shared { one: Some(only.read()), many: Vec::new() },
+            _ => Shared { one: None, many: Shared::lock_many(all, named) },
         }
-        let numbers = sorted(all.len(), named);
-        let lock = |at: u16| (at, all[at as usize].read().unwrap_or_else(PoisonError::into_inner));
-        Shared::Many(numbers.into_iter().map(lock).collect())
+    }
+
+    fn lock_many(all: &'a [Biased<Section>], named: Option<&[u16]>) -> Vec<(u16, ReadGuard<'a, Section>)> {
+        sorted(all.len(), named).into_iter().map(|at| (at, all[at as usize].read())).collect()
     }
 
     #[inline]
     pub fn has(&self, section: u16) -> bool {
-        match self {
-            Shared::One { .. } => true,
-            Shared::Many(held) => held.binary_search_by_key(&section, |(number, _)| *number).is_ok(),
-        }
+        self.one.is_some() || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()
     }
 }
 

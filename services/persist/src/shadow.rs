@@ -11,8 +11,6 @@
 //!          durable while its lines are not: recovery compares their checksum and drops the record then
 //! Source   NearPM §4.3 (shadowcpy)
 
-use std::collections::HashMap;
-
 use crate::error::{Error, Result};
 use crate::layout::{CATALOG_BYTES, Header, LANES_START};
 use crate::medium::{Counters, Medium};
@@ -50,8 +48,8 @@ pub(crate) struct Shadow {
     current: Vec<u64>,
     /// The same as the table in the file has it.
     table: Vec<u64>,
-    /// Lines by which the other copy is behind; a page that is not here: all.
-    behind: HashMap<u64, u64>,
+    /// By page: lines by which the other copy is behind, as far as is known.
+    behind: Vec<u64>,
 }
 
 impl Shadow {
@@ -66,7 +64,7 @@ impl Shadow {
         medium.read(start, &mut bytes)?;
         let (chunks, _) = bytes.as_chunks::<8>();
         let table: Vec<u64> = chunks.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        Ok(Shadow { start, current: table.clone(), table, behind: HashMap::new() })
+        Ok(Shadow { start, current: table.clone(), table, behind: Vec::new() })
     }
 
     /// Room for a longer heap.
@@ -93,12 +91,15 @@ impl Shadow {
         dirty: u64,
         counters: &mut Counters,
     ) -> Result<(u64, u64, u32)> {
-        let lines = self.behind.get(&page).copied().unwrap_or(!0) | dirty;
+        let lines = self.behind.get(page as usize).copied().unwrap_or(!0) | dirty;
         let copy = 1 - self.copy(page);
         let bytes = store.image.bytes(page * PAGE, PAGE);
         let target = place(store.heap_start, page, copy);
         let checksum = store.medium.write_lines(target, bytes, lines, counters)?;
-        self.behind.insert(page, dirty);
+        if self.behind.len() <= page as usize {
+            self.behind.resize(self.current.len() * 64, !0);
+        }
+        self.behind[page as usize] = dirty;
         self.current[page as usize / 64] ^= 1 << (page % 64);
         Ok((page | copy << 63, lines, checksum))
     }

@@ -7,9 +7,10 @@
 //! Not here the public face: `pool`
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::apply::Applier;
+use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::checkpoint::Dirty;
 use crate::commit::Shared;
@@ -43,11 +44,11 @@ pub(crate) struct Store {
     pub shared: Shared,
     /// Lanes from 1 on.
     pub lanes: Vec<Lane<Writes>>,
-    pub sections: Vec<RwLock<Section>>,
+    pub sections: Vec<Biased<Section>>,
     /// Checkpoint and shadow: what changed since the last one.
-    pub dirty: Mutex<Dirty>,
+    pub dirty: Biased<Dirty>,
     /// Shadow: which copy of each page holds.
-    pub shadow: Option<Mutex<Shadow>>,
+    pub shadow: Option<Biased<Shadow>>,
     /// The last sequence that was given out.
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
@@ -73,7 +74,7 @@ pub(crate) struct Parts {
     pub positions: Vec<u64>,
     pub sequence: u64,
     pub applier: Applier,
-    pub sections: Vec<RwLock<Section>>,
+    pub sections: Vec<Biased<Section>>,
     pub free_slabs: FreeSlabs,
     pub catalog: Catalog,
     pub shadow: Option<Shadow>,
@@ -112,8 +113,8 @@ impl Store {
             shared: Shared::new(Lane::new(0, start(0), header.lane_bytes, positions[0], ()), positions[0]),
             lanes: (1..header.lanes).map(lane).collect(),
             sections,
-            dirty: Mutex::new(Dirty::default()),
-            shadow: shadow.map(Mutex::new),
+            dirty: Biased::new(Dirty::default()),
+            shadow: shadow.map(Biased::new),
             sequence: AtomicU64::new(sequence),
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
@@ -161,11 +162,23 @@ impl Store {
         })
     }
 
+    /// The next place in the order of commits. The caller holds a section, or all of them for reading and what is dirty; so with
+    /// one section there is one caller at a time, and no locked instruction is needed.
+    #[inline]
+    pub fn next_sequence(&self) -> u64 {
+        if self.sections.len() != 1 {
+            return self.sequence.fetch_add(1, Ordering::AcqRel) + 1;
+        }
+        let next = self.sequence.load(Ordering::Relaxed) + 1;
+        self.sequence.store(next, Ordering::Release);
+        next
+    }
+
     /// Sum over lanes and applier.
     pub fn counters(&self) -> Counters {
         let mut sum = lock(&self.shared.state).counters;
         for lane in &self.lanes {
-            sum += lock(&lane.state).counters;
+            sum += lane.state.write().counters;
         }
         sum
     }
@@ -190,7 +203,7 @@ impl Store {
         self.intact(self.medium.grow(next.file_bytes()))?;
         self.intact(write_header(&self.medium, &next, &mut counters))?;
         if let Some(shadow) = &self.shadow {
-            lock(shadow).grow(wanted);
+            shadow.write().grow(wanted);
         }
         self.image.grow(&self.medium, self.heap_start, wanted)?;
         let from = header.heap_bytes / SLAB_BYTES;

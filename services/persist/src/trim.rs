@@ -9,9 +9,10 @@
 //!          It tries a while, and again when an eighth of the limit was written since
 //! Not here pools without a mirror (undo, shadow, the simulator's): trimming does nothing there
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{OnceLock, RwLockWriteGuard, TryLockError};
 
+use crate::biased::WriteGuard;
 use crate::commit::Committed;
 use crate::error::Result;
 use crate::layout::Entry;
@@ -133,16 +134,15 @@ impl Store {
     }
 
     /// All sections, unless one of them stays locked.
-    fn try_all(&self) -> Option<Vec<RwLockWriteGuard<'_, Section>>> {
+    fn try_all(&self) -> Option<Vec<WriteGuard<'_, Section>>> {
         let mut all = Vec::with_capacity(self.sections.len());
         for section in &self.sections {
             let mut tries = 0;
             all.push(loop {
                 match section.try_write() {
-                    Ok(guard) => break guard,
-                    Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) if tries == PATIENCE => return None,
-                    Err(TryLockError::WouldBlock) => {
+                    Some(guard) => break guard,
+                    None if tries == PATIENCE => return None,
+                    None => {
                         tries += 1;
                         std::thread::yield_now();
                     }

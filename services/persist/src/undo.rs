@@ -18,7 +18,6 @@ use crate::medium::Counters;
 use crate::record::{self, Builder};
 use crate::store::Store;
 use crate::writes::Writes;
-use std::sync::atomic::Ordering;
 
 impl Store {
     /// Logs the before-images of what was announced since the last call.
@@ -51,19 +50,15 @@ impl Store {
             builder.range(touched.offset, writes.before(touched).expect("filtered"));
         }
         for (slab, entry) in entries {
-            let [word, rest] = entry.words();
-            let mut bytes = [0; 16];
-            bytes[..8].copy_from_slice(&word.to_le_bytes());
-            bytes[8..].copy_from_slice(&rest.to_le_bytes());
-            builder.range(Entry::offset(*slab), &bytes);
+            builder.range(Entry::offset(*slab), &entry.words());
         }
         let built = builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: lane.capacity })?;
         let record = &mut target[..built.bytes as usize];
         if writes.undo_from.is_none() {
             writes.undo_from = Some(tail);
-            writes.sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+            writes.sequence = self.next_sequence();
         }
-        record::place(record, at, writes.sequence, 1);
+        record::place(record, built, at, writes.sequence);
         writes.counters += counters;
         (writes.undo_logged, writes.undo_entries) = (writes.touched.len(), writes.entries.len());
         self.medium

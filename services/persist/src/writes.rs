@@ -17,7 +17,7 @@ pub(crate) struct Touched {
     pub offset: u64,
     /// How long; a multiple of 8.
     pub bytes: u32,
-    /// Where in `saved` its before-image is, or [`Touched::FRESH`].
+    /// Where in `saved`, counted in words, its before-image is, or [`Touched::FRESH`].
     pub saved: u32,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Freed {
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     pub touched: Vec<Touched>,
-    saved: Vec<u8>,
+    saved: Vec<u64>,
     /// Ranges that were announced beforehand, sorted: these are found however many there are.
     declared: Vec<(u64, u32)>,
     /// Directory entries as they were.
@@ -74,15 +74,24 @@ impl Writes {
     pub fn clear(&mut self) {
         self.touched.clear();
         self.saved.clear();
-        self.declared.clear();
-        self.entries.clear();
-        self.taken.clear();
-        self.freed.clear();
-        self.slabs_taken.clear();
-        self.slabs_freed.clear();
-        self.undo_from = None;
-        self.undo_logged = 0;
-        self.undo_entries = 0;
+        // A look is cheaper than a store.
+        fn empty<T>(list: &mut Vec<T>) {
+            if !list.is_empty() {
+                list.clear();
+            }
+        }
+        empty(&mut self.declared);
+        empty(&mut self.entries);
+        empty(&mut self.taken);
+        empty(&mut self.freed);
+        empty(&mut self.slabs_taken);
+        empty(&mut self.slabs_freed);
+        if self.undo_from.is_some() {
+            self.undo_from = None;
+        }
+        if self.undo_logged + self.undo_entries != 0 {
+            (self.undo_logged, self.undo_entries) = (0, 0);
+        }
     }
 
     /// Whether nothing was done.
@@ -91,7 +100,7 @@ impl Writes {
     }
 
     /// Saves a range before it is lent. False: it is there already.
-    #[inline]
+    #[inline(always)]
     pub fn touch(&mut self, image: &Image, offset: u64, bytes: u32) -> bool {
         let from = self.touched.len().saturating_sub(LOOK_BACK);
         if self.touched[from..].iter().any(|one| one.offset == offset && one.bytes == bytes) {
@@ -101,7 +110,8 @@ impl Writes {
             return false;
         }
         let saved = self.saved.len() as u32;
-        self.saved.extend_from_slice(image.bytes(offset, u64::from(bytes)));
+        let words = image.words(offset, u64::from(bytes));
+        self.saved.extend((0..words.len()).map(|at| words.get(at)));
         self.touched.push(Touched { offset, bytes, saved });
         true
     }
@@ -122,9 +132,9 @@ impl Writes {
 
     /// How a range was; None when it is fresh.
     #[inline]
-    pub fn before(&self, touched: &Touched) -> Option<&[u8]> {
+    pub fn before(&self, touched: &Touched) -> Option<&[u64]> {
         (touched.saved != Touched::FRESH)
-            .then(|| &self.saved[touched.saved as usize..touched.saved as usize + touched.bytes as usize])
+            .then(|| &self.saved[touched.saved as usize..touched.saved as usize + touched.bytes as usize / 8])
     }
 
     /// Bytes of all ranges, and how many there are, directory entries included.
@@ -138,7 +148,7 @@ impl Writes {
     pub fn undo(&self, image: &Image) {
         for touched in self.touched.iter().rev() {
             if let Some(before) = self.before(touched) {
-                image.write(touched.offset, before);
+                image.write_words(touched.offset, before);
             }
         }
         for (slab, entry) in self.entries.iter().rev() {

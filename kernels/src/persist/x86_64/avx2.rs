@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AVX2: stores of 32 bytes past the caches; CRC by instruction, four lines at a time.
 
-use super::{LINE_BYTES, SHORT, WORDS, four, one, short, streams, word};
+use super::{LINE_BYTES, SHORT, WORDS, four, gather, one, short, streams, word};
 use crate::vector::Vector;
-use core::arch::x86_64::{__m256i, _mm256_blend_epi32, _mm256_set1_epi32};
+use core::arch::x86_64::__m256i;
 
 /// See [`nt_copy`](super::super::nt_copy).
 #[target_feature(enable = "avx2")]
@@ -27,11 +27,18 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     unsafe {
         let state = if lines <= SHORT { short(salt, record, lines) } else { long(salt, record, lines) };
         let checksum = !(state as u32);
+        for line in (0..lines).rev() {
+            let at = line * LINE_BYTES;
+            let mut words = gather(record.add(at));
+            if line == 0 {
+                words[0] = words[0] >> 32 << 32 | u64::from(checksum);
+            }
+            // Two vectors and eight words have the same size and no padding.
+            let [low, high] = core::mem::transmute::<[u64; WORDS], [__m256i; 2]>(words);
+            low.stream(target.add(at));
+            high.stream(target.add(at + 32));
+        }
         record.cast::<u32>().write_unaligned(checksum);
-        super::nt_copy::<__m256i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
-        let low = _mm256_blend_epi32::<1>(__m256i::load(record), _mm256_set1_epi32(checksum as i32));
-        low.stream(target);
-        __m256i::load(record.add(32)).stream(target.add(32));
         checksum
     }
 }

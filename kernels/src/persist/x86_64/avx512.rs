@@ -8,7 +8,7 @@
 //!
 //! Source: as for `arch/x86_64/avx512/crc`.
 
-use super::{LINE_BYTES, SHORT, short};
+use super::{LINE_BYTES, SHORT, gather, short};
 use crate::arch::x86_64::avx512::crc::{finish, fold, multipliers};
 use crate::vector::Vector;
 use core::arch::x86_64::{
@@ -38,14 +38,34 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
     unsafe {
         let checksum = if lines <= SHORT {
             let checksum = !(short(salt, record, lines) as u32);
-            super::nt_copy::<__m512i>(target.add(LINE_BYTES), record.add(LINE_BYTES), bytes - LINE_BYTES);
+            (1..lines).for_each(|line| {
+                take(target, record, line);
+            });
             checksum
         } else {
             !long(target, record, lines, salt)
         };
-        _mm512_mask_set1_epi32(__m512i::load(record), 1, checksum as i32).stream(target);
+        _mm512_mask_set1_epi32(gathered(record), 1, checksum as i32).stream(target);
         record.cast::<u32>().write_unaligned(checksum);
         checksum
+    }
+}
+
+/// A line of a record, as a vector.
+#[inline(always)]
+unsafe fn gathered(line: *const u8) -> __m512i {
+    // SAFETY: the caller promises a line, aligned to 8; a vector and eight words have the same size and no padding.
+    unsafe { core::mem::transmute::<[u64; 8], __m512i>(gather(line)) }
+}
+
+/// Stores a line of a record in the log, and gives it.
+#[inline(always)]
+unsafe fn take(target: *mut u8, record: *const u8, line: usize) -> __m512i {
+    // SAFETY: the caller promises the line on both sides.
+    unsafe {
+        let data = gathered(record.add(line * LINE_BYTES));
+        data.stream(target.add(line * LINE_BYTES));
+        data
     }
 }
 
@@ -54,13 +74,9 @@ pub(in super::super) unsafe fn append(target: *mut u8, record: *mut u8, bytes: u
 unsafe fn long(target: *mut u8, record: *const u8, lines: usize, salt: u32) -> u32 {
     // SAFETY: the caller promises the lines on both sides, more than eight, and its function enables the features.
     unsafe {
-        let take = |line: usize| {
-            let data = __m512i::load(record.add(line * LINE_BYTES));
-            data.stream(target.add(line * LINE_BYTES));
-            data
-        };
+        let take = |line: usize| take(target, record, line);
         let (by_256, by_64) = (multipliers::<256>(), multipliers::<64>());
-        let checked = _mm512_maskz_mov_epi32(!1, __m512i::load(record));
+        let checked = _mm512_maskz_mov_epi32(!1, gathered(record));
         let state = core::arch::x86_64::_mm_slli_si128::<4>(_mm_cvtsi32_si128(!salt as i32));
         let mut a = _mm512_xor_si512(checked, _mm512_zextsi128_si512(state));
         let (mut b, mut c, mut d) = (take(1), take(2), take(3));

@@ -6,6 +6,7 @@
 //!         and one CRC of the products' sum joins them. More lines: AVX-512 folds four at a time, AVX2 goes on in
 //!         groups of four.
 //! Order   the first line is stored last, because its first four bytes are the checksum
+//! Why     records are loaded by words: see `gather`
 //! Owner   a record that is appended is its caller's alone, and read twice; a line of a page is read once, so that the
 //!         checksum belongs to what was stored
 //!
@@ -58,6 +59,23 @@ unsafe fn one(mut state: u64, line: [u64; WORDS]) -> u64 {
 unsafe fn word(line: *const u8, i: usize) -> u64 {
     // SAFETY: the caller promises a line.
     unsafe { line.add(8 * i).cast::<u64>().read_unaligned() }
+}
+
+/// A line that was stored a moment ago, word by word.
+///
+/// A load that spans several stores which have not reached the cache waits until they have, and behind a fence that is a hundred
+/// nanoseconds and more; a load of a word is served from the store itself. Volatile, so that the compiler does not make one load of
+/// them.
+#[inline(always)]
+unsafe fn gather(line: *const u8) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let mut i = 0;
+    while i < WORDS {
+        // SAFETY: the caller promises a line, aligned to 8.
+        words[i] = unsafe { line.add(8 * i).cast::<u64>().read_volatile() };
+        i += 1;
+    }
+    words
 }
 
 /// The state after `LINES` lines of which the first is a record's, with one stream for each.

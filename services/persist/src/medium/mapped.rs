@@ -33,6 +33,9 @@ pub struct Mapped {
     reserved: u64,
     length: AtomicU64,
     growing: Mutex<()>,
+    /// A sync has failed. The kernel reports that to one caller of fdatasync only: whoever syncs at the same time, or after,
+    /// would hear that all is well.
+    failed: Mutex<bool>,
     guarantee: Guarantee,
     sync_maps: bool,
     pages: bool,
@@ -79,6 +82,7 @@ impl Mapped {
             reserved,
             length: AtomicU64::new(0),
             growing: Mutex::new(()),
+            failed: Mutex::new(false),
             guarantee: detect::Guarantee {
                 survives: detect::Survives::Process,
                 domain: Domain::Pages,
@@ -153,7 +157,7 @@ impl Mapped {
     /// # Panics
     ///
     /// When it is not in the file: that is a fault of this crate, and a panic is better than somebody else's memory.
-    #[inline]
+    #[inline(always)]
     fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
         let end = offset.checked_add(bytes).expect("in the file");
         assert!(end <= self.length.load(Ordering::Relaxed), "pool: {offset}+{bytes} is not in the file");
@@ -211,7 +215,7 @@ impl Mapped {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn append_record(&self, offset: u64, record: &mut [u8], salt: u32) -> Result<()> {
         debug_assert!(offset.is_multiple_of(64) && record.len().is_multiple_of(64));
         let target = self.at(offset, record.len() as u64);
@@ -244,14 +248,26 @@ impl Mapped {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn harden(&self) -> Result<()> {
         if !self.pages {
             persist::fence();
             return Ok(());
         }
-        rustix::fs::fdatasync(&self.file)
-            .map_err(|errno| Error::Stopped { reason: format!("fdatasync: {errno}") })
+        self.sync()
+    }
+
+    /// One at a time, and none after one that failed.
+    #[cold]
+    fn sync(&self) -> Result<()> {
+        let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *failed {
+            return Err(Error::Stopped { reason: "an fdatasync has failed before".to_owned() });
+        }
+        rustix::fs::fdatasync(&self.file).map_err(|errno| {
+            *failed = true;
+            Error::Stopped { reason: format!("fdatasync: {errno}") }
+        })
     }
 
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
@@ -273,8 +289,7 @@ impl Mapped {
             Err(errno) => return Err(self.failed("grow")(errno.into())),
         }
         // A fence does not take the length along, not even on persistent memory.
-        rustix::fs::fdatasync(&self.file)
-            .map_err(|errno| Error::Stopped { reason: format!("fdatasync: {errno}") })?;
+        self.sync()?;
         self.map(length / 4096 * 4096, bytes).map_err(|e| self.failed("map")(e.into()))?;
         self.length.store(bytes, Ordering::Release);
         Ok(())

@@ -98,7 +98,7 @@ impl Medium {
 
     /// Fills a record's checksum and writes the record to the log.
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     pub fn append_record(
         &self,
         offset: u64,
@@ -198,7 +198,7 @@ impl Medium {
     ///
     /// As [`Medium::harden`].
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     pub fn harden_log(&self, counters: &mut Counters) -> Result<()> {
         if let Medium::Striped(striped) = self {
             counters.hardens += striped.harden_log()?;
@@ -209,7 +209,7 @@ impl Medium {
     }
 
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     fn harden_one(&self) -> Result<()> {
         match self {
             Medium::Mapped(mapped) => mapped.harden(),

@@ -187,18 +187,17 @@ impl OpenTx {
         if !self.pool.ours() {
             return refused("the transaction was begun before a fork: it is the parent's");
         }
-        self.tx.take().map_or(Ok(()), |tx| tx.commit(self.durability))
+        let Some(mut tx) = self.tx.take() else { return Ok(()) };
+        let (store, committed) = (tx.store, tx.commit(self.durability)?);
+        drop(tx);
+        store.finish(committed, self.durability)
     }
 }
 
 impl Drop for OpenTx {
     fn drop(&mut self) {
-        if let Some(tx) = self.tx.take() {
-            if self.pool.ours() {
-                tx.cancel();
-            } else {
-                std::mem::forget(tx);
-            }
+        if !self.pool.ours() {
+            std::mem::forget(self.tx.take());
         }
     }
 }

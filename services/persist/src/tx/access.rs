@@ -11,6 +11,9 @@ use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
 use crate::view::{Place, View, locate, root_words, slice_tag};
 
+/// Longest range that is kept as one.
+const PIECE_BYTES: u64 = 1 << 30;
+
 impl View for Tx<'_> {
     #[inline]
     fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
@@ -44,13 +47,22 @@ impl Tx<'_> {
     fn touch(&mut self, offset: u64, bytes: u64) -> Result<()> {
         let from = offset / 8 * 8;
         let length = (offset + bytes).next_multiple_of(8) - from;
+        if length <= PIECE_BYTES {
+            self.writes.touch(&self.store.image, from, length as u32);
+        } else {
+            self.touch_long(from, length);
+        }
+        self.store.before_store(self.lane, &mut self.writes)
+    }
+
+    #[cold]
+    fn touch_long(&mut self, from: u64, length: u64) {
         let mut at = from;
         while at < from + length {
-            let piece = (from + length - at).min(1 << 30);
+            let piece = (from + length - at).min(PIECE_BYTES);
             self.writes.touch(&self.store.image, at, piece as u32);
             at += piece;
         }
-        self.store.before_store(self.lane, &mut self.writes)
     }
 
     /// The object, to be changed. What it was is kept for an abort; what changed is logged at commit.
@@ -216,8 +228,16 @@ impl Tx<'_> {
         // value as bytes is sound: a Persist has no padding (which `T::TAG`, used by the caller, has asserted).
         unsafe {
             let target = self.store.image.at(offset);
-            ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), target, size_of::<T>());
-            ptr::write_bytes(target.add(size_of::<T>()), 0, bytes as usize - size_of::<T>());
+            if const { align_of::<T>() == 8 && size_of::<T>().is_multiple_of(8) && size_of::<T>() <= 256 } {
+                // Word by word, volatile: the value was made a moment ago (see `Words`).
+                let source = ptr::from_ref(value).cast::<u64>();
+                for at in 0..size_of::<T>() / 8 {
+                    target.cast::<u64>().add(at).write_volatile(source.add(at).read_volatile());
+                }
+            } else {
+                ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), target, size_of::<T>());
+                ptr::write_bytes(target.add(size_of::<T>()), 0, bytes as usize - size_of::<T>());
+            }
         }
         self.writes.fresh(offset, bytes as u32);
     }

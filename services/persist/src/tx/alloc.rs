@@ -36,7 +36,7 @@ impl Tx<'_> {
     /// [`Error::Full`].
     #[inline]
     pub fn alloc<T: Persist>(&mut self, value: T) -> Result<PPtr<T>> {
-        self.alloc_in(self.home, value)
+        self.alloc_in(self.home(), value)
     }
 
     /// A new object in a section that this transaction holds.
@@ -61,7 +61,7 @@ impl Tx<'_> {
     ///
     /// [`Error::Full`].
     pub fn alloc_slice<T: Persist>(&mut self, values: &[T]) -> Result<PSlice<T>> {
-        self.alloc_slice_in(self.home, values)
+        self.alloc_slice_in(self.home(), values)
     }
 
     /// A new array in a section that this transaction holds.

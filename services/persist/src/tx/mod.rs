@@ -11,9 +11,9 @@ mod access;
 pub(crate) mod alloc;
 mod moving;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::MutexGuard;
+use std::mem::ManuallyDrop;
 
+use crate::biased::WriteGuard;
 use crate::commit::Committed;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -28,8 +28,20 @@ pub struct Tx<'p> {
     pub(crate) store: &'p Store,
     pub(crate) held: Held<'p>,
     lane: &'p Lane<Writes>,
-    pub(crate) writes: MutexGuard<'p, Writes>,
-    home: u16,
+    pub(crate) writes: WriteGuard<'p, Writes>,
+    home: u64,
+    /// Nothing is left to do or to undo: 1.
+    over: u64,
+}
+
+/// An error, or a panic, in the middle.
+impl Drop for Tx<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.over == 0 {
+            self.abort();
+        }
+    }
 }
 
 /// What a transaction may be told.
@@ -47,26 +59,40 @@ pub(crate) fn run<R, E: From<Error>>(
     options: TxOptions<'_>,
     work: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
 ) -> Result<R, E> {
-    let mut tx = Tx::begin(store, options)?;
-    let outcome = match catch_unwind(AssertUnwindSafe(|| work(&mut tx))) {
-        Ok(Ok(value)) => value,
-        Ok(Err(error)) => {
-            tx.cancel();
-            return Err(error);
-        }
-        Err(panic) => {
-            tx.cancel();
-            resume_unwind(panic);
-        }
-    };
-    tx.commit(options.durability)?;
-    Ok(outcome)
+    let home = admit(store, &options)?;
+    let mut tx = Tx::start(store, options.sections, home);
+    let value = work(&mut tx)?;
+    let committed = tx.commit(options.durability)?;
+    drop(tx);
+    store.finish(committed, options.durability)?;
+    Ok(value)
+}
+
+/// Whether a transaction may begin; gives the first of the sections that it names.
+#[inline(always)]
+fn admit(store: &Store, options: &TxOptions<'_>) -> Result<Option<u16>> {
+    store.running()?;
+    if store.options.read_only {
+        return Err(Error::ReadOnly);
+    }
+    options.sections.map(|named| first_of(store, named)).transpose()
+}
+
+/// The first of the sections that were named, all of which are there.
+#[cold]
+fn first_of(store: &Store, named: &[u16]) -> Result<u16> {
+    if let Some(wrong) = named.iter().find(|at| usize::from(**at) >= store.sections.len()) {
+        let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
+        return Err(Error::Argument { what });
+    }
+    let none = || Error::Argument { what: "a transaction names one section at least".to_owned() };
+    named.first().copied().ok_or_else(none)
 }
 
 /// A lane that nobody has: the thread's own if it is free.
-fn claim(store: &Store) -> (&Lane<Writes>, MutexGuard<'_, Writes>) {
+#[inline(always)]
+fn claim(store: &Store) -> (&Lane<Writes>, WriteGuard<'_, Writes>) {
     use std::cell::Cell;
-    use std::sync::TryLockError;
     use std::sync::atomic::{AtomicUsize, Ordering};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -75,65 +101,64 @@ fn claim(store: &Store) -> (&Lane<Writes>, MutexGuard<'_, Writes>) {
     let count = store.lanes.len();
     let mine = MINE.get();
     let first = if mine < count { mine } else { mine % count };
-    for at in first..first + count {
-        let lane = &store.lanes[if at < count { at } else { at - count }];
-        match lane.state.try_lock() {
-            Ok(writes) => return (lane, writes),
-            Err(TryLockError::Poisoned(poisoned)) => return (lane, poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-    }
     let lane = &store.lanes[first];
-    (lane, crate::store::lock(&lane.state))
+    match lane.state.try_write() {
+        Some(writes) => (lane, writes),
+        None => claim_other(store, first),
+    }
+}
+
+#[cold]
+fn claim_other(store: &Store, first: usize) -> (&Lane<Writes>, WriteGuard<'_, Writes>) {
+    let count = store.lanes.len();
+    let others = (first + 1..first + count).map(|at| &store.lanes[at % count]);
+    let free = others.filter_map(|lane| Some((lane, lane.state.try_write()?))).next();
+    free.unwrap_or_else(|| (&store.lanes[first], store.lanes[first].state.write()))
 }
 
 impl<'p> Tx<'p> {
-    /// Locks what is named and starts. Whoever begins ends it: by [`Tx::commit`] or [`Tx::cancel`], on this thread.
-    #[inline]
+    /// Locks what is named and starts. Whoever begins ends it, on this thread: by [`Tx::commit`], or by dropping it as if it had not been.
     pub(crate) fn begin(store: &'p Store, options: TxOptions<'_>) -> Result<Tx<'p>> {
-        store.running()?;
-        if store.options.read_only {
-            return Err(Error::ReadOnly);
-        }
-        let named = options.sections.unwrap_or(&[]);
-        if let Some(wrong) = named.iter().find(|at| usize::from(**at) >= store.sections.len()) {
-            let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
-            return Err(Error::Argument { what });
-        }
-        if options.sections.is_some_and(<[u16]>::is_empty) {
-            return Err(Error::Argument { what: "a transaction names one section at least".to_owned() });
-        }
-        let wanted = if store.by_pages() { None } else { options.sections };
-        let held = Held::lock(&store.sections, wanted);
-        let home = named.first().copied().unwrap_or_else(|| held.first());
-        let (lane, mut writes) = claim(store);
-        writes.clear();
-        Ok(Tx { store, held, lane, writes, home })
+        let home = admit(store, &options)?;
+        Ok(Tx::start(store, options.sections, home))
     }
 
-    /// Ends it: everything happened. After an error nothing did.
-    #[inline]
-    pub(crate) fn commit(mut self, durability: Durability) -> Result<()> {
-        let store = self.store;
-        let committed = match store.commit(self.lane, &mut self.writes, durability) {
-            Ok(committed) => committed,
+    /// [`Tx::begin`] after [`admit`]: no result to be taken apart, so that it is made where it stays.
+    #[inline(always)]
+    fn start(store: &'p Store, sections: Option<&[u16]>, home: Option<u16>) -> Tx<'p> {
+        let wanted = if store.by_pages() { None } else { sections };
+        // Nothing from here on panics. Said so, the compiler need not keep the guards in memory for that case and copy them from
+        // there in other pieces than they were stored in, which waits for the fence before (see `Words`).
+        let held = ManuallyDrop::new(Held::lock(&store.sections, wanted));
+        let home = home.unwrap_or_else(|| held.first());
+        let (lane, writes) = claim(store);
+        let held = ManuallyDrop::into_inner(held);
+        let mut tx = Tx { store, held, lane, writes, home: u64::from(home), over: 0 };
+        tx.writes.clear();
+        tx
+    }
+
+    /// Ends it: everything happened, and is to be finished ([`Store::finish`]) when the sections are let go. After an error
+    /// nothing did.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, durability: Durability) -> Result<Committed> {
+        match self.store.commit(self.lane, &mut self.writes, durability) {
+            Ok(committed) => {
+                self.settle(committed);
+                self.over = 1;
+                Ok(committed)
+            }
             Err(error) => {
                 self.abort();
-                return Err(error);
+                Err(error)
             }
-        };
-        self.settle(committed);
-        drop(self);
-        store.finish(committed, durability)
-    }
-
-    /// Ends it as if it had not been.
-    pub(crate) fn cancel(mut self) {
-        self.abort();
+        }
     }
 
     /// Ends the transaction as if it had not been.
+    #[cold]
     fn abort(&mut self) {
+        self.over = 1;
         self.store.mark_private(&self.writes);
         self.writes.undo(&self.store.image);
         if self.writes.undo_from.is_some() {
@@ -144,6 +169,7 @@ impl<'p> Tx<'p> {
     }
 
     /// What was freed may be used again, when it may.
+    #[inline]
     fn settle(&mut self, committed: Committed) {
         if self.writes.freed.is_empty() && self.writes.slabs_freed.is_empty() {
             return;
@@ -153,7 +179,7 @@ impl<'p> Tx<'p> {
 
     /// The section in which [`Tx::alloc`] puts new objects.
     pub fn home(&self) -> u16 {
-        self.home
+        self.home as u16
     }
 
     /// An error that aborts the transaction with the caller's own reason.

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A lock that costs its usual holder two plain stores.
+//!
+//! Why      a locked instruction waits until the stores before it are visible, the log's among them: after each fence that is
+//!          100 ns and more in which the core does nothing. Without one, the next transaction is computed while the fence drains
+//! States   unowned: `inner` decides, as with any lock. Owned by a thread: that thread enters by `busy` alone; everybody else takes
+//!          `inner` for writing, takes the ownership away, and waits until the owner has left
+//! Order    the owner stores `busy`, then loads `owner`; who takes it away stores `owner`, then loads `busy`. Of the two, one sees the
+//!          other's store: the owner has a compiler fence between, and the other one membarrier(2), which is a full
+//!          fence on every thread of the process (Dekker with an asymmetric fence; biased locking as in Kawachiya et al. 2002)
+//! Rule     ownership is given and taken with `inner` held for writing only. It is given to who had the lock [`STREAK`] times in
+//!          a row, twice as many after each time that it was taken away. A kernel without membarrier never gives it
+//! Rule     a thread that would wait for itself panics: a transaction inside a transaction or a read of the same thread
+//! Owner    guards stay on their thread
+
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use parking_lot::RawRwLock;
+use parking_lot::lock_api::RawRwLock as _;
+use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+
+/// How often in a row a thread has the lock before it owns it.
+const STREAK: u32 = 64;
+/// Most that becomes of it by doubling.
+const STREAK_MAX: u32 = 1 << 20;
+
+/// `busy` while the owner writes; else how many readers of his there are.
+const WRITES: u32 = u32::MAX;
+
+/// Nobody.
+const NONE: u64 = 0;
+
+/// This thread's number: never given twice, never 0.
+#[inline]
+fn me() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static ME: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    ME.with(|me| *me)
+}
+
+/// Whether the kernel fences all threads of the process when asked.
+fn fences() -> bool {
+    static FENCES: OnceLock<bool> = OnceLock::new();
+    *FENCES.get_or_init(|| {
+        membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+            && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+    })
+}
+
+/// See the module's header.
+pub(crate) struct Biased<T> {
+    owner: AtomicU64,
+    busy: AtomicU32,
+    /// Whom `busy` speaks of: the owner, and who was it until he has left.
+    inside: AtomicU64,
+    inner: RawRwLock,
+    /// Behind `inner`, held for writing.
+    tenure: UnsafeCell<Tenure>,
+    left: Mutex<()>,
+    leaves: Condvar,
+    value: UnsafeCell<T>,
+}
+
+/// Who had the lock lately.
+struct Tenure {
+    last: u64,
+    times: u32,
+    wanted: u32,
+}
+
+// SAFETY: the value is reached through guards only, which keep writers apart from everybody, as the module's header says.
+unsafe impl<T: Send> Send for Biased<T> {}
+// SAFETY: as above; readers share `&T` between threads, hence T: Sync.
+unsafe impl<T: Send + Sync> Sync for Biased<T> {}
+
+impl<T> std::fmt::Debug for Biased<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Biased").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl<T> Biased<T> {
+    pub fn new(value: T) -> Biased<T> {
+        Biased {
+            owner: AtomicU64::new(NONE),
+            busy: AtomicU32::new(0),
+            inside: AtomicU64::new(NONE),
+            inner: RawRwLock::INIT,
+            tenure: UnsafeCell::new(Tenure { last: NONE, times: 0, wanted: STREAK }),
+            left: Mutex::new(()),
+            leaves: Condvar::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Enters as the owner; None: this thread is not, or not any more.
+    #[inline(always)]
+    fn enter(&self, me: u64, as_writer: bool) -> Option<()> {
+        if self.owner.load(Ordering::Relaxed) != me {
+            return self.enter_again(me, as_writer);
+        }
+        let busy = self.busy.load(Ordering::Relaxed);
+        if busy != 0 && (as_writer || busy == WRITES) {
+            itself();
+        }
+        self.busy.store(if as_writer { WRITES } else { busy + 1 }, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if busy != 0 || self.owner.load(Ordering::Relaxed) == me {
+            compiler_fence(Ordering::SeqCst);
+            return Some(());
+        }
+        self.leave(me, busy);
+        None
+    }
+
+    /// Enters inside a read that began when this thread was the owner: whoever took the ownership away waits for it to end.
+    #[inline]
+    fn enter_again(&self, me: u64, as_writer: bool) -> Option<()> {
+        if self.inside.load(Ordering::Relaxed) != me {
+            return None;
+        }
+        let busy = self.busy.load(Ordering::Relaxed);
+        if busy == 0 {
+            return None;
+        }
+        if as_writer || busy == WRITES {
+            itself();
+        }
+        self.busy.store(busy + 1, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// Leaves, with so many readers left.
+    #[inline(always)]
+    fn leave(&self, me: u64, busy: u32) {
+        self.busy.store(busy, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        if busy == 0 && self.owner.load(Ordering::Relaxed) != me {
+            self.tell();
+        }
+    }
+
+    #[cold]
+    fn tell(&self) {
+        drop(self.left.lock().unwrap_or_else(PoisonError::into_inner));
+        self.leaves.notify_all();
+    }
+
+    /// After `inner` was locked for writing: takes the ownership away, if there is one, and waits for the owner to leave.
+    fn evict(&self) {
+        if self.owner.load(Ordering::Relaxed) == NONE {
+            return;
+        }
+        self.owner.store(NONE, Ordering::SeqCst);
+        membarrier(MembarrierCommand::PrivateExpedited).expect("it was there when ownership was given");
+        // SAFETY: `inner` is held for writing by this thread.
+        let tenure = unsafe { &mut *self.tenure.get() };
+        (tenure.last, tenure.times) = (NONE, 0);
+        tenure.wanted = (tenure.wanted * 2).min(STREAK_MAX);
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.busy.load(Ordering::Acquire) != 0 {
+            left = self.leaves.wait(left).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.inside.store(NONE, Ordering::Relaxed);
+    }
+
+    /// Before `inner` is unlocked after writing: makes this thread the owner when it has been here often enough.
+    fn stay(&self) {
+        let me = me();
+        // SAFETY: `inner` is held for writing by this thread.
+        let tenure = unsafe { &mut *self.tenure.get() };
+        if tenure.last != me {
+            (tenure.last, tenure.times) = (me, 0);
+        }
+        tenure.times += 1;
+        if tenure.times >= tenure.wanted {
+            tenure.times = 0;
+            if fences() {
+                self.inside.store(me, Ordering::Relaxed);
+                self.owner.store(me, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits until nobody else has it.
+    #[inline(always)]
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        let me = me();
+        match self.enter(me, true) {
+            Some(()) => WriteGuard { lock: self, me, thread: PhantomData },
+            None => self.write_slow(),
+        }
+    }
+
+    #[cold]
+    fn write_slow(&self) -> WriteGuard<'_, T> {
+        self.inner.lock_exclusive();
+        self.evict();
+        WriteGuard { lock: self, me: NONE, thread: PhantomData }
+    }
+
+    /// Enters if nobody else is there, and nobody else owns it.
+    #[inline(always)]
+    pub fn try_write(&self) -> Option<WriteGuard<'_, T>> {
+        let me = me();
+        if self.owner.load(Ordering::Relaxed) == me
+            && self.busy.load(Ordering::Relaxed) == 0
+            && self.enter(me, true).is_some()
+        {
+            return Some(WriteGuard { lock: self, me, thread: PhantomData });
+        }
+        self.try_write_slow()
+    }
+
+    #[cold]
+    fn try_write_slow(&self) -> Option<WriteGuard<'_, T>> {
+        if self.owner.load(Ordering::Relaxed) != NONE || !self.inner.try_lock_exclusive() {
+            return None;
+        }
+        self.evict();
+        Some(WriteGuard { lock: self, me: NONE, thread: PhantomData })
+    }
+
+    /// Waits until nobody writes.
+    #[inline(always)]
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        let me = me();
+        match self.enter(me, false) {
+            Some(()) => ReadGuard { lock: self, me, thread: PhantomData },
+            None => self.read_slow(),
+        }
+    }
+
+    #[cold]
+    fn read_slow(&self) -> ReadGuard<'_, T> {
+        loop {
+            if self.owner.load(Ordering::Relaxed) != NONE {
+                drop(self.write_slow());
+            }
+            self.inner.lock_shared();
+            let guard = ReadGuard { lock: self, me: NONE, thread: PhantomData };
+            // With `inner` held, nobody is made owner.
+            if self.owner.load(Ordering::Relaxed) == NONE {
+                return guard;
+            }
+        }
+    }
+}
+
+#[cold]
+fn itself() -> ! {
+    panic!(
+        "a transaction inside a transaction or a read of the same thread would wait for ever: use the one that is open"
+    );
+}
+
+/// The lock, held for writing.
+#[derive(Debug)]
+pub(crate) struct WriteGuard<'a, T> {
+    lock: &'a Biased<T>,
+    /// The owner who entered; [`NONE`]: `inner` is locked.
+    me: u64,
+    thread: PhantomData<*const ()>,
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: nobody else holds the lock while this guard lives.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and the guard is borrowed uniquely.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for WriteGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.me != NONE {
+            return self.lock.leave(self.me, 0);
+        }
+        self.unlock();
+    }
+}
+
+impl<T> WriteGuard<'_, T> {
+    #[cold]
+    fn unlock(&self) {
+        self.lock.stay();
+        // SAFETY: locked when the guard was made, by this thread, which guards do not leave.
+        unsafe { self.lock.inner.unlock_exclusive() };
+    }
+}
+
+/// The lock, held for reading.
+#[derive(Debug)]
+pub(crate) struct ReadGuard<'a, T> {
+    lock: &'a Biased<T>,
+    /// As in [`WriteGuard`].
+    me: u64,
+    thread: PhantomData<*const ()>,
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: nobody holds the lock for writing while this guard lives.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for ReadGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.me != NONE {
+            let busy = self.lock.busy.load(Ordering::Relaxed);
+            return self.lock.leave(self.me, busy - 1);
+        }
+        // SAFETY: locked when the guard was made, by this thread, which guards do not leave.
+        unsafe { self.lock.inner.unlock_shared() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn owned(lock: &Biased<u64>) -> bool {
+        lock.owner.load(Ordering::Relaxed) != NONE
+    }
+
+    #[test]
+    fn who_has_it_often_owns_it_and_loses_it_to_others() {
+        let lock = Biased::new(0);
+        for _ in 0..STREAK {
+            assert!(!owned(&lock));
+            *lock.write() += 1;
+        }
+        assert_eq!(owned(&lock), fences());
+        *lock.write() += 1;
+        drop((lock.read(), lock.read()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(*lock.write(), u64::from(STREAK) + 1)).join().unwrap();
+        });
+        assert!(!owned(&lock));
+        assert!(lock.try_write().is_some());
+    }
+
+    #[test]
+    fn readers_of_the_owner_nest_and_a_writer_inside_is_told() {
+        let lock = Biased::new(0);
+        (0..=STREAK).for_each(|_| *lock.write() += 1);
+        if !fences() {
+            return;
+        }
+        let (outer, inner) = (lock.read(), lock.read());
+        drop(outer);
+        assert!(lock.try_write().is_none());
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.write()))).is_err());
+        drop(inner);
+        let writing = lock.try_write().expect("free");
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(lock.read()))).is_err());
+        drop(writing);
+        drop(lock.write());
+    }
+
+    #[test]
+    fn a_nested_reader_enters_while_another_thread_waits() {
+        let lock = Biased::new(0);
+        (0..=STREAK).for_each(|_| *lock.write() += 1);
+        let outer = lock.read();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| *lock.write() = 7);
+            while fences() && owned(&lock) {
+                std::thread::yield_now();
+            }
+            if fences() {
+                drop(lock.read());
+            }
+            drop(outer);
+            waits.join().unwrap();
+        });
+        assert_eq!(*lock.write(), 7);
+    }
+
+    /// Threads take turns of random length, so that ownership comes and goes; each adds to two words that must stay equal.
+    #[test]
+    fn nobody_sees_a_half_done_change() {
+        let lock = Biased::new([0u64; 2]);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..3u64)
+                .map(|seed| {
+                    let (lock, stop) = (&lock, &stop);
+                    scope.spawn(move || {
+                        let mut random = seed * 77 + 1;
+                        let mut added = 0;
+                        while !stop.load(Ordering::Relaxed) && added < 60_000 {
+                            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            for _ in 0..random >> 33 & 0x1ff {
+                                if random >> 50 & 7 == 0 {
+                                    let now = lock.read();
+                                    assert_eq!(now[0], now[1]);
+                                } else {
+                                    let mut both = lock.write();
+                                    both[0] += 1;
+                                    std::hint::black_box(&mut both);
+                                    both[1] += 1;
+                                    added += 1;
+                                }
+                            }
+                            std::thread::yield_now();
+                        }
+                        added
+                    })
+                })
+                .collect();
+            let added: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+            assert_eq!(*lock.write(), [added; 2]);
+        });
+    }
+}
