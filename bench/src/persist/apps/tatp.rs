@@ -88,8 +88,8 @@ impl Tatp {
         }
         let options = TxOptions { durability: Durability::Sync, sections: Some(&sections) };
         pool.tx_with(options, |t| match kind {
-            ..82 => update_subscriber(t, person, draw),
-            ..96 => {
+            80..82 => update_subscriber(t, person, draw),
+            82..96 => {
                 let place = offset_of!(Person, subscriber) + offset_of!(Subscriber, vlr);
                 *t.part_mut::<Person, u32>(person, place)? = draw.next() as u32;
                 Ok(())
@@ -119,11 +119,11 @@ impl Tatp {
 /// GET_SUBSCRIBER_DATA, GET_NEW_DESTINATION, GET_ACCESS_DATA.
 fn read(r: &Reader<'_>, person: &Person, kind: u64, draw: &mut Draw, tally: &mut Tally) -> Result<(), Error> {
     match kind {
-        ..35 => {
+        0..35 => {
             tally.settle(person.subscriber.sum());
             tally.race(mix(person.subscriber.bits.into(), person.subscriber.vlr.into()));
         }
-        ..45 => {
+        35..45 => {
             let facility = &person.facilities[(draw.next() % 4) as usize];
             let start = draw.next() % 3;
             let end = 1 + draw.next() % 24;

@@ -64,7 +64,7 @@ impl Wish {
         let district = draw.next() % DISTRICTS;
         let customer = nurand(draw, 1023, NURAND_CUSTOMER, CUSTOMERS);
         let lines = 5 + (draw.next() % 11) as usize;
-        let undone = draw.next() % 100 == 0;
+        let undone = draw.next().is_multiple_of(100);
         let entered = draw.next();
         let (mut wanted, mut parts) = ([(0, 0); LINES_MAX], 0);
         for (at, one) in wanted[..lines].iter_mut().enumerate() {

@@ -191,7 +191,7 @@ fn stock(row: u64) -> Stock {
 
 fn customer(district: u64, row: u64) -> Customer {
     let mut draw = row_draw(3, district * CUSTOMERS + row);
-    let (discount, good_credit) = (draw.next() % 5001, draw.next() % 10 != 0);
+    let (discount, good_credit) = (draw.next() % 5001, !draw.next().is_multiple_of(10));
     let mut last = [0; 16];
     reference::pattern_of(&mut last, draw.next());
     let id = row as u32 + 1;
@@ -247,7 +247,10 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
 }
 
 /// The root, and where items and stock rows are.
-pub fn find(pool: &Pool) -> Result<(Root, Vec<PPtr<Item>>, Vec<PPtr<Stock>>), Error> {
+type Found = (Root, Vec<PPtr<Item>>, Vec<PPtr<Stock>>);
+
+/// Finds them.
+pub fn find(pool: &Pool) -> Result<Found, Error> {
     pool.read_in(&[0], |r| {
         let root = *r.get(r.root::<Root>()?.ok_or_else(|| super::broken("there is no root"))?)?;
         let (mut items, mut stock) = (Vec::new(), Vec::new());
