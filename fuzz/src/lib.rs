@@ -25,6 +25,7 @@ mod reference;
 pub mod unpack;
 pub mod walk_bytecode;
 pub mod walk_map;
+pub mod walk_packet;
 
 pub use input::{Guarded, Input};
 
@@ -40,7 +41,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -51,4 +52,5 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },
     Target { name: "walk_map", run: walk_map::run, seeds: walk_map::seeds },
+    Target { name: "walk_packet", run: walk_packet::run, seeds: walk_packet::seeds },
 ];
