@@ -13,7 +13,7 @@ fn a_cycle_ends_when_its_iterations_are_used_up() {
     for compile in [false, true] {
         let options = NodeOptions { iterations_per_visit: 1000, compile, ..small(1 << 32) };
         let (node, mut shard, mut client) = alone(Weather::default(), options);
-        let mut turn = || drop(shard.turn().expect("turns"));
+        let mut turn = || assert!(shard.turn().is_ok());
         client.upload(&find(), &mut turn);
         let at = client.allocate(64, &mut turn).header.address;
         client.write(at, &[1, 2, at], &mut turn);
@@ -39,7 +39,7 @@ fn a_cycle_ends_when_its_iterations_are_used_up() {
 fn many_walks_at_once_get_their_own_answers() {
     for compile in [false, true] {
         let (_, mut shard, mut client) = alone(Weather::default(), NodeOptions { compile, ..small(1 << 32) });
-        let mut turn = || drop(shard.turn().expect("turns"));
+        let mut turn = || assert!(shard.turn().is_ok());
         client.upload(&find(), &mut turn);
         let places: Vec<u64> = (0..50).map(|_| client.allocate(24, &mut turn).header.address).collect();
         for (key, &at) in places.iter().enumerate() {
@@ -86,7 +86,7 @@ fn many_walks_at_once_get_their_own_answers() {
 #[test]
 fn other_tenants_have_nothing_here() {
     let (_, mut shard, mut client) = alone(Weather::default(), small(1 << 32));
-    let mut turn = || drop(shard.turn().expect("turns"));
+    let mut turn = || assert!(shard.turn().is_ok());
     client.upload(&find(), &mut turn);
     let at = client.allocate(64, &mut turn).header.address;
     client.write(at, &[1, 2, 0], &mut turn);
@@ -123,7 +123,7 @@ fn with_keys_only_their_packets_count_and_each_once() {
     let options = NodeOptions { keys: keys.clone(), ..small(1 << 32) };
     let (node, mut shard, mut client) = alone(Weather::default(), options);
     client.keys = keys;
-    let mut turn = || drop(shard.turn().expect("turns"));
+    let mut turn = || assert!(shard.turn().is_ok());
     let at = client.allocate(64, &mut turn).header.address;
     let header = Header { value: 8, address: at, ..client.request(Kind::Read) };
     let packet = client.send(&header, &[]);
@@ -151,7 +151,7 @@ fn with_keys_only_their_packets_count_and_each_once() {
 #[test]
 fn full_memory_is_an_answer() {
     let (_, mut shard, mut client) = alone(Weather::default(), small(1 << 32));
-    let mut turn = || drop(shard.turn().expect("turns"));
+    let mut turn = || assert!(shard.turn().is_ok());
     let mut held = Vec::new();
     loop {
         let heard = client.allocate(100_000, &mut turn);
@@ -171,7 +171,7 @@ fn full_memory_is_an_answer() {
 fn programs_are_named_by_their_hash_and_limited() {
     let options = NodeOptions { programs_per_tenant: 2, ..small(1 << 32) };
     let (node, mut shard, mut client) = alone(Weather::default(), options);
-    let mut turn = || drop(shard.turn().expect("turns"));
+    let mut turn = || assert!(shard.turn().is_ok());
     let at = client.allocate(64, &mut turn).header.address;
     assert_eq!(client.walk(&find(), at, &[0, 0], &mut turn).header.status, Status::NeedProgram);
     let upload = memlift_traverse::node::upload_of(&find());
@@ -211,7 +211,7 @@ fn results_longer_than_a_packet_come_in_pieces_also_when_some_are_lost() {
             Weather { seed, lost: 8, doubled: 20, reordered: 40 }
         };
         let (_, mut shard, mut client) = alone(weather, small(1 << 32));
-        let mut turn = || drop(shard.turn().expect("turns"));
+        let mut turn = || assert!(shard.turn().is_ok());
         client.upload(&values(), &mut turn);
         let count = 600u64;
         let at = client.allocate(count * 24, &mut turn).header.address;
@@ -232,7 +232,7 @@ fn results_longer_than_a_packet_come_in_pieces_also_when_some_are_lost() {
 #[test]
 fn a_program_that_always_starts_again_is_told_so() {
     let (node, mut shard, mut client) = alone(Weather::default(), small(1 << 32));
-    let mut turn = || drop(shard.turn().expect("turns"));
+    let mut turn = || assert!(shard.turn().is_ok());
     client.upload(&never(), &mut turn);
     let at = client.allocate(64, &mut turn).header.address;
     assert_eq!(client.walk(&never(), at, &[0], &mut turn).header.status, Status::Retry);

@@ -141,11 +141,11 @@ impl Shard {
             _ => writer.forget(&header),
         }
         drop(writer);
-        self.to_client(&header, peer, &outcome);
+        self.answer_client(&header, peer, &outcome);
     }
 
     /// Answers at a request's first node, whichever way the walk came back to it.
-    fn to_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
+    fn answer_client(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
         if !header.has(FLAG_FORWARDED) {
             return self.reply(header, peer, outcome);
         }
@@ -196,7 +196,7 @@ impl Shard {
                 self.changed = true;
                 let apply = Header { kind: Kind::Apply, ..header };
                 let Some((reply, flag)) = self.reply_for(&apply, peer) else {
-                    return self.to_client(&header, peer, &outcome(Status::WrongNode));
+                    return self.answer_client(&header, peer, &outcome(Status::WrongNode));
                 };
                 let flags = header.flags | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | flag;
                 let epoch = self.router.epoch().max(header.epoch);
@@ -217,7 +217,7 @@ impl Shard {
                 outcome(if owner == Owner::Later { Status::Busy } else { Status::WrongNode })
             }
         };
-        self.to_client(&header, peer, &done);
+        self.answer_client(&header, peer, &done);
     }
 
     /// An answer for a client whose packet this node had sent on.

@@ -120,6 +120,11 @@ impl Default for NodeOptions {
     }
 }
 
+/// Where a shard takes packets for its peers from the other shards.
+type Inbox = Sender<(Peer, Vec<u8>)>;
+/// Tenant and client → shard and peer.
+type Relays = HashMap<(u32, u64), (usize, Peer)>;
+
 /// What the shards of a node share.
 #[derive(Debug)]
 struct Core {
@@ -128,9 +133,9 @@ struct Core {
     registry: RwLock<Registry>,
     senders: Mutex<Senders>,
     /// Where clients are whose packets were sent on with this node as the place to answer to: shard and peer.
-    relays: Mutex<HashMap<(u32, u64), (usize, Peer)>>,
+    relays: Mutex<Relays>,
     /// Packets for peers of other shards.
-    inboxes: Mutex<Vec<Sender<(Peer, Vec<u8>)>>>,
+    inboxes: Mutex<Vec<Inbox>>,
     /// The first shard that reaches other nodes: the others send by it.
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
