@@ -160,7 +160,7 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             print::line(&format!("  log: {records} records replayed, {cut} bytes of a torn end cut off"))?;
         }
     }
-    let served = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for transport in transports {
             let router: Box<dyn Router> = match &shared {
@@ -176,16 +176,17 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
                 served
             }));
         }
-        let told = tell(&node, wish.interval, as_json, &stop);
+        let mut ended = tell(&node, wish.interval, as_json, &stop);
         stop.store(true, Ordering::Relaxed);
-        let ends = threads.into_iter().map(|thread| thread.join());
-        let served = ends.fold(Ok(()), |all, end| match end {
-            Ok(end) => all.and(end.map_err(failed)),
-            Err(_) => all.and(Err(Failure::Failed("a shard panicked; report this".to_owned()))),
-        });
-        told.and(served)
-    });
-    served
+        for thread in threads {
+            let served = match thread.join() {
+                Ok(served) => served.map_err(failed),
+                Err(_) => Err(Failure::Failed("a shard panicked; report this".to_owned())),
+            };
+            ended = ended.and(served);
+        }
+        ended
+    })
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
@@ -221,9 +222,12 @@ fn fitting(shared: &Shared, id: NodeId, bytes: u64) -> Result<u64, Failure> {
     Ok(base)
 }
 
-/// A transport per shard and address, and what the addresses are.
-fn listen(wish: &Wish, authenticated: bool) -> Result<(Vec<Box<dyn Transport>>, Vec<String>), Failure> {
-    let (mut transports, mut places): (Vec<Box<dyn Transport>>, _) = (Vec::new(), Vec::new());
+/// A transport per shard and address.
+type Transports = Vec<Box<dyn Transport>>;
+
+/// The transports, and what the addresses are.
+fn listen(wish: &Wish, authenticated: bool) -> Result<(Transports, Vec<String>), Failure> {
+    let (mut transports, mut places) = (Transports::new(), Vec::new());
     for place in &wish.listen {
         match place {
             Place::Shm(name) => {
