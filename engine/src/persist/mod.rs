@@ -5,7 +5,7 @@
 //!          in the background: [`NearData`] ─▶ `submit::Operation` ─▶ any executor ─▶ completion record
 //!          both: [`Conflicts`] holds back who would touch a range that the other side works on
 //! Layout   `kernels::persist` the routines · `operation` what is queued · `run/persist` what executors do with it ·
-//!          `conflict` ranges in flight
+//!          `conflict` ranges in flight · `biased` a lock without a locked instruction
 //! Owner    memory is named by address and vouched for by whoever names it: logs and heaps outlive every operation on
 //!          them, which no buffer that an operation could own does
 //! Not here where logs lie, which record comes next, when to fence: `services/persist`
@@ -16,8 +16,11 @@
 #[cfg(not(loom))]
 #[expect(unsafe_code, reason = "names memory by address, for which its callers vouch")]
 mod operation;
+#[expect(unsafe_code, reason = "guards a value by itself")]
+mod biased;
 mod conflict;
 
+pub use biased::{Biased, ReadGuard, WriteGuard};
 pub use conflict::{Access, Conflicts, Guard};
 #[cfg(not(loom))]
 pub(crate) use operation::Block;

@@ -11,7 +11,7 @@
 use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::biased::Biased;
+use memlift_engine::persist::Biased;
 
 /// A lane's mirror: `capacity` bytes, 64-byte aligned.
 #[derive(Debug)]

@@ -45,8 +45,6 @@
 extern crate self as memlift_persist;
 
 mod apply;
-#[expect(unsafe_code, reason = "guards a value by itself")]
-mod biased;
 mod catalog;
 pub mod check;
 mod checkpoint;

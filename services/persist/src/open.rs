@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::biased::Biased;
 use crate::catalog::Catalog;
 use crate::check::types::Types;
 use crate::error::{Error, Result};
@@ -30,6 +29,7 @@ use crate::recover::{self, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::store::{Parts, Store};
+use memlift_engine::persist::Biased;
 
 /// Bytes to which heaps are aligned in the file, when they are not small.
 const ALIGN: u64 = 2 << 20;

@@ -13,7 +13,6 @@ mod moving;
 
 use std::mem::ManuallyDrop;
 
-use crate::biased::WriteGuard;
 use crate::commit::Committed;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -21,6 +20,7 @@ use crate::options::Durability;
 use crate::section::Held;
 use crate::store::Store;
 use crate::writes::Writes;
+use memlift_engine::persist::WriteGuard;
 
 /// A transaction under way. See [`crate::Pool::tx`].
 #[derive(Debug)]

@@ -16,15 +16,21 @@
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::PoisonError;
 
-use parking_lot::RawRwLock;
+#[cfg(loom)]
+use self::modelled::{
+    AtomicU32, AtomicU64, Condvar, Mutex, Ordering, RawRwLock, fence_everywhere, fence_here, fences, me,
+};
+#[cfg(not(loom))]
+use self::shipped::{
+    AtomicU32, AtomicU64, Condvar, Mutex, Ordering, RawRwLock, fence_everywhere, fence_here, fences, me,
+};
+#[cfg(not(loom))]
 use parking_lot::lock_api::RawRwLock as _;
-use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
 /// How often in a row a thread has the lock before it owns it.
-const STREAK: u32 = 64;
+const STREAK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Most that becomes of it by doubling.
 const STREAK_MAX: u32 = 1 << 20;
 
@@ -34,27 +40,131 @@ const WRITES: u32 = u32::MAX;
 /// Nobody.
 const NONE: u64 = 0;
 
-/// This thread's number: never given twice, never 0.
-#[inline]
-fn me() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static ME: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+#[cfg(not(loom))]
+mod shipped {
+    pub(super) use parking_lot::RawRwLock;
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(super) use std::sync::{Condvar, Mutex};
+
+    use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+    use std::sync::OnceLock;
+    use std::sync::atomic::compiler_fence;
+
+    /// This thread's number: never given twice, never 0.
+    #[inline]
+    pub(super) fn me() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        thread_local! {
+            static ME: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+        }
+        ME.with(|me| *me)
     }
-    ME.with(|me| *me)
+
+    /// Whether the kernel fences all threads of the process when asked.
+    pub(super) fn fences() -> bool {
+        static FENCES: OnceLock<bool> = OnceLock::new();
+        *FENCES.get_or_init(|| {
+            membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
+                && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+        })
+    }
+
+    /// The cheap side of the fence.
+    #[inline(always)]
+    pub(super) fn fence_here() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The dear side.
+    pub(super) fn fence_everywhere() {
+        membarrier(MembarrierCommand::PrivateExpedited).expect("it was there when ownership was given");
+    }
 }
 
-/// Whether the kernel fences all threads of the process when asked.
-fn fences() -> bool {
-    static FENCES: OnceLock<bool> = OnceLock::new();
-    *FENCES.get_or_init(|| {
-        membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
-            && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-    })
+/// The same for the model checker: both sides of the fence are a fence.
+#[cfg(loom)]
+mod modelled {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(super) use loom::sync::{Condvar, Mutex};
+
+    use loom::sync::atomic::fence;
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    pub(super) fn me() -> u64 {
+        let mut hasher = DefaultHasher::new();
+        loom::thread::current().id().hash(&mut hasher);
+        hasher.finish() | 1
+    }
+
+    pub(super) fn fences() -> bool {
+        true
+    }
+
+    pub(super) fn fence_here() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn fence_everywhere() {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Readers, or −1 for a writer.
+    #[derive(Debug)]
+    pub(super) struct RawRwLock {
+        state: Mutex<i32>,
+        changed: Condvar,
+    }
+
+    impl RawRwLock {
+        pub(super) fn new() -> RawRwLock {
+            RawRwLock { state: Mutex::new(0), changed: Condvar::new() }
+        }
+
+        pub(super) fn lock_exclusive(&self) {
+            let mut state = self.state.lock().unwrap();
+            while *state != 0 {
+                state = self.changed.wait(state).unwrap();
+            }
+            *state = -1;
+        }
+
+        pub(super) fn try_lock_exclusive(&self) -> bool {
+            let mut state = self.state.lock().unwrap();
+            let free = *state == 0;
+            if free {
+                *state = -1;
+            }
+            free
+        }
+
+        pub(super) fn lock_shared(&self) {
+            let mut state = self.state.lock().unwrap();
+            while *state < 0 {
+                state = self.changed.wait(state).unwrap();
+            }
+            *state += 1;
+        }
+
+        /// # Safety
+        ///
+        /// None is needed: as the shipped one's.
+        pub(super) unsafe fn unlock_exclusive(&self) {
+            *self.state.lock().unwrap() = 0;
+            self.changed.notify_all();
+        }
+
+        /// # Safety
+        ///
+        /// None is needed: as the shipped one's.
+        pub(super) unsafe fn unlock_shared(&self) {
+            *self.state.lock().unwrap() -= 1;
+            self.changed.notify_all();
+        }
+    }
 }
 
 /// See the module's header.
-pub(crate) struct Biased<T> {
+pub struct Biased<T> {
     owner: AtomicU64,
     busy: AtomicU32,
     /// Whom `busy` speaks of: the owner, and who was it until he has left.
@@ -86,17 +196,27 @@ impl<T> std::fmt::Debug for Biased<T> {
 }
 
 impl<T> Biased<T> {
+    /// Owned by nobody.
     pub fn new(value: T) -> Biased<T> {
         Biased {
             owner: AtomicU64::new(NONE),
             busy: AtomicU32::new(0),
             inside: AtomicU64::new(NONE),
+            #[cfg(not(loom))]
             inner: RawRwLock::INIT,
+            #[cfg(loom)]
+            inner: RawRwLock::new(),
             tenure: UnsafeCell::new(Tenure { last: NONE, times: 0, wanted: STREAK }),
             left: Mutex::new(()),
             leaves: Condvar::new(),
             value: UnsafeCell::new(value),
         }
+    }
+
+    /// Whether this thread is inside, and came as the owner: then readers may nest whoever waits.
+    #[doc(hidden)]
+    pub fn entered_as_owner(&self) -> bool {
+        self.inside.load(Ordering::Relaxed) == me() && self.busy.load(Ordering::Relaxed) != 0
     }
 
     /// Enters as the owner; None: this thread is not, or not any more.
@@ -110,9 +230,9 @@ impl<T> Biased<T> {
             itself();
         }
         self.busy.store(if as_writer { WRITES } else { busy + 1 }, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        fence_here();
         if busy != 0 || self.owner.load(Ordering::Relaxed) == me {
-            compiler_fence(Ordering::SeqCst);
+            fence_here();
             return Some(());
         }
         self.leave(me, busy);
@@ -140,7 +260,7 @@ impl<T> Biased<T> {
     #[inline(always)]
     fn leave(&self, me: u64, busy: u32) {
         self.busy.store(busy, Ordering::Release);
-        compiler_fence(Ordering::SeqCst);
+        fence_here();
         if busy == 0 && self.owner.load(Ordering::Relaxed) != me {
             self.tell();
         }
@@ -158,7 +278,7 @@ impl<T> Biased<T> {
             return;
         }
         self.owner.store(NONE, Ordering::SeqCst);
-        membarrier(MembarrierCommand::PrivateExpedited).expect("it was there when ownership was given");
+        fence_everywhere();
         // SAFETY: `inner` is held for writing by this thread.
         let tenure = unsafe { &mut *self.tenure.get() };
         (tenure.last, tenure.times) = (NONE, 0);
@@ -262,7 +382,7 @@ fn itself() -> ! {
 
 /// The lock, held for writing.
 #[derive(Debug)]
-pub(crate) struct WriteGuard<'a, T> {
+pub struct WriteGuard<'a, T> {
     lock: &'a Biased<T>,
     /// The owner who entered; [`NONE`]: `inner` is locked.
     me: u64,
@@ -308,7 +428,7 @@ impl<T> WriteGuard<'_, T> {
 
 /// The lock, held for reading.
 #[derive(Debug)]
-pub(crate) struct ReadGuard<'a, T> {
+pub struct ReadGuard<'a, T> {
     lock: &'a Biased<T>,
     /// As in [`WriteGuard`].
     me: u64,
@@ -337,7 +457,7 @@ impl<T> Drop for ReadGuard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
