@@ -238,3 +238,36 @@ fn a_program_that_always_starts_again_is_told_so() {
     assert_eq!(client.walk(&never(), at, &[0], &mut turn).header.status, Status::Retry);
     assert_eq!(node.stats().read().get(Counter::Restarts), 64);
 }
+
+#[test]
+fn a_walk_that_writes_is_told_too_why_it_does_not_start() {
+    let (node, mut shard, mut client) = alone(Weather::default(), small(1 << 32));
+    let mut turn = || assert!(shard.turn().is_ok());
+    let at = client.allocate(64, &mut turn).header.address;
+    client.write(at, &[5, 100, 0, at + 8], &mut turn);
+    let body: Vec<u8> = [5u64, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let header = client.walk_header(&add(), at);
+    assert_eq!(client.ask(header, &body, &mut turn).header.status, Status::NeedProgram);
+    client.upload(&add(), &mut turn);
+    let short = Header { scratch_bytes: 8, ..client.walk_header(&add(), at) };
+    let heard = client.ask(short, &body[..8], &mut turn);
+    assert_eq!(heard.header.status, Status::BadRequest);
+    assert!(String::from_utf8_lossy(&heard.body).contains("scratchpad"));
+    let none = Header { iterations: 0, ..client.walk_header(&add(), at) };
+    assert_eq!(client.ask(none, &body, &mut turn).header.status, Status::Iterations);
+    assert_eq!(node.writer().size().2.1, 0, "a walk that did not start is not remembered");
+    // The request itself is as good as new: only what was wrong with it has to be mended.
+    let whole = Header { iterations: 10, attempt: 1, ..none };
+    client.send(&whole, &body);
+    (0..40).for_each(|_| turn());
+    let answers = client.drain();
+    let last = answers.last().expect("an answer");
+    assert_eq!((last.0.status, last.0.value), (Status::Applied, 100));
+    // An attempt that could not start does not hide what an earlier one has come to.
+    client.send(&Header { attempt: 9, ..none }, &body);
+    turn();
+    let answers = client.drain();
+    let last = answers.last().expect("an answer");
+    assert_eq!((last.0.status, last.0.value), (Status::Applied, 100));
+    assert_eq!(client.read(at + 8, &mut turn), 101);
+}

@@ -11,10 +11,8 @@ use std::sync::Arc;
 use super::registry::Runner;
 use crate::slot::{FREE, RUN, Region, STOPPED, Slot};
 use crate::transport::Peer;
+use crate::verify::FUEL;
 use crate::wire::Header;
-
-/// Backward jumps that one step may make.
-const FUEL: u64 = 4096;
 
 /// What a walk is for.
 #[derive(Clone, Debug)]

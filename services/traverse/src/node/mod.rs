@@ -258,8 +258,8 @@ impl Node {
     }
 }
 
-/// Without a measurement: what reached the best rate on machines with ten to sixteen line-fill buffers per core. Small memories
-/// stay in the cache, where fewer in flight answer sooner.
+/// Workspaces of a lane unless told otherwise: measured, except where the memory stays in the cache; there few in flight answer
+/// sooner.
 fn lane_width(memory: &Memory) -> usize {
     if memory.bytes() < 64 << 20 { 8 } else { calibrate(memory) }
 }

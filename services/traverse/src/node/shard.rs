@@ -244,6 +244,10 @@ impl Shard {
     fn start(&mut self, peer: Peer, mut header: Header, body: &[u8]) {
         // Chunks that earlier visits have sent.
         header.pieces = header.piece;
+        // Before anything is found wrong with it: an earlier attempt may have come to something, and `ended` answers what was begun.
+        if header.has(FLAG_WRITES) && !header.has(FLAG_FORWARDED) && !self.begin(peer, &header) {
+            return;
+        }
         let key = (header.tenant, header.program);
         let index = if (self.last.0, self.last.1) == key && self.last.2 != usize::MAX {
             self.last.2
@@ -267,9 +271,6 @@ impl Shard {
         }
         if header.iterations == 0 {
             return self.ended(header, peer, Status::Iterations, header.address, None, body);
-        }
-        if header.has(FLAG_WRITES) && !header.has(FLAG_FORWARDED) && !self.begin(peer, &header) {
-            return;
         }
         let lane = &mut self.lanes[index];
         if lane.has_room() {
