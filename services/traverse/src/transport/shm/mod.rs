@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets through rings in shared memory: for clients on the node's own machine.
 //!
-//! Flow     client: memfd, sealed ─▶ connects to the node's socket ─▶ [`Hello`] + memfd ─▶ node maps it ─▶ [`Welcome`]
+//! Flow     client: memfd, sealed ─▶ connects to the node's socket ─▶ `Hello` + memfd ─▶ node maps it ─▶ `Welcome`
 //!          ─▶ packets by the rings (`ring`); the socket carries nothing but wake-ups, and its hang-up
 //! Layout   Hello: magic u64 · version u32 · reserved u32 · bytes of a ring u64. Welcome: magic u64 · version u32 · refused u32
 //! Order    who sleeps says so in its park word first; whoever published then sends one byte. Nobody waits in a send
