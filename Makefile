@@ -41,6 +41,7 @@ test: test-rust test-loom test-fallbacks test-python test-quick
 test-rust: rust
 	$(CARGO) test $(WITHOUT_PYTHON)
 	$(CARGO) test -p memlift-persist --features sim --test 'sim_*'
+	$(CARGO) test -p memlift-traverse --features etcd,xdp --test map_etcd --test xdp_switch
 
 # Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
 test-loom: rust
