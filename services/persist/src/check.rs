@@ -18,13 +18,14 @@ pub(crate) mod types;
 
 use std::collections::BTreeMap;
 use std::fmt;
+
 use crate::catalog::Catalog;
 use crate::error::Result;
-pub use files::Files;
-pub(crate) use files::family;
 use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
 use crate::medium::Guarantee;
 use crate::options::Mechanism;
+pub use files::Files;
+pub(crate) use files::family;
 pub use lanes::{LaneReport, Tail};
 use objects::Heap;
 use snapshot::Snapshot;
