@@ -2,15 +2,18 @@
 //! `memlift map`: who has which addresses, and the coordinator that keeps it.
 //!
 //! Flow     [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] stays
+//! End      [`serve`] by Ctrl-C or SIGTERM; nodes go on with the map that they have
 //! Exit     0 done · 1 refused, or not valid · 2 usage · 3 nobody answers
 //! Not here what a map is: `memlift::traverse::map`
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use memlift::traverse::map::coordinator::{self, Coordinator};
 use memlift::traverse::map::{Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
+use memlift::traverse::node::stop_on_signals;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -231,7 +234,7 @@ fn show(map: &Map, json: bool) -> Result<(), Failure> {
         .collect();
     let mut text =
         format!("epoch {}\n\n{}", map.epoch(), print::table(&["node", "state", "addresses"], &nodes));
-    text.push('\n');
+    text.push_str("\n\n");
     text.push_str(&print::table(&[">base", ">end", "node", "rights", ">tenant", ">since epoch"], &ranges));
     for one in map.moves() {
         let (from, to) = (name(one.from.0), name(one.to.0));
@@ -245,14 +248,17 @@ fn serve(file: PathBuf, listen: &str, key: Option<PathBuf>, lease_s: u64) -> Res
         .ok_or_else(|| Failure::Usage("--listen takes HOST:PORT or unix:PATH".to_owned()))?;
     let secret = key.map(|path| Secret::read(&path)).transpose().map_err(failure)?;
     let options = coordinator::Options { file, lease: Duration::from_secs(lease_s), secret };
+    // Before any thread starts: they inherit which signals are blocked.
+    let stop = stop_on_signals()?;
     let running = Coordinator::start(&peer, options).map_err(failure)?;
     let mut map = running.map();
     print::line(&format!("coordinator at {}, epoch {}", running.address(), map.epoch()))?;
-    loop {
-        let newer = running.wait_newer(map.epoch(), Duration::from_secs(3600));
+    while !stop.load(Ordering::Relaxed) {
+        let newer = running.wait_newer(map.epoch(), Duration::from_millis(100));
         if newer.epoch() > map.epoch() {
             print::line(&newer.since(&map).to_string())?;
         }
         map = newer;
     }
+    Ok(())
 }

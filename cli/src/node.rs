@@ -7,18 +7,20 @@
 //! Not here what a node does: `memlift::traverse::node`
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use memlift::engine::region::Huge;
 use memlift::traverse::map::{self, NodeId, Shared};
 use memlift::traverse::node::{
     Alone, Counted, Counter, Durability, Node, NodeOptions, Router, stop_on_signals,
 };
-use memlift::traverse::transport::Transport;
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
+use memlift::traverse::transport::{Transport, TransportError};
 use memlift::traverse::wire::Keys;
 use serde_json::{Map, Value, json};
 
@@ -33,7 +35,7 @@ pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen 10.0.0.5:7700 --keys tenants.keys --map cluster.toml --name a
 
 There is no replication: a node that is lost takes what it had with it, except for what is in its log.
-Keys are lines `TENANT HEX` (64 digits). End it with Ctrl-C.";
+Keys are lines `TENANT HEX` (64 digits) in a file that nobody else may read. End it with Ctrl-C.";
 
 /// When a change is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -112,8 +114,18 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     let keys = match &wish.keys {
         None => Keys::none(),
         Some(path) => {
+            let mode = std::fs::metadata(path).map_err(|error| at(path, &error))?.permissions().mode();
+            if mode & 0o077 != 0 {
+                return Err(Failure::Failed(format!("others may read {0}: chmod 600 {0}", path.display())));
+            }
             let text = std::fs::read_to_string(path).map_err(|error| at(path, &error))?;
-            Keys::parse(&text).map_err(|error| at(path, &error))?
+            Keys::parse(&text).map_err(|error| match error.line {
+                0 => at(
+                    path,
+                    &"there is no key in it; a line is `TENANT HEX`, with 64 digits (openssl rand -hex 32)",
+                ),
+                _ => at(path, &error),
+            })?
         }
     };
     let shared = match (&wish.map, &wish.name) {
@@ -149,11 +161,12 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     if as_json {
         print::line(&start.to_string())?;
     } else {
-        let (from, bytes, width) = (node.memory().base(), node.memory().bytes() >> 20, node.workspaces());
+        let (from, bytes, width) = (node.memory().base(), node.memory().bytes(), node.workspaces());
+        let pages = if node.memory().huge() == Huge::None { "ordinary" } else { "huge" };
         print::line(&format!(
-            "node on {}: {bytes} MiB from {from:#x} on, {:?} huge pages, {width} walks in flight per shard and program",
+            "node on {}: {} from {from:#x} on, {pages} pages, {width} walks in flight per shard and program",
             places.join(", "),
-            node.memory().huge(),
+            print::bytes(bytes),
         ))?;
         if wish.log.is_some() {
             let (records, cut) = (replayed.records, replayed.cut_bytes);
@@ -191,6 +204,14 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
 
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
+}
+
+/// What cannot be listened on whatever the machine's state is a wrong argument.
+fn refused(error: TransportError) -> Failure {
+    match error {
+        TransportError::Name(_) | TransportError::NotLoopback(_) => Failure::Usage(error.to_string()),
+        other => failed(other),
+    }
 }
 
 fn at(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -231,18 +252,18 @@ fn listen(wish: &Wish, authenticated: bool) -> Result<(Transports, Vec<String>),
     for place in &wish.listen {
         match place {
             Place::Shm(name) => {
-                let first = Shm::listen(name).map_err(failed)?;
+                let first = Shm::listen(name).map_err(refused)?;
                 let more = (1..wish.shards)
                     .map(|_| first.another())
                     .collect::<Result<Vec<_>, _>>()
-                    .map_err(failed)?;
+                    .map_err(refused)?;
                 transports.push(Box::new(first));
                 transports.extend(more.into_iter().map(|shm| Box::new(shm) as Box<dyn Transport>));
                 places.push(format!("shm:{name}"));
             }
             Place::Udp(address) => {
                 let sockets =
-                    Udp::bind_shared(*address, authenticated, wish.shards.into()).map_err(failed)?;
+                    Udp::bind_shared(*address, authenticated, wish.shards.into()).map_err(refused)?;
                 places.extend(sockets.first().map(|socket| socket.address().to_string()));
                 transports.extend(sockets.into_iter().map(|udp| Box::new(udp) as Box<dyn Transport>));
             }
@@ -292,11 +313,11 @@ fn line(node: &Node, before: &(Instant, Counted), now: &(Instant, Counted), as_j
         .map(|&counter| now.1.get(counter))
         .sum();
     format!(
-        "{:.0} walks/s, {:.0} hops/s, {:.0} changes/s, {} MiB free, {dropped} packets dropped, {} answers lost",
+        "{:.0} walks/s, {:.0} hops/s, {:.0} changes/s, {} free, {dropped} packets dropped, {} answers lost",
         rate(Counter::Walks),
         rate(Counter::Hops),
         rate(Counter::Changes),
-        free >> 20,
+        print::bytes(free),
         now.1.get(Counter::Lost),
     )
 }

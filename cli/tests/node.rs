@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift node` and `memlift map` as their users meet them: started for real, ended by a signal, what bad input gets.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const CLUSTER: &str = r#"
+epoch = 4
+[[node]]
+name = "a"
+addresses = ["127.0.0.1:7700"]
+[[range]]
+base = "0x200000000"
+bytes = "1M"
+node = "a"
+"#;
+
+fn memlift(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+    command.args(arguments).current_dir(folder).env_remove("MEMLIFT_CONFIG").stdin(Stdio::null());
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    memlift(folder, arguments).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn fails(folder: &Path, arguments: &[&str], code: i32, wanted: &str) {
+    let output = run(folder, arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(said.starts_with("memlift: error: ") && said.contains(wanted), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+}
+
+/// One that serves until it gets a signal; killed when the test ends in another way.
+struct Serving {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Serving {
+    /// With the first line that it says.
+    fn start(folder: &Path, arguments: &[&str]) -> (Serving, String) {
+        let mut child =
+            memlift(folder, arguments).stdout(Stdio::piped()).spawn().expect("the command starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut serving = Serving { child, lines };
+        let mut first = String::new();
+        serving.lines.read_line(&mut first).expect("read");
+        (serving, first)
+    }
+
+    /// What it says from here to its end, which is a clean one.
+    fn end(mut self, signal: &str) -> String {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill starts").success());
+        let mut rest = String::new();
+        self.lines.read_to_string(&mut rest).expect("read");
+        assert_eq!(self.child.wait().expect("waited").code(), Some(0), "{rest}");
+        rest
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn value(line: &str) -> Value {
+    serde_json::from_str(line).expect("JSON")
+}
+
+#[test]
+fn a_node_starts_says_what_it_is_and_ends_by_a_signal() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let ring = format!("shm:cli-{}", std::process::id());
+    let arguments =
+        ["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--listen", &ring, "--log", "log", "--json"];
+    for signal in ["-INT", "-TERM"] {
+        let (node, first) = Serving::start(at, &arguments);
+        let start = value(&first);
+        assert_eq!((&start["bytes"], &start["log_records"]), (&(1 << 20).into(), &0.into()));
+        let places = start["listen"].as_array().expect("places");
+        assert!(places[0].as_str().is_some_and(|place| !place.ends_with(":0")), "{first}");
+        assert_eq!(places[1], ring.as_str());
+        let rest = node.end(signal);
+        let last = value(rest.lines().last().expect("a last line"));
+        assert_eq!((&last["walks"], &last["free_bytes"]), (&0.into(), &(1 << 20).into()));
+    }
+    fails(at, &["node", "--memory", "2M", "--listen", &ring, "--log", "log"], 1, "1048576 bytes");
+    let (node, first) = Serving::start(at, &["node", "--memory", "1M", "--listen", "127.0.0.1:0"]);
+    assert!(
+        first.starts_with("node on 127.0.0.1:") && first.contains("1.0 MiB from 0x100000000 on"),
+        "{first}"
+    );
+    assert!(node.end("-INT").contains("0 walks/s"));
+}
+
+#[test]
+fn a_node_says_what_is_wrong_with_its_arguments() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let with = |more: &[&'static str]| [&["node", "--memory", "1M"], more].concat();
+    assert!(succeeds(at, &["node", "--help"]).contains("Examples:"));
+    fails(at, &with(&[]), 2, "--listen");
+    fails(at, &with(&["--listen", "nowhere"]), 2, "127.0.0.1:7700");
+    fails(at, &with(&["--listen", "0.0.0.0:0"]), 2, "keys");
+    fails(at, &with(&["--listen", "shm:"]), 2, "letters");
+    fails(at, &["node", "--memory", "0", "--listen", "shm:x"], 2, "K, M or G");
+    fails(at, &with(&["--listen", "shm:x", "--durability", "disk"]), 2, "--log");
+    fails(at, &with(&["--listen", "shm:x", "--map", "cluster"]), 2, "--name");
+    std::fs::write(at.join("cluster"), CLUSTER).expect("written");
+    fails(at, &with(&["--listen", "shm:x", "--map", "cluster", "--name", "b"]), 2, "no node called b");
+    let small = ["node", "--memory", "4K", "--listen", "shm:x", "--map", "cluster", "--name", "a"];
+    fails(at, &small, 2, "--memory 1048576");
+    let placed = with(&["--listen", "127.0.0.1:0", "--map", "cluster", "--name", "a", "--json"]);
+    let (node, first) = Serving::start(at, &placed);
+    assert_eq!(value(&first)["base"], 0x2_0000_0000_u64);
+    node.end("-INT");
+}
+
+#[test]
+fn the_keys_of_a_node_are_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let arguments = ["node", "--memory", "1M", "--listen", "0.0.0.0:0", "--keys", "keys"];
+    fails(at, &arguments, 1, "keys: ");
+    let write = |text: &str, mode| {
+        std::fs::write(at.join("keys"), text).expect("written");
+        std::fs::set_permissions(at.join("keys"), std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let good = format!("1 {}\n", "ab".repeat(32));
+    write(&good, 0o640);
+    fails(at, &arguments, 1, "chmod 600 keys");
+    write("# none\n", 0o600);
+    fails(at, &arguments, 1, "no key in it");
+    write("1 zz\n", 0o600);
+    fails(at, &arguments, 1, "line 1");
+    write(&good, 0o600);
+    let (node, first) = Serving::start(at, &arguments);
+    assert!(first.starts_with("node on 0.0.0.0:"), "{first}");
+    node.end("-TERM");
+}
+
+#[test]
+fn a_map_is_checked_shown_and_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    std::fs::write(at.join("cluster"), CLUSTER).expect("written");
+    assert_eq!(
+        succeeds(at, &["map", "check", "cluster"]).trim(),
+        "cluster: valid, epoch 4, 1 nodes, 1 ranges"
+    );
+    let shown = value(&succeeds(at, &["map", "show", "--map", "cluster", "--json"]));
+    assert_eq!((&shown["ranges"][0]["node"], &shown["nodes"][0]["up"]), (&"a".into(), &true.into()));
+    assert!(succeeds(at, &["map", "show", "--map", "cluster"]).contains("0x200000000  0x200100000  a"));
+    std::fs::write(at.join("wrong"), CLUSTER.replace("node = \"a\"", "node = \"b\"")).expect("written");
+    fails(at, &["map", "check", "wrong"], 1, "line 9");
+    fails(at, &["map", "cancel", "1", "--map", "cluster"], 1, "memlift map serve");
+    fails(at, &["map", "show"], 2, "--coordinator");
+    fails(at, &["map", "serve", "--file", "kept", "--listen", "nowhere"], 2, "HOST:PORT");
+    fails(at, &["map", "serve", "--file", "kept", "--listen", "0.0.0.0:0"], 1, "--key");
+
+    let socket = ["--coordinator", "unix:socket"];
+    fails(at, &[&["map", "show"][..], &socket].concat(), 3, "does not answer");
+    let (coordinator, first) =
+        Serving::start(at, &["map", "serve", "--file", "kept", "--listen", "unix:socket"]);
+    assert_eq!(first.trim(), "coordinator at unix:socket, epoch 1");
+    let shown = value(&succeeds(at, &[&["map", "show", "--json"][..], &socket].concat()));
+    assert_eq!((&shown["epoch"], &shown["nodes"]), (&1.into(), &Value::Array(Vec::new())));
+    fails(at, &[&["map", "cancel", "7"][..], &socket].concat(), 1, "7 is not planned");
+    fails(at, &[&["map", "forget", "a"][..], &socket].concat(), 1, "called a");
+    assert_eq!(coordinator.end("-INT"), "");
+}
