@@ -1,6 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pointer walks that run where the data lives, many of them interleaved on a core, and from node to node without coming back.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, Ordering};
+//!
+//! use memlift_traverse::client::{Client, Config};
+//! use memlift_traverse::node::{Alone, Node, NodeOptions};
+//! use memlift_traverse::structures::HashMap;
+//! use memlift_traverse::transport::udp::Udp;
+//!
+//! // A memory node, here in a thread; `memlift node` is the same as a program.
+//! let udp = Udp::bind("127.0.0.1:0".parse()?, false)?;
+//! let address = udp.address();
+//! let (node, _) = Node::open(NodeOptions { bytes: 8 << 20, prefault: false, ..NodeOptions::default() })?;
+//! let mut shard = node.shard(Box::new(udp), Box::new(Alone));
+//! let stop = Arc::new(AtomicBool::new(false));
+//! let stopped = Arc::clone(&stop);
+//! let thread = std::thread::spawn(move || shard.serve(&stopped).map_err(|error| error.to_string()));
+//!
+//! let mut client = Client::udp(&[address], Config::default())?;
+//! let mut map = HashMap::create(&mut client, 6)?; // 2^6 buckets
+//! map.insert(&mut client, 7_u64, b"seven")?;
+//! assert_eq!(map.get(&mut client, 7_u64)?.as_deref(), Some(&b"seven"[..])); // one round trip, however long the chain
+//!
+//! stop.store(true, Ordering::Relaxed);
+//! thread.join().expect("no panic")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Flow     a program (`builder`, or C compiled to BPF and read by `bpf`) ──▶ `lower` ──▶ `ir` ──▶ `verify` ──▶ [`program::Program`]
+//!          client ── `wire` over a `transport` ──▶ node: `round` steps many walks in turn (`jit`, or `interp`) on its `memory`, each
+//!          through the window that was proved; a walk that leaves the node goes on at the next one (`map`) ──▶ answer to the client
+//! Order    reads see whole words and may run beside a writer; each change is one compare-and-swap or addition at the owner of its
+//!          address, exactly once whatever packets do (`node/once`)
+//! Rule     safety never depends on what is in memory: only the runtime follows addresses, and checks each against ranges,
+//!          permissions and the program's window
+//! Layout   `docs/formats/{walk,packet,map}.md`
+//! Not here replication: there is none
+//!
 //! The interface is that of PULSE (`init` at the client; `next` and `end` sent to the data); the accelerator is this CPU.
 #![deny(unsafe_code)]
 
