@@ -275,10 +275,12 @@ fn a_process_that_is_not_there() {
     assert!(matches!(error, ObserveError::NoSuchProcess { .. }), "{error}");
 }
 
-fn torn(view: &mut observe::StatsView) -> u64 {
+/// Reads until a thousand records were readable and ten thousand written meanwhile, however long a busy machine takes for it.
+fn torn(view: &mut observe::StatsView) {
     let until = Instant::now() + Duration::from_millis(500);
+    let before = view.process().decisions;
     let mut seen = 0;
-    while Instant::now() < until {
+    while Instant::now() < until || seen < 1000 || view.process().decisions < before + 10_000 {
         view.refresh().unwrap();
         let decisions = view.decisions();
         assert!(decisions.windows(2).all(|pair| pair[0].number < pair[1].number));
@@ -290,7 +292,6 @@ fn torn(view: &mut observe::StatsView) -> u64 {
             seen += 1;
         }
     }
-    seen
 }
 
 #[test]
@@ -299,10 +300,7 @@ fn decisions_are_never_torn() {
         let observed = Observed::start("flood", &[("MEMLIFT_DISABLE", disable)]);
         let mut view = attach(observed.pid()).unwrap();
         assert_eq!(view.live(), disable.is_empty());
-        let before = view.process().decisions;
-        let seen = torn(&mut view);
-        assert!(seen > 1000, "only {seen} records were readable");
-        assert!(view.process().decisions > before + 10_000, "writers must not have stood still");
+        torn(&mut view);
     }
 }
 
