@@ -337,24 +337,12 @@ impl Builder {
     }
 
     fn jump_unless(&mut self, condition: Condition, label: Label) {
-        let cmp = match condition.cmp {
-            Cmp::Eq => Cmp::Ne,
-            Cmp::Ne => Cmp::Eq,
-            Cmp::Gt => Cmp::Le,
-            Cmp::Ge => Cmp::Lt,
-            Cmp::Lt => Cmp::Ge,
-            Cmp::Le => Cmp::Gt,
-            Cmp::SGt => Cmp::SLe,
-            Cmp::SGe => Cmp::SLt,
-            Cmp::SLt => Cmp::SGe,
-            Cmp::SLe => Cmp::SGt,
-            Cmp::Set => {
-                let inside = self.label();
-                self.jump_if(condition, inside).jump(label).bind(inside);
-                return;
-            }
-        };
-        self.jump_if(Condition { cmp, ..condition }, label);
+        if let Some(cmp) = condition.cmp.negated() {
+            self.jump_if(Condition { cmp, ..condition }, label);
+        } else {
+            let inside = self.label();
+            self.jump_if(condition, inside).jump(label).bind(inside);
+        }
     }
 
     /// Runs `body` if a condition holds.

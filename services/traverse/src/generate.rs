@@ -54,33 +54,14 @@ impl Random {
     }
 }
 
-const OPS: [Alu; 13] = [
-    Alu::Add,
-    Alu::Sub,
-    Alu::Mul,
-    Alu::Div,
-    Alu::SDiv,
-    Alu::Rem,
-    Alu::SRem,
-    Alu::And,
-    Alu::Or,
-    Alu::Xor,
-    Alu::Shl,
-    Alu::Shr,
-    Alu::Sar,
-];
-const CMPS: [Cmp; 11] =
-    [Cmp::Eq, Cmp::Ne, Cmp::Gt, Cmp::Ge, Cmp::Lt, Cmp::Le, Cmp::SGt, Cmp::SGe, Cmp::SLt, Cmp::SLe, Cmp::Set];
-const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
-const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
 
 /// Any instruction that has an encoding; its jumps lead anywhere.
 pub fn instruction(random: &mut Random) -> Instruction {
     let target = Reg(random.below(10) as u8);
     let any = Reg(random.below(11) as u8);
-    let width = random.pick(&WIDTHS);
+    let width = random.pick(&Width::ALL);
     let source = if random.once_in(2) { Source::Reg(any) } else { Source::Imm(random.word() as i32) };
-    let (size, offset) = (random.pick(&SIZES), random.word() as i16);
+    let (size, offset) = (random.pick(&Size::ALL), random.word() as i16);
     match random.below(11) {
         0 => Instruction::Move { width, target, source },
         1 => {
@@ -103,9 +84,9 @@ pub fn instruction(random: &mut Random) -> Instruction {
             true => Instruction::Jump { offset: random.word() as i32, long: true },
             false => Instruction::Jump { offset: offset.into(), long: false },
         },
-        8 => Instruction::Branch { cmp: random.pick(&CMPS), width, left: any, right: source, offset },
+        8 => Instruction::Branch { cmp: random.pick(&Cmp::ALL), width, left: any, right: source, offset },
         9 => Instruction::Exit,
-        _ => Instruction::Alu { op: random.pick(&OPS), width, target, source },
+        _ => Instruction::Alu { op: random.pick(&Alu::ALL), width, target, source },
     }
 }
 
@@ -158,14 +139,14 @@ impl Generator {
     }
 
     fn condition(&mut self) -> Condition {
-        let (cmp, left, right) = (self.random.pick(&CMPS), self.number(), self.source());
+        let (cmp, left, right) = (self.random.pick(&Cmp::ALL), self.number(), self.source());
         let condition = compare(cmp, left, right);
         if self.random.once_in(3) { condition.low() } else { condition }
     }
 
     fn arithmetic(&mut self) {
         let (op, width, target, source) =
-            (self.random.pick(&OPS), self.random.pick(&WIDTHS), self.number(), self.source());
+            (self.random.pick(&Alu::ALL), self.random.pick(&Width::ALL), self.number(), self.source());
         self.builder.push(match self.random.below(8) {
             0 => Instruction::Negate { width, target },
             1 => Instruction::Bytes { end: End::Big, target, bits: 32 },
@@ -186,7 +167,7 @@ impl Generator {
 
     fn constant_access(&mut self) {
         let (base, first, end) = self.space();
-        let size = self.random.pick(&SIZES);
+        let size = self.random.pick(&Size::ALL);
         let mut offset = self.random.between(first, end - size.bytes() as i32) as i16;
         if self.random.once_in(200) {
             offset = self.random.word() as i16;
@@ -244,7 +225,7 @@ impl Generator {
             self.builder.shl(index, by);
         }
         let base = self.random.pick(&[NODE, NODE, SCRATCH, SCRATCH, STACK]);
-        let size = self.random.pick(&SIZES);
+        let size = self.random.pick(&Size::ALL);
         if base == STACK {
             // What is read must have been written.
             if self.slots & 0xff != 0xff || self.random.once_in(2) {

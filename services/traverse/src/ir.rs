@@ -53,6 +53,9 @@ pub enum Size {
 }
 
 impl Size {
+    /// Every one, the smallest first.
+    pub const ALL: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
+
     /// In bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
@@ -99,6 +102,11 @@ pub enum Width {
     W64,
 }
 
+impl Width {
+    /// Both.
+    pub const ALL: [Width; 2] = [Width::W32, Width::W64];
+}
+
 /// Arithmetic: `target = a op b`, wrapping; shifts use the low 5 or 6 bits of `b`; x / 0 = 0 and x % 0 = x (RFC 9669 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named by what they do")]
@@ -118,6 +126,25 @@ pub enum Alu {
     Sar,
 }
 
+impl Alu {
+    /// Every one.
+    pub const ALL: [Alu; 13] = [
+        Alu::Add,
+        Alu::Sub,
+        Alu::Mul,
+        Alu::Div,
+        Alu::SDiv,
+        Alu::Rem,
+        Alu::SRem,
+        Alu::And,
+        Alu::Or,
+        Alu::Xor,
+        Alu::Shl,
+        Alu::Shr,
+        Alu::Sar,
+    ];
+}
+
 /// Compares two operands of one width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the bytecode")]
@@ -134,6 +161,41 @@ pub enum Cmp {
     SLe,
     /// `a & b != 0`.
     Set,
+}
+
+impl Cmp {
+    /// Every one.
+    pub const ALL: [Cmp; 11] = [
+        Cmp::Eq,
+        Cmp::Ne,
+        Cmp::Gt,
+        Cmp::Ge,
+        Cmp::Lt,
+        Cmp::Le,
+        Cmp::SGt,
+        Cmp::SGe,
+        Cmp::SLt,
+        Cmp::SLe,
+        Cmp::Set,
+    ];
+
+    /// What holds exactly where this does not; `Set` has no such comparison.
+    #[must_use]
+    pub fn negated(self) -> Option<Cmp> {
+        Some(match self {
+            Cmp::Eq => Cmp::Ne,
+            Cmp::Ne => Cmp::Eq,
+            Cmp::Gt => Cmp::Le,
+            Cmp::Ge => Cmp::Lt,
+            Cmp::Lt => Cmp::Ge,
+            Cmp::Le => Cmp::Gt,
+            Cmp::SGt => Cmp::SLe,
+            Cmp::SGe => Cmp::SLt,
+            Cmp::SLt => Cmp::SGe,
+            Cmp::SLe => Cmp::SGt,
+            Cmp::Set => return None,
+        })
+    }
 }
 
 /// One instruction.

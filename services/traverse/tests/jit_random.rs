@@ -79,22 +79,6 @@ fn access(random: &mut Random, space: Space, size: Size) -> (Vec<Inst>, Address)
 }
 
 fn insts(random: &mut Random) -> Vec<Inst> {
-    let ops = [
-        Alu::Add,
-        Alu::Sub,
-        Alu::Mul,
-        Alu::Div,
-        Alu::SDiv,
-        Alu::Rem,
-        Alu::SRem,
-        Alu::And,
-        Alu::Or,
-        Alu::Xor,
-        Alu::Shl,
-        Alu::Shr,
-        Alu::Sar,
-    ];
-    let sizes = [Size::B1, Size::B2, Size::B4, Size::B8];
     let mut out = Vec::new();
     for _ in 0..random.below(9) {
         let target = register(random);
@@ -111,18 +95,18 @@ fn insts(random: &mut Random) -> Vec<Inst> {
                 reverse: random.once_in(2),
             }),
             3..=5 => {
-                let (op, a, b) = (pick(random, &ops), operand(random), operand(random));
+                let (op, a, b) = (pick(random, &Alu::ALL), operand(random), operand(random));
                 out.push(Inst::Alu { op, width, target, a, b });
             }
             6 | 7 => {
-                let size = pick(random, &sizes);
+                let size = pick(random, &Size::ALL);
                 let space = pick(random, &[Space::Window, Space::Scratch, Space::Stack]);
                 let (before, address) = access(random, space, size);
                 out.extend(before);
                 out.push(Inst::Load { size, signed: random.once_in(2), target, address });
             }
             _ => {
-                let size = pick(random, &sizes);
+                let size = pick(random, &Size::ALL);
                 let space = pick(random, &[Space::Walk, Space::Scratch, Space::Stack]);
                 let (before, address) = access(random, space, size);
                 out.extend(before);

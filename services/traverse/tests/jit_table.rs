@@ -14,25 +14,6 @@ use memlift_traverse::jit::{CompileError, Compiled, Limits};
 use memlift_traverse::step::{Verdict, Walk};
 
 const LIMITS: Limits = Limits { window_first: -64, window_bytes: 128, scratch_bytes: 64 };
-const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
-const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
-const OPS: [Alu; 13] = [
-    Alu::Add,
-    Alu::Sub,
-    Alu::Mul,
-    Alu::Div,
-    Alu::SDiv,
-    Alu::Rem,
-    Alu::SRem,
-    Alu::And,
-    Alu::Or,
-    Alu::Xor,
-    Alu::Shl,
-    Alu::Shr,
-    Alu::Sar,
-];
-const CMPS: [Cmp; 11] =
-    [Cmp::Eq, Cmp::Ne, Cmp::Gt, Cmp::Ge, Cmp::Lt, Cmp::Le, Cmp::SGt, Cmp::SGe, Cmp::SLt, Cmp::SLe, Cmp::Set];
 
 fn one(insts: &[Inst]) -> Function {
     Function { blocks: vec![returns(insts, 1)] }
@@ -85,8 +66,8 @@ fn binary(inst: Inst) -> Function {
 
 #[test]
 fn arithmetic() {
-    for op in OPS {
-        for width in WIDTHS {
+    for op in Alu::ALL {
+        for width in Width::ALL {
             let registers =
                 Inst::Alu { op, width, target: Reg(6), a: Operand::Reg(Reg(4)), b: Operand::Reg(Reg(5)) };
             let function = binary(registers);
@@ -149,7 +130,7 @@ fn arithmetic_that_could_trap_or_shift_too_far_has_the_results_of_rfc_9669() {
 #[test]
 fn moves_extensions_and_byte_swaps() {
     let mut insts = Vec::new();
-    for width in WIDTHS {
+    for width in Width::ALL {
         insts.push(Inst::Move { width, target: Reg(6), source: Operand::Reg(Reg(4)) });
         insts.extend(EDGES.map(|value| Inst::Move { width, target: Reg(6), source: Operand::Imm(value) }));
         insts.extend([8, 16, 32].map(|bits| Inst::SignExtend {
@@ -188,8 +169,8 @@ fn moves_extensions_and_byte_swaps() {
 
 #[test]
 fn comparisons() {
-    for cmp in CMPS {
-        for width in WIDTHS {
+    for cmp in Cmp::ALL {
+        for width in Width::ALL {
             let decide = |b| {
                 let end = End::Branch {
                     cmp,
@@ -227,7 +208,7 @@ fn comparisons() {
 
 #[test]
 fn loads_and_stores_of_every_size_and_alignment_in_every_space() {
-    for size in SIZES {
+    for size in Size::ALL {
         let bytes = size.bytes().cast_signed();
         for signed in [false, true] {
             for offset in [-64, -9, -8, -1, 0, 1, 3, 7, 64 - bytes] {

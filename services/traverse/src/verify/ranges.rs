@@ -392,27 +392,15 @@ impl Range {
     /// What is left of two values after a comparison that did not hold.
     #[must_use]
     pub fn refuted(cmp: Cmp, width: Width, a: Range, b: Range) -> Option<(Range, Range)> {
-        let opposite = match cmp {
-            Cmp::Eq => Cmp::Ne,
-            Cmp::Ne => Cmp::Eq,
-            Cmp::Gt => Cmp::Le,
-            Cmp::Ge => Cmp::Lt,
-            Cmp::Lt => Cmp::Ge,
-            Cmp::Le => Cmp::Gt,
-            Cmp::SGt => Cmp::SLe,
-            Cmp::SGe => Cmp::SLt,
-            Cmp::SLt => Cmp::SGe,
-            Cmp::SLe => Cmp::SGt,
-            Cmp::Set => {
-                // No bit of the mask is set: where it has all bits from some on, the number is below that one.
-                let mask = b.value().unwrap_or(0);
-                let mask = if width == Width::W32 { mask | !HALF } else { mask };
-                let fits = width == Width::W64 || a.unsigned.1 <= HALF;
-                if fits && (!mask).wrapping_add(1) & !mask == 0 {
-                    return Some((a.intersect(Range::unsigned(0, !mask))?, b));
-                }
-                return Some((a, b));
+        let Some(opposite) = cmp.negated() else {
+            // No bit of the mask is set: where it has all bits from some on, the number is below that one.
+            let mask = b.value().unwrap_or(0);
+            let mask = if width == Width::W32 { mask | !HALF } else { mask };
+            let fits = width == Width::W64 || a.unsigned.1 <= HALF;
+            if fits && (!mask).wrapping_add(1) & !mask == 0 {
+                return Some((a.intersect(Range::unsigned(0, !mask))?, b));
             }
+            return Some((a, b));
         };
         Range::compared(opposite, width, a, b)
     }
@@ -453,34 +441,6 @@ mod tests {
     use crate::interp;
     use proptest::prelude::*;
 
-    const OPS: [Alu; 13] = [
-        Alu::Add,
-        Alu::Sub,
-        Alu::Mul,
-        Alu::Div,
-        Alu::SDiv,
-        Alu::Rem,
-        Alu::SRem,
-        Alu::And,
-        Alu::Or,
-        Alu::Xor,
-        Alu::Shl,
-        Alu::Shr,
-        Alu::Sar,
-    ];
-    const CMPS: [Cmp; 11] = [
-        Cmp::Eq,
-        Cmp::Ne,
-        Cmp::Gt,
-        Cmp::Ge,
-        Cmp::Lt,
-        Cmp::Le,
-        Cmp::SGt,
-        Cmp::SGe,
-        Cmp::SLt,
-        Cmp::SLe,
-        Cmp::Set,
-    ];
 
     fn has(range: Range, value: u64) -> bool {
         (range.unsigned.0..=range.unsigned.1).contains(&value)
@@ -521,7 +481,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn arithmetic_stays_in_its_range(a in range(), b in range(), op in prop::sample::select(OPS.to_vec()),
+        fn arithmetic_stays_in_its_range(a in range(), b in range(), op in prop::sample::select(Alu::ALL.to_vec()),
                                          half in any::<bool>()) {
             let width = if half { Width::W32 } else { Width::W64 };
             let value = interp::alu(op, width, a.1, b.1);
@@ -530,7 +490,7 @@ mod tests {
         }
 
         #[test]
-        fn comparisons_keep_what_passes(a in range(), b in range(), cmp in prop::sample::select(CMPS.to_vec()),
+        fn comparisons_keep_what_passes(a in range(), b in range(), cmp in prop::sample::select(Cmp::ALL.to_vec()),
                                         half in any::<bool>()) {
             let width = if half { Width::W32 } else { Width::W64 };
             let holds = interp::compare(cmp, width, a.1, b.1);
