@@ -54,7 +54,6 @@ impl Random {
     }
 }
 
-
 /// Any instruction that has an encoding; its jumps lead anywhere.
 pub fn instruction(random: &mut Random) -> Instruction {
     let target = Reg(random.below(10) as u8);

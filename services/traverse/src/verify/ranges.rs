@@ -441,7 +441,6 @@ mod tests {
     use crate::interp;
     use proptest::prelude::*;
 
-
     fn has(range: Range, value: u64) -> bool {
         (range.unsigned.0..=range.unsigned.1).contains(&value)
             && (range.signed.0..=range.signed.1).contains(&(value as i64))
