@@ -179,16 +179,7 @@ impl Store {
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
         let target = lane.free(at, bound);
         let built = self.build_dirty(dirty, target, &mut writes.counters)?;
-        let record = &mut target[..built.bytes as usize];
-        writes.sequence = self.next_sequence();
-        record::place(record, built, at, writes.sequence);
-        let salt = self.salts[lane.index as usize];
-        let hardened = self
-            .medium
-            .append_record(lane.offset(at), record, salt, &mut writes.counters)
-            .and_then(|()| self.medium.harden_log(&mut writes.counters));
-        hardened.map_err(|error| self.stop(error))?;
-        lane.publish(at + built.bytes);
+        self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         dirty.clean(dirty.position);
         self.relieve(lane.tail() - lane.head(), lane.capacity)
     }

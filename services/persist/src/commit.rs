@@ -212,7 +212,6 @@ impl Store {
         let bound = record::bound(ranges, bytes);
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
-        let salt = self.salts[lane.index as usize];
         let target = lane.free(at, bound);
         let Some(built) = self.build(writes, target)? else {
             if at != tail {
@@ -220,16 +219,29 @@ impl Store {
             }
             return Ok(());
         };
-        let record = &mut target[..built.bytes as usize];
+        self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
+        self.relieve(lane.tail() - lane.head(), lane.capacity)
+    }
+
+    /// Makes the record that was built at `at` of the caller's own lane durable, with one fence.
+    #[inline(always)]
+    pub(crate) fn harden_own(
+        &self,
+        lane: &Lane<Writes>,
+        writes: &mut Writes,
+        record: &mut [u8],
+        built: record::Built,
+        at: u64,
+    ) -> Result<()> {
         writes.sequence = self.next_sequence();
         record::place(record, built, at, writes.sequence);
-        let hardened = self
-            .medium
+        let salt = self.salts[lane.index as usize];
+        self.medium
             .append_record(lane.offset(at), record, salt, &mut writes.counters)
-            .and_then(|()| self.medium.harden_log(&mut writes.counters));
-        hardened.map_err(|error| self.stop(error))?;
+            .and_then(|()| self.medium.harden_log(&mut writes.counters))
+            .map_err(|error| self.stop(error))?;
         lane.publish(at + built.bytes);
-        self.relieve(lane.tail() - lane.head(), lane.capacity)
+        Ok(())
     }
 
     /// The record of what changed; None when nothing did.
