@@ -79,7 +79,6 @@ fn admit(store: &Store, options: &TxOptions<'_>) -> Result<Option<u16>> {
 }
 
 /// The first of the sections that were named, all of which are there.
-#[cold]
 fn first_of(store: &Store, named: &[u16]) -> Result<u16> {
     if let Some(wrong) = named.iter().find(|at| usize::from(**at) >= store.sections.len()) {
         let what = format!("there is no section {wrong}: the pool has {}", store.sections.len());
