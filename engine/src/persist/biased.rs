@@ -460,7 +460,6 @@ impl<T> Drop for ReadGuard<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
 
     fn owned(lock: &Biased<u64>) -> bool {
         lock.owner.load(Ordering::Relaxed) != NONE
@@ -524,15 +523,14 @@ mod tests {
     #[test]
     fn nobody_sees_a_half_done_change() {
         let lock = Biased::new([0u64; 2]);
-        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..3u64)
                 .map(|seed| {
-                    let (lock, stop) = (&lock, &stop);
+                    let lock = &lock;
                     scope.spawn(move || {
                         let mut random = seed * 77 + 1;
                         let mut added = 0;
-                        while !stop.load(Ordering::Relaxed) && added < 60_000 {
+                        while added < 60_000 {
                             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                             for _ in 0..random >> 33 & 0x1ff {
                                 if random >> 50 & 7 == 0 {
