@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`] and [`transform`] measure here, [`scripted`] lets Python
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`] and [`traverse`] measure here, [`scripted`] lets Python
 //!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
@@ -37,6 +37,7 @@ mod scripted;
 mod statistics;
 mod tour;
 mod transform;
+mod traverse;
 mod zlib_h;
 
 pub use contender::child;
@@ -49,7 +50,7 @@ pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_lo
 pub use tour::{TourOptions, tour};
 
 /// The services that have benches.
-pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform"];
+pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform", "traverse"];
 
 /// What `memlift bench` was asked for.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +93,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
         "copy" => copy::run(&definitions, options, &mut sink)?,
         "persist" => persist::run(&definitions, options, &mut sink)?,
         "transform" => transform::run(&definitions, options, &mut sink)?,
+        "traverse" => traverse::run(&definitions, options, &mut sink)?,
         _ => scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &definitions, options, &mut sink)?,
     };
     let rows = sink.finish();

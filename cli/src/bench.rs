@@ -16,6 +16,7 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
         BenchService::Ipc => "ipc",
         BenchService::Persist => "persist",
         BenchService::Transform => "transform",
+        BenchService::Traverse => "traverse",
     };
     let summary = memlift_bench::run(service, options).map_err(failure)?;
     let count = |verdict| summary.count(verdict);

@@ -139,6 +139,8 @@ pub enum BenchService {
     Persist,
     /// Copies that seal, open, pack, unpack or check on the way
     Transform,
+    /// Pointer walks that run where the data lives
+    Traverse,
 }
 
 /// Verbs of `ipc`.

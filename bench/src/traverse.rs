@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench traverse`: walks that run where the data lives, against who follows pointers today.
+//!
+//! Flow     definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
+//! Rivals   rpc: a native handler over the same transport, one walk at a time · cache, cache_rpc: a client with a cache that reads
+//!          node by node, or asks the handler · bounce: crossings by way of the client · limit: reference loops of the same run
+//! Check    both sides answer the same draws; one checksum over all answers must be equal
+//! Missing  who is not here makes its rows `missing`; they say what to install
+//! Not here applications and their rivals (traverse/apps.rs)
+
+mod apps;
+
+use crate::definition::Definition;
+use crate::row::Sink;
+use crate::{BenchError, Options, Row};
+
+/// Why there is no measured row.
+#[derive(Debug)]
+pub enum Stop {
+    /// Somebody who is compared is not here; the text says what to install.
+    Missing(String),
+    /// The measurement failed.
+    Failed(BenchError),
+}
+
+impl From<BenchError> for Stop {
+    fn from(error: BenchError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Nobody measures a row of this name against this rival.
+fn unknown(definition: &Definition) -> Stop {
+    let reason = format!(
+        "nobody measures {} against {}; see bench/src/traverse.rs",
+        definition.name, definition.rival
+    );
+    Stop::Failed(BenchError::Engine { reason })
+}
+
+fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    if let Some(row) = apps::row(definition, quick) {
+        return row;
+    }
+    Err(unknown(definition))
+}
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let mut failed = 0;
+    for definition in definitions {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        sink.push(row(definition, options.quick).unwrap_or_else(|stop| match stop {
+            Stop::Missing(what) => Row::missing(definition, &what),
+            Stop::Failed(error) => {
+                failed += 1;
+                Row::failed(definition, &error.to_string())
+            }
+        }));
+    }
+    Ok(failed)
+}
