@@ -156,6 +156,12 @@ pub enum ClientError {
     /// The map cannot be had.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// Whoever was asked while waiting said no ([`super::Client::on_wait`]).
+    #[error("the wait was interrupted: what was asked may have happened or not; asking again does it once more")]
+    Interrupted,
+    /// Where a node is cannot be read.
+    #[error("{0:?} is no place of a node: write ADDRESS:PORT (127.0.0.1:7700), or shm: and a name")]
+    Place(String),
     /// Input could not be read at all.
     #[error("reading input: {0}")]
     Io(#[from] std::io::Error),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Walks at the client, over pieces of node memory that it reads: the same bytecode, interpreted here.
+//! Walks at the client, over pieces of node memory that it reads: the same bytecode, run here (`stepper`).
 //!
 //! Flow     cur ─▶ the window's pieces from the [`Cache`], those that are missing read ─▶ a step ─▶ … ─▶ an apply goes to its owner
 //! Order    the first node is read anew, so what it leads to is as new as the walk; see `cache` for the rest
@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use super::cache::{Cache, PIECE_BYTES};
 use super::{Client, ClientError, Request, Result};
-use crate::interp::Checked;
 use crate::step::{self, Verdict};
 use crate::structures::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use crate::verify::FUEL;
@@ -26,6 +25,21 @@ pub struct Local {
     pub reads: u64,
     /// Nanoseconds spent in steps, not waiting.
     pub step_ns: u64,
+    /// Whether the steps were machine code.
+    pub compiled: bool,
+}
+
+/// The window's bytes, if all of its pieces are there.
+fn gather(cache: &mut Cache, epoch: u64, from: u64, bytes: u64, window: &mut Vec<u8>) -> bool {
+    window.clear();
+    for place in (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize)
+    {
+        let Some(piece) = cache.get(place, epoch) else { return false };
+        let (start, end) = (from.max(place) - place, (from + bytes).min(place + PIECE_BYTES) - place);
+        let Some(piece) = piece.get(start as usize..end as usize) else { return false };
+        window.extend_from_slice(piece);
+    }
+    true
 }
 
 impl Client {
@@ -61,29 +75,25 @@ impl Client {
         bytes: u64,
         anew: bool,
         gone: &mut Local,
-    ) -> Result<Vec<u8>> {
-        let epoch = self.epoch();
-        let places: Vec<u64> = (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes))
-            .step_by(PIECE_BYTES as usize)
-            .collect();
+        window: &mut Vec<u8>,
+    ) -> Result<()> {
+        let places = || {
+            (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize)
+        };
         if anew {
-            places.iter().for_each(|&place| cache.forget(place));
-        }
-        let missing: Vec<u64> =
-            places.iter().copied().filter(|&place| cache.get(place, epoch).is_none()).collect();
-        gone.reads += missing.len() as u64;
-        // A cache too small for one window is none: then the window is read as it is.
-        if !missing.is_empty() {
-            self.fetch(cache, &missing)?;
+            places().for_each(|place| cache.forget(place));
+        } else if gather(cache, self.epoch(), from, bytes, window) {
+            return Ok(());
         }
         let epoch = self.epoch();
-        let mut window = Vec::with_capacity(bytes as usize);
-        for place in places {
-            let Some(piece) = cache.get(place, epoch) else { return self.read(from, bytes as usize) };
-            let (start, end) = (from.max(place) - place, (from + bytes).min(place + PIECE_BYTES) - place);
-            window.extend_from_slice(&piece[start as usize..end as usize]);
+        let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
+        gone.reads += missing.len() as u64;
+        self.fetch(cache, &missing)?;
+        // A cache too small for one window is none: then the window is read as it is.
+        if !gather(cache, self.epoch(), from, bytes, window) {
+            *window = self.read(from, bytes as usize)?;
         }
-        Ok(window)
+        Ok(())
     }
 
     /// Makes a walk here.
@@ -91,25 +101,33 @@ impl Client {
     /// # Errors
     /// As a walk at a node has.
     pub fn walk_locally(&mut self, cache: &mut Cache, request: &Walk) -> Result<(Walked, Local)> {
+        let mut gone = Local::default();
+        let walked = self.walk_here(cache, request, &mut gone);
+        self.steppers.count(&request.program, gone.steps);
+        Ok((walked?, gone))
+    }
+
+    fn walk_here(&mut self, cache: &mut Cache, request: &Walk, gone: &mut Local) -> Result<Walked> {
         let (program, window) = (&request.program, request.program.window());
+        let stepping = self.steppers.of(program);
+        gone.compiled = stepping.is_compiled();
+        let mut node = Vec::with_capacity(usize::from(window.bytes));
         let mut scratch = request.scratch.0.clone();
         scratch.resize(program.scratch_bytes(), 0);
-        let (mut cur, mut result, mut gone) = (request.start, Vec::new(), Local::default());
+        let (mut cur, mut result) = (request.start, Vec::new());
         let mut restarts = 0;
         let fault =
             |cur, verdict| ClientError::Fault { program: program.name().to_owned(), address: cur, verdict };
         while gone.steps < u64::from(self.config().iterations) {
             let from = cur.wrapping_add_signed(i64::from(window.first));
             let anew = gone.steps == 0 || cur == request.start;
-            let node = self.window(cache, from, u64::from(window.bytes), anew, &mut gone)?;
+            self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node)?;
             let mut walk = step::Walk { fuel: FUEL, ..step::Walk::default() };
             let begun = Instant::now();
-            let stepped = Checked::new(&node, i64::from(window.first), &mut scratch, &mut walk)
-                .step(program.function())
-                .map_err(|_| fault(cur, Verdict::Guard))?;
+            let verdict = stepping.step(program, &node, &mut scratch, &mut walk);
             gone.step_ns += begun.elapsed().as_nanos() as u64;
             gone.steps += 1;
-            let outcome = match Verdict::from_return(stepped) {
+            let outcome = match verdict {
                 Verdict::Next => None,
                 Verdict::Emit => {
                     let (at, bytes) = (walk.emit_offset as usize, walk.emit_bytes as usize);
@@ -143,7 +161,7 @@ impl Client {
                 verdict => return Err(fault(cur, verdict)),
             };
             if let Some(outcome) = outcome {
-                return Ok((Walked { outcome, scratch: Scratch(scratch), result }, gone));
+                return Ok(Walked { outcome, scratch: Scratch(scratch), result });
             }
             cur = walk.next;
         }

@@ -9,6 +9,7 @@
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 #[expect(unsafe_code, reason = "a ring lies in memory that another process writes")]
@@ -94,6 +95,19 @@ pub trait Transport: Send + Debug {
     ///
     /// The transport itself has failed.
     fn wait(&mut self, at_most: Duration) -> Result<(), TransportError>;
+
+    /// What becomes readable when something arrives after [`Transport::arm`]; none: [`Transport::arm`] never lets sleep.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Says that this side sleeps outside of [`Transport::wait`]; true: something has arrived already, so it does not.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// This side is awake again.
+    fn disarm(&mut self) {}
 
     /// The longest packet that can be carried to a peer in one piece.
     fn packet_bytes(&self) -> usize;

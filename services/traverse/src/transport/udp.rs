@@ -9,7 +9,7 @@
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
@@ -306,6 +306,14 @@ impl Transport for Udp {
             }
             _ => Ok(()),
         }
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn arm(&mut self) -> bool {
+        self.taken < self.filled
     }
 
     fn packet_bytes(&self) -> usize {

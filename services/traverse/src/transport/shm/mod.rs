@@ -399,6 +399,25 @@ impl Transport for Shm {
         Ok(())
     }
 
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.connections.iter().map(|connection| connection.socket.as_fd()).collect()
+    }
+
+    fn arm(&mut self) -> bool {
+        // As in `wait`: first say so, then look, so that what comes in between rings.
+        self.connections.iter().for_each(|connection| connection.rings.own_park().prepare());
+        let ready = self.connections.iter().any(|connection| connection.rings.ready());
+        if ready || self.connections.is_empty() {
+            self.disarm();
+        }
+        ready || self.connections.is_empty()
+    }
+
+    fn disarm(&mut self) {
+        self.connections.iter().for_each(|connection| connection.rings.own_park().finish());
+        self.look();
+    }
+
     fn packet_bytes(&self) -> usize {
         PACKET_BYTES_MAX
     }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a client comes to know its nodes: by transports of its own, by sockets, by the names of rings.
+//!
+//! Flow     addresses ─▶ a transport per kind of link ─▶ each node is asked what it has ─▶ routes
+//! Not here maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, Hasher};
+use std::net::SocketAddr;
+use std::time::{Instant, SystemTime};
+
+use super::route::{Reach, Routes};
+use super::stepper::Steppers;
+use super::wait::Wait;
+use super::{Client, Config, Counts, Link, Request, Result};
+use crate::transport::Peer;
+use crate::transport::shm::Shm;
+use crate::transport::udp::Udp;
+
+impl Client {
+    /// A client of the nodes at the other ends of these links; asks each what it has.
+    ///
+    /// # Errors
+    /// [`ClientError::Silent`] if one does not answer; what the transports say.
+    pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
+        let mut reaches = Vec::new();
+        let mut transports = Vec::new();
+        for (index, link) in links.into_iter().enumerate() {
+            transports.push(link.transport);
+            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach { name, link: index, peer }));
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let mut client = Client {
+            links: transports,
+            reaches,
+            routes: Routes::default(),
+            client: config.client.unwrap_or(random),
+            config,
+            nonce: now.as_nanos() as u64,
+            next_sequence: 1,
+            next_ticket: 0,
+            flights: BTreeMap::new(),
+            done: HashMap::new(),
+            wakers: HashMap::new(),
+            uploads: HashMap::new(),
+            uploaded: HashSet::new(),
+            unsent: HashSet::new(),
+            trip: None,
+            next_look: Instant::now(),
+            next_node: 0,
+            counts: Counts::default(),
+            packet: Vec::new(),
+            arrived: (Vec::new(), Vec::new()),
+            wait: Wait::default(),
+            steppers: Steppers::default(),
+        };
+        for node in 0..client.reaches.len() {
+            let answer = client.call(Request::map(node))?;
+            client.routes.assign(answer.address, answer.address.saturating_add(answer.value), node);
+        }
+        Ok(client)
+    }
+
+    /// A client of nodes that listen at these sockets.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn udp(nodes: &[SocketAddr], config: Config) -> Result<Client> {
+        let beyond = nodes.iter().any(|node| !node.ip().is_loopback());
+        let any = match (beyond, nodes.first()) {
+            (false, Some(SocketAddr::V6(_))) => "[::1]:0",
+            (false, _) => "127.0.0.1:0",
+            (true, Some(SocketAddr::V6(_))) => "[::]:0",
+            (true, _) => "0.0.0.0:0",
+        };
+        let transport = Udp::bind(any.parse().expect("an address"), !config.keys.is_empty())?;
+        let nodes = nodes.iter().map(|&node| (node.to_string(), Peer::Socket(node))).collect();
+        Client::connect(vec![Link { transport: Box::new(transport), nodes }], config)
+    }
+
+    /// A client of nodes on this machine, by their rings' names.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn shm(nodes: &[&str], config: Config) -> Result<Client> {
+        let link = |&name: &&str| -> Result<Link> {
+            let transport = Shm::connect(name)?;
+            Ok(Link { transport: Box::new(transport), nodes: vec![(name.to_owned(), Peer::Ring(0))] })
+        };
+        Client::connect(nodes.iter().map(link).collect::<Result<_>>()?, config)
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Requests as packets: to whom, with what in the header, and again when no answer comes.
+//!
+//! Order    a request keeps its number over all attempts; a walk that goes on, or starts again, gets a new one
+//! Not here what comes back (`answer`)
+
+use std::time::{Duration, Instant};
+
+use super::flight::Flight;
+use super::upload::hash_of;
+use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
+use crate::wire::{FLAG_CONTINUED, FLAG_WRITES, Header, used};
+
+impl Client {
+    pub(super) fn route(&mut self, address: u64) -> Result<usize> {
+        let epoch = self.routes.epoch;
+        match self.routes.owner(address) {
+            Some(node) => Ok(node),
+            // Somebody else's range: any node knows whose, if it has a map.
+            None if self.reaches.len() > 1 || epoch > 0 => Ok(0),
+            None => Err(ClientError::Nowhere { address, epoch }),
+        }
+    }
+
+    pub(super) fn launch(&mut self, ticket: Option<Ticket>, request: Request, node: usize) -> Result<()> {
+        let flight = Flight::new(ticket, request, node, self.config.iterations, Instant::now());
+        self.send_flight(flight)
+    }
+
+    /// Sends a flight under a new number.
+    pub(super) fn send_flight(&mut self, flight: Flight) -> Result<()> {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        // A walk that writes is begun once at its first node, which must hold its program by then.
+        let first = flight.request.writes()
+            && flight
+                .request
+                .program
+                .as_ref()
+                .is_some_and(|program| !self.uploaded.contains(&hash_of(program)));
+        self.flights.insert(sequence, flight);
+        if first { self.upload(sequence) } else { self.transmit(sequence) }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        let trip = self.trip.map_or(TIMEOUT_MIN * 5, |(smooth, vary)| smooth + vary * 4);
+        trip.clamp(TIMEOUT_MIN, TIMEOUT_MAX)
+    }
+
+    pub(super) fn transmit(&mut self, sequence: u64) -> Result<()> {
+        let settled = self.flights.first_key_value().map_or(sequence, |(&first, _)| first);
+        let timeout = self.timeout();
+        let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
+        flight.sent = Instant::now();
+        flight.timeout = (timeout * (1 << flight.attempt.min(6))).min(TIMEOUT_MAX);
+        let request = &flight.request;
+        let mut flags = 0;
+        if request.writes() {
+            flags |= FLAG_WRITES;
+        }
+        if flight.continued {
+            flags |= FLAG_CONTINUED;
+        }
+        let hops = if self.config.routing == Routing::Bounce { 0 } else { self.config.hops };
+        let program = request.program.as_ref();
+        let header = Header {
+            flags,
+            hops,
+            scratch_bytes: program.map_or(0, |program| program.scratch_bytes() as u16),
+            client: self.client,
+            incarnation: self.config.incarnation,
+            attempt: flight.attempt,
+            sequence,
+            settled,
+            tenant: self.config.tenant,
+            iterations: flight.iterations,
+            epoch: self.routes.epoch,
+            address: flight.address,
+            value: request.value,
+            program: program.map_or(request.hash.unwrap_or_default(), hash_of),
+            piece: request.piece.0,
+            pieces: request.piece.1,
+            sender: self.client,
+            nonce: self.nonce,
+            ..Header::new(request.kind)
+        };
+        self.nonce += 1;
+        let body = if program.is_some() { used(&flight.body) } else { &flight.body[..] };
+        let reach = &self.reaches[flight.node];
+        self.packet.clear();
+        self.config.keys.seal(&header, body, &mut self.packet);
+        let (link, peer) = (reach.link, reach.peer);
+        let transport = &mut self.links[link];
+        let most = transport.packet_bytes();
+        if self.packet.len() > most {
+            self.flights.remove(&sequence);
+            return Err(ClientError::TooLong { what: "a packet", bytes: self.packet.len(), most });
+        }
+        // False: lost, as any packet may be.
+        let _ = transport.send(peer, &self.packet)?;
+        self.unsent.insert(link);
+        self.counts.sent += 1;
+        Ok(())
+    }
+
+
+    /// Sends again what was not answered in time.
+    pub(super) fn look(&mut self, now: Instant) -> Result<()> {
+        let late: Vec<u64> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| {
+                !flight.parked && now.duration_since(flight.sent) >= flight.timeout
+                    || now.duration_since(flight.started) >= self.config.deadline
+            })
+            .map(|(&sequence, _)| sequence)
+            .collect();
+        for sequence in late {
+            let Some(flight) = self.flights.get_mut(&sequence) else { continue };
+            let waited = now.duration_since(flight.started);
+            if waited >= self.config.deadline {
+                let (node, attempts) = (self.reaches[flight.node].name.clone(), flight.attempt + 1);
+                self.finish(sequence, Err(ClientError::Silent { node, waited, attempts }));
+                continue;
+            }
+            flight.attempt += 1;
+            self.counts.again += 1;
+            // A node that was started anew may have no program to begin with.
+            if flight.request.writes() && flight.attempt.is_multiple_of(4) {
+                self.upload(sequence)?;
+            } else {
+                self.transmit(sequence)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the same again in a moment, as another attempt.
+    pub(super) fn later(&mut self, sequence: u64) {
+        if let Some(flight) = self.flights.get_mut(&sequence) {
+            flight.sent = Instant::now();
+            flight.timeout = (BACKOFF_MIN * (1 << flight.attempt.min(8))).min(TIMEOUT_MAX);
+        }
+    }
+}

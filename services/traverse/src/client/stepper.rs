@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Steps of walks at the client: interpreted at first, as machine code when a program has made enough of them to pay for compiling.
+//!
+//! Order    both give the same verdicts; the interpreter checks every access, the machine code was compiled for the window and
+//!          scratchpad that it gets, and a step gets no others
+//! Owner    the client; at most [`PROGRAMS_MAX`] programs are kept, and forgotten all at once
+//! Not here where the window's bytes come from (`local`)
+
+use std::collections::HashMap;
+
+use crate::interp::Checked;
+use crate::program::Program;
+use crate::step::{Verdict, Walk};
+
+/// Steps after which a program is compiled: compiling takes about as long as interpreting some thousand of them.
+#[cfg(feature = "jit")]
+const COMPILE_AFTER: u64 = 2000;
+/// Programs that are remembered.
+const PROGRAMS_MAX: usize = 256;
+
+/// What is known of a program.
+#[derive(Debug, Default)]
+struct Stepper {
+    steps: u64,
+    #[cfg(feature = "jit")]
+    compiled: Option<Option<crate::jit::Compiled>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Steppers {
+    programs: HashMap<[u8; 32], Stepper>,
+}
+
+impl Steppers {
+    /// Steps that the program may make here before it is looked at again, and how to make them.
+    pub fn of(&mut self, program: &Program) -> Stepping {
+        if self.programs.len() >= PROGRAMS_MAX && !self.programs.contains_key(&program.hash()) {
+            self.programs.clear();
+        }
+        let stepper = self.programs.entry(program.hash()).or_default();
+        #[cfg(feature = "jit")]
+        if stepper.steps >= COMPILE_AFTER && stepper.compiled.is_none() {
+            let window = program.window();
+            let limits = crate::jit::Limits {
+                window_first: window.first,
+                window_bytes: window.bytes,
+                scratch_bytes: program.scratch_bytes() as u32,
+            };
+            stepper.compiled = Some(crate::jit::Compiled::new(program.function(), &limits).ok());
+        }
+        Stepping {
+            #[cfg(feature = "jit")]
+            compiled: stepper.compiled.clone().flatten(),
+        }
+    }
+
+    /// Counts steps that were made.
+    pub fn count(&mut self, program: &Program, steps: u64) {
+        self.programs.entry(program.hash()).or_default().steps += steps;
+    }
+}
+
+/// A way to make steps of one program.
+#[derive(Debug)]
+pub(super) struct Stepping {
+    #[cfg(feature = "jit")]
+    compiled: Option<crate::jit::Compiled>,
+}
+
+impl Stepping {
+    /// Whether it is machine code.
+    pub fn is_compiled(&self) -> bool {
+        #[cfg(feature = "jit")]
+        return self.compiled.is_some();
+        #[cfg(not(feature = "jit"))]
+        false
+    }
+
+    /// One step of `program`, the one that this was made for, on its window's bytes and its scratchpad.
+    pub fn step(&self, program: &Program, window: &[u8], scratch: &mut [u8], walk: &mut Walk) -> Verdict {
+        let first = program.window().first;
+        #[cfg(feature = "jit")]
+        if let Some(compiled) = &self.compiled {
+            let fits = window.len() == usize::from(program.window().bytes)
+                && scratch.len() == program.scratch_bytes();
+            if !fits {
+                return Verdict::Guard;
+            }
+            let node = window.as_ptr().wrapping_offset(-isize::from(first));
+            // SAFETY: the code was compiled for a window of `first` and `bytes`, which is exactly `window` around `node`, and
+            // for as many scratch bytes as `scratch` has; both borrows and that of `walk` are exclusive where it writes.
+            let stepped = unsafe { compiled.step(node, scratch.as_mut_ptr(), walk) };
+            return Verdict::from_return(stepped);
+        }
+        Checked::new(window, i64::from(first), scratch, walk)
+            .step(program.function())
+            .map_or(Verdict::Guard, Verdict::from_return)
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs that nodes lack: uploaded once, to all of them, while the walks that need them wait.
+//!
+//! Order    the pieces are requests like others, with numbers of their own; the walks go on when the last one is answered
+//! Not here what a node makes of a program (`node/registry`)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::flight::Flight;
+use super::{Client, ClientError, Request, Result};
+use crate::node::{PIECE_BYTES, upload_of};
+use crate::program::Program;
+use crate::wire::{Hash, Kind, Status};
+
+impl Client {
+    /// Uploads a request's program to all nodes, and lets the request wait for that.
+    pub(super) fn upload(&mut self, sequence: u64) -> Result<()> {
+        let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
+        let Some(program) = flight.request.program.clone() else { return Ok(()) };
+        flight.restarts += 1;
+        if flight.restarts > self.config.restarts.min(16) {
+            let reason = "it was uploaded, and is not there: a node behind is not this client's".to_owned();
+            let error = ClientError::Refused { program: program.name().to_owned(), reason };
+            self.finish(sequence, Err(error));
+            return Ok(());
+        }
+        flight.parked = true;
+        let hash = hash_of(&program);
+        if self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
+            return Ok(());
+        }
+        self.counts.uploads += 1;
+        let upload = upload_of(&program);
+        let pieces = upload.len().div_ceil(PIECE_BYTES) as u32;
+        for node in 0..self.reaches.len() {
+            self.uploads.insert((node, hash), pieces);
+            for (piece, bytes) in upload.chunks(PIECE_BYTES).enumerate() {
+                let request = Request {
+                    body: bytes.to_vec(),
+                    node: Some(node),
+                    piece: (piece as u32, pieces),
+                    hash: Some(hash),
+                    ..Request::new(Kind::Register, 0, upload.len() as u64)
+                };
+                self.launch(None, request, node)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn registered(&mut self, sequence: u64, status: Status, body: &[u8]) -> Result<()> {
+        let Some(flight) = self.flights.get(&sequence) else { return Ok(()) };
+        let Some(hash) = flight.request.hash else { return Ok(()) };
+        let node = flight.node;
+        if status == Status::Busy {
+            self.later(sequence);
+            return Ok(());
+        }
+        self.finish(sequence, Err(ClientError::Busy(Duration::ZERO)));
+        let waiting = |client: &Client| -> Vec<u64> {
+            let same = |flight: &Flight| {
+                flight.parked
+                    && flight.request.program.as_ref().is_some_and(|program| hash_of(program) == hash)
+            };
+            client.flights.iter().filter(|(_, flight)| same(flight)).map(|(&sequence, _)| sequence).collect()
+        };
+        if status != Status::Done {
+            self.uploads.retain(|(_, uploading), _| *uploading != hash);
+            for sequence in waiting(self) {
+                let program = self.flights[&sequence].request.name();
+                let reason = String::from_utf8_lossy(body).into_owned();
+                self.finish(sequence, Err(ClientError::Refused { program, reason }));
+            }
+            return Ok(());
+        }
+        if let Some(left) = self.uploads.get_mut(&(node, hash)) {
+            *left -= 1;
+            if *left == 0 {
+                self.uploads.remove(&(node, hash));
+            }
+        }
+        if !self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
+            self.uploaded.insert(hash);
+            for sequence in waiting(self) {
+                if let Some(flight) = self.flights.get_mut(&sequence) {
+                    flight.parked = false;
+                    flight.attempt += 1;
+                }
+                self.transmit(sequence)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a program in packets.
+pub(super) fn hash_of(program: &Arc<Program>) -> Hash {
+    program.hash()[..size_of::<Hash>()].try_into().expect("a hash is longer")
+}

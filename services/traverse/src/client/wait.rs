@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How a client waits: asleep on its links, asked now and then whether to go on, or in an event loop that is somebody else's.
+//!
+//! Flow     nothing came ─▶ [`Client::wait`]: the links sleep
+//!          in an event loop: [`Client::descriptor`] is watched once; at each turn [`Client::poll`] until nothing comes, then
+//!          [`Client::arm`]: false ─▶ come back when the descriptor is readable, or at [`Client::due`]
+//! Order    who armed polls before it arms again: so what arrives between the last look and the sleep wakes
+//! Owner    the epoll descriptor is the client's; links are not added or taken away after it was made
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::{Client, ClientError, Result};
+use crate::transport::TransportError;
+
+/// How often the one who may interrupt is asked.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Says whether to go on waiting.
+pub type Ask = Box<dyn FnMut() -> bool + Send>;
+
+/// What a client has for waiting.
+#[derive(Default)]
+pub(super) struct Wait {
+    ask: Option<Ask>,
+    asked: Option<Instant>,
+    epoll: Option<OwnedFd>,
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Wait").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// From now on this is asked some times a second while a call waits; false ends the call with
+    /// [`ClientError::Interrupted`].
+    pub fn on_wait(&mut self, ask: Option<Ask>) {
+        self.wait.ask = ask;
+    }
+
+    /// Sleeps until something may have come, at most so long.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn wait(&mut self, at_most: Duration) -> Result<()> {
+        self.flush()?;
+        let many = self.links.len() > 1;
+        let at_most = if many { at_most.min(Duration::from_micros(100)) } else { at_most };
+        for transport in &mut self.links {
+            transport.wait(at_most)?;
+        }
+        Ok(())
+    }
+
+    /// The same within a call.
+    pub(super) fn pause(&mut self, at_most: Duration) -> Result<()> {
+        if let Some(ask) = &mut self.wait.ask {
+            let now = Instant::now();
+            if self.wait.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
+                self.wait.asked = Some(now);
+                if !ask() {
+                    return Err(ClientError::Interrupted);
+                }
+            }
+        }
+        self.wait(at_most)
+    }
+
+    /// A descriptor that becomes readable when something has come after [`Client::arm`]; the same one each time.
+    ///
+    /// # Errors
+    /// The system has none left.
+    pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
+        if self.wait.epoll.is_none() {
+            let system = |error| TransportError::system("an epoll descriptor")(error);
+            let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+            for link in &self.links {
+                for descriptor in link.descriptors() {
+                    let data = epoll::EventData::new_u64(0);
+                    epoll::add(&all, descriptor, data, epoll::EventFlags::IN).map_err(system)?;
+                }
+            }
+            self.wait.epoll = Some(all);
+        }
+        Ok(self.wait.epoll.as_ref().expect("made just now").as_fd())
+    }
+
+    /// Sends what is to be sent and says that this client sleeps until its descriptor is readable; true: something is there
+    /// already, so poll again first.
+    ///
+    /// # Errors
+    /// The transport failed.
+    pub fn arm(&mut self) -> Result<bool> {
+        self.flush()?;
+        let mut ready = false;
+        for link in &mut self.links {
+            ready |= link.arm();
+        }
+        Ok(ready)
+    }
+
+    /// This client is awake again.
+    pub fn disarm(&mut self) {
+        self.links.iter_mut().for_each(|link| link.disarm());
+    }
+
+    /// When a packet is to be sent again, or a request given up, if nothing comes until then.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        let deadline = self.config.deadline;
+        let due = |flight: &super::Flight| {
+            let end = flight.started + deadline;
+            if flight.parked { end } else { end.min(flight.sent + flight.timeout) }
+        };
+        self.flights.values().map(due).min().map(|due| due.max(self.next_look))
+    }
+}
