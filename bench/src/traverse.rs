@@ -9,6 +9,16 @@
 //! Not here applications and their rivals (traverse/apps.rs)
 
 mod apps;
+mod chains;
+mod drive;
+mod fig2;
+mod node;
+mod pin;
+mod serve;
+mod stores;
+#[expect(unsafe_code, reason = "reads a node's memory as native code does")]
+mod view;
+mod ycsb;
 
 use crate::definition::Definition;
 use crate::row::Sink;
@@ -42,7 +52,10 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     if let Some(row) = apps::row(definition, quick) {
         return row;
     }
-    Err(unknown(definition))
+    match definition.name.split('/').next() {
+        Some("node") => node::row(definition, quick),
+        _ => Err(unknown(definition)),
+    }
 }
 
 /// Measures the rows; gives how many failed.

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: what hash48 walks.
+//!
+//! Layout   nodes are those of our hash map (`services/traverse/programs/collections/chain.h`): 0 next · 8 key · 16 value bytes ·
+//!          24 value; each has a line of 64 bytes to itself. Buckets are words, side by side, behind the nodes
+//! Order    node i of chain c lies at a place that a bijection of its number gives: no two hops are near each other, and memory is
+//!          written from its start to its end all the same
+//! Check    a key's value is a function of the key: every answer is known before it is asked for
+
+use std::sync::Arc;
+
+use memlift_traverse::node::{Node, NodeOptions};
+use memlift_traverse::program::Program;
+use memlift_traverse::structures::shipped;
+use memlift_traverse::wire::{Header, Kind, Status};
+
+use super::drive::{Ask, share, word};
+use super::serve::{Handler, failed};
+use super::view::{Question, View};
+use super::ycsb::Random;
+use crate::{BenchError, machine};
+
+/// Hops of a walk: from the bucket to its last node.
+pub const HOPS: u64 = 48;
+/// Where the walk's program leaves a value in the scratchpad.
+pub const VALUE_AT: usize = 32;
+/// A node's.
+pub const NODE_BYTES: u64 = 64;
+/// Of a full run, and of `--quick`.
+const BYTES: u64 = 2 << 30;
+const BYTES_QUICK: u64 = 64 << 20;
+/// What a node has beyond that.
+const SPARE_BYTES: u64 = 8 << 20;
+
+/// Bytes of nodes.
+pub fn data_bytes(quick: bool) -> u64 {
+    if quick { BYTES_QUICK } else { BYTES }
+}
+
+/// A node that holds the chains.
+#[derive(Debug)]
+pub struct Chains {
+    /// The memory node.
+    pub node: Node,
+    /// Its memory.
+    pub view: View,
+    places: Places,
+    buckets: u64,
+}
+
+/// Numbers of nodes ↔ places, both below a power of two.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    base: u64,
+    bits: u32,
+}
+
+impl Places {
+    fn mask(self) -> u64 {
+        (1 << self.bits) - 1
+    }
+
+    fn address(self, number: u64) -> u64 {
+        let (mask, half) = (self.mask(), self.bits / 2);
+        let mut word = number;
+        for odd in [0x9e37_79b9_7f4a_7c15_u64, 0xd1b5_4a32_d192_ed03] {
+            word = word.wrapping_mul(odd) & mask;
+            word ^= word >> half;
+        }
+        self.base + word * NODE_BYTES
+    }
+
+    /// The number whose place this is.
+    fn number(self, place: u64) -> u64 {
+        let (mask, half) = (self.mask(), self.bits / 2);
+        let mut word = place;
+        for odd in [0xd1b5_4a32_d192_ed03_u64, 0x9e37_79b9_7f4a_7c15] {
+            // A shift by at least a third of the bits is undone by as many steps as it takes to shift them all out.
+            let mut undone = word;
+            for _ in 0..self.bits.div_ceil(half.max(1)) {
+                undone = word ^ undone >> half;
+            }
+            word = undone.wrapping_mul(inverse(odd)) & mask;
+        }
+        word
+    }
+}
+
+/// Of an odd number modulo 2^64 (Newton).
+fn inverse(odd: u64) -> u64 {
+    (0..6).fold(odd, |guess, _| guess.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(guess))))
+}
+
+fn value_of(key: u64) -> u64 {
+    key.wrapping_mul(0xff51_afd7_ed55_8ccd) | 1
+}
+
+impl Chains {
+    /// Starts a node without a thread and fills it.
+    pub fn new(quick: bool) -> Result<Chains, BenchError> {
+        let bytes = data_bytes(quick);
+        let count = bytes / NODE_BYTES;
+        let chains = count / HOPS;
+        let whole = (bytes + chains * 8 + SPARE_BYTES).next_multiple_of(2 << 20);
+        let available = machine::available_bytes();
+        if whole > available {
+            return Err(BenchError::Memory { needed_bytes: whole, available_bytes: available });
+        }
+        let options = NodeOptions { bytes: whole, ..NodeOptions::default() };
+        let (node, _) = Node::open(options).map_err(failed)?;
+        let given = node.writer().allocator().allocate(0, bytes + chains * 8 + NODE_BYTES);
+        let base = given.ok_or_else(|| failed("a node has no room for its chains"))?.next_multiple_of(64);
+        let places = Places { base, bits: count.ilog2() };
+        let memory = Arc::clone(node.memory());
+        for place in 0..count {
+            let number = places.number(place);
+            let last = number % HOPS == HOPS - 1;
+            let next = if last || number >= chains * HOPS { 0 } else { places.address(number + 1) };
+            let key = number + 1;
+            let mut line = [0; 32];
+            for (to, from) in line.chunks_exact_mut(8).zip([next, key, 8, value_of(key)]) {
+                to.copy_from_slice(&from.to_le_bytes());
+            }
+            memory.store(base + place * NODE_BYTES, &line);
+        }
+        let buckets = base + bytes;
+        for chain in 0..chains {
+            memory.store(buckets + chain * 8, &places.address(chain * HOPS).to_le_bytes());
+        }
+        node.register(0, Program::clone(&Chains::program())).map_err(failed)?;
+        Ok(Chains { view: View::new(&memory), node, places, buckets })
+    }
+
+    /// The walk: our hash map's.
+    pub fn program() -> Arc<Program> {
+        shipped::HASH_FIND.program()
+    }
+
+    /// How many chains there are.
+    pub fn count(&self) -> u64 {
+        (1 << self.places.bits) / HOPS
+    }
+
+    /// The last key of a chain, where its bucket is, and what is found.
+    pub fn question(&self, chain: u64) -> (Question, u64) {
+        let key = chain * HOPS + HOPS;
+        (Question { bucket: self.buckets + chain * 8, key }, value_of(key))
+    }
+
+    /// What uniform draws of a seed ask, and the checksum of the right answers.
+    pub fn draw(&self, seed: u64, count: u64) -> (Vec<Question>, u64) {
+        let mut random = Random(seed);
+        self.ask_for((0..count).map(|_| random.below(self.count())))
+    }
+
+    /// What these chains' last keys are asked with, and the checksum of the right answers.
+    pub fn ask_for(&self, chains: impl Iterator<Item = u64>) -> (Vec<Question>, u64) {
+        let (mut questions, mut sum) = (Vec::new(), 0u64);
+        for (number, chain) in chains.enumerate() {
+            let (question, value) = self.question(chain);
+            questions.push(question);
+            sum = sum.wrapping_add(share(number as u64, value));
+        }
+        (questions, sum)
+    }
+
+    /// The same walks by native code, for a server: one after the other.
+    pub fn handler(&self) -> impl Handler + use<> {
+        let view = self.view.clone();
+        move |header: &Header, body: &[u8], answer: &mut Vec<u8>| match header.kind {
+            Kind::Walk => match find(&view, header.address, word(body, 0)) {
+                Some(value) => {
+                    answer.extend_from_slice(&value.to_le_bytes());
+                    Status::Done
+                }
+                None => Status::Missing,
+            },
+            Kind::Read => {
+                view.copy(header.address, header.value.min(1024) as usize, answer);
+                Status::Done
+            }
+            _ => Status::BadRequest,
+        }
+    }
+}
+
+/// Finds a key in a chain.
+pub fn find(view: &View, bucket: u64, key: u64) -> Option<u64> {
+    let mut place = view.word(bucket) & !1;
+    while place != 0 {
+        let [next, found, _, value] = view.words(place);
+        if found == key && next & 1 == 0 {
+            return Some(value);
+        }
+        place = next & !1;
+    }
+    None
+}
+
+/// As walks are asked for.
+pub fn asks(questions: &[Question]) -> Vec<Ask> {
+    questions.iter().map(|question| Ask::words(question.bucket, &[question.key])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_a_bijection() {
+        for bits in [8, 13, 20] {
+            let places = Places { base: 1 << 32, bits };
+            let mut seen = vec![false; 1 << bits];
+            for number in 0..1 << bits {
+                let place = (places.address(number) - places.base) / NODE_BYTES;
+                assert!(!std::mem::replace(&mut seen[place as usize], true));
+                assert_eq!(places.number(place), number);
+            }
+        }
+    }
+
+    #[test]
+    fn native_walks_find_what_is_there_after_all_hops() {
+        let chains = Chains::new(true).expect("64 MiB");
+        for chain in [0, 1, chains.count() - 1] {
+            let (question, value) = chains.question(chain);
+            assert_eq!(find(&chains.view, question.bucket, question.key), Some(value));
+            assert_eq!(find(&chains.view, question.bucket, question.key + 1), None);
+            let mut place = chains.view.word(question.bucket);
+            for hop in 1..=HOPS {
+                let next = chains.view.word(place);
+                assert_eq!(next == 0, hop == HOPS, "one more hop");
+                place = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows `node/…`: what one core of a memory node answers, beside a native handler and beside the bare memory.
+//!
+//! Flow     chains in a node ─▶ the node's shard and the native handler, each a thread on the nodes' core, over the same transport
+//!          ─▶ one client thread asks both the same, in turns
+//! Order    before each run the client sweeps the last-level cache: neither side walks what the other one has fetched
+//! Check    the checksum of every run is that of the right answers
+//! Limit    limits/walks.c on the nodes' core, with the number of walks in turn that it is fastest with
+
+use std::time::Instant;
+
+use memlift_engine::complete::WaitPolicy;
+
+use super::chains::{self, Chains, HOPS};
+use super::drive::Driver;
+use super::pin::{self, Held, Role};
+use super::serve::{Over, Server};
+use super::view::{self, Question, View};
+use super::{Stop, unknown};
+use crate::area::Area;
+use crate::definition::Definition;
+use crate::pairs::{self, Side, Took};
+use crate::{BenchError, Row, cache, machine, reference};
+
+/// Requests under way.
+pub const OUT: usize = 128;
+const WIDTHS: [usize; 5] = [8, 16, 24, 32, 48];
+
+/// What a sweep reads.
+pub struct Sweep(Area);
+
+impl Sweep {
+    /// For this machine's last-level cache.
+    pub fn new(quick: bool) -> Result<Sweep, BenchError> {
+        let bytes = if quick { 1 << 20 } else { cache::sweep_bytes(0) };
+        Ok(Sweep(Area::private(bytes)?))
+    }
+
+    /// Gets everything else out of the cache.
+    pub fn now(&self) {
+        std::hint::black_box(reference::xor64(self.0.part(0, self.0.bytes())));
+    }
+}
+
+/// The checksum of a run must be right.
+pub fn check(definition: &Definition, got: u64, right: u64) -> Result<(), BenchError> {
+    if got == right {
+        return Ok(());
+    }
+    Err(BenchError::Differ {
+        name: definition.name.clone(),
+        rival: definition.rival.clone(),
+        sums: [got, right].map(|sum| format!("{sum:016x}")),
+    })
+}
+
+/// Measures a row.
+pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let parts: Vec<&str> = definition.name.split('/').collect();
+    Ok(match (&parts[1..], definition.rival.as_str()) {
+        (["hash48", "shm"], "rpc") => against_rpc(definition, Over::Shm, OUT, false, quick)?,
+        (["hash48", "udp"], "rpc") => against_rpc(definition, Over::Udp, OUT, false, quick)?,
+        (["hash48", "shm", "cpu"], "rpc") => against_rpc(definition, Over::Shm, OUT, true, quick)?,
+        (["depth1"], "rpc") => against_rpc(definition, Over::Shm, 1, false, quick)?,
+        (["hash48", "shm"], "limit") => against_limit(definition, quick)?,
+        _ => return Err(unknown(definition)),
+    })
+}
+
+fn against_rpc(
+    definition: &Definition,
+    over: Over,
+    out: usize,
+    cpu: bool,
+    quick: bool,
+) -> Result<Row, BenchError> {
+    let chains = Chains::new(quick)?;
+    let servers = [Server::node(&chains.node, over)?, Server::native(over, chains.handler())?];
+    let program = Chains::program();
+    // Who has a core to itself spins; who counts CPU time sleeps where that is cheaper.
+    let wait = if cpu { WaitPolicy::AUTO } else { WaitPolicy::SPIN };
+    let mut drivers = [
+        Driver::new(servers[0].link(wait)?, &program, chains::VALUE_AT),
+        Driver::new(servers[1].link(wait)?, &program, 0),
+    ];
+    let _held = Held::new(Role::Client);
+    let sweep = Sweep::new(quick)?;
+    let count: u64 = match (quick, out) {
+        (true, _) => 200,
+        (false, 1) => 2000,
+        (false, _) => 8000,
+    };
+    let (mut turns, mut again, mut bytes) = ([0; 2], 0, [(0, 0); 2]);
+    let samples = pairs::interleave(quick, |side| {
+        let at = usize::from(side == Side::Theirs);
+        turns[at] += 1;
+        let (questions, right) = chains.draw(turns[at], count);
+        let asks = chains::asks(&questions);
+        sweep.now();
+        let ran = drivers[at].run(&asks, out)?;
+        check(definition, ran.checksum, right)?;
+        again += ran.again;
+        bytes[at] = ran.bytes;
+        let cpu_s = ran.cpu_s / count as f64;
+        Ok(Took { seconds: if cpu { cpu_s } else { ran.seconds / count as f64 }, cpu_s })
+    })?;
+    let mut row = Row::new(definition);
+    row.cpu_s = samples.cpu_s;
+    for (name, number) in [
+        ("hops", HOPS),
+        ("walks_per_run", count),
+        ("walks_under_way", out as u64),
+        ("sent_again", again),
+        ("bytes_asked", bytes[0].0 / count),
+        ("bytes_answered", bytes[0].1 / count),
+        ("theirs_bytes_asked", bytes[1].0 / count),
+        ("theirs_bytes_answered", bytes[1].1 / count),
+    ] {
+        row.count.insert(name.to_owned(), number);
+    }
+    row.qualifies = qualifies(&chains, over.text());
+    Ok(row.measured(definition, &samples.pairs, quick))
+}
+
+fn qualifies(chains: &Chains, over: &str) -> String {
+    format!(
+        "ours: `hash_find` of the hash map, {} walks in turn; theirs: the same walk in Rust, one to its end before the next; {}; {over}; \
+         {} MiB of chains in a random order, cold before each run; {:?} pages on both sides; right answers of both checked",
+        chains.node.workspaces(),
+        pin::text(),
+        chains.count() * HOPS * chains::NODE_BYTES >> 20,
+        chains.node.memory().huge(),
+    )
+}
+
+/// What the reference loop takes for these walks on the nodes' core, seconds and CPU seconds.
+fn reference_run(view: &View, questions: &[Question], width: usize) -> Result<(Took, u64), BenchError> {
+    let run = || {
+        let _held = Held::new(Role::Node);
+        let (cpu, start) = (machine::thread_cpu_seconds(), Instant::now());
+        let sum = view::reference_walks(view, questions, width)?;
+        let seconds = start.elapsed().as_secs_f64();
+        Ok((Took { seconds, cpu_s: machine::thread_cpu_seconds() - cpu }, sum))
+    };
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn against_limit(definition: &Definition, quick: bool) -> Result<Row, BenchError> {
+    let chains = Chains::new(quick)?;
+    let server = Server::node(&chains.node, Over::Shm)?;
+    let mut driver = Driver::new(server.link(WaitPolicy::SPIN)?, &Chains::program(), chains::VALUE_AT);
+    let _held = Held::new(Role::Client);
+    let sweep = Sweep::new(quick)?;
+    let count: u64 = if quick { 200 } else { 20_000 };
+    let mut best = (f64::INFINITY, 0);
+    for width in WIDTHS {
+        let (questions, _) = chains.draw(width as u64, count);
+        sweep.now();
+        let (took, _) = reference_run(&chains.view, &questions, width)?;
+        best = if took.seconds < best.0 { (took.seconds, width) } else { best };
+    }
+    let mut turns = [0; 2];
+    let samples = pairs::interleave(quick, |side| {
+        let at = usize::from(side == Side::Theirs);
+        turns[at] += 1;
+        let (questions, right) = chains.draw(turns[at], count);
+        let asks = chains::asks(&questions);
+        sweep.now();
+        let took = if side == Side::Ours {
+            let ran = driver.run(&asks, OUT)?;
+            check(definition, ran.checksum, right)?;
+            Took { seconds: ran.seconds, cpu_s: ran.cpu_s }
+        } else {
+            let (took, sum) = reference_run(&chains.view, &questions, best.1)?;
+            let value = |question: &Question| chains.question(question.key / HOPS - 1).1;
+            let right = questions.iter().map(value).fold(0, u64::wrapping_add);
+            check(definition, sum, right)?;
+            took
+        };
+        Ok(Took { seconds: took.seconds / count as f64, cpu_s: took.cpu_s / count as f64 })
+    })?;
+    let mut row = Row::new(definition);
+    row.cpu_s = samples.cpu_s;
+    for (name, number) in [
+        ("hops", HOPS),
+        ("walks_per_run", count),
+        ("walks_under_way", OUT as u64),
+        ("limit_in_turn", best.1 as u64),
+    ] {
+        row.count.insert(name.to_owned(), number);
+    }
+    row.qualifies = qualifies(&chains, Over::Shm.text());
+    Ok(row.measured(definition, &samples.pairs, quick))
+}
