@@ -51,6 +51,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/persist/src/sqlite.rs", include_bytes!("../engines/persist/src/sqlite.rs")),
     ("engines/persist/src/redb.rs", include_bytes!("../engines/persist/src/redb.rs")),
     ("engines/persist/src/lmdb.rs", include_bytes!("../engines/persist/src/lmdb.rs")),
+    ("engines/traverse/fetch", include_bytes!("../engines/traverse/fetch")),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("limits/durable.c", include_bytes!("../limits/durable.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
