@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift tour`: one chapter per service, on real input, beside the rivals.
 //!
-//! Flow     chapter `ipc` here, then tour/transform.rs and tour/persist.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
+//! Flow     chapter `ipc` here, then tour/transform.rs, tour/persist.rs and tour/traverse.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
 //! Not here how a chapter measures; each says that in its own header
 
 mod persist;
 mod transform;
+mod traverse;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,7 +68,8 @@ pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
     let ipc = ipc(options)?;
     let transform = transform::run(options)?;
     let persist = persist::run(options)?;
-    Ok(ipc && transform && persist)
+    let traverse = traverse::run(options)?;
+    Ok(ipc && transform && persist && traverse)
 }
 
 /// First chapter.

@@ -20,6 +20,7 @@ mod stores;
 mod view;
 mod ycsb;
 
+pub(crate) use self::stores::story;
 use crate::definition::Definition;
 use crate::row::Sink;
 use crate::{BenchError, Options, Row};

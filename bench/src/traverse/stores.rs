@@ -10,11 +10,13 @@
 //!          persistence, one thread (there are two cores, and the client needs one), huge pages, a client that looks again before it
 //!          sleeps and parses in place
 //! Check    sums over all numbers and bytes that clients got
+//! Not here the tour's chapter over the same chains ([`story`])
 
 mod line;
 mod memcached;
 mod redis;
 mod server;
+pub(crate) mod story;
 
 use memlift_traverse::client::{Client, Config};
 use memlift_traverse::structures::bulk::{self, Sink};
@@ -248,8 +250,7 @@ impl ChainSides {
         let chains = Chains::new(count);
         let server = Server::start(store, udp, chains.total() * 128)?;
         let follower = Follower::fill(store, &server, &chains)?;
-        let bytes = (chains.total() * 32 * 5 / 4).next_multiple_of(SLAB_2M) + SLAB_2M;
-        let nodes = Nodes::start(1, bytes, over(udp))?;
+        let nodes = Nodes::start(1, chain_bytes(chains), over(udp))?;
         let heads = chains.build(&nodes)?;
         let client = nodes.client(Config::default())?;
         Ok(ChainSides { chains, heads, nodes, client, server, follower })
@@ -266,6 +267,11 @@ impl ChainSides {
             machine_text()
         )
     }
+}
+
+/// Room for chains.
+fn chain_bytes(chains: Chains) -> u64 {
+    (chains.total() * 32 * 5 / 4).next_multiple_of(SLAB_2M) + SLAB_2M
 }
 
 const CHAINS: u64 = 20_000;
