@@ -134,18 +134,24 @@ impl Memory {
 }
 
 impl Host for Memory {
+    fn begin(&mut self, _: u64, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+
     fn load(&mut self, address: u64, target: &mut [u8]) {
         for (index, word) in target.chunks_mut(8).enumerate() {
             word.copy_from_slice(&self.word(address + index as u64 * 8).to_le_bytes()[..word.len()]);
         }
     }
 
-    fn export(&mut self, base: u64, bytes: u64) -> Vec<Vec<u8>> {
+    fn keep(&mut self, _: u64, _: u64) {}
+
+    fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String> {
         let here = self.applied.iter().filter(|(_, (address, _))| (base..base + bytes).contains(address));
-        here.map(|((client, sequence), (address, value))| {
+        let record = |((client, sequence), (address, value)): (&(usize, u64), &(u64, u64))| {
             [*client as u64, *sequence, *address, *value].iter().flat_map(|word| word.to_le_bytes()).collect()
-        })
-        .collect()
+        };
+        Ok(here.map(record).collect())
     }
 
     fn release(&mut self, base: u64, bytes: u64) {

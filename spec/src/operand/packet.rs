@@ -55,6 +55,11 @@ pub const KIND_APPLY: u8 = 9;
 pub const KIND_DECIDED: u8 = 10;
 /// A request: the map's epoch, and what this node knows about `address`.
 pub const KIND_MAP: u8 = 11;
+/// Node to node: a message about a range that moves; `tenant` is [`TENANT_NODES`].
+pub const KIND_MIGRATE: u8 = 12;
+
+/// The tenant that nodes are to each other; no client is.
+pub const TENANT_NODES: u32 = u32::MAX;
 
 /// The last 16 bytes are a MAC.
 pub const FLAG_AUTHENTICATED: u16 = 1;
@@ -83,7 +88,8 @@ pub const STATUS_RETRY: u8 = 5;
 pub const STATUS_BUSY: u8 = 6;
 /// Status: this node does not hold the program; register it.
 pub const STATUS_NEED_PROGRAM: u8 = 7;
-/// Status: `address` is not this node's, and the map does not say whose; `epoch` is the node's.
+/// Status: `address` is not this node's. The body starts with the `value` bytes of the map's entry for it, where the map has one;
+/// a walk's scratchpad follows when [`FLAG_CONTINUED`] is set. `epoch` is the node's.
 pub const STATUS_WRONG_NODE: u8 = 8;
 /// Status: the packet passed through as many nodes as its `hops` allowed.
 pub const STATUS_HOPS: u8 = 9;
@@ -101,6 +107,8 @@ pub const STATUS_REFUSED: u8 = 14;
 pub const STATUS_STALE: u8 = 15;
 /// Status: this many are held already (programs, clients); the body says which.
 pub const STATUS_LIMIT: u8 = 16;
+/// Status, no end: the request was sent on to the node of the entry in the body, and this is not its first attempt.
+pub const STATUS_SENT_ON: u8 = 17;
 /// From here on: a fault of the program, the number of `Verdict`.
 pub const STATUS_FAULT: u8 = 0x80;
 

@@ -9,8 +9,11 @@ use std::time::Instant;
 
 use super::flight::Whole;
 use super::{Answer, Client, ClientError, Result, Routing, route};
-use crate::map::Entry;
-use crate::wire::{Header, Kind, Status};
+use crate::map::{Entry, MapError, State};
+use crate::wire::{FLAG_CONTINUED, Header, Kind, Status};
+
+/// Starts of nodes that are remembered.
+const SENDERS_MAX: usize = 4096;
 
 impl Client {
     pub(super) fn finish(&mut self, sequence: u64, answer: Result<Answer>) {
@@ -37,6 +40,22 @@ impl Client {
             self.counts.stray += 1;
             return Ok(());
         };
+        if header.kind == Kind::Answer && header.status == Status::SentOn {
+            let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);
+            let further = flight.beyond.as_ref().is_none_or(|(hops, _)| header.hops <= *hops);
+            if let Some(node) = node.filter(|_| further && header.attempt <= flight.attempt) {
+                flight.beyond = Some((header.hops, node.name));
+            }
+            return Ok(());
+        }
+        if !self.senders.contains(&header.sender) {
+            // A node that was not heard before, or that was started again: it may lack programs that others have.
+            if self.senders.len() >= SENDERS_MAX {
+                self.senders.clear();
+            }
+            self.senders.insert(header.sender);
+            self.uploaded.clear();
+        }
         let now = Instant::now();
         let Some(whole) = flight.take(header, packet.body, now) else { return Ok(()) };
         if whole.timed && flight.visits == 1 && !flight.parked {
@@ -59,7 +78,11 @@ impl Client {
         if flight.request.kind == Kind::Register {
             return self.registered(sequence, header.status, &body);
         }
-        let is_walk = flight.request.kind == Kind::Walk;
+        if flight.request.kind == Kind::Map && flight.ticket.is_none() {
+            self.flights.remove(&sequence);
+            self.learned(&body);
+            return Ok(());
+        }
         let program = flight.request.name();
         match header.status {
             Status::Done | Status::Missing | Status::Applied | Status::Differs => {
@@ -80,32 +103,7 @@ impl Client {
             Status::Hops if self.config.routing == Routing::Bounce => {
                 return self.go_on(sequence, &header, body, &emitted);
             }
-            Status::WrongNode => {
-                let entry = Entry::decode(&body).ok();
-                let heard = entry
-                    .as_ref()
-                    .is_some_and(|entry| route::take_entry(&mut self.routes, &mut self.reaches, entry));
-                let was = flight.node;
-                let owner = self.routes.owner(header.address);
-                if is_walk && (heard || owner.is_some_and(|owner| owner != was)) {
-                    // The walk goes on where it was, unless the entry took its scratchpad's place: then that was empty.
-                    let body = if entry.is_some() { Vec::new() } else { body };
-                    return self.go_on(sequence, &header, body, &emitted);
-                }
-                let epoch = self.routes.epoch;
-                let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
-                flight.restarts += 1;
-                if flight.restarts > 8 {
-                    let error = match entry.and_then(|entry| entry.node) {
-                        Some(node) => ClientError::Unreachable { node: node.name, address: header.address },
-                        None => ClientError::Nowhere { address: header.address, epoch },
-                    };
-                    self.finish(sequence, Err(error));
-                    return Ok(());
-                }
-                flight.node = owner.unwrap_or(was);
-                self.later(sequence);
-            }
+            Status::WrongNode => return self.wrong_node(sequence, &header, body, &emitted),
             Status::Busy => self.later(sequence),
             Status::Retry => {
                 flight.restart();
@@ -144,8 +142,113 @@ impl Client {
         Ok(())
     }
 
+    /// A node was asked whose an address is: requests about its range that are not answered go there, or end.
+    fn learned(&mut self, body: &[u8]) {
+        let Ok(entry) = Entry::decode(body) else { return };
+        let up = entry.node.as_ref().is_some_and(|node| node.state == State::Up);
+        let known = up && route::take_entry(&mut self.routes, &mut self.reaches, &entry);
+        let about: Vec<u64> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.attempt > 0 && entry.range.contains(flight.address))
+            .filter(|(_, flight)| !matches!(flight.request.kind, Kind::Map | Kind::Register | Kind::Allocate))
+            .map(|(&sequence, _)| sequence)
+            .collect();
+        for sequence in about {
+            let Some(flight) = self.flights.get_mut(&sequence) else { continue };
+            let address = flight.address;
+            let changes = flight.request.writes() || flight.request.kind.changes_memory();
+            match &entry.node {
+                None => {
+                    let lost = MapError::Lost { address, since: entry.range.since };
+                    self.finish(sequence, Err(lost.into()));
+                }
+                Some(node) if !up && !changes => {
+                    let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };
+                    self.finish(sequence, Err(down.into()));
+                }
+                Some(node) if !up => flight.beyond = Some((0, node.name.clone())),
+                // A walk that writes is asked about where it was begun.
+                Some(_) if known && !flight.request.writes() => {
+                    flight.node = self.routes.owner(address).unwrap_or(flight.node);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The address that matters is not the asked node's: what to do depends on what the map says about it.
+    fn wrong_node(
+        &mut self,
+        sequence: u64,
+        header: &Header,
+        mut body: Vec<u8>,
+        emitted: &[u8],
+    ) -> Result<()> {
+        let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
+        let (was, address) = (flight.node, header.address);
+        let changes = flight.request.writes() || flight.request.kind.changes_memory();
+        let state = body.split_off(usize::try_from(header.value).unwrap_or(0).min(body.len()));
+        let entry = Entry::decode(&body).ok();
+        match entry.as_ref().map(|entry| (&entry.node, entry)) {
+            Some((None, entry)) => {
+                let lost = MapError::Lost { address, since: entry.range.since };
+                self.finish(sequence, Err(lost.into()));
+                return Ok(());
+            }
+            Some((Some(node), entry)) if node.state == State::Down => {
+                flight.beyond = Some((0, node.name.clone()));
+                // What changes something may have done so already: until its deadline it is asked about, perhaps by then the node is back.
+                if changes {
+                    self.later(sequence);
+                } else {
+                    let down = MapError::Down { address, node: node.name.clone(), epoch: entry.epoch };
+                    self.finish(sequence, Err(down.into()));
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        let heard =
+            entry.as_ref().is_some_and(|entry| route::take_entry(&mut self.routes, &mut self.reaches, entry));
+        let owner = self.routes.owner(address);
+        let elsewhere = owner.filter(|owner| *owner != was);
+        let is_walk = flight.request.kind == Kind::Walk;
+        // A walk that writes is settled at its first node, which is asked again and sends it where it belongs.
+        if is_walk && !changes && (heard || elsewhere.is_some()) {
+            if header.has(FLAG_CONTINUED) {
+                return self.go_on(sequence, header, state, emitted);
+            }
+            flight.restart();
+            let Some(mut flight) = self.flights.remove(&sequence) else { return Ok(()) };
+            flight.node = self.routes.owner(flight.address).unwrap_or(was);
+            return self.send_flight(flight);
+        }
+        let epoch = self.routes.epoch;
+        flight.restarts += 1;
+        if flight.restarts > 8 && elsewhere.is_none() {
+            let error = match entry.and_then(|entry| entry.node) {
+                Some(node) => ClientError::Unreachable { node: node.name, address },
+                None => ClientError::Nowhere { address, epoch },
+            };
+            self.finish(sequence, Err(error));
+            return Ok(());
+        }
+        if !is_walk {
+            flight.node = owner.unwrap_or(was);
+        }
+        self.later(sequence);
+        Ok(())
+    }
+
     /// A walk goes on from where it stopped, as a new request.
-    pub(super) fn go_on(&mut self, sequence: u64, header: &Header, body: Vec<u8>, emitted: &[u8]) -> Result<()> {
+    pub(super) fn go_on(
+        &mut self,
+        sequence: u64,
+        header: &Header,
+        body: Vec<u8>,
+        emitted: &[u8],
+    ) -> Result<()> {
         let Some(mut flight) = self.flights.remove(&sequence) else { return Ok(()) };
         flight.result.extend_from_slice(emitted);
         flight.address = header.address;

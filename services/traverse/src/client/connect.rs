@@ -12,7 +12,8 @@ use std::time::{Instant, SystemTime};
 use super::route::{Reach, Routes};
 use super::stepper::Steppers;
 use super::wait::Wait;
-use super::{Client, Config, Counts, Link, Request, Result};
+use super::{Client, ClientError, Config, Counts, Link, Request, Result, route};
+use crate::map::{Address, Map};
 use crate::transport::Peer;
 use crate::transport::shm::Shm;
 use crate::transport::udp::Udp;
@@ -45,6 +46,7 @@ impl Client {
             wakers: HashMap::new(),
             uploads: HashMap::new(),
             uploaded: HashSet::new(),
+            senders: HashSet::new(),
             unsent: HashSet::new(),
             trip: None,
             next_look: Instant::now(),
@@ -67,16 +69,8 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn udp(nodes: &[SocketAddr], config: Config) -> Result<Client> {
-        let beyond = nodes.iter().any(|node| !node.ip().is_loopback());
-        let any = match (beyond, nodes.first()) {
-            (false, Some(SocketAddr::V6(_))) => "[::1]:0",
-            (false, _) => "127.0.0.1:0",
-            (true, Some(SocketAddr::V6(_))) => "[::]:0",
-            (true, _) => "0.0.0.0:0",
-        };
-        let transport = Udp::bind(any.parse().expect("an address"), !config.keys.is_empty())?;
-        let nodes = nodes.iter().map(|&node| (node.to_string(), Peer::Socket(node))).collect();
-        Client::connect(vec![Link { transport: Box::new(transport), nodes }], config)
+        let link = Client::socket_link(nodes, &config)?;
+        Client::connect(vec![link], config)
     }
 
     /// A client of nodes on this machine, by their rings' names.
@@ -89,5 +83,72 @@ impl Client {
             Ok(Link { transport: Box::new(transport), nodes: vec![(name.to_owned(), Peer::Ring(0))] })
         };
         Client::connect(nodes.iter().map(link).collect::<Result<_>>()?, config)
+    }
+
+    /// A client of nodes at places as they are written: `ADDRESS:PORT`, or `shm:NAME`.
+    ///
+    /// # Errors
+    /// [`ClientError::Place`]; as [`Client::connect`].
+    pub fn reach(nodes: &[&str], config: Config) -> Result<Client> {
+        let (mut sockets, mut links) = (Vec::new(), Vec::new());
+        for &node in nodes {
+            match node.strip_prefix("shm:") {
+                Some(name) => {
+                    let transport = Box::new(Shm::connect(name)?);
+                    links.push(Link { transport, nodes: vec![(name.to_owned(), Peer::Ring(0))] });
+                }
+                None => {
+                    let socket = node.parse().map_err(|_| ClientError::Place(node.to_owned()))?;
+                    sockets.push(socket);
+                }
+            }
+        }
+        if !sockets.is_empty() {
+            links.push(Client::socket_link(&sockets, &config)?);
+        }
+        Client::connect(links, config)
+    }
+
+    /// A client of the nodes of a map; each is reached by its socket if it has one, else by its ring.
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`]: a node without an address; as [`Client::connect`].
+    pub fn of_map(map: &Map, config: Config) -> Result<Client> {
+        let (mut sockets, mut links) = (Vec::new(), Vec::new());
+        for node in map.nodes() {
+            let ring = node.addresses.iter().find_map(|address| match address {
+                Address::Shm(name) => Some(name),
+                Address::Udp(_) => None,
+            });
+            match (route::socket_of(node), ring) {
+                (Some(socket), _) => sockets.push(socket),
+                (None, Some(name)) => {
+                    let transport = Box::new(Shm::connect(name)?);
+                    links.push(Link { transport, nodes: vec![(name.clone(), Peer::Ring(0))] });
+                }
+                (None, None) => {
+                    return Err(ClientError::Unreachable { node: node.name.clone(), address: 0 });
+                }
+            }
+        }
+        if !sockets.is_empty() {
+            links.push(Client::socket_link(&sockets, &config)?);
+        }
+        let mut client = Client::connect(links, config)?;
+        client.use_map(map);
+        Ok(client)
+    }
+
+    fn socket_link(nodes: &[SocketAddr], config: &Config) -> Result<Link> {
+        let beyond = nodes.iter().any(|node| !node.ip().is_loopback());
+        let any = match (beyond, nodes.first()) {
+            (false, Some(SocketAddr::V6(_))) => "[::1]:0",
+            (false, _) => "127.0.0.1:0",
+            (true, Some(SocketAddr::V6(_))) => "[::]:0",
+            (true, _) => "0.0.0.0:0",
+        };
+        let transport = Udp::bind(any.parse().expect("an address"), !config.keys.is_empty())?;
+        let nodes = nodes.iter().map(|&node| (node.to_string(), Peer::Socket(node))).collect();
+        Ok(Link { transport: Box::new(transport), nodes })
     }
 }

@@ -15,6 +15,20 @@ use crate::wire::{Header, Kind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub(super) u64);
 
+impl Ticket {
+    /// Its number, for interfaces that pass numbers.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The ticket with that number. One that its client never gave has no answer.
+    #[must_use]
+    pub fn numbered(number: u64) -> Ticket {
+        Ticket(number)
+    }
+}
+
 /// What has come of one attempt.
 #[derive(Debug, Default)]
 struct Part {
@@ -42,6 +56,8 @@ pub(super) struct Flight {
     pub restarts: u32,
     /// Waits for a program to be uploaded.
     pub parked: bool,
+    /// The node to which it was sent on last, as far as was heard, and how many more there may be.
+    pub beyond: Option<(u8, String)>,
     parts: BTreeMap<u32, Part>,
 }
 
@@ -77,6 +93,7 @@ impl Flight {
             visits: 1,
             restarts: 0,
             parked: false,
+            beyond: None,
             parts: BTreeMap::new(),
             request,
         }
@@ -110,6 +127,7 @@ impl Flight {
     /// From now on another request: earlier packets say nothing about it.
     pub fn anew(&mut self) {
         self.attempt = 0;
+        self.beyond = None;
         self.parts.clear();
     }
 

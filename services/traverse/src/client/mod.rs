@@ -97,6 +97,8 @@ pub struct Client {
     uploads: HashMap<(usize, Hash), u32>,
     /// Programs that all nodes have taken.
     uploaded: HashSet<Hash>,
+    /// Starts of nodes that have answered.
+    senders: HashSet<u64>,
     unsent: HashSet<usize>,
     /// Smoothed time of a round trip, and how much it varies.
     trip: Option<(Duration, Duration)>,
@@ -274,6 +276,9 @@ impl Client {
                 return Ok(());
             }
             if came == 0 {
+                if !self.flights.values().any(|flight| flight.ticket == Some(ticket)) {
+                    return Err(ClientError::NotUnderWay(ticket.0));
+                }
                 self.pause(Duration::from_millis(1))?;
             }
         }

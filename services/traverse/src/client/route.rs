@@ -95,6 +95,12 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node) -> Option<usize> {
             })
     };
     if let Some(found) = reaches.iter().position(same) {
+        let reach = &mut reaches[found];
+        // A node that was started again may listen elsewhere.
+        if let (Peer::Socket(_), Some(socket)) = (reach.peer, socket_of(node)) {
+            reach.peer = Peer::Socket(socket);
+            node.name.clone_into(&mut reach.name);
+        }
         return Some(found);
     }
     let socket = socket_of(node)?;

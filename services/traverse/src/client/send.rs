@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::flight::Flight;
 use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
-use crate::wire::{FLAG_CONTINUED, FLAG_WRITES, Header, used};
+use crate::wire::{FLAG_CONTINUED, FLAG_WRITES, Header, Kind, used};
 
 impl Client {
     pub(super) fn route(&mut self, address: u64) -> Result<usize> {
@@ -103,6 +103,20 @@ impl Client {
         Ok(())
     }
 
+    /// Asks another node whose an address is: the one that is silent may be down, or not the owner any more.
+    fn inquire(&mut self, address: u64, silent: usize) -> Result<()> {
+        let inquiry = |flight: &Flight| flight.request.kind == Kind::Map && flight.ticket.is_none();
+        if self.reaches.len() < 2 || self.flights.values().any(inquiry) {
+            return Ok(());
+        }
+        self.next_node = self.next_node.wrapping_add(1);
+        let mut node = self.next_node % self.reaches.len();
+        if node == silent {
+            node = (node + 1) % self.reaches.len();
+        }
+        let request = Request { node: Some(node), ..Request::new(Kind::Map, address, 0) };
+        self.launch(None, request, node)
+    }
 
     /// Sends again what was not answered in time.
     pub(super) fn look(&mut self, now: Instant) -> Result<()> {
@@ -119,12 +133,23 @@ impl Client {
             let Some(flight) = self.flights.get_mut(&sequence) else { continue };
             let waited = now.duration_since(flight.started);
             if waited >= self.config.deadline {
-                let (node, attempts) = (self.reaches[flight.node].name.clone(), flight.attempt + 1);
+                let attempts = flight.attempt + 1;
+                // Where it is waited for, as far as was heard: the node that was asked may have answered long ago.
+                let node = match flight.beyond.take() {
+                    Some((_, node)) => node,
+                    None => self.reaches[flight.node].name.clone(),
+                };
                 self.finish(sequence, Err(ClientError::Silent { node, waited, attempts }));
                 continue;
             }
             flight.attempt += 1;
             self.counts.again += 1;
+            let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
+            let inquires = !matches!(flight.request.kind, Kind::Map | Kind::Register);
+            if attempt.is_multiple_of(3) && address != 0 && inquires {
+                self.inquire(address, silent)?;
+            }
+            let Some(flight) = self.flights.get(&sequence) else { continue };
             // A node that was started anew may have no program to begin with.
             if flight.request.writes() && flight.attempt.is_multiple_of(4) {
                 self.upload(sequence)?;

@@ -35,12 +35,24 @@ use outgoing::{Outgoing, Step};
 
 /// What a migration needs of a node. All of it is called by the thread that runs [`Migrations`].
 pub trait Host {
+    /// Source, before anything: the range is to leave.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot, for people to read: the migration is cancelled
+    fn begin(&mut self, base: u64, bytes: u64) -> Result<(), String>;
     /// Source: reads bytes of a range that other threads may be writing, eight at a time.
     fn load(&mut self, address: u64, target: &mut [u8]);
     /// Source, when nobody writes any more: what belongs to the range besides its bytes. The outcomes of applied writes, so that
     /// one that is sent again is not carried out again; what is allocated and what is free. Records of at most
     /// [`RECORD_BYTES_MAX`], which only [`Host::import`] reads.
-    fn export(&mut self, base: u64, bytes: u64) -> Vec<Vec<u8>>;
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be said, for people to read: the migration is cancelled
+    fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String>;
+    /// Source: the range stays. What [`Host::begin`] and [`Host::export`] changed is as before.
+    fn keep(&mut self, base: u64, bytes: u64);
     /// Source, after the commit: the range is another node's. Nobody uses its memory any more.
     fn release(&mut self, base: u64, bytes: u64);
     /// Target: memory for the range, all zero, which nobody is served from yet.
@@ -96,6 +108,70 @@ pub enum Outcome {
     },
 }
 
+/// What the source of a migration is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Doing {
+    /// It waits until all shards note what they write, and until the target has memory.
+    Offering = 1,
+    /// It copies, while everything goes on.
+    Copying = 2,
+    /// Writes wait; it copies what was written last, and what belongs to the range besides its bytes.
+    Draining = 3,
+    /// The target makes it last.
+    Sealing = 4,
+    /// Everything waits; the map is asked.
+    Committing = 5,
+    /// It cannot be done: the map is asked to drop it.
+    Cancelling = 6,
+}
+
+impl Doing {
+    /// From its number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Doing> {
+        use Doing::{Cancelling, Committing, Copying, Draining, Offering, Sealing};
+        [Offering, Copying, Draining, Sealing, Committing, Cancelling]
+            .into_iter()
+            .find(|one| *one as u32 == number)
+    }
+}
+
+/// How far a range is that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The migration.
+    pub id: u64,
+    /// First address.
+    pub base: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Pieces of [`PIECE_BYTES`].
+    pub pieces: u64,
+    /// Of which the target has so many as they are now.
+    pub settled: u64,
+    /// What is being done.
+    pub step: Doing,
+}
+
+/// How far a range is that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The migration.
+    pub id: u64,
+    /// Pieces of [`PIECE_BYTES`].
+    pub pieces: u64,
+    /// Of which so many did not come yet.
+    pub missing: u64,
+    /// All of it is here, and lasts.
+    pub sealed: bool,
+}
+
+/// Most records of a range of so many bytes.
+pub(super) fn records_max(bytes: u64) -> u64 {
+    bytes.div_ceil(PIECE_BYTES) * 8 + (1 << 16)
+}
+
 /// The migrations of one node.
 #[derive(Debug)]
 pub struct Migrations {
@@ -141,7 +217,11 @@ impl Migrations {
             let mine = one.from == (self.me, self.incarnation);
             if mine && !self.outgoing.contains_key(&one.id) && !self.over.contains(&one.id) {
                 let since = map.find(one.base).map_or(0, |range| range.since);
-                self.outgoing.insert(one.id, Outgoing::new(*one, since, self.shared.clone()));
+                let mut outgoing = Outgoing::new(*one, since, self.shared.clone());
+                if let Err(why) = host.begin(one.base, one.bytes) {
+                    outgoing.refuse(why);
+                }
+                self.outgoing.insert(one.id, outgoing);
             }
         }
         self.asks.clear();
@@ -226,6 +306,18 @@ impl Migrations {
             None if map.epoch() < id => self.shared.want(id),
             None => {}
         }
+    }
+
+    /// How far those are that leave.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        self.outgoing.values().map(Outgoing::progress).collect()
+    }
+
+    /// How far those are that come.
+    #[must_use]
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.incoming.values().map(Incoming::arrival).collect()
     }
 
     /// What is to be asked of who keeps the map. Asked twice, it does no harm.

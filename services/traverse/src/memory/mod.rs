@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The memory of a node: one stretch of global addresses, mapped once, written by one thread and read by all.
+//! The memory of a node: stretches of global addresses, each mapped once, written by one thread and read by all.
 //!
 //! Flow     [`Allocator`] gives extents to tenants ─▶ [`Ranges`] is published ─▶ each shard takes it at its next turn
 //!          ─▶ [`Ranges::find`] ─▶ a host address for a whole window
 //! Order    only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
 //!          mixture; what a link points to is stored before the link (Release)
-//! Owner    [`Memory`] owns the mapping for as long as anyone holds it; it is never unmapped or moved before
+//! Owner    [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that went to
+//!          another node the pages go back to the system, and the mapping stays for the day that it returns
 //! Not here what the bytes mean, and the log that outlives the process (`node`)
 
 mod allocate;
+mod part;
 mod range;
+mod segment;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memlift_engine::region::{Region, RegionError, RegionOptions};
+use memlift_engine::region::RegionError;
 
 pub use allocate::{ALLOCATION_BYTES_MAX, Allocator};
+pub use part::Part;
 pub use range::{Range, Ranges};
+pub use segment::SEGMENTS_MAX;
+use segment::{Segment, Segments};
 
 /// Bytes at both ends of whatever a tenant gets that no allocation lies in: so each node's whole window (at most 256 bytes, from
 /// 256 before it on) lies in its tenant's range.
@@ -26,52 +32,85 @@ pub const MARGIN_BYTES: u64 = 256;
 /// What of its own memory a node may touch.
 #[derive(Debug)]
 pub struct Memory {
-    region: Region,
-    base: u64,
+    segments: Segments,
     ranges: RwLock<Arc<Ranges>>,
     generation: AtomicU64,
 }
 
 impl Memory {
-    /// Maps `bytes` (rounded up to 4 KiB) behind the global addresses from `base` on: in huge pages where there are any, and
-    /// touched now, so that memory which is not there is missed here and not in the middle of a walk.
+    /// Maps `bytes` (rounded up to 4 KiB; 0: nothing yet) behind the global addresses from `base` on: in huge pages where there
+    /// are any, and touched now, so that memory which is not there is missed here and not in the middle of a walk.
     ///
     /// # Errors
     ///
     /// [`RegionError::Headroom`] when there is not as much memory; what mmap says.
     pub fn new(base: u64, bytes: u64, prefault: bool) -> Result<Memory, RegionError> {
-        let bytes = bytes.next_multiple_of(4096);
-        let options = RegionOptions { prefault, ..RegionOptions::default() };
-        Ok(Memory {
-            region: Region::anonymous(bytes, &options)?,
-            base,
+        let memory = Memory {
+            segments: Segments::default(),
             ranges: RwLock::default(),
             generation: AtomicU64::new(1),
-        })
+        };
+        let bytes = bytes.next_multiple_of(4096);
+        if bytes > 0 {
+            memory.segments.push(Segment::map(base, bytes, prefault)?);
+        }
+        Ok(memory)
     }
 
-    /// First global address.
+    /// Maps more addresses, all zero. Those of a stretch that is mapped already are zero again.
+    ///
+    /// # Errors
+    ///
+    /// There is not as much memory, or these addresses lie partly in a stretch that is mapped; for people to read.
+    pub(crate) fn add(&self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
+        if let Some(segment) = self.segments.iter().find(|segment| segment.overlaps(base, bytes)) {
+            if !segment.holds(base, bytes) {
+                return Err(format!("{base:#x} to {:#x} lie partly in memory that is mapped", base + bytes));
+            }
+            self.clear(base, bytes);
+            return Ok(());
+        }
+        if self.segments.iter().count() >= SEGMENTS_MAX {
+            return Err(format!("this node has mapped {SEGMENTS_MAX} stretches of addresses: start it again"));
+        }
+        let segment = Segment::map(base, bytes, prefault).map_err(|error| error.to_string())?;
+        self.segments.push(segment);
+        Ok(())
+    }
+
+    /// First global address of what it was made with, or got first; 0 while there is nothing.
     #[must_use]
     pub fn base(&self) -> u64 {
-        self.base
+        self.segments.first().map_or(0, |segment| segment.base)
     }
 
-    /// How many addresses.
+    /// How many addresses follow [`Memory::base`].
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.region.bytes()
+        self.segments.first().map_or(0, |segment| segment.bytes)
+    }
+
+    /// First address and bytes of each stretch that is mapped, those included that are another node's by now.
+    pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.segments.iter().map(|segment| (segment.base, segment.bytes))
     }
 
     /// How its pages came about.
     #[must_use]
     pub fn huge(&self) -> memlift_engine::region::Huge {
-        self.region.huge()
+        self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
     }
 
     /// Whether an address is one of this memory, whoever it belongs to.
     #[must_use]
     pub fn holds(&self, address: u64) -> bool {
-        address.wrapping_sub(self.base) < self.bytes()
+        self.segments.find(address).is_some()
+    }
+
+    /// Whether all of these addresses are, in one stretch.
+    #[must_use]
+    pub fn holds_all(&self, address: u64, bytes: u64) -> bool {
+        self.segments.find(address).is_some_and(|segment| segment.holds(address, bytes))
     }
 
     /// Grows when [`Memory::ranges`] changes.
@@ -98,17 +137,16 @@ impl Memory {
     /// When it is not one of this memory.
     #[must_use]
     pub fn host(&self, address: u64) -> *const u8 {
-        assert!(self.holds(address), "{address:#x} is none of this memory's addresses");
-        self.region.base().wrapping_add((address - self.base) as usize)
+        match self.segments.find(address) {
+            Some(segment) => segment.host(address),
+            None => panic!("{address:#x} is none of this memory's addresses"),
+        }
     }
 
     pub(crate) fn word(&self, address: u64) -> &AtomicU64 {
-        assert!(
-            self.holds(address) && address.is_multiple_of(8),
-            "{address:#x} names no word of this memory"
-        );
-        // SAFETY: mapped and writable while `self` lives (the region's size is a multiple of 4096, so all eight bytes are), and
-        // aligned: the mapping is, and `base` is a multiple of 4096. Rust code touches these bytes by atomics only.
+        assert!(address.is_multiple_of(8), "{address:#x} names no word of this memory");
+        // SAFETY: mapped and writable while `self` lives (a segment's size is a multiple of 4096, so all eight bytes are), and
+        // aligned: the mapping is, and its base is a multiple of 4096. Rust code touches these bytes by atomics only.
         unsafe { AtomicU64::from_ptr(self.host(address).cast_mut().cast()) }
     }
 
@@ -132,9 +170,18 @@ impl Memory {
         }
     }
 
-    /// Zeros.
-    fn clear(&self, address: u64, bytes: u64) {
-        for at in (address..address + bytes).step_by(8) {
+    /// Zeros. Whole pages go back to the system where it takes them.
+    pub(crate) fn clear(&self, address: u64, bytes: u64) {
+        let (from, to) = (address.next_multiple_of(4096), (address + bytes) / 4096 * 4096);
+        if from < to && self.segments.find(from).is_some_and(|segment| segment.forget(from, to - from)) {
+            self.zero(address, from);
+            return self.zero(to, address + bytes);
+        }
+        self.zero(address, address + bytes);
+    }
+
+    fn zero(&self, from: u64, to: u64) {
+        for at in (from..to).step_by(8) {
             self.word(at).store(0, Ordering::Relaxed);
         }
     }
@@ -199,5 +246,24 @@ mod tests {
         assert_eq!(memory.compare_swap((1 << 32) + 8, u64::MAX, 7), u64::MAX);
         assert_eq!(memory.compare_swap((1 << 32) + 8, u64::MAX, 8), 7);
         assert_eq!((memory.fetch_add((1 << 32) + 8, 3), memory.fetch_add((1 << 32) + 8, 0)), (7, 10));
+    }
+
+    #[test]
+    fn stretches_come_are_cleared_and_come_again() {
+        let memory = Memory::new(1 << 32, 8192, false).expect("two pages");
+        assert!(!memory.holds(1 << 33));
+        memory.add(1 << 33, 64 << 10, false).expect("mapped");
+        memory.store((1 << 33) + 4000, &[7; 200]);
+        assert!(memory.holds_all(1 << 33, 64 << 10) && !memory.holds_all(1 << 33, (64 << 10) + 1));
+        assert!(!memory.holds_all((1 << 32) + 4096, u64::MAX), "no wrapping");
+        memory.clear((1 << 33) + 4008, 96);
+        let mut all = Vec::new();
+        memory.load((1 << 33) + 4000, 200, &mut all);
+        assert!(all[8..104].iter().all(|byte| *byte == 0) && all[..8] == [7; 8] && all[104..] == [7; 96]);
+        memory.add((1 << 33) + 4096, 4096, false).expect("it is there, and zero again");
+        all.clear();
+        memory.load((1 << 33) + 4000, 200, &mut all);
+        assert!(all[..8] == [7; 8] && all[96..].iter().all(|byte| *byte == 0));
+        assert!(memory.add((1 << 33) + 4096, 64 << 10, false).is_err(), "partly there");
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may touch which addresses: each tenant's ranges, sorted, so that one comparison with the last hit is mostly enough.
 //!
-//! Order    a tenant's ranges do not touch: neighbours are one range
+//! Order    a tenant's neighbouring ranges are one range, except where a cut parts them: there the mapping may end
 //! Owner    immutable; the writer publishes a new one for every change
 //! Not here the map over nodes (`map`): these are the ranges within one node
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A tenant's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,13 +55,15 @@ impl Ranges {
         self.of(tenant).iter().copied().max_by_key(|range| range.bytes)
     }
 
-    /// Gives a tenant addresses that nobody had.
-    pub(super) fn add(&mut self, tenant: u32, base: u64, bytes: u64) {
+    /// Gives a tenant addresses that nobody had. They stay apart from neighbours beyond a cut: those may be mapped elsewhere.
+    pub(super) fn add(&mut self, tenant: u32, base: u64, bytes: u64, cuts: &BTreeSet<u64>) {
         let ranges = self.tenants.entry(tenant).or_default();
         let at = ranges.partition_point(|range| range.base < base);
         ranges.insert(at, Range { base, bytes, writable: true });
         let joined = |left: &Range, right: &Range| {
-            left.base + left.bytes == right.base && left.writable == right.writable
+            left.base + left.bytes == right.base
+                && left.writable == right.writable
+                && !cuts.contains(&right.base)
         };
         for left in [at, at.saturating_sub(1)] {
             if left + 1 < ranges.len() && joined(&ranges[left], &ranges[left + 1]) {
@@ -94,7 +96,7 @@ mod tests {
     fn neighbours_join_and_a_hole_parts_them() {
         let mut ranges = Ranges::default();
         for base in [0x3000, 0x1000, 0x2000, 0x9000] {
-            ranges.add(7, base, 0x1000);
+            ranges.add(7, base, 0x1000, &BTreeSet::new());
         }
         let bases = |ranges: &Ranges| ranges.of(7).iter().map(|r| (r.base, r.bytes)).collect::<Vec<_>>();
         assert_eq!(bases(&ranges), [(0x1000, 0x3000), (0x9000, 0x1000)]);
@@ -103,5 +105,7 @@ mod tests {
         assert!(ranges.find(7, u64::MAX, 8).is_none() && ranges.find(7, 0x1000, u64::MAX).is_none());
         ranges.remove(7, 0x2000, 0x800);
         assert_eq!(bases(&ranges), [(0x1000, 0x1000), (0x2800, 0x1800), (0x9000, 0x1000)]);
+        ranges.add(7, 0xa000, 0x1000, &BTreeSet::from([0xa000]));
+        assert_eq!(bases(&ranges)[2..], [(0x9000, 0x1000), (0xa000, 0x1000)]);
     }
 }

@@ -20,23 +20,40 @@ use super::stats::Counter;
 use crate::transport::Peer;
 use crate::wire::{
     ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind,
-    PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
+    PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
 };
+
+/// From this attempt at a request on its client hears to which node it was sent.
+const TOLD_FROM: u32 = 2;
+/// In an outcome `WrongNode`: its address is that of a change, and not where the walk was.
+const APPLIES_ELSEWHERE: u64 = u64::MAX;
 
 impl Shard {
     /// A packet that is no walk.
     pub(super) fn control(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
         match header.kind {
-            Kind::Walk => {}
+            Kind::Walk | Kind::Migrate => {}
             Kind::Register => self.register(peer, packet),
             Kind::Allocate | Kind::Free | Kind::Write => self.change(peer, packet),
             Kind::Apply => self.apply(peer, packet),
             Kind::Read => self.read(peer, &header),
             Kind::Map => {
                 let memory = &self.core.memory;
-                let answer =
-                    Header { value: memory.bytes(), address: memory.base(), ..header.answer(Status::Done) };
+                let progress = locked(&self.core.progress);
+                let moving = progress.iter().find(|one| header.address.wrapping_sub(one.base) < one.bytes);
+                let (done, all, step) =
+                    moving.map_or((0, 0, 0), |one| (one.settled, one.pieces, one.step as u32));
+                let answer = Header {
+                    value: memory.bytes(),
+                    address: memory.base(),
+                    // Of a range that is on its way: pieces that are there, of how many, and what is being done.
+                    piece: done.min(u64::from(u32::MAX)) as u32,
+                    pieces: all.min(u64::from(u32::MAX)) as u32,
+                    iterations: step,
+                    ..header.answer(Status::Done)
+                };
+                drop(progress);
                 let entry = self.router.entry(header.address);
                 self.answer_to(&header, peer, answer, &entry);
             }
@@ -50,19 +67,53 @@ impl Shard {
     }
 
     fn reply(&mut self, header: &Header, peer: Peer, outcome: &Outcome) {
+        let (answer, body) = self.answer_of(header, outcome);
+        self.answer_to(header, peer, answer, &body);
+    }
+
+    /// The answer that an outcome is to a request.
+    fn answer_of(&self, header: &Header, outcome: &Outcome) -> (Header, Vec<u8>) {
         let answer = Header {
             value: outcome.value,
             address: outcome.address,
             iterations: header.iterations,
             scratch_bytes: header.scratch_bytes,
-            pieces: if matches!(header.kind, Kind::Walk | Kind::Decided) { header.pieces } else { 0 },
+            pieces: if matches!(header.kind, Kind::Walk | Kind::Decided | Kind::Apply) {
+                header.pieces
+            } else {
+                0
+            },
             ..header.answer(outcome.status)
         };
-        if outcome.status == Status::WrongNode && outcome.body.is_empty() {
-            let entry = self.router.entry(outcome.address);
-            return self.answer_to(header, peer, answer, &entry);
+        if outcome.status != Status::WrongNode {
+            return (answer, outcome.body.clone());
         }
-        self.answer_to(header, peer, answer, &outcome.body);
+        // The map's entry, and where the walk was, if both fit.
+        let mut body = self.router.entry(outcome.address);
+        let value = body.len() as u64;
+        let most = (self.packet_bytes - PACKET_HEADER_BYTES - PACKET_MAC_BYTES).min(PACKET_BODY_BYTES_MAX);
+        let goes_on = matches!(header.kind, Kind::Walk | Kind::Decided)
+            && outcome.value != APPLIES_ELSEWHERE
+            && body.len() + outcome.body.len() <= most;
+        if goes_on {
+            body.extend_from_slice(&outcome.body);
+        }
+        let flags = if goes_on { FLAG_CONTINUED } else { 0 };
+        (Header { value, flags, ..answer }, body)
+    }
+
+    /// Says to the client of a request that it asks about again to whom its request was sent.
+    pub(super) fn tell_sent_on(&mut self, header: &Header, peer: Peer, address: u64) {
+        if header.attempt < TOLD_FROM {
+            return;
+        }
+        let entry = self.router.entry(address);
+        let answer = Header { hops: header.hops, address, ..header.answer(Status::SentOn) };
+        if header.kind != Kind::Walk && header.has(FLAG_FORWARDED) {
+            let answer = Header { epoch: self.router.epoch(), ..answer };
+            return self.hand(header.tenant, header.client, answer, &entry);
+        }
+        self.answer_to(header, peer, answer, &entry);
     }
 
     fn refuse(&mut self, header: &Header, peer: Peer, status: Status, reason: &str) {
@@ -132,13 +183,18 @@ impl Shard {
             return self.dispatch(header, peer, operands, body);
         }
         let outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
-        // What is not an end is not remembered: the client sends again and the walk goes on.
-        match status {
-            Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden => {
-                writer.settle(&header, Change::None, &outcome);
-                self.changed = true;
-            }
-            _ => writer.forget(&header),
+        // What ended is remembered, and what its client goes on with as another request: a copy of this one that comes late must not
+        // begin anew. Chunks are not remembered, so with them what goes on may. All else the client mends, and sends again.
+        let ends = match status {
+            Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden => true,
+            Status::Continue | Status::Hops | Status::Retry => header.pieces == header.piece,
+            _ => false,
+        };
+        if !ends {
+            writer.forget(&header);
+        } else {
+            writer.settle(&header, Change::None, &outcome);
+            self.changed = true;
         }
         drop(writer);
         self.answer_client(&header, peer, &outcome);
@@ -149,16 +205,9 @@ impl Shard {
         if !header.has(FLAG_FORWARDED) {
             return self.reply(header, peer, outcome);
         }
-        let answer = Header {
-            value: outcome.value,
-            address: outcome.address,
-            iterations: header.iterations,
-            scratch_bytes: header.scratch_bytes,
-            pieces: header.pieces,
-            epoch: self.router.epoch(),
-            ..header.answer(outcome.status)
-        };
-        self.hand(header.tenant, header.client, answer, &outcome.body);
+        let (answer, body) = self.answer_of(header, outcome);
+        let answer = Header { epoch: self.router.epoch(), ..answer };
+        self.hand(header.tenant, header.client, answer, &body);
     }
 
     /// Hands a packet to a client of this node, whichever shard it is on.
@@ -181,7 +230,11 @@ impl Shard {
 
     /// A change was decided: the owner of the address carries it out.
     fn dispatch(&mut self, header: Header, peer: Peer, operands: ApplyOperands, body: &[u8]) {
-        let outcome = |status| Outcome { status, value: 0, address: operands.address, body: body.to_vec() };
+        // Where the walk was is not where its change belongs: with `WrongNode` it does not go on from there.
+        let outcome = |status| {
+            let value = if status == Status::WrongNode { APPLIES_ELSEWHERE } else { 0 };
+            Outcome { status, value, address: operands.address, body: body.to_vec() }
+        };
         let owner = self.router.owner(header.epoch, operands.address, true);
         let done = match owner {
             Owner::Local { .. } => {
@@ -202,6 +255,7 @@ impl Shard {
                 let epoch = self.router.epoch().max(header.epoch);
                 let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
                 let body = [&operands.bytes()[..], body].concat();
+                self.tell_sent_on(&header, peer, operands.address);
                 self.core.stats.add(Counter::Forwarded, 1);
                 return self.post(Peer::Socket(to), on, &body);
             }

@@ -4,9 +4,10 @@
 //! Flow     change ──[`Log::append`]──▶ one record ─▶ [`Log::commit`], before its answer leaves …… restart: [`Log::replay`]
 //! Layout   file: magic, version u32, reserved u32, base u64, bytes u64, zeros up to 64. A record: CRC-32C u32 over the rest,
 //!          bytes of the rest u32, then [`Entry`]: change, then request (`write` and `read` below are each other's inverse)
-//! Order    change and request are one record: after a crash either both are there or neither
+//! Order    change and request are one record: after a crash either both are there or neither. What was stored is logged as the bytes
+//!          that were stored, also of an apply: so records may be replayed over a memory that has some of them already (`compact`)
 //! Owner    the node's writer; one process at a time (the file is locked)
-//! Not here replication: a disk that is lost takes the data with it. The log is never shortened
+//! Not here replication: a disk that is lost takes the data with it; how the log is made short again (`compact`)
 //!
 //! A record that is cut short or broken at the end of the file is what a crash leaves: it is cut off. One that is broken while a
 //! good one follows is damage: the node does not start.
@@ -18,13 +19,13 @@ use std::path::{Path, PathBuf};
 use memlift_engine::Engine;
 
 use super::once::{Id, Known, Outcome};
-use crate::wire::{ApplyOperands, PACKET_BYTES_MAX, Status};
+use crate::wire::{ApplyOperands, Status};
 
 const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 64;
-/// Longest record: a program's upload or two bodies.
-const RECORD_BYTES_MAX: usize = 2 * PACKET_BYTES_MAX + super::registry::UPLOAD_BYTES_MAX + 256;
+/// Longest record: what an allocator knows about a range.
+const RECORD_BYTES_MAX: usize = 1 << 31;
 
 /// When a change is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -86,10 +87,47 @@ pub enum Change {
     Allocate(u32, u64, u64),
     /// Memory came back: tenant, address, bytes.
     Free(u32, u64, u64),
-    /// A word was changed.
-    Apply(ApplyOperands),
+    /// Something happened to a stretch of addresses: first one, how many.
+    Stretch(Stretch, u64, u64),
     /// A program was registered: tenant, upload.
     Program(u32, Vec<u8>),
+    /// A range has come, and all that was reserved for it with it: first address, bytes, what its last node's allocator knew.
+    Take(u64, u64, Vec<u8>),
+    /// Of a snapshot: all that the allocator knows, and its cuts, in words.
+    State(Vec<u8>, Vec<u8>),
+    /// The map was of this epoch.
+    Epoch(u64),
+    /// A client's requests before this one are over.
+    Settled(Id),
+}
+
+/// What can happen to a stretch of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Stretch {
+    /// The node has it, all zero.
+    Grant = 0,
+    /// It is to leave: nothing is given out over its ends.
+    Cut = 1,
+    /// It is about to leave: nothing of it is given out.
+    Detach = 2,
+    /// It stays.
+    Attach = 3,
+    /// It is another node's.
+    Give = 4,
+    /// One is about to come: there is memory for it.
+    Reserve = 5,
+    /// It did not come.
+    Discard = 6,
+    /// Of a snapshot: what was reserved is the node's, and its state follows.
+    Keep = 7,
+}
+
+impl Stretch {
+    fn from_byte(byte: u8) -> Option<Stretch> {
+        use Stretch::{Attach, Cut, Detach, Discard, Give, Grant, Keep, Reserve};
+        [Grant, Cut, Detach, Attach, Give, Reserve, Discard, Keep].into_iter().find(|one| *one as u8 == byte)
+    }
 }
 
 /// One record.
@@ -102,7 +140,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn write(&self, to: &mut Vec<u8>) {
+    /// Appends it.
+    pub fn write(&self, to: &mut Vec<u8>) {
         let words = |to: &mut Vec<u8>, words: &[u64]| {
             words.iter().for_each(|w| to.extend_from_slice(&w.to_le_bytes()))
         };
@@ -125,14 +164,32 @@ impl Entry {
                 to.push(3);
                 words(to, &[u64::from(*tenant), *address, *bytes]);
             }
-            Change::Apply(operands) => {
-                to.push(4);
-                to.extend_from_slice(&operands.bytes());
+            Change::Stretch(what, base, bytes) => {
+                to.extend_from_slice(&[4, *what as u8]);
+                words(to, &[*base, *bytes]);
             }
             Change::Program(tenant, upload) => {
                 to.push(5);
                 words(to, &[u64::from(*tenant)]);
                 piece(to, upload);
+            }
+            Change::Take(base, bytes, part) => {
+                to.push(6);
+                words(to, &[*base, *bytes]);
+                piece(to, part);
+            }
+            Change::State(part, cuts) => {
+                to.push(7);
+                piece(to, part);
+                piece(to, cuts);
+            }
+            Change::Epoch(epoch) => {
+                to.push(8);
+                words(to, &[*epoch]);
+            }
+            Change::Settled(id) => {
+                to.push(9);
+                words(to, &[u64::from(id.tenant), id.client, u64::from(id.incarnation), id.settled]);
             }
         }
         let Some((id, known)) = &self.request else { return };
@@ -155,15 +212,25 @@ impl Entry {
         }
     }
 
-    fn read(bytes: &[u8]) -> Option<Entry> {
+    /// From bytes; `None` when they are none.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Entry> {
         let mut rest = Cut(bytes);
         let change = match rest.byte()? {
             0 => Change::None,
             1 => Change::Write(rest.word()?, rest.piece()?),
             2 => Change::Allocate(rest.tenant()?, rest.word()?, rest.word()?),
             3 => Change::Free(rest.tenant()?, rest.word()?, rest.word()?),
-            4 => Change::Apply(rest.operands()?),
+            4 => Change::Stretch(Stretch::from_byte(rest.byte()?)?, rest.word()?, rest.word()?),
             5 => Change::Program(rest.tenant()?, rest.piece()?),
+            6 => Change::Take(rest.word()?, rest.word()?, rest.piece()?),
+            7 => Change::State(rest.piece()?, rest.piece()?),
+            8 => Change::Epoch(rest.word()?),
+            9 => {
+                let (tenant, client, incarnation) = (rest.tenant()?, rest.word()?, rest.tenant()?);
+                let settled = rest.word()?;
+                Change::Settled(Id { tenant, client, incarnation, sequence: settled, settled })
+            }
             _ => return None,
         };
         if rest.0.is_empty() {
@@ -226,11 +293,45 @@ impl Cut<'_> {
 /// An open log.
 #[derive(Debug)]
 pub struct Log {
-    file: File,
-    path: PathBuf,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
     durability: Durability,
     waiting: Vec<u8>,
-    bytes: u64,
+    pub(super) bytes: u64,
+    /// Of which so many are those of the last snapshot.
+    pub(super) snapshot_bytes: u64,
+    /// Base and bytes that its head says.
+    pub(super) head_of: (u64, u64),
+}
+
+/// The first bytes of a log of the memory of `bytes` from `base` on.
+pub(super) fn head(base: u64, bytes: u64) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[16..24].copy_from_slice(&base.to_le_bytes());
+    head[24..32].copy_from_slice(&bytes.to_le_bytes());
+    head
+}
+
+/// Appends an entry as a record.
+pub(super) fn record(entry: &Entry, to: &mut Vec<u8>) {
+    let start = to.len();
+    to.extend_from_slice(&[0; 8]);
+    entry.write(to);
+    let bytes = (to.len() - start - 8) as u32;
+    to[start + 4..start + 8].copy_from_slice(&bytes.to_le_bytes());
+    let crc = Engine::global().crc32c(&to[start + 4..], 0);
+    to[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Keeps other processes away from a log.
+pub(super) fn lock(file: &File, path: &Path) -> Result<(), LogError> {
+    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::AGAIN) => Err(LogError::Locked(path.to_owned())),
+        Err(error) => Err(LogError::System { path: path.to_owned(), error: error.into() }),
+    }
 }
 
 /// What was in a log.
@@ -263,16 +364,9 @@ impl Log {
             .truncate(false)
             .open(path)
             .map_err(system)?;
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::AGAIN) => return Err(LogError::Locked(path.to_owned())),
-            other => other.map_err(|error| system(error.into()))?,
-        }
+        lock(&file, path)?;
         let length = file.metadata().map_err(system)?.len();
-        let mut head = [0; HEAD_BYTES];
-        head[..8].copy_from_slice(&MAGIC);
-        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        head[16..24].copy_from_slice(&base.to_le_bytes());
-        head[24..32].copy_from_slice(&bytes.to_le_bytes());
+        let head = head(base, bytes);
         let mut replayed = Replayed::default();
         let mut at = HEAD_BYTES as u64;
         if length < HEAD_BYTES as u64 {
@@ -310,18 +404,21 @@ impl Log {
             file.set_len(at).map_err(system)?;
             file.seek(SeekFrom::Start(at)).map_err(system)?;
         }
-        Ok((Log { file, path: path.to_owned(), durability, waiting: Vec::new(), bytes: at }, replayed))
+        let log = Log {
+            file,
+            path: path.to_owned(),
+            durability,
+            waiting: Vec::new(),
+            bytes: at,
+            snapshot_bytes: 0,
+            head_of: (base, bytes),
+        };
+        Ok((log, replayed))
     }
 
     /// Takes a record; it is written by [`Log::commit`].
     pub fn append(&mut self, entry: &Entry) {
-        let start = self.waiting.len();
-        self.waiting.extend_from_slice(&[0; 8]);
-        entry.write(&mut self.waiting);
-        let bytes = (self.waiting.len() - start - 8) as u32;
-        self.waiting[start + 4..start + 8].copy_from_slice(&bytes.to_le_bytes());
-        let crc = Engine::global().crc32c(&self.waiting[start + 4..], 0);
-        self.waiting[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+        record(entry, &mut self.waiting);
     }
 
     /// Writes what was taken, as durably as was asked for.
@@ -396,7 +493,15 @@ mod tests {
             Entry { change: Change::Write(1 << 32, vec![7; 33]), request: Some((id, Known::Running(3))) },
             Entry { change: Change::Allocate(1, 64, 1 << 32), request: None },
             Entry { change: Change::Free(1, 1 << 32, 64), request: None },
-            Entry { change: Change::Apply(operands), request: Some((id, Known::Settled(outcome))) },
+            Entry { change: Change::Stretch(Stretch::Reserve, 1 << 32, 4096), request: None },
+            Entry { change: Change::Take(1 << 32, 4096, vec![3; 40]), request: None },
+            Entry { change: Change::State(vec![1; 9], vec![]), request: None },
+            Entry { change: Change::Epoch(77), request: None },
+            Entry { change: Change::Settled(Id { sequence: 2, ..id }), request: None },
+            Entry {
+                change: Change::Write(1 << 32, vec![6; 8]),
+                request: Some((id, Known::Settled(outcome))),
+            },
             Entry { change: Change::None, request: Some((id, Known::Decided(operands, vec![9]))) },
             Entry { change: Change::Program(1, vec![1; 300]), request: None },
         ]

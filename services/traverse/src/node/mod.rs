@@ -7,27 +7,34 @@
 //! Owner    [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
 //! Not here replication: a node that is lost takes what it had with it, except for what is in its log
 
+mod cluster;
+mod compact;
 mod control;
 mod lane;
 mod log;
+mod mover;
 mod once;
 mod registry;
 mod route;
 mod shard;
 mod signal;
 mod stats;
+mod stretch;
 mod writer;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use memlift_engine::region::RegionError;
 
+pub use cluster::{Cluster, ClusterError, ClusterOptions};
+pub use compact::{Compacted, Compacting};
 pub use log::{Durability, LogError, Replayed};
+pub use mover::Mover;
 pub use once::WINDOW;
 pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, program_of, upload_of};
 pub use route::{Alone, Owner, Router};
@@ -36,6 +43,7 @@ pub use signal::stop_on_signals;
 pub use stats::{Counted, Counter, Stats};
 pub use writer::Writer;
 
+use crate::map::migrate::Progress;
 use crate::memory::Memory;
 use crate::transport::{Peer, Transport, TransportError};
 use crate::wire::{Keys, Senders};
@@ -83,7 +91,7 @@ pub enum NodeError {
 pub struct NodeOptions {
     /// First global address.
     pub base: u64,
-    /// Bytes of memory.
+    /// Bytes of memory; 0, with `base` 0: none before the map says which addresses it has ([`Cluster`]).
     pub bytes: u64,
     /// Touch all of it at the start.
     pub prefault: bool,
@@ -139,12 +147,25 @@ struct Core {
     /// The first shard that reaches other nodes: the others send by it.
     gateway: OnceLock<(usize, SocketAddr)>,
     keys: Keys,
-    workspaces: usize,
+    /// Who hears what nodes say about ranges that move, and from where it came.
+    mover: OnceLock<SyncSender<(SocketAddr, Vec<u8>)>>,
+    /// Ranges that leave just now.
+    progress: Mutex<Vec<Progress>>,
+    /// Held by whoever makes the log short.
+    compacting: Mutex<()>,
+    workspaces: OnceLock<usize>,
     iterations_per_visit: u32,
     /// This node as a sender of packets, and the number of its next one.
     identity: u64,
     nonce: AtomicU64,
     stats: Arc<Stats>,
+}
+
+impl Core {
+    /// Measured when it is first asked for, unless it was chosen: by then the node has its memory.
+    fn workspaces(&self) -> usize {
+        *self.workspaces.get_or_init(|| lane_width(&self.memory))
+    }
 }
 
 /// A lock whose holder panicked is taken all the same: what it guards is changed in single steps.
@@ -167,14 +188,14 @@ impl Node {
     pub fn open(options: NodeOptions) -> Result<(Node, Replayed), NodeError> {
         let (base, bytes) = (options.base, options.bytes);
         let end = base.checked_add(bytes).filter(|&end| end <= crate::map::ADDRESS_END);
-        if base == 0 || !base.is_multiple_of(4096) || !bytes.is_multiple_of(4096) || end.is_none() {
+        if (base == 0) != (bytes == 0) || !base.is_multiple_of(4096) || !bytes.is_multiple_of(4096) || end.is_none() {
             return Err(NodeError::Addresses { base, bytes });
         }
         let memory = Arc::new(Memory::new(base, bytes, options.prefault)?);
-        let workspaces = match options.workspaces {
-            Some(workspaces) => workspaces.clamp(1, 1024),
-            None => lane_width(&memory),
-        };
+        let workspaces = OnceLock::new();
+        if let Some(chosen) = options.workspaces {
+            let _ = workspaces.set(chosen.clamp(1, 1024));
+        }
         let mut registry = Registry::new(options.programs_per_tenant, options.compile);
         let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
         let (writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
@@ -188,6 +209,9 @@ impl Node {
             inboxes: Mutex::default(),
             gateway: OnceLock::new(),
             keys: options.keys,
+            mover: OnceLock::new(),
+            progress: Mutex::default(),
+            compacting: Mutex::default(),
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
             identity: (now.as_nanos() as u64).rotate_left(32) ^ u64::from(std::process::id()),
@@ -229,7 +253,7 @@ impl Node {
     /// Walks in flight per shard and program.
     #[must_use]
     pub fn workspaces(&self) -> usize {
-        self.core.workspaces
+        self.core.workspaces()
     }
 
     /// Registers a program in this process, as an upload would.

@@ -187,6 +187,36 @@ impl Once {
         })
     }
 
+    /// Requests of a client before `settled` are over; false: there is no room for the client.
+    pub fn settled(&mut self, id: &Id) -> bool {
+        // Stale: more is known already.
+        !matches!(self.client(id), Err(Status::Limit))
+    }
+
+    /// What is remembered of requests that are over, or decided here, in order.
+    pub fn all(&self) -> Vec<(Id, Known)> {
+        let mut all = Vec::new();
+        for (&(tenant, client), of) in &self.clients {
+            let Client { incarnation, settled, .. } = *of;
+            all.extend(of.known.iter().filter(|(_, known)| !matches!(known, Known::Running(_))).map(
+                |(&sequence, known)| (Id { tenant, client, incarnation, sequence, settled }, known.clone()),
+            ));
+        }
+        all.sort_unstable_by_key(|(id, _)| (id.tenant, id.client, id.sequence));
+        all
+    }
+
+    /// How far each client has settled its requests.
+    pub fn watermarks(&self) -> Vec<Id> {
+        let id = |(&(tenant, client), of): (&(u32, u64), &Client)| {
+            let Client { incarnation, settled, .. } = *of;
+            Id { tenant, client, incarnation, sequence: settled, settled }
+        };
+        let mut all: Vec<Id> = self.clients.iter().map(id).collect();
+        all.sort_unstable_by_key(|id| (id.tenant, id.client));
+        all
+    }
+
     /// Clients, and requests remembered.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
@@ -220,6 +250,13 @@ mod tests {
         assert_eq!(once.begin(&id(5, 1), 4), Begin::Refuse(Status::Stale), "settled is never taken back");
         assert_eq!(once.begin(&id(6 + WINDOW, 6), 0), Begin::Refuse(Status::Limit));
         assert_eq!(once.size(), (1, 1));
+        let mut other = Once::new(2);
+        assert!(once.watermarks().iter().all(|id| other.settled(id)));
+        assert!(once.note(&id(6, 6), Known::Settled(outcome(3))));
+        assert_eq!(once.all(), [(id(6, 6), Known::Settled(outcome(3)))]);
+        assert!(once.all().into_iter().all(|(id, known)| other.note(&id, known)));
+        assert_eq!(other.begin(&id(6, 6), 1), Begin::Answer(outcome(3)), "the other one knows as much");
+        assert_eq!(other.begin(&id(5, 1), 9), Begin::Refuse(Status::Stale));
     }
 
     #[test]

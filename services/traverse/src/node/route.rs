@@ -94,7 +94,7 @@ impl Router for Alone {
     }
 }
 
-fn socket_of(node: &map::Node) -> Option<SocketAddr> {
+pub(super) fn socket_of(node: &map::Node) -> Option<SocketAddr> {
     node.addresses.iter().find_map(|address| match address {
         map::Address::Udp(socket) => Some(*socket),
         map::Address::Shm(_) => None,
@@ -126,7 +126,8 @@ impl Router for map::View {
     }
 
     fn keeps(&self) -> bool {
-        self.rules().is_empty()
+        // What keeps only writes, or nothing, does not concern a walk; each change of a rule is news.
+        self.rules().iter().all(|rule| rule.hold != map::Hold::Everything)
     }
 
     fn written(&self, address: u64, bytes: u64) {

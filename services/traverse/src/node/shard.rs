@@ -24,7 +24,7 @@ use crate::step::Verdict;
 use crate::transport::{Peer, Transport};
 use crate::wire::{
     ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Hash, Header, Kind,
-    PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PacketError, Reply, Status, used,
+    PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PacketError, Reply, Status, TENANT_NODES, used,
 };
 
 /// Rounds of one turn.
@@ -135,14 +135,15 @@ impl Shard {
     ///
     /// The transport or the log failed.
     pub fn turn(&mut self) -> Result<bool, NodeError> {
-        if self.router.refresh() {
-            self.forget_regions();
-        }
+        let mut news = self.router.refresh();
         let generation = self.core.memory.generation();
         if generation != self.generation {
             self.generation = generation;
             self.ranges = self.core.memory.ranges();
-            self.forget_regions();
+            news = true;
+        }
+        if news {
+            self.look_again();
         }
         let mut busy = self.receive()?;
         let running: usize = self.lanes.iter().map(|lane| lane.running).sum();
@@ -171,9 +172,35 @@ impl Shard {
         self.lanes.iter_mut().for_each(|lane| lane.region = Region::NONE);
     }
 
+    /// What was found where, before the news, counts no more: also for walks that are due.
+    fn look_again(&mut self) {
+        self.forget_regions();
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].running == 0 {
+                continue;
+            }
+            for slot in 0..self.lanes[index].slots.len() {
+                if self.lanes[index].slots[slot].state == RUN {
+                    let cur = self.lanes[index].slots[slot].cur;
+                    self.go(index, slot, cur);
+                }
+            }
+            self.admit(index);
+        }
+    }
+
+    /// Requests that wait get the slots that are free.
+    fn admit(&mut self, index: usize) {
+        while self.lanes[index].has_room()
+            && let Some(next) = self.lanes[index].waiting.pop_front()
+        {
+            self.enter(index, next.header, next.peer, &next.body);
+        }
+    }
+
     fn receive(&mut self) -> Result<bool, NodeError> {
         let waiting: usize = self.lanes.iter().map(|lane| lane.waiting.len()).sum();
-        let room = (self.core.workspaces * WAITING_PER_SLOT).saturating_sub(waiting).min(BATCH);
+        let room = (self.core.workspaces() * WAITING_PER_SLOT).saturating_sub(waiting).min(BATCH);
         let Some(mut transport) = self.transport.take() else { return Ok(false) };
         let got = if room > 0 {
             transport.receive(room, &mut |peer, bytes| self.packet(peer, bytes))
@@ -234,8 +261,13 @@ impl Shard {
         if nodes_only && !matches!(peer, Peer::Socket(socket) if self.router.is_node(socket)) {
             return self.core.stats.add(Counter::Foreign, 1);
         }
-        match header.kind {
-            Kind::Walk => self.start(peer, *header, packet.body),
+        match (header.kind, peer) {
+            (Kind::Walk, _) => self.start(peer, *header, packet.body),
+            (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
+                let told = self.core.mover.get().map(|mover| mover.try_send((from, packet.body.to_vec())));
+                // Whoever said it says it again.
+                self.core.stats.add(Counter::Lost, u64::from(!matches!(told, Some(Ok(())))));
+            }
             _ => self.control(peer, &packet),
         }
     }
@@ -275,7 +307,7 @@ impl Shard {
         let lane = &mut self.lanes[index];
         if lane.has_room() {
             self.enter(index, header, peer, body);
-        } else if lane.waiting.len() < self.core.workspaces * WAITING_PER_SLOT + BATCH {
+        } else if lane.waiting.len() < self.core.workspaces() * WAITING_PER_SLOT + BATCH {
             lane.waiting.push_back(Waiting { header, peer, body: body.to_vec() });
         } else {
             self.core.stats.add(Counter::Busy, 1);
@@ -296,7 +328,7 @@ impl Shard {
             self.by_program = self.lanes.iter().enumerate().map(number).collect();
             self.last.2 = usize::MAX;
         }
-        self.lanes.push(Lane::new(key.0, runner, self.core.workspaces));
+        self.lanes.push(Lane::new(key.0, runner, self.core.workspaces()));
         self.by_program.insert(key, self.lanes.len() - 1);
         Some(self.lanes.len() - 1)
     }
@@ -390,11 +422,7 @@ impl Shard {
                         from = slot + 1;
                         self.stopped(index, slot);
                     }
-                    while self.lanes[index].has_room()
-                        && let Some(next) = self.lanes[index].waiting.pop_front()
-                    {
-                        self.enter(index, next.header, next.peer, &next.body);
-                    }
+                    self.admit(index);
                 }
                 running |= self.lanes[index].running > 0;
             }
@@ -508,6 +536,7 @@ impl Shard {
         let Some(reply) = self.reply_for(&header, peer) else {
             return self.end(index, at, Status::WrongNode, None);
         };
+        self.tell_sent_on(&header, peer, self.lanes[index].slots[at].cur);
         self.chunks(index, at, true);
         let lane = &mut self.lanes[index];
         let (slot, context) = (&lane.slots[at], &lane.contexts[at]);

@@ -4,8 +4,9 @@
 //! Flow     request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
 //! Order    a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
 //! Owner    the writer has allocator, memory of requests and log
-//! Not here walks; which node an address belongs to (`shard` asks before)
+//! Not here walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,16 +16,21 @@ use super::NodeError;
 use super::log::{Change, Durability, Entry, Log, LogError, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
-use crate::memory::{Allocator, Memory};
+use crate::map::ADDRESS_END;
+use crate::memory::{Allocator, Memory, Part};
 use crate::wire::{ApplyOperands, Header, Kind, Status};
 
 /// See the module's header.
 #[derive(Debug)]
 pub struct Writer {
-    memory: Arc<Memory>,
-    allocator: Allocator,
-    once: Once,
-    log: Option<Log>,
+    pub(super) memory: Arc<Memory>,
+    pub(super) allocator: Allocator,
+    pub(super) once: Once,
+    pub(super) log: Option<Log>,
+    /// Ranges that are about to come: first address, bytes.
+    pub(super) reserved: BTreeMap<u64, u64>,
+    /// The newest epoch of the map that is known to this node, over all its starts.
+    pub(super) epoch: u64,
 }
 
 impl Writer {
@@ -36,7 +42,8 @@ impl Writer {
         registry: &mut Registry,
     ) -> Result<(Writer, Replayed), NodeError> {
         let allocator = Allocator::new(memory.clone());
-        let mut writer = Writer { allocator, once: Once::new(clients), log: None, memory: memory.clone() };
+        let (once, reserved) = (Once::new(clients), BTreeMap::new());
+        let mut writer = Writer { allocator, once, log: None, reserved, epoch: 0, memory: memory.clone() };
         let Some((path, durability)) = log else { return Ok((writer, Replayed::default())) };
         let mut wrong = None;
         let (log, replayed) = Log::replay(path, memory.base(), memory.bytes(), durability, |entry| {
@@ -58,8 +65,7 @@ impl Writer {
         match entry.change {
             Change::None => {}
             Change::Write(address, bytes) => {
-                let last = address.checked_add(bytes.len().saturating_sub(1) as u64);
-                if !self.memory.holds(address) || !last.is_some_and(|last| self.memory.holds(last)) {
+                if !self.memory.holds_all(address, bytes.len() as u64) {
                     return Err(format!("a write at {address:#x} is outside of the memory"));
                 }
                 self.memory.store(address, &bytes);
@@ -74,11 +80,21 @@ impl Writer {
                     return Err(format!("{address:#x} is given back, but was not given"));
                 }
             }
-            Change::Apply(operands) => {
-                if !operands.address.is_multiple_of(8) || !self.memory.holds(operands.address) {
-                    return Err(format!("an apply at {:#x} is outside of the memory", operands.address));
-                }
-                self.change(&operands);
+            Change::Stretch(what, base, bytes) => self.stretch(what, base, bytes)?,
+            Change::Take(base, bytes, part) => {
+                let part = Part::decode(&part, base, bytes)?;
+                self.reserved.remove(&base);
+                self.allocator.take(base, bytes, &part);
+            }
+            Change::State(part, cuts) => {
+                let part = Part::decode(&part, 0, ADDRESS_END)?;
+                let cuts =
+                    cuts.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")));
+                self.allocator = Allocator::restore(self.memory.clone(), cuts, &part);
+            }
+            Change::Epoch(epoch) => self.epoch = self.epoch.max(epoch),
+            Change::Settled(id) => {
+                self.once.settled(&id);
             }
             Change::Program(tenant, upload) => {
                 let program = program_of(&upload)?;
@@ -141,6 +157,11 @@ impl Writer {
                     let change = Change::Allocate(tenant, header.value, address);
                     (change, Outcome { address, value: header.value, ..plain(Status::Done) })
                 }
+                // What is about to leave may be free again soon: not remembered, the client asks again.
+                None if self.allocator.waits() => {
+                    self.forget(header);
+                    return plain(Status::Busy);
+                }
                 None => (Change::None, plain(Status::Full)),
             },
             Kind::Free => {
@@ -173,7 +194,13 @@ impl Writer {
             (true, false) => (Status::Forbidden, 0),
             (true, true) => self.change(operands),
         };
-        let change = if status == Status::Applied { Change::Apply(*operands) } else { Change::None };
+        let change = if status == Status::Applied {
+            let mut stored = Vec::with_capacity(8);
+            self.memory.load(operands.address, 8, &mut stored);
+            Change::Write(operands.address, stored)
+        } else {
+            Change::None
+        };
         let outcome = Outcome { status, value, address: operands.address, body: body.to_vec() };
         self.settle(header, change, &outcome);
         outcome

@@ -170,6 +170,15 @@ impl Udp {
         self
     }
 
+    /// The same socket, for a thread that only sends: what it sends comes from this address.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn speaker(&self) -> Result<UdpSocket, TransportError> {
+        self.socket.try_clone().map_err(TransportError::system("share a socket"))
+    }
+
     /// The address that it is bound to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -3,19 +3,22 @@
 //!
 //! Flow     key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
 //! Layout   MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
-//!          key file: lines `TENANT HEX`, 64 hexadecimal digits; `#` starts a comment
+//!          key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other about ranges that move;
+//!          `#` starts a comment
 //! Order    with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
 //! Not here replay: a MAC says who, [`super::Senders`] says whether for the first time
 
 use std::collections::BTreeMap;
 
-use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES};
+use memlift_spec::operand::packet::{FLAG_AUTHENTICATED, PACKET_MAC_BYTES, TENANT_NODES};
 
 use super::{Header, Packet, PacketError};
 
 /// What is wrong with a key file.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("line {line} of the key file is not `TENANT HEX` with a tenant's number and 64 hexadecimal digits")]
+#[error(
+    "line {line} of the key file is not `TENANT HEX` with a tenant's number, or `nodes`, and 64 hexadecimal digits"
+)]
 pub struct KeyError {
     /// Which line, from 1.
     pub line: usize,
@@ -61,7 +64,11 @@ impl Keys {
             }
             let wrong = KeyError { line: index + 1 };
             let (tenant, digits) = line.split_once(char::is_whitespace).ok_or(wrong.clone())?;
-            let tenant = tenant.parse().map_err(|_| wrong.clone())?;
+            let tenant = if tenant == "nodes" {
+                TENANT_NODES
+            } else {
+                tenant.parse().ok().filter(|tenant| *tenant != TENANT_NODES).ok_or(wrong.clone())?
+            };
             let key = from_hex(digits.trim()).ok_or(wrong)?;
             keys.keys.insert(tenant, key);
         }
@@ -72,6 +79,12 @@ impl Keys {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    /// Whether nodes can speak to each other: there is a key for it, or authentication is off.
+    #[must_use]
+    pub fn nodes_can_speak(&self) -> bool {
+        self.is_empty() || self.keys.contains_key(&TENANT_NODES)
     }
 
     /// Appends a packet to `bytes`, with a MAC where there is a key for its tenant.
@@ -138,5 +151,8 @@ mod tests {
             assert_eq!(Keys::parse(text).expect_err(text), KeyError { line });
         }
         assert!(!format!("{keys:?}").contains("171"), "a key is not printed");
+        assert!(!keys.nodes_can_speak() && Keys::none().nodes_can_speak());
+        assert!(Keys::parse(&format!("nodes {digits}")).expect("a good file").nodes_can_speak());
+        assert!(Keys::parse(&format!("{} {digits}", u32::MAX)).is_err(), "it has a name");
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
-    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_FREE, KIND_MAP, KIND_READ,
-    KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE,
-    STATUS_DIFFERS, STATUS_DONE, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS,
-    STATUS_LIMIT, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_REFUSED, STATUS_RETRY, STATUS_STALE,
-    STATUS_WRONG_NODE,
+    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_FREE, KIND_MAP, KIND_MIGRATE,
+    KIND_READ, KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY,
+    STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FULL, STATUS_HOPS,
+    STATUS_ITERATIONS, STATUS_LIMIT, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_REFUSED, STATUS_RETRY,
+    STATUS_SENT_ON, STATUS_STALE, STATUS_WRONG_NODE,
 };
 
 /// What a packet is.
@@ -39,6 +39,8 @@ pub enum Kind {
     Decided = KIND_DECIDED,
     /// A request: the epoch.
     Map = KIND_MAP,
+    /// Node to node: about a range that moves.
+    Migrate = KIND_MIGRATE,
 }
 
 impl Kind {
@@ -57,6 +59,7 @@ impl Kind {
             KIND_APPLY => Kind::Apply,
             KIND_DECIDED => Kind::Decided,
             KIND_MAP => Kind::Map,
+            KIND_MIGRATE => Kind::Migrate,
             _ => return None,
         })
     }
@@ -64,7 +67,7 @@ impl Kind {
     /// Whether a client may send it: it will be answered.
     #[must_use]
     pub fn is_request(self) -> bool {
-        !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided)
+        !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided | Kind::Migrate)
     }
 
     /// Whether carrying it out twice would differ from once, whatever it says.
@@ -111,6 +114,8 @@ pub enum Status {
     Stale,
     /// As many are held already.
     Limit,
+    /// No end: it was sent on to the node that the body names, and is not answered yet.
+    SentOn,
     /// The program failed: [`Verdict::is_fault`].
     Fault(Verdict),
 }
@@ -137,6 +142,7 @@ impl Status {
             STATUS_REFUSED => Status::Refused,
             STATUS_STALE => Status::Stale,
             STATUS_LIMIT => Status::Limit,
+            STATUS_SENT_ON => Status::SentOn,
             STATUS_FAULT.. => {
                 let verdict = Verdict::from_return(u32::from(byte));
                 if verdict as u32 != u32::from(byte) {
@@ -169,6 +175,7 @@ impl Status {
             Status::Refused => STATUS_REFUSED,
             Status::Stale => STATUS_STALE,
             Status::Limit => STATUS_LIMIT,
+            Status::SentOn => STATUS_SENT_ON,
             Status::Fault(verdict) => verdict as u32 as u8,
         }
     }
@@ -190,6 +197,6 @@ mod tests {
                 assert_eq!(kind as u8, byte);
             }
         }
-        assert_eq!(statuses, 17 + 4, "every status and the four faults");
+        assert_eq!(statuses, 18 + 4, "every status and the four faults");
     }
 }

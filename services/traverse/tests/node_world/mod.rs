@@ -206,6 +206,9 @@ impl Client {
         let mut heard = None;
         for (got, body) in found {
             assert_eq!((got.client, got.tenant), (self.id, self.tenant), "an answer for somebody else");
+            if got.status == Status::SentOn {
+                continue;
+            }
             let outcome = (got.status, got.value, got.address);
             if let Some(before) = self.answered.get(&got.sequence).filter(|_| got.kind == Kind::Answer) {
                 self.again += 1;

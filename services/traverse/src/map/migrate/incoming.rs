@@ -5,7 +5,7 @@
 //! Owner    memory that was reserved is either served from, when the map says that the range is this node's, or discarded
 
 use super::message::GOT_MAX;
-use super::{Host, Message, Outcome, PIECE_BYTES};
+use super::{Arrival, Host, Message, Outcome, PIECE_BYTES, records_max};
 use crate::map::node::NodeId;
 use crate::map::range::{Map, Move};
 
@@ -32,6 +32,11 @@ impl Incoming {
         self.plan.from.0
     }
 
+    pub(super) fn arrival(&self) -> Arrival {
+        let (id, pieces) = (self.plan.id, self.versions.len() as u64);
+        Arrival { id, pieces, missing: self.missing, sealed: self.sealed }
+    }
+
     pub(super) fn receive(
         &mut self,
         message: Message,
@@ -50,9 +55,8 @@ impl Incoming {
                 acknowledge(out, from, id, here.then_some((index, version)));
             }
             Message::Record { index, total, bytes, .. } if !self.sealed => {
-                // A record that announces absurdly many allocates nothing: as many as come, at most one for each piece and some.
-                let limit = self.versions.len() as u32 * 8 + 1024;
-                if total > limit || index >= total {
+                // A record that announces absurdly many allocates nothing.
+                if u64::from(total) > records_max(self.plan.bytes) || index >= total {
                     return;
                 }
                 if self.records.len() < total as usize {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ask, Host, Message, Outcome, PIECE_BYTES};
+use super::{Ask, Doing, Host, Message, Outcome, PIECE_BYTES, Progress, records_max};
 use crate::map::node::NodeId;
 use crate::map::range::{Map, Move};
 use crate::map::shared::{Dirty, Hold, Rule, Shared};
@@ -110,6 +110,26 @@ impl Outgoing {
         self.plan.base < base.saturating_add(bytes) && base < self.plan.end()
     }
 
+    /// It cannot be done.
+    pub(super) fn refuse(&mut self, why: String) {
+        self.refused.get_or_insert(why);
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let Move { id, base, bytes, .. } = self.plan;
+        let pieces = bytes.div_ceil(PIECE_BYTES);
+        let open = self.dirty.count() + self.window.len() as u64;
+        let step = match self.phase {
+            Phase::Arming(_) | Phase::Offering => Doing::Offering,
+            Phase::Copying => Doing::Copying,
+            Phase::Freezing(_) | Phase::Draining | Phase::Recording => Doing::Draining,
+            Phase::Sealing => Doing::Sealing,
+            Phase::Closing(_) | Phase::Committing => Doing::Committing,
+            Phase::Cancelling => Doing::Cancelling,
+        };
+        Progress { id, base, bytes, pieces, settled: pieces.saturating_sub(open), step }
+    }
+
     fn hold(&self, hold: Hold) -> u64 {
         let Move { id, base, bytes, .. } = self.plan;
         self.shared.hold(id, Some(Rule { id, base, bytes, hold, dirty: self.dirty.clone() }))
@@ -169,7 +189,20 @@ impl Outgoing {
             Phase::Draining => {
                 self.copy(now, host, out);
                 if self.window.is_empty() && self.dirty.count() == 0 {
-                    self.records = host.export(base, bytes);
+                    match host.export(base, bytes) {
+                        Ok(records) if records.len() as u64 <= records_max(bytes) => self.records = records,
+                        Ok(records) => {
+                            let count = records.len();
+                            self.refuse(format!(
+                                "{count} records belong to it, more than can be sent with it"
+                            ));
+                            return Step::Working;
+                        }
+                        Err(why) => {
+                            self.refuse(why);
+                            return Step::Working;
+                        }
+                    }
                     self.open = (0..self.records.len() as u32).map(|index| (index, None)).collect();
                     self.enter(Phase::Recording);
                 }
@@ -254,7 +287,7 @@ impl Outgoing {
     pub(super) fn receive(&mut self, message: Message) {
         match message {
             Message::Accept { .. } if self.phase == Phase::Offering => self.enter(Phase::Copying),
-            Message::Refuse { why, .. } => self.refused = Some(why),
+            Message::Refuse { why, .. } => self.refuse(why),
             Message::Got { pieces, .. } => {
                 for (index, version) in pieces {
                     if self.window.get(&index).is_some_and(|(last, _)| *last == version) {
@@ -280,6 +313,7 @@ impl Outgoing {
             .find(base)
             .is_some_and(|range| range.owner == Some(self.plan.from.0) && range.since == self.since);
         if same {
+            host.keep(base, bytes);
             self.shared.hold(id, None);
             let why =
                 self.refused.take().unwrap_or_else(|| "it was cancelled, or a node went down".to_owned());

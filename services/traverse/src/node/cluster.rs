@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A node of a cluster: its addresses are what the map says, and ranges come and go while it serves.
+//!
+//! Flow     log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶ shards,
+//!          and one thread that runs [`Cluster::turn`]
+//! Order    a node that was killed joins again when the lease of its last start has run out; until then it waits
+//! Owner    who has a [`Cluster`] has the membership: dropped, the node leaves
+//! Rule     a file is edited by people: what it takes from a node stays in its memory, unreachable, until the node is started anew
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::log::{LogError, Replayed, Stretch};
+use super::mover::Mover;
+use super::writer::Writer;
+use super::{Node, NodeError, NodeOptions};
+use crate::map::{Address, Join, Map, MapError, Member, NodeId, Shared, Source, State};
+
+/// How long a node waits for the lease of its last start to run out.
+const WAIT_FOR_LEASE: Duration = Duration::from_secs(60);
+
+/// Why a node is not one of the cluster, or cannot stay it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// The node itself.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The map.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Its log.
+    #[error("the node's log: {0}")]
+    Log(#[from] LogError),
+    /// The map and what the node has do not fit.
+    #[error("the map and this node's memory do not fit: {0}")]
+    Unfit(String),
+}
+
+/// What a node of a cluster is.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// All but its addresses: `base` is not used, `bytes` is what it brings.
+    pub node: NodeOptions,
+    /// Where the map is.
+    pub source: Source,
+    /// Its name, which stays the same from start to start.
+    pub name: String,
+    /// Where it listens; the other nodes reach it by the first one that is UDP.
+    pub addresses: Vec<Address>,
+}
+
+/// A node, its membership, and what moves.
+#[derive(Debug)]
+pub struct Cluster {
+    node: Node,
+    member: Arc<Member>,
+    mover: Mover,
+    me: NodeId,
+    by_hand: bool,
+    bytes: u64,
+    epoch: u64,
+}
+
+impl Cluster {
+    /// Replays the log, joins, and has the memory that the map says. `speaker` is the socket at which other nodes reach this one
+    /// ([`crate::transport::udp::Udp::speaker`]); without one no range comes or leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`ClusterError`]; the node has not joined, or has left again
+    pub fn open(
+        options: ClusterOptions,
+        speaker: Option<UdpSocket>,
+    ) -> Result<(Cluster, Replayed), ClusterError> {
+        let ClusterOptions { node, source, name, addresses } = options;
+        let (bytes, prefault) = (node.bytes, node.prefault);
+        let (node, replayed) = Node::open(NodeOptions { base: 0, bytes: 0, ..node })?;
+        let by_hand = matches!(source, Source::File(_));
+        let known = node.writer().epoch;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let incarnation = now.as_nanos() as u64;
+        let recovered = replayed.records > 0;
+        let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0 };
+        if !by_hand {
+            wait_for_lease(&source, &join)?;
+        }
+        let member = Arc::new(Member::join(source, join)?);
+        let me = member.id().ok_or_else(|| ClusterError::Unfit("it did not join as a node".to_owned()))?;
+        let map = member.shared().map();
+        let mut writer = node.writer();
+        writer.settle_with(&map, me, !by_hand, prefault).map_err(ClusterError::Unfit)?;
+        writer.commit()?;
+        drop(writer);
+        let mover = Mover::new(&node, member.clone(), me, incarnation, speaker);
+        let epoch = map.epoch();
+        Ok((Cluster { node, member, mover, me, by_hand, bytes, epoch }, replayed))
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// What it knows of the map: a shard's router is a view of it.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.member.shared()
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.me
+    }
+
+    /// What is wrong with who keeps the map just now, for people to read.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.member.trouble().or_else(|| self.mover.trouble().map(str::to_owned))
+    }
+
+    /// What moves.
+    pub fn mover(&mut self) -> &mut Mover {
+        &mut self.mover
+    }
+
+    /// Moves what is to be moved, and follows the map; sleeps at most so long before.
+    ///
+    /// # Errors
+    ///
+    /// The log cannot be written, or a map file gives what this node cannot have: the node must stop.
+    pub fn turn(&mut self, at_most: Duration) -> Result<(), ClusterError> {
+        self.mover.turn(at_most)?;
+        let map = self.member.shared().map();
+        if self.by_hand && map.epoch() > self.epoch {
+            self.epoch = map.epoch();
+            let own = map.ranges().iter().filter(|range| range.owner == Some(self.me));
+            let wanted: u64 = own.map(|range| range.bytes).sum();
+            if wanted > self.bytes {
+                return Err(ClusterError::Unfit(format!(
+                    "the map file of epoch {} gives it {wanted} bytes, it has {}: start it with more memory",
+                    map.epoch(),
+                    self.bytes
+                )));
+            }
+            let mut writer = self.node.writer();
+            writer.settle_with(&map, self.me, false, false).map_err(ClusterError::Unfit)?;
+            writer.commit()?;
+        }
+        Ok(())
+    }
+}
+
+/// A node of this name may still count as up: of a start that was killed a moment ago.
+fn wait_for_lease(source: &Source, join: &Join) -> Result<(), MapError> {
+    let until = Instant::now() + WAIT_FOR_LEASE;
+    let mut authority = source.connect()?;
+    loop {
+        let map = authority.read()?;
+        let up = map.nodes().iter().any(|node| node.name == join.name && node.state == State::Up);
+        if !up || Instant::now() >= until {
+            return Ok(());
+        }
+        authority.wait(map.epoch(), Duration::from_millis(500))?;
+    }
+}
+
+impl Writer {
+    /// Makes what the node has what the map gives it. With `all` what the map does not give is dropped; and a range that it gives and
+    /// that is not here, although this node has known a map that gave it, is an error.
+    pub(super) fn settle_with(
+        &mut self,
+        map: &Map,
+        me: NodeId,
+        all: bool,
+        prefault: bool,
+    ) -> Result<(), String> {
+        let mine: Vec<_> = map.ranges().iter().filter(|range| range.owner == Some(me)).collect();
+        if all {
+            for (base, bytes) in self.allocator.detached() {
+                self.step(Stretch::Attach, base, bytes)?;
+            }
+            let reserved: Vec<(u64, u64)> =
+                self.reserved.iter().map(|(base, bytes)| (*base, *bytes)).collect();
+            for (base, bytes) in reserved {
+                self.step(Stretch::Discard, base, bytes)?;
+            }
+            for (base, bytes) in self.stretches() {
+                let mut at = base;
+                for range in mine.iter().filter(|range| range.base < base + bytes && base < range.end()) {
+                    if at < range.base {
+                        self.drop_stretch(at, range.base - at)?;
+                    }
+                    at = range.end();
+                }
+                if at < base + bytes {
+                    self.drop_stretch(at, base + bytes - at)?;
+                }
+            }
+        }
+        let here = self.stretches();
+        for range in mine {
+            let covered = |(base, bytes): &(u64, u64)| *base <= range.base && range.end() <= base + bytes;
+            if here.iter().any(covered) {
+                continue;
+            }
+            if here.iter().any(|(base, bytes)| *base < range.end() && range.base < base + bytes) {
+                return Err(format!("of {:#x} to {:#x} it has a part only", range.base, range.end()));
+            }
+            if all && self.epoch > 0 && range.since <= self.epoch {
+                return Err(format!(
+                    "{:#x} to {:#x} have been this node's since epoch {}, and its log does not have them: restore the log, or start \
+                     without it and lose them",
+                    range.base,
+                    range.end(),
+                    range.since
+                ));
+            }
+            self.grant(range.base, range.bytes, prefault)?;
+        }
+        self.saw(map.epoch());
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A log made short again: what is in memory, and then only what was logged since, in a new file that takes the old one's place.
+//!
+//! Flow     under the writer's lock: allocator, outcomes, programs, and how long the log is ─▶ beside the node's work: memory, as it is
+//!          while it is written ─▶ what the old log has got meanwhile, until little is left ─▶ under the lock: the rest; synced, renamed
+//! Order    memory is read later than the log's length, and what is logged are the bytes that were stored: replayed over such a copy
+//!          they make it what it was at the end. The new file is whole and synced before it has the log's name; so a crash leaves the old
+//!          log, or the new one
+//! Owner    one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::log::{Change, Entry, LogError, Stretch, head, lock, record};
+use super::{Node, locked, upload_of};
+use crate::map::ADDRESS_END;
+
+/// Bytes of memory in one record.
+const PIECE_BYTES: u64 = 64 << 10;
+/// So much of the old log is copied under the writer's lock at most.
+const REST_BYTES: u64 = 256 << 10;
+
+/// Where a compaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compacting {
+    /// The new file was begun.
+    Begun,
+    /// Memory is in it.
+    Copied,
+    /// So is what was logged meanwhile; it is synced.
+    Synced,
+    /// It has the log's name.
+    Renamed,
+}
+
+/// What a compaction has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes of the log before.
+    pub before_bytes: u64,
+    /// Bytes of the log after.
+    pub after_bytes: u64,
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// The file that becomes the log.
+struct Sink {
+    file: BufWriter<File>,
+    bytes: u64,
+    buffer: Vec<u8>,
+}
+
+impl Sink {
+    fn put(&mut self, change: Change) -> io::Result<()> {
+        self.entry(&Entry { change, request: None })
+    }
+
+    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        self.buffer.clear();
+        record(entry, &mut self.buffer);
+        self.bytes += self.buffer.len() as u64;
+        self.file.write_all(&self.buffer)
+    }
+
+    /// As many bytes of the old log, from where it stands.
+    fn follow(&mut self, old: &mut File, bytes: u64) -> io::Result<()> {
+        let copied = io::copy(&mut old.take(bytes), &mut self.file)?;
+        self.bytes += copied;
+        if copied == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+impl Node {
+    /// Makes the log as short as what is in memory; the node serves meanwhile. `None`: there is no log, it is being made short already,
+    /// or a range comes or leaves just now.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError`]: the old log stays, and is as good as before.
+    pub fn compact(&self) -> Result<Option<Compacted>, LogError> {
+        self.compact_watched(&mut |_| {})
+    }
+
+    /// The same; says where it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::compact`]
+    pub fn compact_watched(&self, at: &mut dyn FnMut(Compacting)) -> Result<Option<Compacted>, LogError> {
+        let done = self.compact_once(at);
+        if let Err(LogError::System { path, .. }) = &done
+            && path.extension().is_some_and(|extension| extension == "new")
+        {
+            // A disk that is full shall not stay so because of what was not finished.
+            let _ = std::fs::remove_file(path);
+        }
+        done
+    }
+
+    fn compact_once(&self, at: &mut dyn FnMut(Compacting)) -> Result<Option<Compacted>, LogError> {
+        let Ok(_alone) = self.core.compacting.try_lock() else { return Ok(None) };
+        let mut writer = self.writer();
+        if writer.allocator.waits() || !writer.reserved.is_empty() {
+            return Ok(None);
+        }
+        writer.commit()?;
+        let Some(log) = &writer.log else { return Ok(None) };
+        let path = log.path.clone();
+        let new = beside(&path);
+        let system = |error: io::Error| LogError::System { path: new.clone(), error };
+        let (mut position, before_bytes) = (log.bytes, log.bytes);
+        let part = writer.allocator.part(0, ADDRESS_END).encode();
+        let cuts: Vec<u8> = writer.allocator.cuts().flat_map(u64::to_le_bytes).collect();
+        let extents: Vec<(u64, u64)> =
+            writer.allocator.extents().map(|(base, bytes, _)| (base, bytes)).collect();
+        let owned = writer.allocator.stretches();
+        let (outcomes, watermarks, epoch) = (writer.once.all(), writer.once.watermarks(), writer.epoch);
+        let head_of = log.head_of;
+        drop(writer);
+        let programs: Vec<(u32, Vec<u8>)> = {
+            let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
+            registry.list().map(|(tenant, runner)| (tenant, upload_of(runner.program()))).collect()
+        };
+
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&new).map_err(system)?;
+        lock(&file, &new)?;
+        file.set_len(0).map_err(system)?;
+        let mut sink = Sink { file: BufWriter::with_capacity(1 << 20, file), bytes: 0, buffer: Vec::new() };
+        let snapshot = || -> io::Result<()> {
+            let head = head(head_of.0, head_of.1);
+            sink.file.write_all(&head)?;
+            sink.bytes = head.len() as u64;
+            at(Compacting::Begun);
+            for (base, bytes) in self.core.memory.stretches().filter(|stretch| *stretch != head_of) {
+                if owned.iter().any(|one| one.0 < base + bytes && base < one.0 + one.1) {
+                    sink.put(Change::Stretch(Stretch::Reserve, base, bytes))?;
+                    sink.put(Change::Stretch(Stretch::Keep, base, bytes))?;
+                }
+            }
+            for (base, bytes) in extents {
+                let mut address = base;
+                while address < base + bytes {
+                    let length = PIECE_BYTES.min(base + bytes - address);
+                    self.piece(&mut sink, address, length)?;
+                    address += length;
+                }
+            }
+            sink.put(Change::State(part, cuts))?;
+            for id in watermarks {
+                sink.put(Change::Settled(id))?;
+            }
+            for (id, known) in outcomes {
+                sink.entry(&Entry { change: Change::None, request: Some((id, known)) })?;
+            }
+            for (tenant, upload) in programs {
+                sink.put(Change::Program(tenant, upload))?;
+            }
+            sink.put(Change::Epoch(epoch))?;
+            at(Compacting::Copied);
+            Ok(())
+        };
+        snapshot().map_err(system)?;
+        let snapshot_bytes = sink.bytes;
+
+        let mut old = File::open(&path).map_err(system)?;
+        old.seek(SeekFrom::Start(position)).map_err(system)?;
+        loop {
+            let end = self.writer().log.as_ref().map_or(position, |log| log.bytes);
+            sink.follow(&mut old, end - position).map_err(system)?;
+            let little = end - position <= REST_BYTES;
+            position = end;
+            if little {
+                break;
+            }
+        }
+        sink.file.flush().and_then(|()| sink.file.get_ref().sync_data()).map_err(system)?;
+        at(Compacting::Synced);
+
+        let mut writer = self.writer();
+        writer.commit()?;
+        let Some(log) = &mut writer.log else { return Ok(None) };
+        sink.follow(&mut old, log.bytes - position).map_err(system)?;
+        let bytes = sink.bytes;
+        let file = sink.file.into_inner().map_err(|error| system(error.into_error()))?;
+        file.sync_all().map_err(system)?;
+        std::fs::rename(&new, &path).map_err(system)?;
+        // From here on the new file is the log, whatever happens.
+        log.file = file;
+        log.bytes = bytes;
+        log.snapshot_bytes = snapshot_bytes;
+        at(Compacting::Renamed);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| LogError::System { path: path.clone(), error })?;
+        Ok(Some(Compacted { before_bytes, after_bytes: bytes }))
+    }
+
+    /// Memory as it is, without what is zero at its ends.
+    fn piece(&self, sink: &mut Sink, address: u64, length: u64) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(length as usize);
+        self.core.memory.load(address, length as usize, &mut bytes);
+        let Some(first) = bytes.iter().position(|byte| *byte != 0) else { return Ok(()) };
+        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(first);
+        let first = first / 8 * 8;
+        sink.put(Change::Write(address + first as u64, bytes[first..=last].to_vec()))
+    }
+
+    /// Bytes of the log, and of these what the last snapshot took; 0 and 0 without a log.
+    #[must_use]
+    pub fn log_bytes(&self) -> (u64, u64) {
+        locked(&self.core.writer).log.as_ref().map_or((0, 0), |log| (log.bytes, log.snapshot_bytes))
+    }
+
+    /// Makes the log short when it is longer than `limit_bytes` and twice its last snapshot.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::compact`]
+    pub fn compact_beyond(&self, limit_bytes: u64) -> Result<Option<Compacted>, LogError> {
+        let (bytes, snapshot_bytes) = self.log_bytes();
+        if bytes > limit_bytes.max(snapshot_bytes.saturating_mul(2)) { self.compact() } else { Ok(None) }
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The thread of a node that moves ranges: to other nodes and from them, while the shards serve.
+//!
+//! Flow     packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and answers, by the
+//!          node's own socket ─▶ what the map's keeper is to be asked
+//! Order    the log is written before what was done is said. Questions to who keeps the map may be asked twice
+//! Owner    one per node; steps that change something take the writer's lock, copying does not
+//! Not here the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::cluster::ClusterError;
+use super::log::{LogError, Stretch};
+use super::route::socket_of;
+use super::{Core, Node, locked};
+use crate::map::migrate::{Arrival, Ask, Host, Message, Migrations, Outcome, Progress, RECORD_BYTES_MAX};
+use crate::map::{MapError, Member, NodeId, Order};
+use crate::wire::{Header, Kind, TENANT_NODES};
+
+/// Packets that wait for the mover; what does not fit is said again.
+const WAITING: usize = 4096;
+/// Packets that are taken between two looks at all migrations.
+const BATCH: usize = 256;
+/// How long the mover sleeps at most while something moves.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Between two questions to who keeps the map, and after one that nobody answered.
+const ASK_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Between two looks at how far migrations are.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Mover {
+    core: Arc<Core>,
+    member: Arc<Member>,
+    migrations: Migrations,
+    inbox: Receiver<(SocketAddr, Vec<u8>)>,
+    /// `None`: other nodes cannot reach this one.
+    speaker: Option<UdpSocket>,
+    begun: Instant,
+    next_ask: Instant,
+    next_look: Instant,
+    out: Vec<(NodeId, Message)>,
+    trouble: Option<String>,
+}
+
+impl Mover {
+    pub(super) fn new(
+        node: &Node,
+        member: Arc<Member>,
+        me: NodeId,
+        incarnation: u64,
+        speaker: Option<UdpSocket>,
+    ) -> Mover {
+        let (sender, inbox) = sync_channel(WAITING);
+        let _ = node.core.mover.set(sender);
+        let now = Instant::now();
+        Mover {
+            core: node.core.clone(),
+            migrations: Migrations::new(member.shared().clone(), me, incarnation),
+            member,
+            inbox,
+            speaker,
+            begun: now,
+            next_ask: now,
+            next_look: now,
+            out: Vec::new(),
+            trouble: None,
+        }
+    }
+
+    /// Whether nothing comes or leaves.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.migrations.is_idle()
+    }
+
+    /// What leaves, and how far it is.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        self.migrations.progress()
+    }
+
+    /// What comes, and how far it is.
+    #[must_use]
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.migrations.arrivals()
+    }
+
+    /// What ended since the last time.
+    pub fn outcomes(&mut self) -> Vec<Outcome> {
+        self.migrations.outcomes()
+    }
+
+    /// Why who keeps the map did not answer the last question, for people to read.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Goes on with everything; sleeps at most so long before, if there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The log cannot be written: the node must stop.
+    pub fn turn(&mut self, at_most: Duration) -> Result<(), ClusterError> {
+        let pause = if self.is_idle() { at_most } else { at_most.min(PAUSE) };
+        let mut next = match self.inbox.recv_timeout(pause) {
+            Ok(first) => Some(first),
+            Err(RecvTimeoutError::Timeout) => None,
+            // The node is gone, and with it everything that could be said.
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        let shared = self.member.shared().clone();
+        let map = shared.map();
+        let reached = self.speaker.is_some();
+        let mut hands = Hands { core: &self.core, reached, failed: None, changed: false };
+        for _ in 0..BATCH {
+            let Some((from, bytes)) = next else { break };
+            let node = map.nodes().iter().find(|node| socket_of(node) == Some(from)).map(|node| node.id);
+            if let (Some(node), Ok(message)) = (node, Message::decode(&bytes)) {
+                self.migrations.receive(node, message, &mut hands, &mut self.out);
+            }
+            next = self.inbox.try_recv().ok();
+        }
+        self.migrations.poll(self.begun.elapsed(), &mut hands, &mut self.out);
+        let Hands { failed, changed, .. } = hands;
+        if let Some(error) = failed {
+            return Err(ClusterError::Log(error));
+        }
+        let mut writer = locked(&self.core.writer);
+        if changed || writer.epoch < map.epoch() {
+            writer.saw(map.epoch());
+            writer.commit()?;
+        }
+        drop(writer);
+        self.say(&map);
+        if Instant::now() >= self.next_look {
+            self.next_look = Instant::now() + PROGRESS_PAUSE;
+            *locked(&self.core.progress) = self.migrations.progress();
+        }
+        self.ask();
+        Ok(())
+    }
+
+    /// Sends what is to be said; what is lost is said again.
+    fn say(&mut self, map: &crate::map::Map) {
+        let mut packet = Vec::new();
+        for (to, message) in self.out.drain(..) {
+            let Some(socket) = map.node(to).and_then(socket_of) else { continue };
+            let header = Header {
+                client: self.core.identity,
+                sequence: 1,
+                tenant: TENANT_NODES,
+                epoch: map.epoch(),
+                sender: self.core.identity,
+                nonce: self.core.nonce.fetch_add(1, Ordering::Relaxed),
+                ..Header::new(Kind::Migrate)
+            };
+            packet.clear();
+            self.core.keys.seal(&header, &message.encode(), &mut packet);
+            if let Some(speaker) = &self.speaker {
+                let _ = speaker.send_to(&packet, socket);
+            }
+        }
+    }
+
+    fn ask(&mut self) {
+        let now = Instant::now();
+        if now < self.next_ask {
+            return;
+        }
+        let Some(ask) = self.migrations.asks().first().copied() else { return };
+        let order = match ask {
+            Ask::Commit(id) => Order::Commit(id),
+            Ask::Cancel(id) => Order::Cancel(id),
+        };
+        let asked = match self.member.order(&order) {
+            // It may have been heard before, or be too late: the newest map says which.
+            Err(MapError::Refused { .. }) => self.member.refresh().map(drop),
+            other => other.map(drop),
+        };
+        self.trouble = asked.err().map(|error| error.to_string());
+        self.next_ask = Instant::now() + if self.trouble.is_some() { ASK_PAUSE.1 } else { ASK_PAUSE.0 };
+    }
+}
+
+/// What a migration may do with the node.
+struct Hands<'a> {
+    core: &'a Core,
+    reached: bool,
+    failed: Option<LogError>,
+    changed: bool,
+}
+
+impl Hands<'_> {
+    fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+        self.changed = true;
+        locked(&self.core.writer).step(what, base, bytes)
+    }
+
+    /// A step that lasts before anything else is said.
+    fn commit(&mut self) {
+        if let Err(error) = locked(&self.core.writer).commit() {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl Host for Hands<'_> {
+    fn begin(&mut self, base: u64, bytes: u64) -> Result<(), String> {
+        if !self.reached {
+            return Err("the node listens at no UDP address, by which others reach it".to_owned());
+        }
+        if !self.core.keys.nodes_can_speak() {
+            return Err("there is no line `nodes HEX` in the key file: give all nodes the same".to_owned());
+        }
+        self.step(Stretch::Cut, base, bytes)
+    }
+
+    fn load(&mut self, address: u64, target: &mut [u8]) {
+        let mut bytes = Vec::with_capacity(target.len());
+        self.core.memory.load(address, target.len(), &mut bytes);
+        target.copy_from_slice(&bytes);
+    }
+
+    fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<Vec<u8>>, String> {
+        self.changed = true;
+        let all = locked(&self.core.writer).export(base, bytes)?;
+        Ok(all.chunks(RECORD_BYTES_MAX).map(<[u8]>::to_vec).collect())
+    }
+
+    fn keep(&mut self, base: u64, bytes: u64) {
+        // Nothing to undo where nothing was detached.
+        let _ = self.step(Stretch::Attach, base, bytes);
+    }
+
+    fn release(&mut self, base: u64, bytes: u64) {
+        let _ = self.step(Stretch::Give, base, bytes);
+        self.commit();
+    }
+
+    fn reserve(&mut self, base: u64, bytes: u64) -> Result<(), String> {
+        self.step(Stretch::Reserve, base, bytes)
+    }
+
+    fn store(&mut self, address: u64, bytes: &[u8]) {
+        self.changed = true;
+        locked(&self.core.writer).fill(address, bytes);
+    }
+
+    fn import(&mut self, base: u64, bytes: u64, records: &[Vec<u8>]) -> Result<(), String> {
+        self.changed = true;
+        locked(&self.core.writer).import(base, bytes, &records.concat())
+    }
+
+    fn discard(&mut self, base: u64, bytes: u64) {
+        self.changed = true;
+        // A range whose ends fit when it came fits when it goes.
+        let _ = locked(&self.core.writer).drop_stretch(base, bytes);
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Stretches of addresses that a node's writer gets, gives away and takes from other nodes; each step is in the log.
+//!
+//! Flow     leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
+//!          comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
+//! Layout   what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
+//!          u32 before it: how far clients have settled, and the outcomes of requests about the range
+//! Order    a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
+//! Owner    a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
+//! Not here when which step is due (`mover`)
+
+use super::log::{Change, Entry, LogError, Stretch};
+use super::once::Known;
+use super::writer::Writer;
+use crate::memory::Part;
+
+impl Writer {
+    /// Makes a step that the log may have said.
+    pub(super) fn stretch(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+        let good = base.is_multiple_of(4096)
+            && bytes.is_multiple_of(4096)
+            && bytes > 0
+            && base.checked_add(bytes).is_some_and(|end| end <= crate::map::ADDRESS_END);
+        if !good {
+            return Err(format!("{bytes} bytes from {base:#x} on are no stretch of addresses"));
+        }
+        match what {
+            Stretch::Grant => {
+                self.memory.add(base, bytes, false)?;
+                self.allocator.grant(base, bytes);
+            }
+            Stretch::Cut => self.allocator.cut(base, bytes)?,
+            Stretch::Detach => {
+                self.allocator.detach(base, bytes)?;
+            }
+            Stretch::Attach => self.allocator.attach(base),
+            Stretch::Give => self.allocator.give(base),
+            Stretch::Reserve => {
+                self.memory.add(base, bytes, false)?;
+                self.reserved.insert(base, bytes);
+            }
+            Stretch::Discard => {
+                if self.reserved.remove(&base).is_some() {
+                    self.memory.clear(base, bytes);
+                }
+            }
+            Stretch::Keep => {
+                self.reserved.remove(&base);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a step, and logs it.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be made; nothing has changed then.
+    pub(super) fn step(&mut self, what: Stretch, base: u64, bytes: u64) -> Result<(), String> {
+        self.stretch(what, base, bytes)?;
+        self.append(Change::Stretch(what, base, bytes));
+        Ok(())
+    }
+
+    pub(super) fn append(&mut self, change: Change) {
+        if let Some(log) = &mut self.log {
+            log.append(&Entry { change, request: None });
+        }
+    }
+
+    /// The node has these addresses, which nobody had before.
+    pub(super) fn grant(&mut self, base: u64, bytes: u64, prefault: bool) -> Result<(), String> {
+        self.memory.add(base, bytes, prefault)?;
+        self.allocator.grant(base, bytes);
+        self.append(Change::Stretch(Stretch::Grant, base, bytes));
+        Ok(())
+    }
+
+    /// The map was of this epoch.
+    pub(super) fn saw(&mut self, epoch: u64) {
+        if epoch > self.epoch {
+            self.epoch = epoch;
+            self.append(Change::Epoch(epoch));
+        }
+    }
+
+    /// All addresses that are this node's, as far as it knows: first, bytes. Those that come or leave just now are among them.
+    #[must_use]
+    pub fn stretches(&self) -> Vec<(u64, u64)> {
+        let mut all = self.allocator.stretches();
+        all.extend(self.reserved.iter().map(|(base, bytes)| (*base, *bytes)));
+        all.sort_unstable();
+        all
+    }
+
+    /// What belongs to a range that leaves, besides its bytes. Nothing of it is given out from now on.
+    pub(super) fn export(&mut self, base: u64, bytes: u64) -> Result<Vec<u8>, String> {
+        self.step(Stretch::Detach, base, bytes)?;
+        let part = self.allocator.detach(base, bytes)?.encode();
+        let mut all = (part.len() as u64).to_le_bytes().to_vec();
+        all.extend_from_slice(&part);
+        let mut entry = |entry: &Entry| {
+            let start = all.len();
+            all.extend_from_slice(&[0; 4]);
+            entry.write(&mut all);
+            let bytes = (all.len() - start - 4) as u32;
+            all[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
+        };
+        for id in self.once.watermarks() {
+            entry(&Entry { change: Change::Settled(id), request: None });
+        }
+        for (id, known) in self.once.all() {
+            if matches!(&known, Known::Settled(outcome) if outcome.address.wrapping_sub(base) < bytes) {
+                entry(&Entry { change: Change::None, request: Some((id, known)) });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Bytes of a range that is about to come.
+    pub(super) fn fill(&mut self, address: u64, bytes: &[u8]) {
+        let reserved = self.reserved.range(..=address).next_back();
+        let inside = reserved.is_some_and(|(base, length)| {
+            address - base < *length && bytes.len() as u64 <= *length - (address - base)
+        });
+        if inside {
+            self.memory.store(address, bytes);
+            self.append(Change::Write(address, bytes.to_vec()));
+        }
+    }
+
+    /// A range is here, with what [`Writer::export`] of its last node said.
+    pub(super) fn import(&mut self, base: u64, bytes: u64, all: &[u8]) -> Result<(), String> {
+        let broken = || "what came with the range cannot be read".to_owned();
+        if self.reserved.get(&base) != Some(&bytes) {
+            return Err("nothing was reserved for this range".to_owned());
+        }
+        let (length, rest) = all.split_first_chunk().ok_or_else(broken)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| broken())?;
+        let (encoded, mut rest) = rest.split_at_checked(length).ok_or_else(broken)?;
+        let part = Part::decode(encoded, base, bytes)?;
+        let mut entries = Vec::new();
+        while let Some((length, behind)) = rest.split_first_chunk() {
+            let length = u32::from_le_bytes(*length) as usize;
+            let (entry, behind) = behind.split_at_checked(length).ok_or_else(broken)?;
+            entries.push(Entry::read(entry).ok_or_else(broken)?);
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            return Err(broken());
+        }
+        let full =
+            "this node remembers the requests of as many clients as it may: raise that, or use another node";
+        for entry in entries {
+            match (&entry.change, &entry.request) {
+                (Change::Settled(id), None) => {
+                    if !self.once.settled(id) {
+                        return Err(full.to_owned());
+                    }
+                }
+                // What is stale here is stale for its client too.
+                (Change::None, Some((id, known @ Known::Settled(_)))) => {
+                    self.once.note(id, known.clone());
+                }
+                _ => return Err(broken()),
+            }
+            if let Some(log) = &mut self.log {
+                log.append(&entry);
+            }
+        }
+        self.reserved.remove(&base);
+        self.allocator.take(base, bytes, &part);
+        self.append(Change::Take(base, bytes, encoded.to_vec()));
+        self.commit().map_err(|error: LogError| error.to_string())
+    }
+
+    /// The map gives these addresses to nobody here: whatever is known about them goes.
+    pub(super) fn drop_stretch(&mut self, base: u64, bytes: u64) -> Result<(), String> {
+        if self.reserved.contains_key(&base) {
+            return self.step(Stretch::Discard, base, bytes);
+        }
+        self.step(Stretch::Detach, base, bytes)?;
+        self.step(Stretch::Give, base, bytes)
+    }
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Ranges that move between real processes while they are read, walked and added to; and each of the processes killed at each step.
+//!
+//! Flow     this program starts itself as coordinator and nodes (`serve_as_…`), which talk over loopback; clients are threads here. A
+//!          node that is told to dies by SIGKILL as soon as it sees itself at a step
+//! Order    each addition's answer is what was there before: over all clients these are 0, 1, 2 … without a gap and without one twice,
+//!          and the sum that is left is their number. What a reader sees never goes back
+#![forbid(unsafe_code)]
+
+mod node_world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use memlift_spec::operand::walk::ApplyKind;
+use memlift_traverse::client::{Client, ClientError, Config, Request};
+use memlift_traverse::map::coordinator::Options;
+use memlift_traverse::map::migrate::{Doing, Outcome};
+use memlift_traverse::map::{Authority, Coordinator, Map, MapError, Order, Peer, Source};
+use memlift_traverse::node::{Cluster, ClusterOptions, Durability, NodeOptions};
+use memlift_traverse::structures::{Scratch, Walk};
+use memlift_traverse::transport::udp::Udp;
+use memlift_traverse::wire::Status;
+use node_world::{add, find};
+
+const MEMORY: u64 = 4 << 20;
+const COUNTERS: usize = 16;
+const LIST: u64 = 24;
+
+fn setting(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by another test"))
+}
+
+fn die() {
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("gone");
+}
+
+#[test]
+#[ignore = "the coordinator of another test"]
+fn serve_as_the_coordinator_of_another_test() {
+    let file = setting("MEMLIFT_TEST_FILE").into();
+    let peer = Peer::parse(&setting("MEMLIFT_TEST_AT")).expect("an address");
+    let options = Options { file, lease: Duration::from_millis(1500), secret: None };
+    let _running = Coordinator::start(&peer, options).expect("it starts");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// At which step a node dies.
+fn reached(cluster: &mut Cluster, step: &str) -> bool {
+    let mover = cluster.mover();
+    let leaves = |wanted| mover.progress().iter().any(|one| one.step == wanted);
+    let comes = mover.arrivals();
+    match step {
+        "copying" => mover.progress().iter().any(|one| one.step == Doing::Copying && one.settled > 100),
+        "draining" => leaves(Doing::Draining),
+        "sealing" => leaves(Doing::Sealing),
+        "committing" => leaves(Doing::Committing),
+        "accepted" => !comes.is_empty(),
+        "half" => comes.iter().any(|one| one.missing < one.pieces / 2),
+        "sealed" => comes.iter().any(|one| one.sealed),
+        "given" => mover.outcomes().iter().any(|one| matches!(one, Outcome::Given { .. })),
+        "taken" => mover.outcomes().iter().any(|one| matches!(one, Outcome::Taken { .. })),
+        _ => false,
+    }
+}
+
+#[test]
+#[ignore = "a node of another test"]
+fn serve_as_a_node_of_another_test() {
+    let at: SocketAddr = setting("MEMLIFT_TEST_AT").parse().expect("an address");
+    let source = Source::parse(&setting("MEMLIFT_TEST_SOURCE")).expect("a source");
+    let step = setting("MEMLIFT_TEST_DIE");
+    let udp = Udp::bind(at, false).expect("a free port");
+    let speaker = udp.speaker().expect("shared");
+    let log = Some((PathBuf::from(setting("MEMLIFT_TEST_LOG")), Durability::Process));
+    let node =
+        NodeOptions { bytes: MEMORY, prefault: false, workspaces: Some(8), log, ..NodeOptions::default() };
+    let name = setting("MEMLIFT_TEST_NAME");
+    let options =
+        ClusterOptions { node, source, name, addresses: vec![at.to_string().parse().expect("one")] };
+    let (mut cluster, _) = Cluster::open(options, Some(speaker)).unwrap_or_else(|error| panic!("{error}"));
+    let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| shard.serve(&stop).expect("serves"));
+        loop {
+            cluster.turn(Duration::from_millis(20)).unwrap_or_else(|error| panic!("{error}"));
+            if reached(&mut cluster, &step) {
+                die();
+            }
+        }
+    });
+}
+
+/// A process, killed at the end.
+struct Process(Child);
+
+impl Process {
+    fn start(role: &str, settings: &[(&str, &str)]) -> Process {
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command.args(["--exact", role, "--ignored", "--nocapture"]).envs(settings.iter().copied());
+        command.stdout(Stdio::null()).stdin(Stdio::null());
+        Process(command.spawn().expect("starts"))
+    }
+
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    fn died(&mut self) -> bool {
+        self.0.try_wait().expect("asked").is_some()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let id = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(id, signal).expect("sent");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A coordinator and nodes, each of which can be started again where it was.
+struct World {
+    folder: tempfile::TempDir,
+    coordinator: Process,
+    nodes: Vec<Process>,
+    at: Vec<SocketAddr>,
+}
+
+impl World {
+    fn start(nodes: usize, dies: &[(usize, &str)]) -> World {
+        let folder = tempfile::tempdir().expect("a folder");
+        let coordinator = World::coordinator(folder.path());
+        let at = (0..nodes)
+            .map(|_| UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port"))
+            .collect();
+        let mut world = World { folder, coordinator, nodes: Vec::new(), at };
+        world.map(|_| true);
+        for index in 0..nodes {
+            let die = dies.iter().find(|(node, _)| *node == index).map_or("never", |(_, step)| step);
+            let node = world.node(index, die);
+            world.nodes.push(node);
+            // One after the other: so each has the addresses that the test thinks it has.
+            world.map(|map| map.nodes().len() > index);
+        }
+        world
+    }
+
+    fn socket(folder: &Path) -> String {
+        format!("unix:{}", folder.join("coordinator").display())
+    }
+
+    fn coordinator(folder: &Path) -> Process {
+        let file = folder.join("map");
+        let settings = [
+            ("MEMLIFT_TEST_AT", World::socket(folder)),
+            ("MEMLIFT_TEST_FILE", file.to_str().expect("UTF-8").to_owned()),
+        ];
+        let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Process::start("serve_as_the_coordinator_of_another_test", &settings)
+    }
+
+    fn source(&self) -> Source {
+        Source::parse(&format!("coordinator:{}", World::socket(self.folder.path()))).expect("a source")
+    }
+
+    fn authority(&self) -> Box<dyn Authority> {
+        self.source().connect().expect("a coordinator")
+    }
+
+    fn node(&self, index: usize, die: &str) -> Process {
+        let name = ["a", "b", "c"][index];
+        let log = self.folder.path().join(format!("{name}.log"));
+        let settings = [
+            ("MEMLIFT_TEST_NAME", name.to_owned()),
+            ("MEMLIFT_TEST_AT", self.at[index].to_string()),
+            ("MEMLIFT_TEST_SOURCE", format!("coordinator:{}", World::socket(self.folder.path()))),
+            ("MEMLIFT_TEST_LOG", log.to_str().expect("UTF-8").to_owned()),
+            ("MEMLIFT_TEST_DIE", die.to_owned()),
+        ];
+        let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Process::start("serve_as_a_node_of_another_test", &settings)
+    }
+
+    /// The map once it is as wanted.
+    fn map(&self, wanted: impl Fn(&Map) -> bool) -> Map {
+        let mut authority = self.authority();
+        loop {
+            if let Ok(map) = authority.read()
+                && wanted(&map)
+            {
+                return map;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn plan(&self, base: u64, bytes: u64, to: &str) -> u64 {
+        let mut authority = self.authority();
+        let order = Order::Plan { base, bytes, to: to.to_owned() };
+        authority.order(&order).unwrap_or_else(|error| panic!("{error}")).1
+    }
+
+    /// Until a migration is over; gives the name of the owner.
+    fn over(&self, id: u64, base: u64) -> String {
+        let map = self.map(|map| map.moves().iter().all(|one| one.id != id));
+        let owner = map.find(base).and_then(|range| range.owner).expect("an owner");
+        map.node(owner).expect("known").name.clone()
+    }
+
+    fn client(&self) -> Client {
+        let config = Config { deadline: Duration::from_secs(90), ..Config::default() };
+        Client::udp(&self.at, config).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+    u64::from_le_bytes(word)
+}
+
+/// What the clients work on: counters, and a list whose last node's value is a counter too.
+#[derive(Clone)]
+struct Work {
+    counters: Vec<u64>,
+    list: Vec<u64>,
+}
+
+impl Work {
+    /// At the first node, with more around it that has to be copied.
+    fn prepare(client: &mut Client) -> Work {
+        let mut allocate = |bytes| client.call(Request::allocate(0, bytes)).expect("memory").address;
+        let counters: Vec<u64> = (0..COUNTERS).map(|_| allocate(8)).collect();
+        let list: Vec<u64> = (0..LIST).map(|_| allocate(32)).collect();
+        let blocks: Vec<u64> = (0..256).map(|_| allocate(4096)).collect();
+        for block in blocks {
+            client.call(Request::write(block, &[0x5a; 1024])).expect("written");
+        }
+        for (key, at) in list.iter().enumerate() {
+            let next = list.get(key + 1).copied().unwrap_or(0);
+            let node = words(&[key as u64, 0, next, at + 8]);
+            client.call(Request::write(*at, &node)).expect("written");
+        }
+        Work { counters, list }
+    }
+}
+
+/// What was there before each addition, by address.
+type Seen = BTreeMap<u64, Vec<u64>>;
+
+/// Additions, reads and walks until told to stop.
+fn load(mut client: Client, work: &Work, stop: &AtomicBool, seed: usize) -> Seen {
+    let mut seen = Seen::new();
+    let mut read: BTreeMap<u64, u64> = BTreeMap::new();
+    let (find, add) = (Arc::new(find()), Arc::new(add()));
+    let walk = |program, key| Walk { program, start: work.list[0], scratch: Scratch(words(&[key, 1])) };
+    let mut turn = seed;
+    while !stop.load(Ordering::Relaxed) {
+        turn += 1;
+        let counter = work.counters[turn * 7 % COUNTERS];
+        let key = (turn * 5) as u64 % LIST;
+        let requests = [
+            Request::apply(ApplyKind::FetchAdd, counter, 1, 0),
+            Request::walk(&walk(add.clone(), key)),
+            Request::read(counter, 8),
+            Request::walk(&walk(find.clone(), key)),
+        ];
+        let mut answers = client.call_many(requests.clone());
+        // Reads say at once that their node is down; what changes something is asked for until the node is back.
+        for index in [2, 3] {
+            while matches!(answers[index], Err(ClientError::Map(MapError::Down { .. }))) {
+                std::thread::sleep(Duration::from_millis(20));
+                answers[index] = client.call(requests[index].clone());
+            }
+        }
+        let mut answers = answers.into_iter().map(|one| one.unwrap_or_else(|error| panic!("{error}")));
+        let mut next = || answers.next().expect("four");
+        for address in [counter, work.list[key as usize] + 8] {
+            let answer = next();
+            assert_eq!(answer.status, Status::Applied);
+            seen.entry(address).or_default().push(answer.value);
+        }
+        let (bytes, found) = (next(), next());
+        assert_eq!((bytes.status, found.status), (Status::Done, Status::Done));
+        for (address, value) in [
+            (counter, word(&bytes.body)),
+            (work.list[key as usize] + 8, word(&found.body[8.min(found.body.len())..])),
+        ] {
+            let before = read.insert(address, value).unwrap_or(0);
+            assert!(before <= value, "{address:#x} went back from {before} to {value}");
+        }
+    }
+    seen
+}
+
+/// Each addition once, and nothing else.
+fn check(world: &World, all: Vec<Seen>) -> usize {
+    let mut found: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for (address, values) in all.into_iter().flatten() {
+        for value in values {
+            assert!(found.entry(address).or_default().insert(value), "{address:#x}: {value} was there twice");
+        }
+    }
+    let mut client = world.client();
+    let mut count = 0;
+    for (address, values) in &found {
+        let answer = client.call(Request::read(*address, 8)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(word(&answer.body), values.len() as u64, "the sum at {address:#x}");
+        assert!(values.iter().copied().eq(0..values.len() as u64), "a gap at {address:#x}: {values:?}");
+        count += values.len();
+    }
+    count
+}
+
+/// A move under load, with something happening in it; who has the range then.
+fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, u64)) -> String {
+    let mut world = World::start(nodes, dies);
+    let mut client = world.client();
+    let work = Work::prepare(&mut client);
+    let stop = AtomicBool::new(false);
+    let owner = std::thread::scope(|scope| {
+        let loads: Vec<_> = (0..2)
+            .map(|seed| {
+                let (client, work, stop) = (world.client(), work.clone(), &stop);
+                scope.spawn(move || load(client, &work, stop, seed * 31))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let base = 1 << 32;
+        let id = world.plan(base, MEMORY, "b");
+        happens(&mut world, id);
+        let owner = world.over(id, base);
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        let all: Vec<Seen> = loads.into_iter().map(|load| load.join().expect("right answers")).collect();
+        let count = check(&world, all);
+        assert!(count > 100, "{count} additions");
+        println!("{count} additions, the range is {owner}'s");
+        owner
+    });
+    owner
+}
+
+#[test]
+fn a_range_moves_between_processes_under_load() {
+    assert_eq!(moved(2, &[], |_, _| {}), "b");
+}
+
+/// The source or the target dies at a step, and is started again where it was.
+fn dies(node: usize, step: &'static str) -> String {
+    moved(2, &[(node, step)], |world, _| {
+        while !world.nodes[node].died() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let again = world.node(node, "never");
+        world.nodes[node] = again;
+    })
+}
+
+#[test]
+fn a_source_that_dies_before_the_change_of_the_map_keeps_its_range() {
+    for step in ["copying", "draining", "sealing"] {
+        assert_eq!(dies(0, step), "a", "{step}");
+    }
+}
+
+#[test]
+fn a_target_that_dies_before_the_change_of_the_map_gets_nothing() {
+    for step in ["accepted", "half"] {
+        assert_eq!(dies(1, step), "a", "{step}");
+    }
+}
+
+#[test]
+fn whoever_dies_at_the_change_of_the_map_it_is_whole_at_one_of_them() {
+    for (node, step) in [(0, "committing"), (1, "sealed")] {
+        let owner = dies(node, step);
+        println!("{step}: {owner}");
+    }
+}
+
+#[test]
+fn after_the_change_of_the_map_the_range_is_the_targets_whoever_dies() {
+    for (node, step) in [(0, "given"), (1, "taken")] {
+        assert_eq!(dies(node, step), "b", "{step}");
+    }
+}
+
+#[test]
+fn a_coordinator_that_dies_in_a_move_holds_it_up_and_no_more() {
+    let owner = moved(2, &[], |world, _| {
+        world.coordinator.kill();
+        std::thread::sleep(Duration::from_millis(700));
+        world.coordinator = World::coordinator(world.folder.path());
+    });
+    // The leases that were running start anew, so nobody counts as down meanwhile.
+    assert_eq!(owner, "b");
+}
+
+#[test]
+fn a_coordinator_that_stands_still_in_a_move_holds_up_the_range_and_no_other() {
+    let owner = moved(2, &[], |world, _| {
+        world.coordinator.signal(rustix::process::Signal::STOP);
+        let mut client = world.client();
+        let other = client.call(Request::allocate(1, 64)).expect("at the other node").address;
+        for before in 0..200 {
+            let answer =
+                client.call(Request::apply(ApplyKind::FetchAdd, other, 1, 0)).expect("another range");
+            assert_eq!(answer.value, before);
+        }
+        world.coordinator.signal(rustix::process::Signal::CONT);
+    });
+    assert_eq!(owner, "b");
+}
