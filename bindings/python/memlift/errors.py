@@ -141,3 +141,48 @@ class BadArgument(Error, ValueError):
 
 class UnsupportedValue(Error, TypeError):
     """Not a kind of key or value that a persistent dict keeps."""
+
+
+class BadProgram(Error, ValueError):
+    """A walk's program was refused: by the subset of Python, or by the verifier. The text names the line or the instruction."""
+
+    line: int | None = None
+    """Of the Python file, if the program is a Python function."""
+    at: int | None
+    """The instruction, in units of eight bytes."""
+
+    def __init__(self, text: str, at: int | None = None) -> None:
+        super().__init__(text)
+        self.at = at
+
+
+class WalkFailed(Error, RuntimeError):
+    """A walk was ended: its program failed on what it found, or it made more steps than it may."""
+
+
+class NoSuchAddress(Error, LookupError):
+    """No node has the address, or this client cannot reach the node that has it."""
+
+
+class Forbidden(Error, PermissionError):
+    """The address is another tenant's, or not to be written."""
+
+
+class NodeFull(Error, MemoryError):
+    """No memory is left on the nodes."""
+
+
+class Contended(Error):
+    """Others changed the same place each time it was tried."""
+
+
+class WrongStructure(Error, ValueError):
+    """At the address lies something else than the handle says."""
+
+
+class BadInput(Error, ValueError):
+    """A row of what is to be loaded cannot be taken. Nothing of it was loaded."""
+
+
+class NodeFailed(Error, RuntimeError):
+    """A memory node could not start or go on."""

@@ -5,6 +5,7 @@ use memlift::engine::region::RegionError;
 use memlift::ipc::{Error, RemoteFailure};
 use memlift::persist::Error as PersistError;
 use memlift::transform::Error as TransformError;
+use memlift::traverse::client::ClientError;
 use pyo3::exceptions::{PyFileExistsError, PyOSError};
 use pyo3::prelude::*;
 
@@ -80,6 +81,28 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
         PersistError::ReadOnly => "ReadOnly",
         PersistError::Aborted(_) => "TransactionAborted",
         PersistError::Argument { .. } => "BadArgument",
+        _ => "Error",
+    };
+    new(py, class, (text,))
+}
+
+/// The Python exception for an error of a walk or of a collection on memory nodes.
+pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
+    let text = error.to_string();
+    let class = match error {
+        ClientError::Silent { .. } => "DeadlineExceeded",
+        ClientError::Nowhere { .. } | ClientError::Unreachable { .. } => "NoSuchAddress",
+        ClientError::Forbidden { .. } => "Forbidden",
+        ClientError::Full { .. } => "NodeFull",
+        ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => "WalkFailed",
+        ClientError::Contended { .. } => "Contended",
+        ClientError::Busy(_) => "Busy",
+        ClientError::Refused { .. } => "BadProgram",
+        ClientError::Corrupt { .. } => "WrongStructure",
+        ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => "BadArgument",
+        ClientError::Input { .. } => "BadInput",
+        ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailable",
+        ClientError::Io(error) => return error.into(),
         _ => "Error",
     };
     new(py, class, (text,))

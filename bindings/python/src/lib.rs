@@ -4,9 +4,10 @@
 //! Flow    numpy array, bytes ──`convert`──▶ `Outgoing` ─▶ memlift::ipc ─▶ `Payload` ──`slot`──▶ read-only numpy view
 //!         any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
 //!         names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
+//!         programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks where the data lives
 //! Order   the GIL is released in every wait and every large copy; signals are looked at while waiting
 //! Owner   a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
-//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`) and all decisions.
+//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`, `memlift/traverse/`) and all decisions.
 #![deny(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -25,6 +26,7 @@ mod server;
 mod slot;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod transform;
+mod traverse;
 
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -41,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pieces::Sealer>()?;
     module.add_class::<pieces::Opener>()?;
     persist::register(module)?;
+    traverse::register(module)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(transform::explain, module)?)?;

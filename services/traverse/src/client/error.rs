@@ -157,8 +157,13 @@ pub enum ClientError {
     #[error(transparent)]
     Map(#[from] MapError),
     /// Whoever was asked while waiting said no ([`super::Client::on_wait`]).
-    #[error("the wait was interrupted: what was asked may have happened or not; asking again does it once more")]
+    #[error(
+        "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
+    )]
     Interrupted,
+    /// Nobody can wait for this.
+    #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
+    NotUnderWay(u64),
     /// Where a node is cannot be read.
     #[error("{0:?} is no place of a node: write ADDRESS:PORT (127.0.0.1:7700), or shm: and a name")]
     Place(String),

@@ -77,9 +77,8 @@ impl Client {
         gone: &mut Local,
         window: &mut Vec<u8>,
     ) -> Result<()> {
-        let places = || {
-            (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize)
-        };
+        let places =
+            || (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize);
         if anew {
             places().for_each(|place| cache.forget(place));
         } else if gather(cache, self.epoch(), from, bytes, window) {

@@ -4,7 +4,7 @@
 //! Flow     pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]: a heap, or bytes of a range
 //! Order    leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
 //!          sorted in memory first. The handle comes last: nothing can be walked before all of it is there
-//! Not here where nodes go (`placement`)
+//! Not here where nodes go (`placement`, or `load`)
 
 use std::io::BufRead;
 
@@ -25,10 +25,52 @@ pub trait Sink {
     fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()>;
 }
 
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        (**self).put(address, bytes)
+    }
+}
+
+/// Says where nodes go.
+pub trait Places {
+    /// An address for so many bytes.
+    ///
+    /// # Errors
+    /// [`ClientError::Full`], or why there is none.
+    fn place(&mut self, bytes: u64) -> Result<u64>;
+}
+
+impl Places for Placement {
+    fn place(&mut self, bytes: u64) -> Result<u64> {
+        self.next(bytes).ok_or(ClientError::Full { bytes })
+    }
+}
+
+impl<P: Places + ?Sized> Places for &mut P {
+    fn place(&mut self, bytes: u64) -> Result<u64> {
+        (**self).place(bytes)
+    }
+}
+
+/// Writes at several places at once, as every heap can.
+pub trait Writes {
+    /// See [`Heap::write_many`].
+    ///
+    /// # Errors
+    /// The first one.
+    fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()>;
+}
+
+impl<H: Heap> Writes for &mut H {
+    fn write_many(&mut self, writes: &[(u64, Vec<u8>)]) -> Result<()> {
+        (**self).write_many(writes)
+    }
+}
+
 /// Nodes go to a heap, many at a time. [`ToHeap::finish`] writes the last ones.
 #[derive(Debug)]
-pub struct ToHeap<'h, H> {
-    heap: &'h mut H,
+pub struct ToHeap<W> {
+    heap: W,
     waiting: Vec<(u64, Vec<u8>)>,
     bytes: usize,
 }
@@ -38,9 +80,9 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Neighbours are joined to writes of at most this.
 const JOINED_BYTES: usize = 1024;
 
-impl<'h, H: Heap> ToHeap<'h, H> {
+impl<W: Writes> ToHeap<W> {
     /// To this heap.
-    pub fn new(heap: &'h mut H) -> ToHeap<'h, H> {
+    pub fn new(heap: W) -> ToHeap<W> {
         ToHeap { heap, waiting: Vec::new(), bytes: 0 }
     }
 
@@ -54,7 +96,7 @@ impl<'h, H: Heap> ToHeap<'h, H> {
     }
 }
 
-impl<H: Heap> Sink for ToHeap<'_, H> {
+impl<W: Writes> Sink for ToHeap<W> {
     fn put(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len();
         match self.waiting.last_mut() {
@@ -87,10 +129,6 @@ impl Sink for ToBytes<'_> {
     }
 }
 
-fn place(placement: &mut Placement, bytes: usize) -> Result<u64> {
-    placement.next(bytes as u64).ok_or(ClientError::Full { bytes: bytes as u64 })
-}
-
 /// An ordered map of pairs whose keys ascend strictly. `progress` hears how many were taken, now and then.
 ///
 /// # Errors
@@ -98,7 +136,7 @@ fn place(placement: &mut Placement, bytes: usize) -> Result<u64> {
 pub fn ordered<V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
     value_bytes: usize,
-    placement: &mut Placement,
+    placement: &mut impl Places,
     sink: &mut impl Sink,
     mut progress: impl FnMut(u64),
 ) -> Result<ordered::Handle> {
@@ -106,7 +144,7 @@ pub fn ordered<V: AsRef<[u8]>>(
         let most = ordered::VALUE_BYTES_MAX;
         return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most });
     }
-    let cell = place(placement, 16)?;
+    let cell = placement.place(16)?;
     let handle = ordered::Handle { cell, value_bytes };
     let mut levels: Vec<Node> = vec![Node::default()];
     let (mut taken, mut last) = (0_u64, None);
@@ -126,7 +164,7 @@ pub fn ordered<V: AsRef<[u8]>>(
         let at = if value_bytes == 8 {
             u64::from_le_bytes(value.try_into().expect("eight bytes"))
         } else {
-            let at = place(placement, handle.record_bytes())?;
+            let at = placement.place(handle.record_bytes() as u64)?;
             sink.put(at, &handle.record(key, value))?;
             at
         };
@@ -164,7 +202,7 @@ pub fn ordered<V: AsRef<[u8]>>(
 fn close(
     levels: &mut Vec<Node>,
     level: usize,
-    placement: &mut Placement,
+    placement: &mut impl Places,
     sink: &mut impl Sink,
 ) -> Result<()> {
     let fresh = Node { level: level as u8, ..Node::default() };
@@ -174,7 +212,7 @@ fn close(
         // While it was open it had a key per child; the last child's goes up.
         node.keys.pop();
     }
-    let address = place(placement, NODE_BYTES)?;
+    let address = placement.place(NODE_BYTES as u64)?;
     sink.put(address, &node.to_bytes())?;
     if level + 1 == levels.len() {
         levels.push(Node { level: level as u8 + 1, ..Node::default() });
@@ -193,7 +231,7 @@ fn close(
 pub fn ordered_unsorted<V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = Result<(u64, V)>>,
     value_bytes: usize,
-    placement: &mut Placement,
+    placement: &mut impl Places,
     sink: &mut impl Sink,
     progress: impl FnMut(u64),
 ) -> Result<ordered::Handle> {
@@ -212,7 +250,7 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     pairs: impl IntoIterator<Item = (K, V)>,
     log2: u32,
     heads: u64,
-    placement: &mut Placement,
+    placement: &mut impl Places,
     sink: &mut impl Sink,
     mut progress: impl FnMut(u64),
 ) -> Result<hash::Handle> {
@@ -222,7 +260,7 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
         let key = key.into();
         let head = &mut table[chain_of(key.word(), log2) as usize];
         let node = chain::node_bytes(*head, key, value.as_ref())?;
-        let address = place(placement, node.len())?;
+        let address = placement.place(node.len() as u64)?;
         sink.put(address, &node)?;
         *head = address;
         taken += 1;

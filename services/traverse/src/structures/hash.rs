@@ -46,21 +46,26 @@ pub fn chain_of(word: u64, log2: u32) -> u64 {
     if log2 == 0 { 0 } else { mixed >> (64 - log2) }
 }
 
+/// Memory for 2^`log2` heads, which are not written yet: where, and how much.
+pub(super) fn heads(heap: &mut impl Heap, log2: u32) -> Result<(u64, u64)> {
+    if log2 > LOG2_MAX {
+        return Err(ClientError::TooLong {
+            what: "2^n heads",
+            bytes: log2 as usize,
+            most: LOG2_MAX as usize,
+        });
+    }
+    let bytes = 8_u64 << log2;
+    Ok((heap.allocate(bytes)?, bytes))
+}
+
 impl HashMap {
     /// Makes a map of 2^`log2` chains.
     ///
     /// # Errors
     /// [`ClientError::Full`], or why there was no answer.
     pub fn create(heap: &mut impl Heap, log2: u32) -> Result<HashMap> {
-        if log2 > LOG2_MAX {
-            return Err(ClientError::TooLong {
-                what: "2^n heads",
-                bytes: log2 as usize,
-                most: LOG2_MAX as usize,
-            });
-        }
-        let bytes = 8_u64 << log2;
-        let heads = heap.allocate(bytes)?;
+        let (heads, bytes) = heads(heap, log2)?;
         let zeros = |at| (heads + at, vec![0; ZERO_BYTES.min(bytes - at) as usize]);
         for at in (0..bytes).step_by(ZERO_BYTES as usize) {
             heap.write_many(&[zeros(at)])?;

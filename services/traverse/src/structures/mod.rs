@@ -2,18 +2,22 @@
 //! Collections whose nodes lie on memory nodes: hash map, ordered map, list; and the programs that walk them.
 //!
 //! Flow     collection ──walks, writes, compare-and-swap──▶ [`heap::Heap`]: a client, or this process ([`image`])
-//!          many values at once: [`bulk`] lays nodes out at addresses that [`placement`] chooses
+//!          many values at once: [`load`] takes pairs, from [`arrow`] too; [`bulk`] lays their nodes out, in slabs of the heap or
+//!          at addresses that [`placement`] chooses
 //! Order    a change takes effect at one compare-and-swap, exactly once; what it replaces rests in [`pool`] until no walk can be
 //!          there
 //! Not here requests, timers and caches (`client`); the paper's thirteen structures are programs only ([`shipped`]): their nodes
 //!          are whatever library laid them out
 
+#[expect(unsafe_code, reason = "reads memory that is described by C structures")]
+pub mod arrow;
 pub mod bulk;
 pub mod chain;
 pub mod hash;
 pub mod heap;
 pub mod image;
 pub mod list;
+pub mod load;
 pub mod ordered;
 pub mod placement;
 pub mod pool;

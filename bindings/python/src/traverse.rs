@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift.traverse`: walks at memory nodes, and the collections that they walk through.
+//!
+//! Flow     `client`: walks, one, many, or in somebody's event loop ─▶ `memlift::traverse::client`; `collections` and `load` the
+//!          same for maps and lists; `node` is a memory node in this process; `program` is what walks
+//! Order    the GIL is released in every wait; signals are looked at some times a second
+//! Owner    a client is behind one lock: its threads take turns. Bytes that came from a node are a [`block::Block`]'s, which
+//!          numpy views without a copy
+//! Not here mappings, coroutines, iterators made of Python functions: `memlift/traverse/`
+
+#[expect(unsafe_code, reason = "exports memory by the buffer protocol")]
+mod block;
+mod client;
+mod collections;
+#[expect(unsafe_code, reason = "takes Arrow streams over, and reads buffers of Python objects")]
+mod load;
+mod node;
+mod program;
+
+use pyo3::prelude::*;
+
+/// Adds the classes.
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<block::Block>()?;
+    module.add_class::<program::WalkProgram>()?;
+    module.add_class::<client::WalkClient>()?;
+    module.add_class::<collections::WalkHash>()?;
+    module.add_class::<collections::WalkOrdered>()?;
+    module.add_class::<collections::WalkList>()?;
+    module.add_class::<node::WalkNode>()?;
+    module.add_function(wrap_pyfunction!(load::walk_load_arrow, module)?)?;
+    module.add_function(wrap_pyfunction!(load::walk_load_csv, module)?)?;
+    module.add_function(wrap_pyfunction!(load::walk_load_arrays, module)?)?;
+    module.add_function(wrap_pyfunction!(load::walk_load_pairs, module)?)
+}

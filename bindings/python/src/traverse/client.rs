@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A client of memory nodes, as Python sees it.
+//!
+//! Flow     [`WalkClient::walk`], [`WalkClient::walk_many`]: asked and waited for; [`WalkClient::submit`], [`WalkClient::turn`],
+//!          [`WalkClient::arm`]: for event loops, which watch one descriptor
+//! Order    waits let go of the GIL, and look at signals some times a second: an exception of a handler ends the wait
+//! Owner    one lock; taken without the GIL, so that nobody who waits for it keeps the other from going on
+
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Routing, Ticket};
+use memlift::traverse::map::Source;
+use memlift::traverse::structures::{Heap, Scratch, Walk};
+use memlift::traverse::wire::{Keys, Status};
+use memlift_kind::apply;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use super::block::Block;
+use super::program::WalkProgram;
+use crate::errors::{new, walk_error};
+
+/// Kinds of change, by the names that Python has for them.
+mod memlift_kind {
+    use memlift::spec::operand::walk::ApplyKind;
+
+    pub fn apply(swap: bool) -> ApplyKind {
+        if swap { ApplyKind::CompareSwap } else { ApplyKind::FetchAdd }
+    }
+}
+
+/// What a walk came back with: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
+pub type Came = (u8, u64, Block, Block, u32, u32);
+
+/// A walk as Python gives it: program, address, scratchpad.
+pub type Wanted<'py> = (PyRef<'py, WalkProgram>, u64, Vec<u8>);
+
+/// What is locked.
+pub struct Open {
+    pub client: Client,
+    /// Tickets that an event loop waits for.
+    watched: HashSet<Ticket>,
+}
+
+/// See the module.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct WalkClient {
+    open: Mutex<Option<Open>>,
+    /// What a signal handler raised while somebody waited.
+    raised: Arc<Mutex<Option<PyErr>>>,
+    process: u32,
+    nodes: Vec<String>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn came(answer: Answer) -> Result<Came, ClientError> {
+    let status = match answer.status {
+        Status::Done => 0,
+        Status::Missing => 1,
+        Status::Applied => 2,
+        Status::Differs => 3,
+        status => {
+            return Err(ClientError::Rejected { status, reason: "no answer to a walk".to_owned() });
+        }
+    };
+    let Answer { value, body, result, iterations, visits, .. } = answer;
+    Ok((status, value, Block::new(body), Block::new(result), iterations, visits))
+}
+
+fn walk_of((program, start, scratch): Wanted<'_>) -> Walk {
+    Walk { program: program.program(), start, scratch: Scratch(scratch) }
+}
+
+impl WalkClient {
+    /// Runs with the client, without the GIL.
+    pub fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut Open) -> Result<T, ClientError> + Send,
+    ) -> PyResult<T> {
+        if self.process != std::process::id() {
+            let text =
+                "this client belongs to the process that this one was forked from: connect after the fork";
+            return Err(new(py, "Closed", (text,)));
+        }
+        let ran = py.detach(|| locked(&self.open).as_mut().map(run));
+        match ran {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(ClientError::Interrupted)) => {
+                let raised = locked(&self.raised).take();
+                Err(raised.unwrap_or_else(|| walk_error(py, ClientError::Interrupted)))
+            }
+            Some(Err(error)) => Err(walk_error(py, error)),
+            None => Err(new(py, "Closed", ("the client was closed: connect again",))),
+        }
+    }
+}
+
+#[pymethods]
+impl WalkClient {
+    #[new]
+    #[pyo3(signature = (nodes, *, map=None, tenant=0, key=None, window=128, deadline=10.0, iterations=1 << 22, hops=64,
+                        bounce=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        nodes: Vec<String>,
+        map: Option<&str>,
+        tenant: u32,
+        key: Option<&[u8]>,
+        window: usize,
+        deadline: f64,
+        iterations: u32,
+        hops: u8,
+        bounce: bool,
+    ) -> PyResult<WalkClient> {
+        let wrong = |text: String| new(py, "BadArgument", (text,));
+        let keys = match key {
+            None => Keys::none(),
+            Some(key) => match <[u8; 32]>::try_from(key) {
+                Ok(key) => Keys::none().with(tenant, key),
+                Err(_) => return Err(wrong(format!("a key of {} bytes: it has 32", key.len()))),
+            },
+        };
+        let deadline = Duration::try_from_secs_f64(deadline)
+            .ok()
+            .filter(|deadline| *deadline < memlift::traverse::structures::pool::GRACE)
+            .ok_or_else(|| wrong(format!("a deadline of {deadline} s: more than 0 and less than 30")))?;
+        if !(1..=512).contains(&window) {
+            return Err(wrong(format!("window={window}: 1 to 512")));
+        }
+        let routing = if bounce { Routing::Bounce } else { Routing::Peer };
+        let config =
+            Config { tenant, keys, window, deadline, iterations, hops, routing, ..Config::default() };
+        let source = map.map(Source::parse).transpose().map_err(|error| wrong(error.to_string()))?;
+        let connect = || -> Result<Client, ClientError> {
+            match source {
+                Some(source) => Client::of_map(&source.connect()?.read()?, config),
+                None => {
+                    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+                    Client::reach(&nodes, config)
+                }
+            }
+        };
+        let mut client = py.detach(connect).map_err(|error| walk_error(py, error))?;
+        let raised = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&raised);
+        client.on_wait(Some(Box::new(move || {
+            let checked = Python::attach(|py| py.check_signals());
+            match checked {
+                Ok(()) => true,
+                Err(error) => {
+                    *locked(&told) = Some(error);
+                    false
+                }
+            }
+        })));
+        let open = Mutex::new(Some(Open { client, watched: HashSet::new() }));
+        Ok(WalkClient { open, raised, process: std::process::id(), nodes })
+    }
+
+    /// Makes a walk.
+    #[pyo3(signature = (program, start, scratch))]
+    fn walk(
+        &self,
+        py: Python<'_>,
+        program: PyRef<'_, WalkProgram>,
+        start: u64,
+        scratch: Vec<u8>,
+    ) -> PyResult<Came> {
+        let walk = walk_of((program, start, scratch));
+        self.with(py, |open| came(open.client.call(Request::walk(&walk))?))
+    }
+
+    /// Makes walks, many at a time; what failed is an exception in its place.
+    fn walk_many<'py>(&self, py: Python<'py>, walks: Vec<Wanted<'py>>) -> PyResult<Bound<'py, PyList>> {
+        let walks: Vec<Walk> = walks.into_iter().map(walk_of).collect();
+        let answers = self.with(py, |open| {
+            let answers = open.client.call_many(walks.iter().map(Request::walk));
+            // Interrupted: nobody wants the others any more.
+            if answers.iter().any(|answer| matches!(answer, Err(ClientError::Interrupted))) {
+                return Err(ClientError::Interrupted);
+            }
+            Ok(answers.into_iter().map(|answer| answer.and_then(came)).collect::<Vec<_>>())
+        })?;
+        let list = PyList::empty(py);
+        for answer in answers {
+            match answer {
+                Ok(came) => list.append(came)?,
+                Err(error) => list.append(walk_error(py, error).into_value(py))?,
+            }
+        }
+        Ok(list)
+    }
+
+    /// Sends a walk and gives its ticket. Waits if there is no room. `watched`: its answer comes with `turn`.
+    fn submit(
+        &self,
+        py: Python<'_>,
+        program: PyRef<'_, WalkProgram>,
+        start: u64,
+        scratch: Vec<u8>,
+        watched: bool,
+    ) -> PyResult<u64> {
+        let walk = walk_of((program, start, scratch));
+        self.with(py, |open| {
+            let ticket = open.client.submit(Request::walk(&walk))?;
+            if watched {
+                open.watched.insert(ticket);
+            }
+            Ok(ticket.number())
+        })
+    }
+
+    /// Whether `submit` would not wait.
+    fn has_room(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(py, |open| Ok(open.client.has_room()))
+    }
+
+    /// Waits for the answer of a ticket.
+    fn result(&self, py: Python<'_>, ticket: u64) -> PyResult<Came> {
+        self.with(py, |open| came(open.client.result(Ticket::numbered(ticket))?))
+    }
+
+    /// Nobody will ask for this answer.
+    fn abandon(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
+        self.with(py, |open| {
+            let ticket = Ticket::numbered(ticket);
+            open.watched.remove(&ticket);
+            open.client.abandon(ticket);
+            Ok(())
+        })
+    }
+
+    /// The descriptor that becomes readable after a `turn` that said so.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        self.with(py, |open| Ok(open.client.descriptor()?.as_raw_fd()))
+    }
+
+    /// A turn in an event loop: what has come, as (ticket, answer or exception); whether to come again at once; and else in how
+    /// many seconds at the latest (None: no walk is under way).
+    fn turn<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, bool, Option<f64>)> {
+        let (ended, again, due) = self.with(py, |open| {
+            open.client.disarm();
+            let mut again = true;
+            // As long as something comes, but not for ever: others are in the loop, too.
+            for _ in 0..16 {
+                while open.client.poll()? > 0 {}
+                if !open.client.arm()? {
+                    again = false;
+                    break;
+                }
+                open.client.disarm();
+            }
+            let mut ended = Vec::new();
+            let client = &mut open.client;
+            open.watched.retain(|&ticket| match client.take(ticket) {
+                Some(answer) => {
+                    ended.push((ticket.number(), answer.and_then(came)));
+                    false
+                }
+                None => true,
+            });
+            let due =
+                open.client.due().map(|due| due.saturating_duration_since(Instant::now()).as_secs_f64());
+            Ok((ended, again, due))
+        })?;
+        let list = PyList::empty(py);
+        for (ticket, answer) in ended {
+            match answer {
+                Ok(came) => list.append((ticket, came))?,
+                Err(error) => list.append((ticket, walk_error(py, error).into_value(py)))?,
+            }
+        }
+        Ok((list, again, due))
+    }
+
+    fn read<'py>(&self, py: Python<'py>, address: u64, bytes: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let read = self.with(py, |open| open.client.read(address, bytes))?;
+        Ok(PyBytes::new(py, &read))
+    }
+
+    fn write(&self, py: Python<'_>, address: u64, data: &[u8]) -> PyResult<()> {
+        self.with(py, |open| open.client.write(address, data))
+    }
+
+    /// New memory of a node; `None`: of the one whose turn it is.
+    #[pyo3(signature = (bytes, node=None))]
+    fn allocate(&self, py: Python<'_>, bytes: u64, node: Option<usize>) -> PyResult<u64> {
+        self.with(py, |open| match node {
+            None => open.client.allocate(bytes),
+            Some(node) => Ok(open.client.call(Request::allocate(node % open.client.nodes(), bytes))?.address),
+        })
+    }
+
+    fn free(&self, py: Python<'_>, address: u64, bytes: u64) -> PyResult<()> {
+        self.with(py, |open| open.client.free(address, bytes))
+    }
+
+    /// (whether it was swapped, what was there).
+    fn compare_swap(&self, py: Python<'_>, address: u64, expected: u64, fresh: u64) -> PyResult<(bool, u64)> {
+        self.with(py, |open| {
+            let answer = open.client.call(Request::apply(apply(true), address, expected, fresh))?;
+            Ok((answer.status == Status::Applied, answer.value))
+        })
+    }
+
+    /// What was there before.
+    fn fetch_add(&self, py: Python<'_>, address: u64, addend: u64) -> PyResult<u64> {
+        self.with(py, |open| Ok(open.client.call(Request::apply(apply(false), address, addend, 0))?.value))
+    }
+
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (counts, trip, under_way, epoch, nodes) = self.with(py, |open| {
+            let client = &open.client;
+            Ok((client.counts(), client.round_trip(), client.under_way(), client.epoch(), client.nodes()))
+        })?;
+        let dict = PyDict::new(py);
+        dict.set_item("sent", counts.sent)?;
+        dict.set_item("received", counts.received)?;
+        dict.set_item("again", counts.again)?;
+        dict.set_item("continued", counts.continued)?;
+        dict.set_item("uploads", counts.uploads)?;
+        dict.set_item("stray", counts.stray)?;
+        dict.set_item("under_way", under_way)?;
+        dict.set_item("epoch", epoch)?;
+        dict.set_item("nodes", nodes)?;
+        dict.set_item("round_trip_seconds", trip.map(|trip| trip.as_secs_f64()))?;
+        Ok(dict)
+    }
+
+    #[getter]
+    fn nodes(&self) -> Vec<String> {
+        self.nodes.clone()
+    }
+
+    /// Ends it; what is under way is given up.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| locked(&self.open).take());
+    }
+}

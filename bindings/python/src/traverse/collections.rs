@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hash maps, ordered maps and lists on memory nodes, as Python sees them: keys are numbers or bytes, values bytes.
+//!
+//! Order    an operation has its client's lock first, then the collection's: threads take turns
+//! Owner    the nodes have the data; an object here is a handle, and what it keeps of free memory for the next insert
+//! Not here what values mean, and the mapping protocols: `memlift/traverse/_collections.py`
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use memlift::traverse::client::{ClientError, Request};
+use memlift::traverse::structures::chain::{Chain, HEADER_BYTES, Key, Seen};
+use memlift::traverse::structures::{Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use super::block::Block;
+use super::client::{Open, WalkClient};
+use super::load::numbers;
+
+/// Heads that one scan goes over.
+const SCAN_HEADS: u64 = 512;
+
+/// A key.
+#[derive(FromPyObject)]
+pub enum PyKey {
+    Number(u64),
+    Bytes(PyBackedBytes),
+}
+
+impl PyKey {
+    pub fn key(&self) -> Key<'_> {
+        match self {
+            PyKey::Number(number) => Key::Number(*number),
+            PyKey::Bytes(bytes) => Key::Bytes(bytes),
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn optional<'py>(py: Python<'py>, value: Option<Vec<u8>>) -> Option<Bound<'py, PyBytes>> {
+    value.map(|value| PyBytes::new(py, &value))
+}
+
+/// Values of one length side by side, and a byte for each that says whether it was found.
+fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block), ClientError> {
+    let mut packed = vec![0; values.len() * bytes];
+    let mut found = vec![0; values.len()];
+    for (index, value) in values.into_iter().enumerate() {
+        if let Some(value) = value {
+            if value.len() != bytes {
+                return Err(ClientError::TooLong {
+                    what: "a value of another length",
+                    bytes: value.len(),
+                    most: bytes,
+                });
+            }
+            packed[index * bytes..][..bytes].copy_from_slice(&value);
+            found[index] = 1;
+        }
+    }
+    Ok((Block::new(packed), Block::new(found)))
+}
+
+type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
+
+/// Keys and values of nodes that were seen, read with many requests under way.
+fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<(Option<u64>, Vec<u8>, Vec<u8>)>, ClientError> {
+    let most = open.client.packet_bytes();
+    let room = |one: &Seen| (one.key_bytes as usize).next_multiple_of(8);
+    let bytes = |one: &Seen| room(one) + one.value_bytes as usize;
+    let inside = |one: &Seen| one.key_bytes == 0 && one.value_bytes <= 8;
+    let short: Vec<Request> = seen
+        .iter()
+        .filter(|one| !inside(one) && bytes(one) <= most)
+        .map(|one| Request::read(one.address + HEADER_BYTES as u64, bytes(one)))
+        .collect();
+    let mut read = open.client.call_many(short).into_iter();
+    let mut entries = Vec::with_capacity(seen.len());
+    for one in seen {
+        let body = if inside(one) {
+            one.first.to_le_bytes()[..one.value_bytes as usize].to_vec()
+        } else if bytes(one) <= most {
+            let corrupt = ClientError::Corrupt { address: one.address, what: "node of a chain" };
+            read.next().unwrap_or(Err(corrupt))?.body
+        } else {
+            open.client.read(one.address + HEADER_BYTES as u64, bytes(one))?
+        };
+        if body.len() != bytes(one) {
+            return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
+        }
+        let number = (one.key_bytes == 0).then_some(one.word);
+        entries.push((number, body[..one.key_bytes as usize].to_vec(), body[room(one)..].to_vec()));
+    }
+    Ok(entries)
+}
+
+fn entries<'py>(py: Python<'py>, found: Vec<(Option<u64>, Vec<u8>, Vec<u8>)>) -> Vec<Entry<'py>> {
+    let entry = |(number, key, value): (Option<u64>, Vec<u8>, Vec<u8>)| {
+        let key = number.is_none().then(|| PyBytes::new(py, &key));
+        (number, key, PyBytes::new(py, &value))
+    };
+    found.into_iter().map(entry).collect()
+}
+
+/// A hash map.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct WalkHash {
+    client: Py<WalkClient>,
+    map: Mutex<HashMap>,
+    handle: hash::Handle,
+}
+
+#[pymethods]
+impl WalkHash {
+    #[staticmethod]
+    fn create(py: Python<'_>, client: Py<WalkClient>, log2: u32) -> PyResult<WalkHash> {
+        let map = client.get().with(py, |open| HashMap::create(&mut open.client, log2))?;
+        Ok(WalkHash { client, handle: map.handle(), map: Mutex::new(map) })
+    }
+
+    #[staticmethod]
+    fn open(client: Py<WalkClient>, heads: u64, log2: u32) -> WalkHash {
+        let handle = hash::Handle { heads, log2: log2.min(40) };
+        WalkHash { client, handle, map: Mutex::new(HashMap::open(handle)) }
+    }
+
+    #[getter]
+    fn handle(&self) -> (u64, u32) {
+        (self.handle.heads, self.handle.log2)
+    }
+
+    fn get<'py>(&self, py: Python<'py>, key: PyKey) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.client.get().with(py, |open| locked(&self.map).get(&mut open.client, key.key()))?;
+        Ok(optional(py, value))
+    }
+
+    /// The values of many keys, walks under way together.
+    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<PyKey>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+        let values = self.client.get().with(py, |open| {
+            let map = locked(&self.map);
+            let walks = keys.iter().map(|key| map.chain(key.key()).find_walk(key.key(), true));
+            let walks = walks.collect::<Result<Vec<_>, _>>()?;
+            let answers = open.client.walk_many(&walks);
+            let found = answers.into_iter().zip(&keys);
+            found
+                .map(|(walked, key)| Chain::found(&mut open.client, key.key(), true, walked?))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        Ok(values.into_iter().map(|value| optional(py, value)).collect())
+    }
+
+    /// The same of numbers in a buffer of u64, with values of one length: (values, found).
+    fn get_array(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        value_bytes: usize,
+    ) -> PyResult<(Block, Block)> {
+        let keys = numbers(keys)?;
+        self.client.get().with(py, |open| {
+            let values = locked(&self.map).get_many(&mut open.client, &keys)?;
+            columns(values, value_bytes)
+        })
+    }
+
+    fn insert(&self, py: Python<'_>, key: PyKey, value: PyBackedBytes) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key.key(), &value))
+    }
+
+    fn remove(&self, py: Python<'_>, key: PyKey) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key.key()))
+    }
+
+    fn add(&self, py: Python<'_>, key: u64, addend: u64) -> PyResult<Option<u64>> {
+        self.client.get().with(py, |open| locked(&self.map).add(&mut open.client, key, addend))
+    }
+
+    /// The walk that finds a key: address and scratchpad, for the program `hash_get` or `hash_get_bytes`.
+    fn find_walk(&self, key: PyKey) -> PyResult<(u64, Vec<u8>)> {
+        let walk = locked(&self.map).chain(key.key()).find_walk(key.key(), true);
+        walk.map(|walk| (walk.start, walk.scratch.0))
+            .map_err(|error| Python::attach(|py| crate::errors::walk_error(py, error)))
+    }
+
+    /// Entries of the chains from `head` on, as (number, key bytes, value), and the chain to go on at; None: that was all.
+    fn batch<'py>(&self, py: Python<'py>, head: u64) -> PyResult<(Vec<Entry<'py>>, Option<u64>)> {
+        let heads = 1_u64 << self.handle.log2;
+        if head >= heads {
+            return Ok((Vec::new(), None));
+        }
+        let last = head.saturating_add(SCAN_HEADS).min(heads) - 1;
+        let found = self.client.get().with(py, |open| {
+            let first = Chain(self.handle.heads + 8 * head);
+            let seen = first.scan(&mut open.client, self.handle.heads + 8 * last)?;
+            contents(open, &seen)
+        })?;
+        Ok((entries(py, found), (last + 1 < heads).then_some(last + 1)))
+    }
+
+    fn count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.client.get().with(py, |open| Ok(locked(&self.map).scan(&mut open.client)?.len()))
+    }
+}
+
+/// An ordered map.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct WalkOrdered {
+    client: Py<WalkClient>,
+    map: Mutex<OrderedMap>,
+    handle: ordered::Handle,
+}
+
+/// Count, sum, least, greatest.
+type Totals = (u64, i64, i64, i64);
+
+fn totals(aggregate: Aggregate) -> Totals {
+    (aggregate.count, aggregate.sum, aggregate.min, aggregate.max)
+}
+
+#[pymethods]
+impl WalkOrdered {
+    #[staticmethod]
+    fn create(py: Python<'_>, client: Py<WalkClient>, value_bytes: usize) -> PyResult<WalkOrdered> {
+        let map = client.get().with(py, |open| OrderedMap::create(&mut open.client, value_bytes))?;
+        Ok(WalkOrdered { client, handle: map.handle(), map: Mutex::new(map) })
+    }
+
+    #[staticmethod]
+    fn open(py: Python<'_>, client: Py<WalkClient>, cell: u64, value_bytes: usize) -> PyResult<WalkOrdered> {
+        if !(1..=ordered::VALUE_BYTES_MAX).contains(&value_bytes) {
+            let text = format!("values of {value_bytes} bytes: 1 to {}", ordered::VALUE_BYTES_MAX);
+            return Err(crate::errors::new(py, "BadArgument", (text,)));
+        }
+        let handle = ordered::Handle { cell, value_bytes };
+        Ok(WalkOrdered { client, handle, map: Mutex::new(OrderedMap::open(handle)) })
+    }
+
+    #[getter]
+    fn handle(&self) -> (u64, usize) {
+        (self.handle.cell, self.handle.value_bytes)
+    }
+
+    fn get<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.client.get().with(py, |open| locked(&self.map).get(&mut open.client, key))?;
+        Ok(optional(py, value))
+    }
+
+    /// The values of numbers in a buffer of u64: (values, found).
+    fn get_array(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<(Block, Block)> {
+        let keys = numbers(keys)?;
+        self.client.get().with(py, |open| {
+            let values = locked(&self.map).get_many(&mut open.client, &keys)?;
+            columns(values, self.handle.value_bytes)
+        })
+    }
+
+    /// Records of keys from `first` to `last`, both included, as they came: key u64, then the value, filled up to 8 bytes.
+    fn range(&self, py: Python<'_>, first: u64, last: u64, limit: u64) -> PyResult<Block> {
+        if first > last || limit == 0 {
+            return Ok(Block::new(Vec::new()));
+        }
+        let walk = self.handle.range_walk(first..=last, limit);
+        let walked = self.client.get().with(py, |open| open.client.walk(&walk))?;
+        Ok(Block::new(walked.result))
+    }
+
+    fn aggregate(&self, py: Python<'_>, first: u64, last: u64) -> PyResult<Totals> {
+        let map = &self.map;
+        self.client.get().with(py, |open| locked(map).aggregate(&mut open.client, first..=last).map(totals))
+    }
+
+    fn insert(&self, py: Python<'_>, key: u64, value: PyBackedBytes) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.map).insert(&mut open.client, key, &value))
+    }
+
+    fn remove(&self, py: Python<'_>, key: u64) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key))
+    }
+
+    /// Address and scratchpad of the walk that finds a key, and its program's name.
+    fn find_walk(&self, key: u64) -> (u64, Vec<u8>, String) {
+        let walk = self.handle.get_walk(key);
+        (walk.start, walk.scratch.0, walk.program.name().to_owned())
+    }
+
+    /// The value in the scratchpad that such a walk came back with.
+    fn found<'py>(&self, py: Python<'py>, status: u8, scratch: &[u8]) -> Option<Bound<'py, PyBytes>> {
+        use memlift::traverse::structures::{Outcome, Scratch, Walked};
+        let outcome = if status == 0 { Outcome::Done } else { Outcome::Missing };
+        let walked = Walked { outcome, scratch: Scratch(scratch.to_vec()), result: Vec::new() };
+        optional(py, self.handle.found(&walked))
+    }
+
+    /// The same of a range.
+    fn range_walk(&self, first: u64, last: u64, limit: u64) -> (u64, Vec<u8>, String) {
+        let walk = self.handle.range_walk(first..=last, limit);
+        (walk.start, walk.scratch.0, walk.program.name().to_owned())
+    }
+}
+
+/// A list.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct WalkList {
+    client: Py<WalkClient>,
+    list: Mutex<List>,
+    head: u64,
+}
+
+#[pymethods]
+impl WalkList {
+    #[staticmethod]
+    fn create(py: Python<'_>, client: Py<WalkClient>) -> PyResult<WalkList> {
+        let list = client.get().with(py, |open| List::create(&mut open.client))?;
+        Ok(WalkList { client, head: list.head(), list: Mutex::new(list) })
+    }
+
+    #[staticmethod]
+    fn open(client: Py<WalkClient>, head: u64) -> WalkList {
+        WalkList { client, head, list: Mutex::new(List::open(head)) }
+    }
+
+    #[getter]
+    fn head(&self) -> u64 {
+        self.head
+    }
+
+    fn push(&self, py: Python<'_>, number: u64, value: PyBackedBytes, front: bool) -> PyResult<()> {
+        self.client.get().with(py, |open| {
+            let mut list = locked(&self.list);
+            match front {
+                true => list.push_front(&mut open.client, number, &value),
+                false => list.push_back(&mut open.client, number, &value),
+            }
+        })
+    }
+
+    fn find<'py>(&self, py: Python<'py>, number: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let value = self.client.get().with(py, |open| locked(&self.list).find(&mut open.client, number))?;
+        Ok(optional(py, value))
+    }
+
+    fn remove(&self, py: Python<'_>, number: u64) -> PyResult<bool> {
+        self.client.get().with(py, |open| locked(&self.list).remove(&mut open.client, number))
+    }
+
+    /// All of it, as (number, None, value).
+    fn entries<'py>(&self, py: Python<'py>) -> PyResult<Vec<Entry<'py>>> {
+        let found = self.client.get().with(py, |open| {
+            let seen = locked(&self.list).scan(&mut open.client)?;
+            contents(open, &seen)
+        })?;
+        Ok(entries(py, found))
+    }
+
+    fn count(&self, py: Python<'_>) -> PyResult<usize> {
+        self.client.get().with(py, |open| Ok(locked(&self.list).scan(&mut open.client)?.len()))
+    }
+
+    fn sum(&self, py: Python<'_>) -> PyResult<Totals> {
+        self.client.get().with(py, |open| locked(&self.list).sum(&mut open.client).map(totals))
+    }
+}

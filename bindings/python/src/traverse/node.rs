@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A memory node in threads of this process: for tests, notebooks, and programs that keep their own data close.
+//!
+//! Flow     options ─▶ memory ─▶ a thread per place and shard ─▶ [`WalkNode::stop`]
+//! Owner    the threads are Rust's and never take the GIL. They end with the object
+//! Not here clusters and their maps: `memlift node`
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions};
+use memlift::traverse::transport::Transport;
+use memlift::traverse::transport::shm::Shm;
+use memlift::traverse::transport::udp::Udp;
+use memlift::traverse::wire::Keys;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::new;
+
+/// See the module.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct WalkNode {
+    node: Node,
+    places: Vec<String>,
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Vec<JoinHandle<Result<(), NodeError>>>>,
+}
+
+impl WalkNode {
+    /// Ends the threads; what one of them failed with.
+    fn end(&self) -> Option<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let threads: Vec<_> = self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        let mut failed = None;
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failed = Some(error.to_string()),
+                Err(_) => failed = Some("a thread of the node panicked: report this".to_owned()),
+            }
+        }
+        failed
+    }
+}
+
+impl Drop for WalkNode {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn listen(
+    listen: &[String],
+    shards: usize,
+    authenticated: bool,
+) -> Result<(Vec<Box<dyn Transport>>, Vec<String>), String> {
+    let (mut transports, mut places): (Vec<Box<dyn Transport>>, _) = (Vec::new(), Vec::new());
+    for place in listen {
+        match place.strip_prefix("shm:") {
+            Some(name) => {
+                let first = Shm::listen(name).map_err(|error| error.to_string())?;
+                for _ in 1..shards {
+                    transports.push(Box::new(first.another().map_err(|error| error.to_string())?));
+                }
+                transports.push(Box::new(first));
+                places.push(place.clone());
+            }
+            None => {
+                let address = place
+                    .parse()
+                    .map_err(|_| format!("{place:?} is no place: write ADDRESS:PORT, or shm: and a name"))?;
+                let sockets =
+                    Udp::bind_shared(address, authenticated, shards).map_err(|error| error.to_string())?;
+                places.extend(sockets.first().map(|socket| socket.address().to_string()));
+                transports.extend(sockets.into_iter().map(|udp| Box::new(udp) as Box<dyn Transport>));
+            }
+        }
+    }
+    Ok((transports, places))
+}
+
+#[pymethods]
+impl WalkNode {
+    #[new]
+    #[pyo3(signature = (memory, listen, *, base=None, shards=1, log=None, durable=false, keys=None, workspaces=None,
+                        prefault=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        memory: u64,
+        listen: Vec<String>,
+        base: Option<u64>,
+        shards: usize,
+        log: Option<PathBuf>,
+        durable: bool,
+        keys: Option<Vec<(u32, [u8; 32])>>,
+        workspaces: Option<usize>,
+        prefault: bool,
+    ) -> PyResult<WalkNode> {
+        let wrong = |text: String| new(py, "BadArgument", (text,));
+        if listen.is_empty() || !(1..=64).contains(&shards) {
+            return Err(wrong("a node listens at one place at least, with 1 to 64 shards".to_owned()));
+        }
+        let keys = keys
+            .unwrap_or_default()
+            .into_iter()
+            .fold(Keys::none(), |keys, (tenant, key)| keys.with(tenant, key));
+        let authenticated = !keys.is_empty();
+        let durability = if durable { Durability::Disk } else { Durability::Process };
+        let defaults = NodeOptions::default();
+        let options = NodeOptions {
+            base: base.unwrap_or(defaults.base),
+            bytes: memory.max(1 << 20).next_multiple_of(4096),
+            prefault,
+            workspaces,
+            keys,
+            log: log.map(|path| (path, durability)),
+            ..defaults
+        };
+        py.detach(|| {
+            let (node, _) = Node::open(options).map_err(|error| error.to_string())?;
+            let (transports, places) = self::listen(&listen, shards, authenticated)?;
+            let stop = Arc::new(AtomicBool::new(false));
+            let mut threads = Vec::new();
+            for transport in transports {
+                let mut shard = node.shard(transport, Box::new(Alone));
+                let stopped = Arc::clone(&stop);
+                let thread = std::thread::Builder::new().name("memlift-node".to_owned());
+                let spawned = thread.spawn(move || shard.serve(&stopped)).map_err(|error| error.to_string());
+                match spawned {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        stop.store(true, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+            }
+            Ok(WalkNode { node, places, stop, threads: Mutex::new(threads) })
+        })
+        .map_err(|text: String| new(py, "NodeFailed", (text,)))
+    }
+
+    /// Where clients come.
+    #[getter]
+    fn places(&self) -> Vec<String> {
+        self.places.clone()
+    }
+
+    /// First address and bytes.
+    #[getter]
+    fn range(&self) -> (u64, u64) {
+        (self.node.memory().base(), self.node.memory().bytes())
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, count) in self.node.stats().read().iter() {
+            dict.set_item(name, count)?;
+        }
+        let free = py.detach(|| self.node.writer().size().0);
+        dict.set_item("free_bytes", free)?;
+        Ok(dict)
+    }
+
+    /// Name and tenant of the programs that it holds.
+    fn programs(&self) -> Vec<(String, u32)> {
+        self.node.programs().into_iter().map(|(tenant, name, _)| (name, tenant)).collect()
+    }
+
+    /// Ends the threads. Its memory goes when the object does; what was not logged is lost.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        match py.detach(|| self.end()) {
+            None => Ok(()),
+            Some(failed) => Err(new(py, "NodeFailed", (failed,))),
+        }
+    }
+}
