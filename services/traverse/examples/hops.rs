@@ -132,7 +132,10 @@ impl Heap {
         value * self.node
     }
 
-    fn chain(&self, walk: u64) -> (u64, u64) {
+    /// A walk's first node, and the key at its end. `sum` is what was found so far: a processor that foresees the end of a walk
+    /// does not begin the next one before it is there, as it could not if another process asked for it.
+    fn chain(&self, walk: u64, sum: u64) -> (u64, u64) {
+        let walk = walk + (sum >> 63);
         let chain = walk.wrapping_mul(0x2545_F491_4F6C_DD1D) % (self.nodes / CHAIN);
         (self.place(chain * CHAIN), chain * CHAIN + CHAIN)
     }
@@ -146,17 +149,17 @@ fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
     let delta = (heap.host as u64).wrapping_sub(BASE);
     let mut issued = 0;
     let mut sum = 0_u64;
-    let mut take = || {
+    let mut take = |sum| {
         if issued == walks {
             return None;
         }
         issued += 1;
-        let (place, key) = heap.chain(seed + issued);
+        let (place, key) = heap.chain(seed + issued, sum);
         let host: *const u64 = heap.host.wrapping_add(place as usize).cast();
         prefetch(host.cast());
         Some(Cursor { host, key })
     };
-    let mut cursors: Vec<Cursor> = (0..width).map_while(|_| take()).collect();
+    let mut cursors: Vec<Cursor> = (0..width).map_while(|_| take(0)).collect();
     while !cursors.is_empty() {
         let mut at = 0;
         while at < cursors.len() {
@@ -171,7 +174,7 @@ fn native(heap: &Heap, walks: u64, width: usize, seed: u64) -> u64 {
             }
             // SAFETY: as above.
             sum = sum.wrapping_add(unsafe { cursor.host.add(1).read_volatile() });
-            match take() {
+            match take(sum) {
                 Some(new) => {
                     cursors[at] = new;
                     at += 1;
@@ -216,7 +219,7 @@ fn rounds(
                         continue;
                     }
                     issued += 1;
-                    let (place, key) = heap.chain(seed + issued);
+                    let (place, key) = heap.chain(seed + issued, sum);
                     *words = key;
                     let host = heap.host.wrapping_add(place as usize);
                     prefetch(host);
@@ -249,7 +252,7 @@ fn main() {
             let sum = run();
             (start.elapsed().as_secs_f64() * 1e9 / (walks * CHAIN) as f64, sum)
         };
-        let mut rows: [Vec<f64>; 3] = [Vec::new(), Vec::new(), Vec::new()];
+        let mut rows: [Vec<f64>; 3] = Default::default();
         for pair in 0..7_u64 {
             let seed = pair * 1_000_003;
             let kinds: [&dyn Fn() -> u64; 3] = [
