@@ -87,7 +87,11 @@ impl Client {
         match header.status {
             Status::Done | Status::Missing | Status::Applied | Status::Differs => {
                 let mut result = std::mem::take(&mut flight.result);
-                result.extend_from_slice(&emitted);
+                if result.is_empty() {
+                    result = emitted;
+                } else {
+                    result.extend_from_slice(&emitted);
+                }
                 let answer = Answer {
                     status: header.status,
                     address: header.address,

@@ -120,7 +120,7 @@ impl Flight {
             return None;
         }
         let (header, body) = part.answer.take()?;
-        let emitted = std::mem::take(&mut part.chunks).into_values().flatten().collect();
+        let emitted = std::mem::take(&mut part.chunks).into_values().collect::<Vec<_>>().concat();
         Some(Whole { header, body, emitted, timed: self.attempt == 0 })
     }
 
