@@ -14,22 +14,33 @@
 
     with memlift.persist.open("state.pool") as pool:      # dicts and arrays that survive a crash
         pool.dict("settings")["rate"] = 0.1
+
+    with memlift.traverse.Client.connect("127.0.0.1:7700") as client:     # maps on memory nodes; see memlift.traverse
+        prices = memlift.traverse.OrderedMap.create(client)
+        prices[1_700_000_000] = 12
 """
 
-from memlift import errors, ipc, persist, transform
+from memlift import errors, ipc, persist, transform, traverse
 from memlift._native import __version__
 from memlift.errors import (
     BadArgument,
     BadChain,
+    BadInput,
     BadKey,
+    BadProgram,
     Busy,
     Closed,
+    Contended,
     Corrupt,
     DeadlineExceeded,
     Error,
+    Forbidden,
     Gone,
     Incompressible,
     MessageTooLarge,
+    NoSuchAddress,
+    NodeFailed,
+    NodeFull,
     NotAPool,
     OutOfMemory,
     OutOfOrder,
@@ -50,21 +61,30 @@ from memlift.errors import (
     UnsupportedFormat,
     UnsupportedType,
     UnsupportedValue,
+    WalkFailed,
+    WrongStructure,
     WrongTag,
 )
 
 __all__ = [
     "BadArgument",
     "BadChain",
+    "BadInput",
     "BadKey",
+    "BadProgram",
     "Busy",
     "Closed",
+    "Contended",
     "Corrupt",
     "DeadlineExceeded",
     "Error",
+    "Forbidden",
     "Gone",
     "Incompressible",
     "MessageTooLarge",
+    "NoSuchAddress",
+    "NodeFailed",
+    "NodeFull",
     "NotAPool",
     "OutOfMemory",
     "OutOfOrder",
@@ -85,10 +105,13 @@ __all__ = [
     "UnsupportedFormat",
     "UnsupportedType",
     "UnsupportedValue",
+    "WalkFailed",
+    "WrongStructure",
     "WrongTag",
     "__version__",
     "errors",
     "ipc",
     "persist",
     "transform",
+    "traverse",
 ]

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Clients of memory nodes: walks one at a time, many at a time, one after the other without waiting, and in an event loop.
+
+Flow    `Client.walk`: sent, waited for ─▶ `Walked`; `walk_many`: all under way together; `pipeline`: `submit` … `for walked in`
+        `AsyncClient`: `await walk(…)`; the loop watches one descriptor, whatever number of walks and nodes there is
+Order   a walk that was cancelled or interrupted may have happened; what it changed stays changed
+Threads a client is behind one lock, taken without the GIL; an AsyncClient belongs to its loop
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace, TracebackType
+from typing import Any, Literal, Self
+
+from memlift import _native
+from memlift.errors import BadArgument, Closed
+from memlift.traverse import _iterator
+
+__all__ = ["AsyncClient", "Client", "Pipeline", "Program", "Walked"]
+
+Program = _native.WalkProgram
+"""A walk's program, verified: `Program(name, bytecode)`, `Program.assemble(name, text)`, `Program.from_object(name, elf)`,
+`Program.shipped("hash_find")`."""
+
+_OUTCOME: tuple[Literal["done", "missing", "applied", "differs"], ...] = ("done", "missing", "applied", "differs")
+
+
+class Walked:
+    """What a walk came back with."""
+
+    __slots__ = ("_scratch", "_struct", "iterations", "outcome", "result", "value", "visits")
+
+    outcome: Literal["done", "missing", "applied", "differs"]
+    """How it ended: `applied` and `differs` for the changes that it asked for."""
+    value: int
+    """What was there before the change, or instead of what was expected."""
+    result: Any
+    """What it emitted: a buffer, without a copy; `bytes(…)` or `numpy.frombuffer(…)` it."""
+    iterations: int
+    """Steps, over all nodes."""
+    visits: int
+    """1, and one more for each time that the client sent it on."""
+
+    def __init__(self, came: tuple[int, int, Any, Any, int, int], struct: Any) -> None:
+        status, self.value, self._scratch, self.result, self.iterations, self.visits = came
+        self.outcome = _OUTCOME[status]
+        self._struct = struct
+
+    def __bool__(self) -> bool:
+        return self.outcome in ("done", "applied")
+
+    @property
+    def scratch(self) -> bytes:
+        """The scratchpad at its end, without the zeros behind its last byte."""
+        return bytes(self._scratch)
+
+    @property
+    def state(self) -> SimpleNamespace:
+        """The scratchpad's fields, if the program is a Python function."""
+        if self._struct is None:
+            raise BadArgument("only a program made by @iterator knows its scratchpad's fields: use .scratch")
+        fields: SimpleNamespace = self._struct.unpack(self._scratch)
+        return fields
+
+    def __repr__(self) -> str:
+        return f"<Walked {self.outcome}, {self.iterations} iterations, {len(self.result)} bytes emitted>"
+
+
+def _wanted(program: Any, scratch: Any, fields: dict[str, Any]) -> tuple[Any, bytes, Any]:
+    """Native program, scratchpad, struct."""
+    if isinstance(program, _iterator.Iterator):
+        if fields and scratch:
+            raise BadArgument("give the scratchpad as bytes or by its fields, not both")
+        return program.program, program.pack(**fields) if fields else bytes(scratch), program.scratch
+    if fields:
+        raise BadArgument("only a program made by @iterator has named fields: pack the scratchpad yourself")
+    return program, bytes(scratch), None
+
+
+def _nodes(nodes: Any) -> list[str]:
+    if isinstance(nodes, str):
+        return [nodes]
+    if hasattr(nodes, "places"):
+        return [nodes.places[0]]
+    return [place for node in nodes for place in _nodes(node)]
+
+
+def _connect(nodes: Any, map: str | os.PathLike[str] | None, options: dict[str, Any]) -> Any:
+    places = [] if nodes is None else _nodes(nodes)
+    if bool(places) == (map is not None):
+        raise BadArgument("say where the nodes are (connect('127.0.0.1:7700'), connect('shm:words')), or map=…, one of them")
+    return _native.WalkClient(places, map=None if map is None else os.fspath(map), **options)
+
+
+class _Closing:
+    _native: Any
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it. What is under way is given up, and may have happened."""
+        self._native.close()
+
+
+class Client(_Closing):
+    """A client, made by `Client.connect`. Any number of threads may use it; their calls take turns."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    @classmethod
+    def connect(
+        cls,
+        nodes: Any = None,
+        *,
+        map: str | os.PathLike[str] | None = None,
+        tenant: int = 0,
+        key: bytes | None = None,
+        window: int = 128,
+        deadline: float = 10.0,
+        iterations: int = 1 << 22,
+        hops: int = 64,
+    ) -> Self:
+        """Connects to nodes: 'ADDRESS:PORT', 'shm:NAME', a `Node`, or several of them.
+
+        map         instead: a file (TOML), 'coordinator:HOST:PORT' or 'etcd:http://HOST:PORT', as `memlift node --map` has it
+        tenant, key on whose behalf, with the tenant's 32 bytes where nodes ask for one
+        window      requests under way at a time, at most 512
+        deadline    seconds that an answer is waited for, less than 30
+        iterations  steps of one walk, over all nodes; hops: times that it is sent from node to node
+
+        Raises ServerUnavailable, DeadlineExceeded (nobody answered), BadArgument.
+        """
+        options = {
+            "tenant": tenant, "key": key, "window": window, "deadline": deadline, "iterations": iterations, "hops": hops
+        }  # fmt: skip
+        return cls(_connect(nodes, map, options))
+
+    def walk(self, program: Any, start: int, scratch: Any = b"", **fields: Any) -> Walked:
+        """Walks from an address, with these bytes or fields in the scratchpad."""
+        native, scratch, struct = _wanted(program, scratch, fields)
+        return Walked(self._native.walk(native, start, scratch), struct)
+
+    def walk_many(self, walks: Iterable[Sequence[Any]]) -> list[Walked]:
+        """Walks of (program, start, scratch or dict of fields), all under way together; in their order. Raises the first error."""
+        wanted, structs = [], []
+        for program, start, *rest in walks:
+            given = rest[0] if rest else b""
+            fields = given if isinstance(given, dict) else {}
+            native, scratch, struct = _wanted(program, b"" if fields else given, fields)
+            wanted.append((native, start, scratch))
+            structs.append(struct)
+        came = self._native.walk_many(wanted)
+        for one in came:
+            if isinstance(one, BaseException):
+                raise one
+        return [Walked(one, struct) for one, struct in zip(came, structs, strict=True)]
+
+    def pipeline(self) -> "Pipeline":
+        """Walks that are sent without waiting for the one before."""
+        return Pipeline(self)
+
+    def read(self, address: int, count: int) -> bytes:
+        """Bytes of a node's memory."""
+        data: bytes = self._native.read(address, count)
+        return data
+
+    def write(self, address: int, data: Any) -> None:
+        """Bytes that no walk reads yet."""
+        self._native.write(address, bytes(data))
+
+    def allocate(self, count: int, *, node: int | None = None) -> int:
+        """New memory: of the node whose turn it is, or of the one at that place. Raises NodeFull."""
+        address: int = self._native.allocate(count, node)
+        return address
+
+    def free(self, address: int, count: int) -> None:
+        """Memory that nobody refers to any more, allocated with so many bytes."""
+        self._native.free(address, count)
+
+    def compare_swap(self, address: int, expected: int, new: int) -> tuple[bool, int]:
+        """If the eight bytes are `expected` they become `new`, exactly once; whether they were, and what was there."""
+        swapped: tuple[bool, int] = self._native.compare_swap(address, expected, new)
+        return swapped
+
+    def fetch_add(self, address: int, addend: int) -> int:
+        """Adds to the eight bytes, exactly once; what was there before."""
+        before: int = self._native.fetch_add(address, addend & (1 << 64) - 1)
+        return before
+
+    def stats(self) -> dict[str, Any]:
+        """What the client has counted."""
+        counts: dict[str, Any] = self._native.counts()
+        return counts
+
+    def __repr__(self) -> str:
+        return f"<memlift.traverse.Client of {', '.join(self._native.nodes) or 'a map'}>"
+
+
+class Pipeline:
+    """Walks under way; iterating gives their answers in the order in which they were submitted."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._tickets: deque[tuple[int, Any]] = deque()
+
+    def submit(self, program: Any, start: int, scratch: Any = b"", **fields: Any) -> None:
+        """Sends a walk. Waits only when as many are under way as the client's window allows."""
+        native, scratch, struct = _wanted(program, scratch, fields)
+        self._tickets.append((self._client._native.submit(native, start, scratch, False), struct))
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __iter__(self) -> Iterator[Walked]:
+        return self
+
+    def __next__(self) -> Walked:
+        if not self._tickets:
+            raise StopIteration
+        ticket, struct = self._tickets.popleft()
+        return Walked(self._client._native.result(ticket), struct)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for ticket, _ in self._tickets:
+            self._client._native.abandon(ticket)
+        self._tickets.clear()
+
+
+class AsyncClient:
+    """A client for coroutines of one event loop: `async with AsyncClient.connect(…) as client: await client.walk(…)`."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
+        self._fd = -1
+        self._changes: Client | None = None
+        self._changing: asyncio.Lock | None = None
+
+    @classmethod
+    def connect(cls, nodes: Any = None, **options: Any) -> Self:
+        """As `Client.connect`; it waits for the nodes, some round trips."""
+        map = options.pop("map", None)
+        client = cls(_connect(nodes, map, options))
+        client._options = (nodes, map, options)
+        return client
+
+    _options: tuple[Any, Any, dict[str, Any]]
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._fd = self._native.fileno()
+            loop.add_reader(self._fd, self._turn)
+            self._loop = loop
+        elif self._loop is not loop:
+            raise Closed("this client belongs to another event loop: connect one for each")
+        return loop
+
+    def _turn(self) -> None:
+        """Takes what has come, and says when to look again."""
+        self._soon = False
+        loop = self._loop
+        if loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            ended, again, due = self._native.turn()
+        except BaseException as error:
+            loop.remove_reader(self._fd)
+            waiting, self._waiting = self._waiting, {}
+            for future in [*waiting.values(), *self._room]:
+                if not future.done():
+                    future.set_exception(error)
+            self._room.clear()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for ticket, answer in ended:
+            future = self._waiting.pop(ticket, None)
+            if future is not None and not future.done():
+                if isinstance(answer, BaseException):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        while self._room and (self._room[0].done() or self._native.has_room()):
+            free = self._room.popleft()
+            if not free.done():
+                free.set_result(None)
+                break
+        if again:
+            self._come_soon(loop)
+        elif due is not None:
+            self._timer = loop.call_later(due, self._turn)
+
+    def _come_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._soon:
+            self._soon = True
+            loop.call_soon(self._turn)
+
+    async def walk(self, program: Any, start: int, scratch: Any = b"", **fields: Any) -> Walked:
+        """Walks from an address. Cancelled, its answer is dropped; what it asked to change may be changed all the same."""
+        native, scratch, struct = _wanted(program, scratch, fields)
+        return Walked(await self._walk(native, start, scratch), struct)
+
+    async def _walk(self, native: Any, start: int, scratch: bytes) -> Any:
+        loop = self._begin()
+        while not self._native.has_room():
+            free = loop.create_future()
+            self._room.append(free)
+            await free
+        ticket = self._native.submit(native, start, scratch, True)
+        future = self._waiting[ticket] = loop.create_future()
+        # Not at once: what other coroutines submit in this turn of the loop leaves in the same batch.
+        self._come_soon(loop)
+        try:
+            return await future
+        finally:
+            # Done already, unless this coroutine was cancelled.
+            if self._waiting.pop(ticket, None) is not None:
+                self._native.abandon(ticket)
+            if self._room:
+                self._come_soon(loop)
+
+    async def walk_many(self, walks: Iterable[Sequence[Any]]) -> list[Walked]:
+        """Walks of (program, start, scratch or dict of fields), all under way together; in their order."""
+
+        async def one(program: Any, start: int, given: Any = b"") -> Walked:
+            if isinstance(given, dict):
+                return await self.walk(program, start, **given)
+            return await self.walk(program, start, given)
+
+        return list(await asyncio.gather(*(one(*walk) for walk in walks)))
+
+    async def get(self, collection: Any, key: Any, default: Any = None) -> Any:
+        """The value of a key of a HashMap or an OrderedMap, whichever client that was opened with."""
+        native, start, scratch, read = collection._find(key)
+        return read(await self._walk(native, start, scratch), default)
+
+    async def get_many(self, collection: Any, keys: Iterable[Any], default: Any = None) -> list[Any]:
+        """The values of many keys, all walks under way together."""
+        return list(await asyncio.gather(*(self.get(collection, key, default) for key in keys)))
+
+    async def range(self, collection: Any, first: int = 0, last: int = (1 << 64) - 1, limit: int = 1 << 62) -> Any:
+        """Keys and values of an OrderedMap's range, as arrays."""
+        native, start, scratch, read = collection._find_range(first, last, limit)
+        return read(await self._walk(native, start, scratch))
+
+    async def change(self, collection: Any, method: str, *arguments: Any) -> Any:
+        """A method that changes a collection (`insert`, `delete`, `add`, `append` …), in a thread, by a connection of its own:
+        changes are several round trips each, and take turns. Cancelled, it is made to its end all the same."""
+        self._begin()
+        if self._changing is None:
+            self._changing = asyncio.Lock()
+        async with self._changing:
+            if self._changes is None:
+                nodes, map, options = self._options
+                self._changes = await asyncio.to_thread(lambda: Client(_connect(nodes, map, options)))
+            changed = getattr(collection._at(self._changes), method)
+            return await asyncio.shield(asyncio.to_thread(changed, *arguments))
+
+    async def aclose(self) -> None:
+        """Ends it. Whoever still waits gets Closed."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.remove_reader(self._fd)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for future in [*waiting.values(), *self._room]:
+            if not future.done():
+                future.set_exception(Closed("the client was closed while this walk was under way: it may have happened"))
+        self._room.clear()
+        self._native.close()
+        if self._changes is not None:
+            self._changes.close()

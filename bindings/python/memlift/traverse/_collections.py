@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Dict-like collections whose data lies on memory nodes: HashMap, OrderedMap, List.
+
+    scores = HashMap.create(client, expected=1_000_000, value="f8")
+    scores[17] = 0.5
+    values, found = scores.get_array(keys)           # one walk per key, all under way together
+
+Order   each change takes effect at one compare-and-swap, exactly once; a get sees a whole value. Any number of clients may change
+        the same collection
+Owner   the nodes have the data. `handle` says where: pickle it, send it, `open` it anywhere. Nothing is freed when an object here
+        goes
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from memlift import _native
+from memlift.errors import BadArgument, UnsupportedValue
+from memlift.traverse._client import Client, Program
+from memlift.traverse._values import Values
+
+__all__ = ["Aggregate", "HashHandle", "HashMap", "List", "ListHandle", "OrderedHandle", "OrderedMap"]
+
+_LAST = (1 << 64) - 1
+_PAGE = 1 << 16
+
+
+class HashHandle(NamedTuple):
+    """Where a hash map is, and what is in it."""
+
+    heads: int
+    log2: int
+    key: str
+    value: Any
+
+
+class OrderedHandle(NamedTuple):
+    """Where an ordered map is, and what is in it."""
+
+    cell: int
+    value: Any
+
+
+class ListHandle(NamedTuple):
+    """Where a list is, and what is in it."""
+
+    head: int
+    value: Any
+
+
+class Aggregate(NamedTuple):
+    """What is left of many numbers; least and greatest are 0 of none."""
+
+    count: int
+    sum: int
+    min: int
+    max: int
+
+    @property
+    def avg(self) -> float | None:
+        """The mean; None of nothing."""
+        return self.sum / self.count if self.count else None
+
+
+def _kind(values: Values) -> Any:
+    """A value's kind for a handle: picklable, and readable."""
+    if values.dtype is None:
+        return values.name
+    return values.dtype.descr if values.dtype.names else values.dtype.str
+
+
+def _dtype(kind: Any) -> Any:
+    """The reverse; JSON makes lists of tuples."""
+    if isinstance(kind, list):
+        return [tuple(field) for field in kind]
+    return kind
+
+
+def _number(key: Any) -> int:
+    if isinstance(key, bool) or not isinstance(key, int | np.integer):
+        raise UnsupportedValue(f"{key!r} is no key of this map: its keys are numbers from 0 to 2^64-1")
+    number = int(key)
+    if not 0 <= number <= _LAST:
+        raise UnsupportedValue(f"key {number}: keys are numbers from 0 to 2^64-1")
+    return number
+
+
+class HashMap(MutableMapping[Any, Any]):
+    """Keys of one kind (int, bytes, str; up to 128 bytes) and values of one kind, in 2^n chains."""
+
+    def __init__(self, client: Client, native: Any, key: str, values: Values) -> None:
+        self._client = client
+        self._native = native
+        self._key = key
+        self._values = values
+        self._others: dict[int, Any] = {}
+
+    @classmethod
+    def create(cls, client: Client, *, expected: int = 1024, key: Any = int, value: Any = bytes) -> Self:
+        """An empty map for about so many entries: it does not grow, its chains do.
+
+        value  bytes, str, or a numpy dtype: "i8", "f8", [("a", "u4"), ("b", "f4")]
+        """
+        values = Values(value)
+        log2 = max(expected - 1, 0).bit_length()
+        return cls(client, _native.WalkHash.create(client._native, log2), _key_name(key), values)
+
+    @classmethod
+    def open(cls, client: Client, handle: HashHandle | Iterable[Any]) -> Self:
+        """The map that a handle names. That it is there is found out by the first walk."""
+        heads, log2, key, value = handle
+        return cls(client, _native.WalkHash.open(client._native, heads, log2), key, Values(_dtype(value)))
+
+    @classmethod
+    def load(cls, client: Client, source: Any, **options: Any) -> Self:
+        """A new map of everything in a source: see `bulk_load`."""
+        from memlift.traverse._load import load_hash
+
+        return load_hash(cls, client, source, **options)  # type: ignore[no-any-return]
+
+    @property
+    def handle(self) -> HashHandle:
+        """Where it is."""
+        heads, log2 = self._native.handle
+        return HashHandle(heads, log2, self._key, _kind(self._values))
+
+    def _pack(self, key: Any) -> Any:
+        if self._key == "int":
+            return _number(key)
+        if self._key == "str":
+            if not isinstance(key, str):
+                raise UnsupportedValue(f"{key!r} is no key of this map: its keys are str")
+            return key.encode()
+        if not isinstance(key, bytes | bytearray | memoryview):
+            raise UnsupportedValue(f"{key!r} is no key of this map: its keys are bytes")
+        return bytes(key)
+
+    def _unpack(self, number: int | None, data: bytes | None) -> Any:
+        if data is None:
+            return number
+        return data.decode() if self._key == "str" else data
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key."""
+        value = self._native.get(self._pack(key))
+        return default if value is None else self._values.unpack(value)
+
+    def get_many(self, keys: Iterable[Any], default: Any = None) -> list[Any]:
+        """The values of many keys, all walks under way together."""
+        found = self._native.get_many([self._pack(key) for key in keys])
+        return [default if value is None else self._values.unpack(value) for value in found]
+
+    def get_array(self, keys: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The values of an array of numbers, and whether each was there (0 where not): no object per key is made."""
+        if self._values.dtype is None or self._key != "int":
+            raise UnsupportedValue("get_array is for keys that are numbers and values of one length (value='f8'): use get_many")
+        keys = _keys(keys)
+        values, found = self._native.get_array(keys, self._values.bytes)
+        return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
+
+    def insert(self, key: Any, value: Any) -> bool:
+        """Gives a key a value; true: it had none. One compare-and-swap, whoever else writes."""
+        fresh: bool = self._native.insert(self._pack(key), self._values.pack(value))
+        return fresh
+
+    def delete(self, key: Any) -> bool:
+        """Removes a key; false: it was not there."""
+        removed: bool = self._native.remove(self._pack(key))
+        return removed
+
+    def add(self, key: int, addend: int) -> int | None:
+        """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
+        if self._values.dtype is None or self._values.dtype.kind not in "iu" or self._values.bytes != 8:
+            raise UnsupportedValue("only values that are whole numbers of 8 bytes are added to: value='i8'")
+        old = self._native.add(_number(key), addend & _LAST)
+        return None if old is None else int(np.uint64(old).astype(self._values.dtype))
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._native.get(self._pack(key))
+        if value is None:
+            raise KeyError(key)
+        return self._values.unpack(value)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.insert(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return self._native.get(self._pack(key)) is not None
+        except UnsupportedValue:
+            return False
+
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        head: int | None = 0
+        while head is not None:
+            found, head = self._native.batch(head)
+            for number, data, value in found:
+                yield self._unpack(number, data), value
+
+    def __iter__(self) -> Iterator[Any]:
+        for key, _ in self._entries():
+            yield key
+
+    def items(self) -> Any:
+        """Keys and values; each that is there all the time is seen once."""
+        return ((key, self._values.unpack(value)) for key, value in self._entries())
+
+    def values(self) -> Any:
+        """The values."""
+        return (self._values.unpack(value) for _, value in self._entries())
+
+    def __len__(self) -> int:
+        """Counts them: a walk over all chains."""
+        count: int = self._native.count()
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<memlift.traverse.HashMap of {self._key} to {self._values.name}, at {self.handle.heads:#x}>"
+
+    def _find(self, key: Any) -> tuple[Any, int, bytes, Callable[..., Any]]:
+        """The walk that finds a key, for who makes it elsewhere."""
+        packed = self._pack(key)
+        start, scratch = self._native.find_walk(packed)
+        program = Program.shipped("hash_get" if isinstance(packed, int) else "hash_get_bytes")
+
+        def read(came: Any, default: Any) -> Any:
+            return self._values.unpack(bytes(came[3])) if came[0] == 0 else default
+
+        return program, start, bytes(scratch), read
+
+    def _at(self, client: Client) -> Self:
+        return _elsewhere(self, client)
+
+
+def _key_name(key: Any) -> str:
+    names = {int: "int", bytes: "bytes", str: "str", "int": "int", "bytes": "bytes", "str": "str"}
+    if key not in names:
+        raise BadArgument(f"key={key!r}: int, bytes or str")
+    return names[key]
+
+
+def _elsewhere(collection: Any, client: Client) -> Any:
+    """The same collection through another client. Kept: it has the free memory of what it removed."""
+    others = collection._others
+    if id(client) not in others:
+        others[id(client)] = type(collection).open(client, collection.handle)
+    return others[id(client)]
+
+
+def _keys(keys: Any) -> np.ndarray[Any, Any]:
+    """An array of keys as u64 in memory order, without a copy where it is one."""
+    array = np.asarray(keys)
+    if array.dtype.kind not in "iu" and array.size:
+        raise UnsupportedValue(f"an array of {array.dtype} as keys: they are whole numbers")
+    if array.dtype.kind == "i" and array.size and int(array.min()) < 0:
+        raise UnsupportedValue(f"key {int(array.min())}: keys are numbers from 0 to 2^64-1")
+    return np.ascontiguousarray(array, "<u8")
+
+
+class OrderedMap(MutableMapping[int, Any]):
+    """Numbers in order, and values of one length (up to 240 bytes): a B+tree. A range is one walk, and all as of one moment."""
+
+    def __init__(self, client: Client, native: Any, values: Values) -> None:
+        self._client = client
+        self._native = native
+        self._values = values
+        self._others: dict[int, Any] = {}
+        record = 8 + -(-values.bytes // 8) * 8
+        self._record = np.dtype(
+            {"names": ["key", "value"], "formats": ["<u8", values.dtype], "offsets": [0, 8], "itemsize": record}
+        )
+
+    @classmethod
+    def create(cls, client: Client, *, value: Any = "i8") -> Self:
+        """An empty map. value: a numpy dtype; sums and their likes need "i8"."""
+        values = _fixed(value)
+        return cls(client, _native.WalkOrdered.create(client._native, values.bytes), values)
+
+    @classmethod
+    def open(cls, client: Client, handle: OrderedHandle | Iterable[Any]) -> Self:
+        """The map that a handle names."""
+        cell, value = handle
+        values = _fixed(_dtype(value))
+        return cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values)
+
+    @classmethod
+    def load(cls, client: Client, source: Any, **options: Any) -> Self:
+        """A new map of everything in a source: see `bulk_load`."""
+        from memlift.traverse._load import load_ordered
+
+        return load_ordered(cls, client, source, **options)  # type: ignore[no-any-return]
+
+    @property
+    def handle(self) -> OrderedHandle:
+        """Where it is."""
+        return OrderedHandle(self._native.handle[0], _kind(self._values))
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """The value of a key."""
+        value = self._native.get(_number(key))
+        return default if value is None else self._values.unpack(value)
+
+    def get_array(self, keys: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The values of an array of keys, and whether each was there (0 where not)."""
+        values, found = self._native.get_array(_keys(keys))
+        assert self._values.dtype is not None
+        return np.frombuffer(values, self._values.dtype), np.frombuffer(found, np.bool_)
+
+    def get_many(self, keys: Iterable[int], default: Any = None) -> list[Any]:
+        """The values of many keys, all walks under way together."""
+        values, found = self.get_array(np.array([_number(key) for key in keys], np.uint64))
+        plain = values.tolist() if values.dtype.kind in "iufbc" else list(values)
+        return [value if there else default for value, there in zip(plain, found.tolist(), strict=True)]
+
+    def range(
+        self, first: int = 0, last: int = _LAST, limit: int = 1 << 62
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Keys from `first` to `last`, both included, and their values: two views of the answer, no copy."""
+        records = np.frombuffer(self._native.range(_number(first), _number(last), limit), self._record)
+        return records["key"], records["value"]
+
+    def insert(self, key: int, value: Any) -> bool:
+        """Gives a key a value; true: it had none."""
+        fresh: bool = self._native.insert(_number(key), self._values.pack(value))
+        return fresh
+
+    def delete(self, key: int) -> bool:
+        """Removes a key; false: it was not there."""
+        removed: bool = self._native.remove(_number(key))
+        return removed
+
+    def aggregate(self, first: int = 0, last: int = _LAST) -> Aggregate:
+        """Count, sum, least and greatest value of a range (both ends included), computed at the nodes."""
+        if self._values.dtype != np.dtype("<i8"):
+            raise UnsupportedValue(f"values of {self._values.name} cannot be added at the nodes: make the map with value='i8'")
+        return Aggregate(*self._native.aggregate(_number(first), _number(last)))
+
+    def sum(self, first: int = 0, last: int = _LAST) -> int:
+        """The sum of a range's values; it wraps at 2^63."""
+        return self.aggregate(first, last).sum
+
+    def avg(self, first: int = 0, last: int = _LAST) -> float | None:
+        """Their mean; None of nothing."""
+        return self.aggregate(first, last).avg
+
+    def min(self, first: int = 0, last: int = _LAST) -> int | None:
+        """The least; None of nothing."""
+        found = self.aggregate(first, last)
+        return found.min if found.count else None
+
+    def max(self, first: int = 0, last: int = _LAST) -> int | None:
+        """The greatest; None of nothing."""
+        found = self.aggregate(first, last)
+        return found.max if found.count else None
+
+    def count(self, first: int = 0, last: int = _LAST) -> int:
+        """How many keys a range has."""
+        if self._values.bytes == 8:
+            counted: int = self._native.aggregate(_number(first), _number(last))[0]
+            return counted
+        return sum(len(keys) for keys, _ in self._pages(first, last))
+
+    def _pages(self, first: int, last: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        while True:
+            keys, values = self.range(first, last, _PAGE)
+            if len(keys):
+                yield keys, values
+            if len(keys) < _PAGE or int(keys[-1]) >= last:
+                return
+            first = int(keys[-1]) + 1
+
+    def items(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+        """Keys and values in order; pages of 65536, each as of one moment."""
+        for keys, values in self._pages(first, last):
+            yield from zip(keys.tolist(), values.tolist() if values.dtype.kind in "iufbc" else values, strict=True)
+
+    def keys(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+        """Keys in order."""
+        for keys, _ in self._pages(first, last):
+            yield from keys.tolist()
+
+    def values(self, first: int = 0, last: int = _LAST) -> Any:  # type: ignore[override]
+        """Values in the order of their keys."""
+        return (value for _, value in self.items(first, last))
+
+    def __getitem__(self, key: Any) -> Any:
+        """The value of a key, or of `map[first:behind]` keys and values as `range` gives them."""
+        if isinstance(key, slice):
+            if key.step is not None:
+                raise BadArgument("a range of keys has no step")
+            first = 0 if key.start is None else _number(key.start)
+            last = _LAST if key.stop is None else _number(key.stop) - 1
+            return self.range(first, last) if first <= last else self.range(limit=0)
+        value = self._native.get(_number(key))
+        if value is None:
+            raise KeyError(key)
+        return self._values.unpack(value)
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        self.insert(key, value)
+
+    def __delitem__(self, key: int) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return self._native.get(_number(key)) is not None
+        except UnsupportedValue:
+            return False
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"<memlift.traverse.OrderedMap of int to {self._values.name}, at {self.handle.cell:#x}>"
+
+    def _find(self, key: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
+        start, scratch, name = self._native.find_walk(_number(key))
+
+        def read(came: Any, default: Any) -> Any:
+            value = self._native.found(came[0], bytes(came[2]))
+            return default if value is None else self._values.unpack(value)
+
+        return Program.shipped(name), start, bytes(scratch), read
+
+    def _find_range(self, first: int, last: int, limit: int) -> tuple[Any, int, bytes, Callable[..., Any]]:
+        if first > last or limit < 1:
+            raise BadArgument(f"a range from {first} to {last}, {limit} at most: there is nothing in it")
+        start, scratch, name = self._native.range_walk(_number(first), _number(last), limit)
+
+        def read(came: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+            records = np.frombuffer(came[3], self._record)
+            return records["key"], records["value"]
+
+        return Program.shipped(name), start, bytes(scratch), read
+
+    def _at(self, client: Client) -> Self:
+        return _elsewhere(self, client)  # type: ignore[no-any-return]
+
+
+def _fixed(value: Any) -> Values:
+    values = Values(value)
+    if not 1 <= values.bytes <= 240:
+        raise BadArgument(f"value={value!r}: values of an ordered map have one length, 1 to 240 bytes ('i8', 'f8', 'V240')")
+    return values
+
+
+class List:
+    """Numbers, each with a value, in the order in which they were put in."""
+
+    def __init__(self, client: Client, native: Any, values: Values) -> None:
+        self._client = client
+        self._native = native
+        self._values = values
+        self._others: dict[int, Any] = {}
+
+    @classmethod
+    def create(cls, client: Client, *, value: Any = bytes) -> Self:
+        """An empty list."""
+        return cls(client, _native.WalkList.create(client._native), Values(value))
+
+    @classmethod
+    def open(cls, client: Client, handle: ListHandle | Iterable[Any]) -> Self:
+        """The list that a handle names."""
+        head, value = handle
+        return cls(client, _native.WalkList.open(client._native, head), Values(_dtype(value)))
+
+    @property
+    def handle(self) -> ListHandle:
+        """Where it is."""
+        return ListHandle(self._native.head, _kind(self._values))
+
+    def _pack(self, value: Any) -> Any:
+        return b"" if value is None else self._values.pack(value)
+
+    def append(self, number: int, value: Any = None) -> None:
+        """Puts a number at the end."""
+        self._native.push(_number(number), self._pack(value), False)
+
+    def prepend(self, number: int, value: Any = None) -> None:
+        """Puts a number at the start."""
+        self._native.push(_number(number), self._pack(value), True)
+
+    def find(self, number: int, default: Any = None) -> Any:
+        """The value of the first entry with that number."""
+        value = self._native.find(_number(number))
+        if value is None:
+            return default
+        return self._values.unpack(value) if value else None
+
+    def delete(self, number: int) -> bool:
+        """Removes the first entry with that number; false: there is none."""
+        removed: bool = self._native.remove(_number(number))
+        return removed
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for number, _, value in self._native.entries():
+            yield number, self._values.unpack(value) if value else None
+
+    def __len__(self) -> int:
+        count: int = self._native.count()
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def aggregate(self) -> Aggregate:
+        """Count, sum, least and greatest of the numbers, computed at the nodes."""
+        return Aggregate(*self._native.sum())
+
+    def sum(self) -> int:
+        """The sum of the numbers."""
+        return self.aggregate().sum
+
+    def __repr__(self) -> str:
+        return f"<memlift.traverse.List of {self._values.name}, at {self.handle.head:#x}>"
+
+    def _at(self, client: Client) -> Self:
+        return _elsewhere(self, client)  # type: ignore[no-any-return]
+
+
+# Mapping's views would count on `len`, which is a walk over everything.
+assert issubclass(HashMap, Mapping) and issubclass(OrderedMap, Mapping)

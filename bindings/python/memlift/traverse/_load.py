@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Loads whole collections at once: from tables of Arrow, frames of pandas, CSV files, arrays, pairs.
+
+Flow    anything with `__arrow_c_stream__` ─▶ the native reader, no copy; a path ─▶ the native CSV reader; arrays ─▶ as they lie;
+        mappings and pairs ─▶ packed one by one
+Order   all or nothing: an error, also one that `progress` raises, gives the memory back
+"""
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from memlift import _native
+from memlift.errors import BadArgument, BadInput
+from memlift.traverse._client import Client
+from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name, _keys
+from memlift.traverse._values import Values
+
+__all__ = ["bulk_load", "load_hash", "load_ordered"]
+
+
+def bulk_load(client: Client, source: Any, *, into: str = "ordered", **options: Any) -> Any:
+    """A new collection of everything in `source`; into: "ordered" or "hash".
+
+    source      a table or batches of Arrow, a frame of pandas or polars, the path of a CSV file, (keys, values) as two arrays, a
+                mapping, or pairs
+    key, value  of a table or a file: names of columns (or their numbers, of a file). Several values, by their names, become one
+                record; without `value` all columns but the key's do. Numbers are kept with 8 bytes each
+    value_type  what values are, if it is not to be told by the source: bytes, str, a numpy dtype
+    sorted      keys ascend strictly: then an ordered map is never all in memory here
+    expected    of a hash map: for how many entries its chains are meant, if for more than there are
+    scale       of a file: values are multiplied by it, and rounded to whole numbers
+    progress    called with the number of pairs written so far, some times; what it raises ends the load
+
+    Of equal keys the last one counts (sorted: they are refused). Raises BadInput, NodeFull.
+    """
+    if into not in ("ordered", "hash"):
+        raise BadArgument(f"into={into!r}: 'ordered' or 'hash'")
+    return (OrderedMap if into == "ordered" else HashMap).load(client, source, **options)
+
+
+def load_ordered(
+    cls: type[OrderedMap],
+    client: Client,
+    source: Any,
+    *,
+    key: str | int = "key",
+    value: Any = None,
+    value_type: Any = None,
+    sorted: bool = False,
+    scale: float = 1.0,
+    progress: Callable[[int], Any] | None = None,
+) -> OrderedMap:
+    """See `OrderedMap.load`."""
+    given = None if value_type is None else _fixed(value_type)
+    kind = "sorted" if sorted else "unsorted"
+    (cell, _), values, _ = _load(client, kind, source, key, value, given, scale, None, progress)
+    made = _fixed(values.dtype if values.dtype is not None else values.name)
+    return cls(client, _native.WalkOrdered.open(client._native, cell, made.bytes), made)
+
+
+def load_hash(
+    cls: type[HashMap],
+    client: Client,
+    source: Any,
+    *,
+    key: str | int = "key",
+    value: Any = None,
+    value_type: Any = None,
+    key_type: Any = None,
+    expected: int | None = None,
+    scale: float = 1.0,
+    progress: Callable[[int], Any] | None = None,
+) -> HashMap:
+    """See `HashMap.load`."""
+    given = None if value_type is None else Values(value_type)
+    log2 = None if expected is None else max(expected - 1, 0).bit_length()
+    (heads, log2), values, keys = _load(client, "hash", source, key, value, given, scale, log2, progress)
+    name = keys if key_type is None else _key_name(key_type)
+    return cls(client, _native.WalkHash.open(client._native, heads, log2), name, values)
+
+
+def _load(
+    client: Client,
+    kind: str,
+    source: Any,
+    key: str | int,
+    value: Any,
+    given: Values | None,
+    scale: float,
+    log2: int | None,
+    progress: Callable[[int], Any] | None,
+) -> tuple[tuple[int, int], Values, str]:
+    """Handle, what values are, what keys are."""
+    native = client._native
+    if isinstance(source, str | os.PathLike):
+        columns = _csv_columns(source, key, "value" if value is None else value)
+        handle = _native.walk_load_csv(native, kind, os.fspath(source), *columns, scale, log2, progress)
+        return handle, Values("i8"), "int"
+    if hasattr(source, "__arrow_c_stream__") and not isinstance(key, int):
+        names = [value] if isinstance(value, str) else value
+        try:
+            return _of_arrow(native, kind, source, key, names, given, log2, progress)
+        except ImportError:
+            # A frame of pandas asks pyarrow for its stream.
+            return _of_frame(client, kind, source, key, names, given, log2, progress)
+    if isinstance(source, Mapping):
+        return _of_pairs(native, kind, source.items(), given, log2, progress)
+    if isinstance(source, tuple) and len(source) == 2 and all(hasattr(part, "__len__") for part in source):
+        return _of_arrays(native, kind, source[0], source[1], given, log2, progress)
+    if isinstance(source, Iterable):
+        return _of_pairs(native, kind, source, given, log2, progress)
+    raise BadInput(f"a {type(source).__name__} cannot be loaded: give a table, a frame, a path, (keys, values), or pairs")
+
+
+def _of_arrow(
+    native: Any,
+    kind: str,
+    source: Any,
+    key: str,
+    names: list[str] | None,
+    given: Values | None,
+    log2: int | None,
+    progress: Any,
+) -> tuple[tuple[int, int], Values, str]:
+    handle, contents = _native.walk_load_arrow(native, kind, source, key, names, log2, progress)
+    if given is not None:
+        return handle, given, _arrow_keys(source, key)
+    if len(contents) == 1:
+        return handle, Values(_arrow_text(source, contents[0])), _arrow_keys(source, key)
+    return handle, Values([(name, letter) for name, letter, _ in contents]), _arrow_keys(source, key)
+
+
+def _arrow_type(source: Any, name: str) -> str:
+    """What a table says that a column is, in words."""
+    schema = getattr(source, "schema", None)
+    try:
+        return str(schema.field(name).type)  # type: ignore[union-attr]
+    except (AttributeError, KeyError, TypeError):
+        column = source[name] if hasattr(source, "__getitem__") else None
+        return str(getattr(column, "dtype", ""))
+
+
+def _arrow_text(source: Any, content: tuple[str, str, int]) -> Any:
+    name, letter, _ = content
+    return "str" if letter == "bytes" and _is_text(_arrow_type(source, name)) else letter
+
+
+def _is_text(words: str) -> bool:
+    return words.lower() in ("string", "large_string", "str", "utf8", "object")
+
+
+def _arrow_keys(source: Any, name: str) -> str:
+    words = _arrow_type(source, name).lower()
+    if _is_text(words):
+        return "str"
+    return "bytes" if "binary" in words else "int"
+
+
+def _of_frame(
+    client: Client,
+    kind: str,
+    frame: Any,
+    key: str,
+    names: list[str] | None,
+    given: Values | None,
+    log2: int | None,
+    progress: Any,
+) -> tuple[tuple[int, int], Values, str]:
+    columns = list(frame.columns)
+    wanted = [name for name in columns if name != key] if names is None else names
+    absent = [name for name in [key, *wanted] if name not in columns]
+    if absent or not wanted:
+        raise BadInput(f"there is no column {absent[0] if absent else 'for values'!r}: the table has {columns}")
+    if frame[[key, *wanted]].isna().any().any():
+        raise BadInput("a row is null: fill or drop such rows first")
+    parts = [frame[name].to_numpy() for name in wanted]
+    if len(parts) == 1:
+        values = parts[0]
+    else:
+        if any(part.dtype.kind not in "iuf" for part in parts):
+            raise BadInput("several columns become one record only if they are numbers")
+        wide = [_widened(part) for part in parts]
+        values = np.empty(len(frame), [(name, part.dtype) for name, part in zip(wanted, wide, strict=True)])
+        for name, part in zip(wanted, wide, strict=True):
+            values[name] = part
+    return _of_arrays(client._native, kind, frame[key].to_numpy(), values, given, log2, progress)
+
+
+def _widened(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Numbers of 8 bytes."""
+    wide = {"i": "<i8", "u": "<u8", "b": "<u8", "f": "<f8"}.get(values.dtype.kind)
+    return values if wide is None or values.dtype.names else values.astype(wide, copy=False)
+
+
+def _of_arrays(
+    native: Any, kind: str, keys: Any, values: Any, given: Values | None, log2: int | None, progress: Any
+) -> tuple[tuple[int, int], Values, str]:
+    if len(keys) != len(values):
+        raise BadInput(f"{len(keys)} keys and {len(values)} values")
+    keys, values = np.asarray(keys), np.asarray(values)
+    if keys.dtype.kind not in "iu" or values.dtype.kind in "OUS" or values.ndim != 1:
+        return _of_pairs(native, kind, zip(keys.tolist(), values.tolist(), strict=True), given, log2, progress)
+    packed = Values(_widened(values).dtype) if given is None else given
+    if packed.dtype is None:
+        raise BadInput(f"values are numbers, and not {packed.name}")
+    laid = np.ascontiguousarray(values, packed.dtype)
+    raw = laid.view(np.uint8) if len(laid) else np.empty(0, np.uint8)
+    handle = _native.walk_load_arrays(native, kind, _keys(keys), raw, packed.bytes, log2, progress)
+    return handle, packed, "int"
+
+
+def _of_pairs(
+    native: Any, kind: str, pairs: Iterable[Any], given: Values | None, log2: int | None, progress: Any
+) -> tuple[tuple[int, int], Values, str]:
+    packed, kinds = [], set()
+    values = given
+    for row, pair in enumerate(pairs):
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            raise BadInput(f"pair {row + 1}: {pair!r} is no key and value") from None
+        if values is None:
+            values = Values(_guess(value))
+        kinds.add("str" if isinstance(key, str) else "int" if isinstance(key, int | np.integer) else "bytes")
+        key = key.encode() if isinstance(key, str) else int(key) if isinstance(key, np.integer) else key
+        packed.append((key, values.pack(value)))
+    if len(kinds) > 1:
+        raise BadInput(f"keys of several kinds ({', '.join(sorted(kinds))}): a map's keys are of one")
+    values = values or Values(bytes if kind == "hash" else "i8")
+    handle = _native.walk_load_pairs(native, kind, packed, values.bytes, log2, progress)
+    return handle, values, kinds.pop() if kinds else "int"
+
+
+def _guess(value: Any) -> Any:
+    """What values are, by the first of them."""
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return str if isinstance(value, str) else bytes
+    if isinstance(value, bool | int | np.integer):
+        return "i8"
+    if isinstance(value, float | np.floating):
+        return "f8"
+    return np.asarray(value).dtype
+
+
+def _csv_columns(path: str | os.PathLike[str], key: str | int, value: Any) -> tuple[int, int]:
+    """The numbers of the columns, whose names stand in the first line."""
+    if isinstance(key, int) and isinstance(value, int):
+        return key, value
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(line for line in file if line.strip() and not line.startswith("#")), [])
+    names = [name.strip() for name in header]
+    places = []
+    for column in (key, value):
+        if isinstance(column, int):
+            places.append(column)
+        elif column in names:
+            places.append(names.index(column))
+        else:
+            raise BadInput(f"{os.fspath(path)}: there is no column {column!r}: the first line has {', '.join(names)}")
+    return places[0], places[1]
