@@ -9,13 +9,20 @@
 //! Not here applications and their rivals (traverse/apps.rs)
 
 mod apps;
+mod cached;
 mod chains;
+mod cross;
 mod drive;
 mod fig2;
+mod latency;
+mod lru;
 mod node;
 mod pin;
+mod places;
 mod serve;
 mod stores;
+mod tree;
+mod verify;
 #[expect(unsafe_code, reason = "reads a node's memory as native code does")]
 mod view;
 mod ycsb;
@@ -55,6 +62,9 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     }
     match definition.name.split('/').next() {
         Some("node") => node::row(definition, quick),
+        Some("verify_compile") => verify::row(definition, quick),
+        Some("latency" | "throughput") => latency::row(definition, quick),
+        Some("cross4") => cross::row(definition, quick),
         _ => Err(unknown(definition)),
     }
 }

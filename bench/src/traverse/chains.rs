@@ -14,7 +14,9 @@ use memlift_traverse::program::Program;
 use memlift_traverse::structures::shipped;
 use memlift_traverse::wire::{Header, Kind, Status};
 
+use super::cached::{Data, Walker};
 use super::drive::{Ask, share, word};
+use super::places::Places;
 use super::serve::{Handler, failed};
 use super::view::{Question, View};
 use super::ycsb::Random;
@@ -48,49 +50,6 @@ pub struct Chains {
     buckets: u64,
 }
 
-/// Numbers of nodes ↔ places, both below a power of two.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    base: u64,
-    bits: u32,
-}
-
-impl Places {
-    fn mask(self) -> u64 {
-        (1 << self.bits) - 1
-    }
-
-    fn address(self, number: u64) -> u64 {
-        let (mask, half) = (self.mask(), self.bits / 2);
-        let mut word = number;
-        for odd in [0x9e37_79b9_7f4a_7c15_u64, 0xd1b5_4a32_d192_ed03] {
-            word = word.wrapping_mul(odd) & mask;
-            word ^= word >> half;
-        }
-        self.base + word * NODE_BYTES
-    }
-
-    /// The number whose place this is.
-    fn number(self, place: u64) -> u64 {
-        let (mask, half) = (self.mask(), self.bits / 2);
-        let mut word = place;
-        for odd in [0xd1b5_4a32_d192_ed03_u64, 0x9e37_79b9_7f4a_7c15] {
-            // A shift by at least a third of the bits is undone by as many steps as it takes to shift them all out.
-            let mut undone = word;
-            for _ in 0..self.bits.div_ceil(half.max(1)) {
-                undone = word ^ undone >> half;
-            }
-            word = undone.wrapping_mul(inverse(odd)) & mask;
-        }
-        word
-    }
-}
-
-/// Of an odd number modulo 2^64 (Newton).
-fn inverse(odd: u64) -> u64 {
-    (0..6).fold(odd, |guess, _| guess.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(guess))))
-}
-
 fn value_of(key: u64) -> u64 {
     key.wrapping_mul(0xff51_afd7_ed55_8ccd) | 1
 }
@@ -110,7 +69,7 @@ impl Chains {
         let (node, _) = Node::open(options).map_err(failed)?;
         let given = node.writer().allocator().allocate(0, bytes + chains * 8 + NODE_BYTES);
         let base = given.ok_or_else(|| failed("a node has no room for its chains"))?.next_multiple_of(64);
-        let places = Places { base, bits: count.ilog2() };
+        let places = Places::new(base, count.ilog2(), NODE_BYTES);
         let memory = Arc::clone(node.memory());
         for place in 0..count {
             let number = places.number(place);
@@ -138,7 +97,7 @@ impl Chains {
 
     /// How many chains there are.
     pub fn count(&self) -> u64 {
-        (1 << self.places.bits) / HOPS
+        self.places.count() / HOPS
     }
 
     /// The last key of a chain, where its bucket is, and what is found.
@@ -184,6 +143,69 @@ impl Chains {
     }
 }
 
+/// A client that follows a chain itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Follow {
+    place: u64,
+    key: u64,
+    inside: bool,
+}
+
+impl Walker<[u64; 8]> for Follow {
+    fn place(&self) -> u64 {
+        self.place & !(NODE_BYTES - 1)
+    }
+
+    fn step(&mut self, piece: &[u64; 8]) -> Option<u64> {
+        let next = piece[self.place as usize / 8 % 8];
+        if self.inside && piece[1] == self.key && next & 1 == 0 {
+            return Some(piece[3]);
+        }
+        (self.place, self.inside) = (next & !1, true);
+        // No key that is asked for is missing; the checksum would tell.
+        (self.place == 0).then_some(0)
+    }
+}
+
+impl Data for Chains {
+    type Piece = [u64; 8];
+    type Walker = Follow;
+
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn view(&self) -> &View {
+        &self.view
+    }
+
+    fn program(&self) -> (Arc<Program>, usize) {
+        (Chains::program(), VALUE_AT)
+    }
+
+    fn questions(&self) -> u64 {
+        self.count()
+    }
+
+    fn pieces(&self) -> u64 {
+        self.places.count()
+    }
+
+    fn ask(&self, number: u64) -> (Ask, u64) {
+        let (question, value) = self.question(number);
+        (Ask::words(question.bucket, &[question.key]), value)
+    }
+
+    fn walker(&self, number: u64) -> Follow {
+        let question = self.question(number).0;
+        Follow { place: question.bucket, key: question.key, inside: false }
+    }
+
+    fn handler(&self) -> Box<dyn Handler> {
+        Box::new(Chains::handler(self))
+    }
+}
+
 /// Finds a key in a chain.
 pub fn find(view: &View, bucket: u64, key: u64) -> Option<u64> {
     let mut place = view.word(bucket) & !1;
@@ -205,19 +227,6 @@ pub fn asks(questions: &[Question]) -> Vec<Ask> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_are_a_bijection() {
-        for bits in [8, 13, 20] {
-            let places = Places { base: 1 << 32, bits };
-            let mut seen = vec![false; 1 << bits];
-            for number in 0..1 << bits {
-                let place = (places.address(number) - places.base) / NODE_BYTES;
-                assert!(!std::mem::replace(&mut seen[place as usize], true));
-                assert_eq!(places.number(place), number);
-            }
-        }
-    }
 
     #[test]
     fn native_walks_find_what_is_there_after_all_hops() {

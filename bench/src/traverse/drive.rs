@@ -176,46 +176,4 @@ impl Driver {
         ran.cpu_s = machine::cpu_seconds() - cpu;
         Ok(ran)
     }
-
-    /// One request of another kind than a walk, answered; gives the body to `take`.
-    pub fn read(&mut self, address: u64, bytes: u64, take: &mut dyn FnMut(&[u8])) -> Result<(), BenchError> {
-        self.sequence += 1;
-        let header = Header {
-            client: 1,
-            sequence: self.sequence,
-            settled: self.sequence,
-            address,
-            value: bytes,
-            ..Header::new(Kind::Read)
-        };
-        for attempt in 0..ATTEMPTS_MAX {
-            self.packet.clear();
-            Header { attempt, ..header }.format(&[], &mut self.packet);
-            self.link.transport.send(self.link.to, &self.packet).map_err(failed)?;
-            self.link.transport.flush().map_err(failed)?;
-            let start = Instant::now();
-            loop {
-                let mut done = None;
-                let got = self.link.transport.receive(BATCH, &mut |_, bytes| {
-                    if let Ok(packet) = Packet::parse(bytes)
-                        && packet.header.sequence == header.sequence
-                    {
-                        done = Some(packet.header.status);
-                        take(packet.body);
-                    }
-                });
-                match (done, got.map_err(failed)?) {
-                    (Some(Status::Done), _) => return Ok(()),
-                    (Some(status), _) => {
-                        let program = "a server of the row".to_owned();
-                        return Err(BenchError::Answer { program, answer: format!("{status:?}") });
-                    }
-                    (None, 0) if start.elapsed() > AGAIN => break,
-                    (None, 0) => self.link.transport.wait(Duration::from_millis(1)).map_err(failed)?,
-                    (None, _) => {}
-                }
-            }
-        }
-        Err(failed("a server of the row does not answer"))
-    }
 }

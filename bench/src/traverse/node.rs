@@ -134,7 +134,7 @@ fn qualifies(chains: &Chains, over: &str) -> String {
 }
 
 /// What the reference loop takes for these walks on the nodes' core, seconds and CPU seconds.
-fn reference_run(view: &View, questions: &[Question], width: usize) -> Result<(Took, u64), BenchError> {
+pub fn reference_run(view: &View, questions: &[Question], width: usize) -> Result<(Took, u64), BenchError> {
     let run = || {
         let _held = Held::new(Role::Node);
         let (cpu, start) = (machine::thread_cpu_seconds(), Instant::now());

@@ -57,6 +57,12 @@ pub trait Handler: Send + 'static {
     fn answer(&mut self, header: &Header, body: &[u8], answer: &mut Vec<u8>) -> Status;
 }
 
+impl Handler for Box<dyn Handler> {
+    fn answer(&mut self, header: &Header, body: &[u8], answer: &mut Vec<u8>) -> Status {
+        (**self).answer(header, body, answer)
+    }
+}
+
 impl<F: FnMut(&Header, &[u8], &mut Vec<u8>) -> Status + Send + 'static> Handler for F {
     fn answer(&mut self, header: &Header, body: &[u8], answer: &mut Vec<u8>) -> Status {
         self(header, body, answer)

@@ -13,7 +13,7 @@ use crate::BenchError;
 /// A node's first stretch of memory.
 #[derive(Clone, Debug)]
 pub struct View {
-    memory: Arc<Memory>,
+    _memory: Arc<Memory>,
     base: u64,
     bytes: u64,
     host: usize,
@@ -23,7 +23,7 @@ impl View {
     /// Shows the whole stretch that a node was made with.
     pub fn new(memory: &Arc<Memory>) -> View {
         let (base, bytes) = (memory.base(), memory.bytes());
-        View { host: memory.host(base).expose_provenance(), base, bytes, memory: Arc::clone(memory) }
+        View { host: memory.host(base).expose_provenance(), base, bytes, _memory: Arc::clone(memory) }
     }
 
     /// First address, and where it is mapped.
@@ -41,7 +41,7 @@ impl View {
         let inside = offset < self.bytes && N as u64 * 8 <= self.bytes - offset;
         assert!(inside && offset.is_multiple_of(8), "{address:#x} is no word of this node");
         let place: *const [u64; N] = std::ptr::with_exposed_provenance(self.host + offset as usize);
-        // SAFETY: all N words lie in the mapping (asserted), which `memory` keeps and which starts at a page, so they are aligned;
+        // SAFETY: all N words lie in the mapping (asserted), which `_memory` keeps and which starts at a page, so they are aligned;
         // nobody writes to them now (see the module's Order).
         unsafe { place.read() }
     }
@@ -64,13 +64,8 @@ impl View {
             "{address:#x} is not this node's"
         );
         let place: *const u8 = std::ptr::with_exposed_provenance(self.host + offset as usize);
-        // SAFETY: all of them lie in the mapping (asserted), which `memory` keeps; nobody writes to them now.
+        // SAFETY: all of them lie in the mapping (asserted), which `_memory` keeps; nobody writes to them now.
         target.extend_from_slice(unsafe { std::slice::from_raw_parts(place, bytes) });
-    }
-
-    /// The memory.
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
     }
 }
 
