@@ -213,7 +213,7 @@ fn results_longer_than_a_packet_come_in_pieces_also_when_some_are_lost() {
         let (_, mut shard, mut client) = alone(weather, small(1 << 32));
         let mut turn = || assert!(shard.turn().is_ok());
         client.upload(&values(), &mut turn);
-        let count = 600u64;
+        let count = 2400u64;
         let at = client.allocate(count * 24, &mut turn).header.address;
         let words: Vec<u64> =
             (0..count).flat_map(|n| [n, n * n, if n + 1 < count { at + (n + 1) * 24 } else { 0 }]).collect();
@@ -222,8 +222,8 @@ fn results_longer_than_a_packet_come_in_pieces_also_when_some_are_lost() {
             assert_eq!(heard.header.status, Status::Done);
         }
         let heard = client.walk(&values(), at, &[0], &mut turn);
-        assert_eq!((heard.header.status, heard.word(0)), (Status::Done, 599 * 599), "seed {seed}");
-        assert_eq!(heard.header.pieces, 5, "599 values of 8 bytes");
+        assert_eq!((heard.header.status, heard.word(0)), (Status::Done, 2399 * 2399), "seed {seed}");
+        assert_eq!(heard.header.pieces, 5, "2399 values of 8 bytes");
         let squares: Vec<u8> = (0..count - 1).flat_map(|n| (n * n).to_le_bytes()).collect();
         assert_eq!(heard.chunks, squares, "seed {seed}");
     }

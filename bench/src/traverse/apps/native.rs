@@ -22,8 +22,8 @@ use super::nodes::{Over, Place, Serving};
 use crate::BenchError;
 use crate::traverse::view::View;
 
-/// Bytes of a piece of a result, as nodes have it.
-const CHUNK_BYTES: usize = 1024;
+/// Bytes of a piece of a result, as nodes have it over rings and loopback.
+const CHUNK_BYTES: usize = 4096;
 /// Packets taken at a time.
 const BATCH: usize = 64;
 const SLEEP: Duration = Duration::from_millis(50);

@@ -24,7 +24,7 @@ use crate::step::Verdict;
 use crate::transport::{Peer, Transport};
 use crate::wire::{
     ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Hash, Header, Kind,
-    PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PacketError, Reply, Status, TENANT_NODES, used,
+    PACKET_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PacketError, Reply, Status, TENANT_NODES, used,
 };
 
 /// Rounds of one turn.
@@ -37,8 +37,8 @@ const WAITING_PER_SLOT: usize = 4;
 const BATCH: usize = 64;
 /// Times that a walk starts again by itself before its client is told.
 const RESTARTS_MAX: u32 = 64;
-/// Bytes of a chunk, which fit into every frame.
-const CHUNK_BYTES: usize = 1024;
+/// Bytes of a chunk: where packets travel in frames, and where whole ones of ours do.
+const CHUNK_BYTES: (usize, usize) = (1024, 4096);
 /// Bytes emitted on one visit: more than a client's ring or socket holds would be lost.
 const VISIT_BYTES: usize = 64 << 10;
 /// Programs in use on one shard.
@@ -73,6 +73,7 @@ pub struct Shard {
     pub(super) changed: bool,
     pub(super) local: Option<std::net::SocketAddr>,
     pub(super) packet_bytes: usize,
+    chunk_bytes: usize,
 }
 
 impl Shard {
@@ -88,6 +89,11 @@ impl Shard {
             inbox,
             local: transport.local(),
             packet_bytes: transport.packet_bytes(),
+            chunk_bytes: if transport.packet_bytes() < PACKET_BYTES_MAX {
+                CHUNK_BYTES.0
+            } else {
+                CHUNK_BYTES.1
+            },
             transport: Some(transport),
             router,
             ranges: core.memory.ranges(),
@@ -446,12 +452,15 @@ impl Shard {
                 let (offset, bytes) = (slot.walk.emit_offset as usize, slot.walk.emit_bytes as usize);
                 let next = slot.walk.next;
                 slot.hops_left = slot.hops_left.saturating_sub(1);
+                let mut emitted = std::mem::take(&mut lane.contexts[at].emitted);
                 let end = offset.checked_add(bytes);
-                let Some(piece) = end.and_then(|end| lane.pad(at).get(offset..end)).map(<[u8]>::to_vec)
-                else {
+                let piece = end.and_then(|end| lane.pad(at).get(offset..end));
+                let good = piece.is_some();
+                emitted.extend_from_slice(piece.unwrap_or_default());
+                lane.contexts[at].emitted = emitted;
+                if !good {
                     return self.end(index, at, Status::Fault(Verdict::BadEmit), None);
-                };
-                lane.contexts[at].emitted.extend_from_slice(&piece);
+                }
                 lane.contexts[at].visit_bytes += bytes;
                 self.chunks(index, at, false);
                 let lane = &mut self.lanes[index];
@@ -492,16 +501,24 @@ impl Shard {
 
     /// Sends what was emitted: whole chunks, at the end the rest too.
     fn chunks(&mut self, index: usize, at: usize, all: bool) {
-        while self.lanes[index].contexts[at].emitted.len() >= if all { 1 } else { CHUNK_BYTES } {
-            let Context { header, peer, emitted, chunk, .. } = &mut self.lanes[index].contexts[at];
-            let rest = emitted.split_off(emitted.len().min(CHUNK_BYTES));
-            let body = std::mem::replace(emitted, rest);
-            let (header, peer) = (*header, *peer);
-            let answer = Header { kind: Kind::Chunk, piece: *chunk, ..header.answer(Status::Done) };
-            *chunk += 1;
-            self.core.stats.add(Counter::Chunks, 1);
-            self.answer_to(&header, peer, answer, &body);
+        let most = self.chunk_bytes;
+        let Context { header, peer, emitted, chunk, .. } = &mut self.lanes[index].contexts[at];
+        let whole = if all { emitted.len() } else { emitted.len() - emitted.len() % most };
+        if whole == 0 {
+            return;
         }
+        let (header, peer, first) = (*header, *peer, *chunk);
+        let mut bytes = std::mem::take(emitted);
+        let pieces = whole.div_ceil(most) as u32;
+        *chunk += pieces;
+        self.core.stats.add(Counter::Chunks, u64::from(pieces));
+        for (piece, body) in (first..).zip(bytes[..whole].chunks(most)) {
+            let answer = Header { kind: Kind::Chunk, piece, ..header.answer(Status::Done) };
+            self.answer_to(&header, peer, answer, body);
+        }
+        // Its room serves the next pieces.
+        bytes.drain(..whole);
+        self.lanes[index].contexts[at].emitted = bytes;
     }
 
     /// A walk has ended here; its slot is free.
