@@ -39,7 +39,7 @@ class Walked:
     result: Any
     """What it emitted: a buffer, without a copy; `bytes(…)` or `numpy.frombuffer(…)` it."""
     iterations: int
-    """Steps, over all nodes."""
+    """How often it went on to another node of its structure, over all memory nodes."""
     visits: int
     """1, and one more for each time that the client sent it on."""
 

@@ -23,7 +23,9 @@ use crate::errors::new;
 /// See the module.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkNode {
-    node: Node,
+    /// Gone once it was stopped: its memory and its log are free then.
+    node: Mutex<Option<Node>>,
+    range: (u64, u64),
     places: Vec<String>,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<Result<(), NodeError>>>>,
@@ -42,7 +44,16 @@ impl WalkNode {
                 Err(_) => failed = Some("a thread of the node panicked: report this".to_owned()),
             }
         }
+        self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
         failed
+    }
+
+    fn running<T>(&self, py: Python<'_>, run: impl FnOnce(&Node) -> T + Send) -> PyResult<T>
+    where
+        T: Send,
+    {
+        let ran = py.detach(|| self.node.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(run));
+        ran.ok_or_else(|| new(py, "Closed", ("the node was stopped: start another one",)))
     }
 }
 
@@ -138,7 +149,9 @@ impl WalkNode {
                     }
                 }
             }
-            Ok(WalkNode { node, places, stop, threads: Mutex::new(threads) })
+            let range = (node.memory().base(), node.memory().bytes());
+            let (node, threads) = (Mutex::new(Some(node)), Mutex::new(threads));
+            Ok(WalkNode { node, range, places, stop, threads })
         })
         .map_err(|text: String| new(py, "NodeFailed", (text,)))
     }
@@ -152,25 +165,26 @@ impl WalkNode {
     /// First address and bytes.
     #[getter]
     fn range(&self) -> (u64, u64) {
-        (self.node.memory().base(), self.node.memory().bytes())
+        self.range
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (counted, free) = self.running(py, |node| (node.stats().read(), node.writer().size().0))?;
         let dict = PyDict::new(py);
-        for (name, count) in self.node.stats().read().iter() {
+        for (name, count) in counted.iter() {
             dict.set_item(name, count)?;
         }
-        let free = py.detach(|| self.node.writer().size().0);
         dict.set_item("free_bytes", free)?;
         Ok(dict)
     }
 
     /// Name and tenant of the programs that it holds.
-    fn programs(&self) -> Vec<(String, u32)> {
-        self.node.programs().into_iter().map(|(tenant, name, _)| (name, tenant)).collect()
+    fn programs(&self, py: Python<'_>) -> PyResult<Vec<(String, u32)>> {
+        let programs = self.running(py, Node::programs)?;
+        Ok(programs.into_iter().map(|(tenant, name, _)| (name, tenant)).collect())
     }
 
-    /// Ends the threads. Its memory goes when the object does; what was not logged is lost.
+    /// Ends the threads, and gives the memory back; what was not logged is lost.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         match py.detach(|| self.end()) {
             None => Ok(()),
