@@ -138,7 +138,11 @@ fn a_claim_of_an_epoch_that_is_not_is_forgotten() {
     let mut view = a.shared().view();
     let base = view.map().ranges()[0].base;
     let epoch = view.epoch();
-    assert!(matches!(view.route(epoch + 9, base, Access::Read), Route::Refresh));
+    assert!(matches!(view.route(epoch + 9, 42, Access::Read), Route::Refresh));
+    assert!(
+        matches!(view.route(epoch + 9, base, Access::Read), Route::Here(_)),
+        "it is this node's until that agrees"
+    );
     while a.shared().wanted().is_some() {
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use memlift_traverse::client::Config;
 use memlift_traverse::node::{Alone, Durability, Node, NodeOptions};
+use memlift_traverse::structures::HashMap;
 use memlift_traverse::transport::shm::Shm;
 use memlift_traverse::transport::udp::Udp;
 use memlift_traverse::transport::{Peer, Transport, TransportError};
@@ -86,6 +88,43 @@ fn a_killed_node_has_its_data_when_it_starts_again_and_applies_nothing_twice() {
     let found = client.walk(&find(), at, &[5, 0], rest);
     assert_eq!((found.header.status, found.word(8)), (Status::Done, 110), "programs and data are back");
     assert_ne!(client.allocate(64, rest).header.address, at, "what was given is not given again");
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+}
+
+#[test]
+fn a_client_goes_on_with_a_node_that_was_started_again_in_the_middle() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = format!("goes-on-{}", std::process::id());
+    let log = folder.path().join("node.log");
+    let (mut child, shm) = start(&name, &log);
+    drop(shm);
+    let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
+    let mut client = memlift_traverse::client::Client::shm(&[&name], config).expect("connected");
+    let mut map = HashMap::create(&mut client, 6).expect("a map");
+    for round in 0..4_u64 {
+        for key in 0..20 {
+            map.insert(&mut client, round * 100 + key, &key.to_le_bytes()).expect("inserted");
+        }
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        let (again, shm) = start(&name, &log);
+        (child, _) = (again, shm);
+        let all = (0..=round).flat_map(|round| (0..20).map(move |key| (round * 100 + key, key)));
+        for (key, value) in all {
+            let got = map.get(&mut client, key).expect("asked");
+            assert_eq!(got.as_deref(), Some(&value.to_le_bytes()[..]), "key {key} after {round} restarts");
+        }
+    }
+    // Another one without the data and the programs of the one before: it is told the programs again.
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    let (mut child, _) = start(&name, &folder.path().join("another.log"));
+    let uploads = client.counts().uploads;
+    let mut map = HashMap::create(&mut client, 6).expect("another map");
+    map.insert(&mut client, 7_u64, b"seven").expect("inserted");
+    assert_eq!(map.get(&mut client, 7_u64).expect("asked").as_deref(), Some(&b"seven"[..]));
+    assert!(client.counts().uploads > uploads);
     child.kill().expect("killed");
     child.wait().expect("gone");
 }

@@ -9,13 +9,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use super::ring::Ring;
 use super::route::{Reach, Routes};
 use super::stepper::Steppers;
 use super::wait::Wait;
 use super::{Client, ClientError, Config, Counts, Link, Request, Result, route};
 use crate::map::{Address, Map};
 use crate::transport::Peer;
-use crate::transport::shm::Shm;
 use crate::transport::udp::Udp;
 
 impl Client {
@@ -79,7 +79,7 @@ impl Client {
     /// As [`Client::connect`].
     pub fn shm(nodes: &[&str], config: Config) -> Result<Client> {
         let link = |&name: &&str| -> Result<Link> {
-            let transport = Shm::connect(name)?;
+            let transport = Ring::connect(name)?;
             Ok(Link { transport: Box::new(transport), nodes: vec![(name.to_owned(), Peer::Ring(0))] })
         };
         Client::connect(nodes.iter().map(link).collect::<Result<_>>()?, config)
@@ -94,7 +94,7 @@ impl Client {
         for &node in nodes {
             match node.strip_prefix("shm:") {
                 Some(name) => {
-                    let transport = Box::new(Shm::connect(name)?);
+                    let transport = Box::new(Ring::connect(name)?);
                     links.push(Link { transport, nodes: vec![(name.to_owned(), Peer::Ring(0))] });
                 }
                 None => {
@@ -123,7 +123,7 @@ impl Client {
             match (route::socket_of(node), ring) {
                 (Some(socket), _) => sockets.push(socket),
                 (None, Some(name)) => {
-                    let transport = Box::new(Shm::connect(name)?);
+                    let transport = Box::new(Ring::connect(name)?);
                     links.push(Link { transport, nodes: vec![(name.clone(), Peer::Ring(0))] });
                 }
                 (None, None) => {

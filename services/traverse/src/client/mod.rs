@@ -24,6 +24,7 @@ mod future;
 mod heap;
 mod local;
 mod request;
+mod ring;
 mod route;
 mod send;
 #[expect(unsafe_code, reason = "calls compiled steps on bytes that it has")]

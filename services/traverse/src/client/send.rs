@@ -11,6 +11,9 @@ use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
 use crate::wire::{FLAG_CONTINUED, FLAG_WRITES, Header, Kind, used};
 
+/// A piece of an upload is sent so often; a node that does not answer then is gone, or will ask.
+const UPLOAD_ATTEMPTS: u32 = 4;
+
 impl Client {
     pub(super) fn route(&mut self, address: u64) -> Result<usize> {
         let epoch = self.routes.epoch;
@@ -145,14 +148,13 @@ impl Client {
             flight.attempt += 1;
             self.counts.again += 1;
             let (address, silent, attempt) = (flight.address, flight.node, flight.attempt);
+            let uploads = flight.request.kind == Kind::Register;
             let inquires = !matches!(flight.request.kind, Kind::Map | Kind::Register);
             if attempt.is_multiple_of(3) && address != 0 && inquires {
                 self.inquire(address, silent)?;
             }
-            let Some(flight) = self.flights.get(&sequence) else { continue };
-            // A node that was started anew may have no program to begin with.
-            if flight.request.writes() && flight.attempt.is_multiple_of(4) {
-                self.upload(sequence)?;
+            if uploads && attempt >= UPLOAD_ATTEMPTS {
+                self.give_up(sequence)?;
             } else {
                 self.transmit(sequence)?;
             }

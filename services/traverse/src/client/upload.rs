@@ -58,16 +58,9 @@ impl Client {
             return Ok(());
         }
         self.finish(sequence, Err(ClientError::Busy(Duration::ZERO)));
-        let waiting = |client: &Client| -> Vec<u64> {
-            let same = |flight: &Flight| {
-                flight.parked
-                    && flight.request.program.as_ref().is_some_and(|program| hash_of(program) == hash)
-            };
-            client.flights.iter().filter(|(_, flight)| same(flight)).map(|(&sequence, _)| sequence).collect()
-        };
         if status != Status::Done {
             self.uploads.retain(|(_, uploading), _| *uploading != hash);
-            for sequence in waiting(self) {
+            for sequence in self.parked(hash) {
                 let program = self.flights[&sequence].request.name();
                 let reason = String::from_utf8_lossy(body).into_owned();
                 self.finish(sequence, Err(ClientError::Refused { program, reason }));
@@ -80,17 +73,39 @@ impl Client {
                 self.uploads.remove(&(node, hash));
             }
         }
-        if !self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
-            self.uploaded.insert(hash);
-            for sequence in waiting(self) {
-                if let Some(flight) = self.flights.get_mut(&sequence) {
-                    flight.parked = false;
-                    flight.attempt += 1;
-                }
-                self.transmit(sequence)?;
+        self.release(hash)
+    }
+
+    /// A node does not answer a piece of an upload: the walks that wait go on without it. If it is asked later it says that it lacks
+    /// the program.
+    pub(super) fn give_up(&mut self, sequence: u64) -> Result<()> {
+        let Some(flight) = self.flights.remove(&sequence) else { return Ok(()) };
+        let Some(hash) = flight.request.hash else { return Ok(()) };
+        self.uploads.remove(&(flight.node, hash));
+        self.release(hash)
+    }
+
+    /// Sends the walks that waited for a program, if no node is waited for any more.
+    fn release(&mut self, hash: Hash) -> Result<()> {
+        if self.uploads.keys().any(|(_, uploading)| *uploading == hash) {
+            return Ok(());
+        }
+        self.uploaded.insert(hash);
+        for sequence in self.parked(hash) {
+            if let Some(flight) = self.flights.get_mut(&sequence) {
+                flight.parked = false;
+                flight.attempt += 1;
             }
+            self.transmit(sequence)?;
         }
         Ok(())
+    }
+
+    fn parked(&self, hash: Hash) -> Vec<u64> {
+        let same = |flight: &Flight| {
+            flight.parked && flight.request.program.as_ref().is_some_and(|program| hash_of(program) == hash)
+        };
+        self.flights.iter().filter(|(_, flight)| same(flight)).map(|(&sequence, _)| sequence).collect()
     }
 }
 

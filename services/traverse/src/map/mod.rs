@@ -3,8 +3,8 @@
 //!
 //! Flow     [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client,
 //!          which says for a packet's epoch and address: [`Route::Here`], to a peer, refresh first, or an error
-//! Order    a packet with an older epoch is routed by the newer map; one with a newer epoch waits until the map has been read
-//!          again. A range that moved is answered with its new [`Entry`]
+//! Order    a packet with an older epoch is routed by the newer map; one with a newer epoch, about what is not this node's in the older
+//!          map, waits until the map has been read again. A range that moved is answered with its new [`Entry`]
 //! Owner    [`Shared`]; a view holds one map for one round, and says when it has taken the next
 //! Not here translating an address to memory (`memory`), packets (`wire`), what a node does with a route (`node`)
 //!

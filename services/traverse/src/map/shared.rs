@@ -32,7 +32,8 @@ pub enum Route<'v> {
     Here(&'v Range),
     /// That node has it: send the packet on with this view's epoch, or answer with [`View::entry`].
     Peer(&'v Range, &'v Node),
-    /// The packet knows a newer map: keep it until the next round, the map is being read again.
+    /// The packet knows a newer map, and the range is not this node's in the older one: keep it until the next round, the map is being
+    /// read again.
     Refresh,
     /// The range is being handed over: keep the packet until the next round.
     Held,
@@ -314,11 +315,17 @@ impl View {
     /// Where a packet goes that carries `epoch` and is about `address`.
     #[must_use]
     pub fn route(&mut self, epoch: u64, address: u64, access: Access) -> Route<'_> {
-        if epoch > self.map.epoch() {
+        let newer = epoch > self.map.epoch();
+        if newer {
             self.shared.want(epoch);
+        }
+        let Some(range) = self.cursor.find(&self.map, address) else {
+            return if newer { Route::Refresh } else { Route::Nowhere };
+        };
+        // What is this node's stays so until it has agreed: a map that cannot be read just now keeps nobody from it.
+        if newer && (range.owner.is_none() || range.owner != self.shared.me) {
             return Route::Refresh;
         }
-        let Some(range) = self.cursor.find(&self.map, address) else { return Route::Nowhere };
         if access == Access::Write && !range.permissions.write() && range.owner.is_some() {
             return Route::Denied(range);
         }
