@@ -25,6 +25,7 @@ mod tree;
 mod verify;
 #[expect(unsafe_code, reason = "reads a node's memory as native code does")]
 mod view;
+mod xdp;
 mod ycsb;
 
 pub(crate) use self::stores::story;

@@ -175,6 +175,7 @@ pub fn run(
 pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     match (definition.name.as_str(), definition.rival.as_str()) {
         ("cross4/peer", "bounce") => Ok(peer(definition, quick)?),
+        ("cross4/xdp", "bounce") => super::xdp::row(definition, quick),
         _ => Err(unknown(definition)),
     }
 }
