@@ -57,6 +57,7 @@ test-fallbacks: rust
 		echo "== MEMLIFT_ISA=$$isa"; \
 		MEMLIFT_ISA=$$isa $(CARGO) test --quiet $(FALLBACK_CRATES); \
 	done
+	MEMLIFT_DISABLE=udp_trains $(CARGO) test --quiet -p memlift-traverse --test transport_udp --test client_node
 
 test-python: package
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests

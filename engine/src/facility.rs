@@ -49,6 +49,7 @@ facilities! {
     Numa = "numa", "More than one memory node, and the right to choose between them (mbind).";
     IoUring = "io_uring", "Submission of many system calls through shared rings.";
     UffdMove = "uffd_move", "Moving pages in user space without a copy (userfaultfd MOVE, Linux 6.8).";
+    UdpTrains = "udp_trains", "Datagrams of one peer through the kernel in one piece (UDP_SEGMENT, UDP_GRO, Linux 5.0).";
     Waitpkg = "waitpkg", "Waiting for a store without a system call on Intel (UMONITOR, UMWAIT, TPAUSE).";
     Mwaitx = "mwaitx", "Waiting for a store without a system call on AMD (MONITORX, MWAITX).";
     Movdir64b = "movdir64b", "A 64-byte store that reaches a device in one piece (MOVDIR64B).";

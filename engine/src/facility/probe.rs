@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
@@ -31,6 +32,7 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
         Facility::Numa => numa(),
         Facility::IoUring => io_uring(),
         Facility::UffdMove => uffd_move(),
+        Facility::UdpTrains => udp_trains(),
         Facility::Waitpkg => cpu("WAITPKG", cpuid_7().2 >> 5),
         Facility::Mwaitx => cpu("MWAITX", cpuid_extended_1_ecx() >> 29),
         Facility::Movdir64b => cpu("MOVDIR64B", cpuid_7().2 >> 28),
@@ -154,6 +156,33 @@ fn uffd_move() -> Result<(), Absent> {
         return absent(format!("userfaultfd has no MOVE: {error}"), "use Linux 6.8 or later");
     }
     Ok(())
+}
+
+fn udp_trains() -> Result<(), Absent> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let tried = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(io::Error::from)
+        .and_then(|socket| {
+            let on: libc::c_int = 1;
+            // SAFETY: the option's value is one int, which lives as long as the call.
+            let set = unsafe {
+                libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_UDP,
+                    libc::UDP_GRO,
+                    (&raw const on).cast(),
+                    size_of::<libc::c_int>() as libc::socklen_t,
+                )
+            };
+            if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        });
+    match tried {
+        Ok(()) => Ok(()),
+        Err(error) => absent(
+            format!("setsockopt(UDP_GRO) failed: {error}"),
+            "nothing to do: datagrams travel one by one; Linux 5.0 or later is faster",
+        ),
+    }
 }
 
 fn close(fd: libc::c_long) {

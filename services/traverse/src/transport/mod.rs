@@ -15,6 +15,7 @@ use std::time::Duration;
 #[expect(unsafe_code, reason = "a ring lies in memory that another process writes")]
 pub mod shm;
 #[expect(unsafe_code, reason = "recvmmsg and sendmmsg take arrays of pointers")]
+mod train;
 pub mod udp;
 
 /// The other end of a packet's way.

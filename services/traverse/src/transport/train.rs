@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Datagrams to and from the kernel, many per system call, and those of one length and peer as one train.
+//!
+//! Flow     [`Arrived::fill`]: recvmmsg ─▶ trains ──[`Arrived::take`]──▶ datagrams …… [`Leaving::put`] ─▶ [`Leaving::flush`]:
+//!          neighbours of one length and peer become a train ─▶ sendmmsg
+//! Layout   a train is one buffer of datagrams of one length, the last one perhaps shorter; the length travels beside it (UDP_SEGMENT
+//!          and UDP_GRO, udp(7)). The kernel carries it through its layers once, which costs as much as one datagram does
+//! Order    a datagram for which the kernel has no room is lost, as the network may lose it
+//! Owner    both have their buffers and what points into them; all live in boxes that never move
+//! Not here waiting, and who is a peer: `udp`
+//!
+//! Trains leave for loopback addresses only: on other ways a switch may have to read each packet (`xdp`).
+
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::Peer;
+use crate::wire::{PACKET_BYTES_FRAME, PACKET_BYTES_MAX};
+
+/// Trains per system call.
+const BATCH: usize = 32;
+/// Datagrams of one train: as many as any kernel that has trains takes.
+const TRAIN: usize = 64;
+/// Bytes of a train: IP's length field bounds them.
+const TRAIN_BYTES: usize = 65_000;
+/// The longest train that can arrive, and a few lines more, so that buffers do not all begin in the same set of the cache.
+const BUFFER_BYTES: usize = (64 << 10) + 3 * 64;
+
+/// Room for one control message with a length in it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// What describes a batch to the kernel. Everything a message points to lies in the same value.
+struct Messages {
+    names: Box<[libc::sockaddr_storage]>,
+    vectors: Box<[libc::iovec]>,
+    controls: Box<[Control]>,
+    headers: Box<[libc::mmsghdr]>,
+}
+
+impl Messages {
+    fn new() -> Messages {
+        // SAFETY: all three are plain C structures of integers and pointers, for which zeros are valid.
+        let (name, vector, header) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        let mut messages = Messages {
+            names: vec![name; BATCH].into_boxed_slice(),
+            vectors: vec![vector; BATCH].into_boxed_slice(),
+            controls: vec![Control([0; 64]); BATCH].into_boxed_slice(),
+            headers: vec![header; BATCH].into_boxed_slice(),
+        };
+        for index in 0..BATCH {
+            let header: &mut libc::msghdr = &mut messages.headers[index].msg_hdr;
+            header.msg_name = (&raw mut messages.names[index]).cast();
+            header.msg_iov = &raw mut messages.vectors[index];
+            header.msg_iovlen = 1;
+            header.msg_control = (&raw mut messages.controls[index]).cast();
+        }
+        messages
+    }
+}
+
+/// Lets trains arrive whole; whether the kernel does so.
+pub(super) fn accept(socket: BorrowedFd<'_>) -> bool {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is one int, which lives as long as the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    set == 0
+}
+
+/// Datagrams that have come and were not handed out yet.
+pub(super) struct Arrived {
+    bytes: Box<[[u8; BUFFER_BYTES]]>,
+    messages: Messages,
+    /// Trains that are there; the one that is being handed out, and how many of its bytes were.
+    filled: usize,
+    taken: usize,
+    offset: usize,
+}
+
+// SAFETY: the pointers in `messages` lead into boxes of the same value, which nobody else has.
+unsafe impl Send for Arrived {}
+
+impl Arrived {
+    pub(super) fn new() -> Arrived {
+        let mut arrived = Arrived {
+            bytes: vec![[0; BUFFER_BYTES]; BATCH].into_boxed_slice(),
+            messages: Messages::new(),
+            filled: BATCH,
+            taken: BATCH,
+            offset: 0,
+        };
+        for (vector, bytes) in arrived.messages.vectors.iter_mut().zip(&mut arrived.bytes) {
+            *vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: BUFFER_BYTES };
+        }
+        arrived
+    }
+
+    /// Whether there is something to hand out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken == self.filled
+    }
+
+    /// Takes what the kernel has; whether that was something. Errors of earlier sends show up here and mean nothing.
+    pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        for message in &mut self.messages.headers[..self.filled] {
+            // The kernel has written how much of each it used.
+            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            message.msg_hdr.msg_controllen = size_of::<Control>() as _;
+            message.msg_hdr.msg_flags = 0;
+        }
+        (self.filled, self.taken, self.offset) = (0, 0, 0);
+        // SAFETY: `headers` holds BATCH descriptions whose pointers lead to live buffers of the lengths that they say.
+        let got = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.messages.headers.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if got >= 0 {
+            self.filled = got as usize;
+            return Ok(got > 0);
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionRefused => {
+                Ok(false)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Hands out `most` datagrams at most; returns how many. One that is longer than any packet is none.
+    pub(super) fn take(&mut self, most: usize, take: &mut dyn FnMut(Peer, &[u8])) -> usize {
+        let mut count = 0;
+        while self.taken < self.filled && count < most {
+            let message = &self.messages.headers[self.taken];
+            let bytes = &self.bytes[self.taken][..(message.msg_len as usize).min(BUFFER_BYTES)];
+            let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+            let peer = address_of(&self.messages.names[self.taken]).filter(|_| whole);
+            let each = segment_bytes(&message.msg_hdr).unwrap_or(bytes.len()).max(1);
+            while count < most {
+                let rest = &bytes[self.offset..];
+                let datagram = &rest[..each.min(rest.len())];
+                self.offset += datagram.len();
+                count += 1;
+                if let Some(peer) = peer
+                    && datagram.len() <= PACKET_BYTES_MAX
+                {
+                    take(Peer::Socket(peer), datagram);
+                }
+                if self.offset == bytes.len() {
+                    (self.taken, self.offset) = (self.taken + 1, 0);
+                    break;
+                }
+            }
+        }
+        count
+    }
+}
+
+/// Datagrams that leave with the next [`Leaving::flush`].
+pub(super) struct Leaving {
+    bytes: Vec<u8>,
+    datagrams: Vec<(SocketAddr, usize)>,
+    messages: Messages,
+    /// How many datagrams each message holds.
+    counts: [usize; BATCH],
+    trains: bool,
+}
+
+// SAFETY: as for `Arrived`; between two flushes no pointer into `bytes` is used.
+unsafe impl Send for Leaving {}
+
+impl Leaving {
+    /// Without `trains`, each datagram travels alone.
+    pub(super) fn new(trains: bool) -> Leaving {
+        Leaving {
+            bytes: Vec::with_capacity(TRAIN_BYTES),
+            datagrams: Vec::with_capacity(TRAIN * BATCH),
+            messages: Messages::new(),
+            counts: [0; BATCH],
+            trains,
+        }
+    }
+
+    /// Whether it ought to be flushed before more is put in.
+    pub(super) fn is_full(&self) -> bool {
+        self.datagrams.len() >= TRAIN * 4
+    }
+
+    pub(super) fn put(&mut self, to: SocketAddr, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+        self.datagrams.push((to, packet.len()));
+    }
+
+    /// Sends everything. Whatever a message met (no room, nobody there, no way there) is its loss; the next ones go on.
+    pub(super) fn flush(&mut self, socket: BorrowedFd<'_>) {
+        let (mut next, mut start) = (0, 0);
+        while next < self.datagrams.len() {
+            let filled = self.fill(next, start);
+            // SAFETY: `fill` has described that many live pieces of `bytes`, with their lengths, addresses and control messages.
+            let done = unsafe {
+                libc::sendmmsg(
+                    socket.as_raw_fd(),
+                    self.messages.headers.as_mut_ptr(),
+                    filled as _,
+                    libc::MSG_DONTWAIT as _,
+                )
+            };
+            if done <= 0 && self.counts[0] > 1 && refuses_trains(&io::Error::last_os_error()) {
+                self.trains = false;
+                continue;
+            }
+            let gone: usize = self.counts[..usize::try_from(done).unwrap_or(0).max(1)].iter().sum();
+            start += self.datagrams[next..next + gone].iter().map(|(_, bytes)| bytes).sum::<usize>();
+            next += gone;
+        }
+        self.bytes.clear();
+        self.datagrams.clear();
+    }
+
+    /// Describes what leaves from datagram `next` on, which begins at byte `start`; returns how many messages that are.
+    fn fill(&mut self, mut next: usize, mut start: usize) -> usize {
+        let mut filled = 0;
+        while filled < BATCH && next < self.datagrams.len() {
+            let (to, each) = self.datagrams[next];
+            let (count, bytes) = self.train(next);
+            self.counts[filled] = count;
+            self.messages.vectors[filled] =
+                libc::iovec { iov_base: self.bytes[start..].as_mut_ptr().cast(), iov_len: bytes };
+            let header = &mut self.messages.headers[filled].msg_hdr;
+            header.msg_namelen = put_address(to, &mut self.messages.names[filled]);
+            header.msg_controllen = 0;
+            if count > 1 {
+                put_segment_bytes(header, each as u16);
+            }
+            filled += 1;
+            next += count;
+            start += bytes;
+        }
+        filled
+    }
+
+    /// How many datagrams from `next` on travel together, and their bytes.
+    fn train(&self, next: usize) -> (usize, usize) {
+        let (to, each) = self.datagrams[next];
+        if !self.trains || !to.ip().is_loopback() || !(1..=PACKET_BYTES_FRAME).contains(&each) {
+            return (1, each);
+        }
+        let (mut count, mut bytes) = (1, each);
+        for &(other, more) in &self.datagrams[next + 1..] {
+            if other != to || more > each || more == 0 || count == TRAIN || bytes + more > TRAIN_BYTES {
+                break;
+            }
+            count += 1;
+            bytes += more;
+            if more < each {
+                break;
+            }
+        }
+        (count, bytes)
+    }
+}
+
+/// What the kernel says where it, or the way to the peer, knows no trains.
+fn refuses_trains(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::EMSGSIZE)
+    )
+}
+
+/// The length of each datagram of a train that has arrived.
+fn segment_bytes(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: `header` describes a control buffer of its own value, and the kernel has written how much of it is filled; the
+    // macros stay within that.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while let Some(found) = control.as_ref() {
+            if (found.cmsg_level, found.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
+                let bytes = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
+                return usize::try_from(bytes).ok();
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}
+
+fn put_segment_bytes(header: &mut libc::msghdr, bytes: u16) {
+    // SAFETY: both only compute from their argument.
+    let (space, length) = unsafe { (libc::CMSG_SPACE(2), libc::CMSG_LEN(2)) };
+    const { assert!(size_of::<Control>() >= 32) };
+    header.msg_controllen = space as _;
+    // SAFETY: the control buffer is larger than a header and two bytes, and aligned for the header.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(header);
+        (*control).cmsg_level = libc::SOL_UDP;
+        (*control).cmsg_type = libc::UDP_SEGMENT;
+        (*control).cmsg_len = length as _;
+        libc::CMSG_DATA(control).cast::<u16>().write_unaligned(bytes);
+    }
+}
+
+fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that a sockaddr_in lies there; the storage is larger and more aligned.
+            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            let address = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some(SocketAddr::V4(SocketAddrV4::new(address, u16::from_be(name.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for sockaddr_in6.
+            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            Some(SocketAddr::V6(SocketAddrV6::new(
+                address,
+                u16::from_be(name.sin6_port),
+                name.sin6_flowinfo,
+                name.sin6_scope_id,
+            )))
+        }
+        _ => None,
+    }
+}
+
+fn put_address(to: SocketAddr, name: &mut libc::sockaddr_storage) -> libc::socklen_t {
+    let place: *mut libc::sockaddr_storage = name;
+    match to {
+        SocketAddr::V4(to) => {
+            let mut plain = MaybeUninit::<libc::sockaddr_in>::zeroed();
+            // SAFETY: zeros are a valid sockaddr_in.
+            let value = unsafe { plain.assume_init_mut() };
+            value.sin_family = libc::AF_INET as libc::sa_family_t;
+            value.sin_port = to.port().to_be();
+            value.sin_addr.s_addr = u32::from(*to.ip()).to_be();
+            // SAFETY: the storage is larger than any address and aligned for all of them.
+            unsafe { place.cast::<libc::sockaddr_in>().write(*value) };
+            size_of::<libc::sockaddr_in>() as libc::socklen_t
+        }
+        SocketAddr::V6(to) => {
+            let mut plain = MaybeUninit::<libc::sockaddr_in6>::zeroed();
+            // SAFETY: zeros are a valid sockaddr_in6.
+            let value = unsafe { plain.assume_init_mut() };
+            value.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+            value.sin6_port = to.port().to_be();
+            value.sin6_flowinfo = to.flowinfo();
+            value.sin6_scope_id = to.scope_id();
+            value.sin6_addr.s6_addr = to.ip().octets();
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(*value) };
+            size_of::<libc::sockaddr_in6>() as libc::socklen_t
+        }
+    }
+}
