@@ -21,6 +21,7 @@ mod pin;
 mod places;
 mod serve;
 mod stores;
+mod table1;
 mod tree;
 mod verify;
 #[expect(unsafe_code, reason = "reads a node's memory as native code does")]
@@ -65,6 +66,7 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         Some("node") => node::row(definition, quick),
         Some("verify_compile") => verify::row(definition, quick),
         Some("latency" | "throughput") => latency::row(definition, quick),
+        Some("table1") => table1::row(definition, quick),
         Some("cross4") => cross::row(definition, quick),
         _ => Err(unknown(definition)),
     }

@@ -7,15 +7,18 @@
 //! Check    the checksum of every run is that of the right answers
 //! Limit    limits/walks.c on the nodes' core, with the number of walks in turn that it is fastest with
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use memlift_engine::complete::WaitPolicy;
+use memlift_traverse::node::{Counter, Node};
+use memlift_traverse::program::Program;
 
 use super::chains::{self, Chains, HOPS};
-use super::drive::Driver;
+use super::drive::{Ask, Driver};
 use super::pin::{self, Held, Role};
-use super::serve::{Over, Server};
-use super::view::{self, Question, View};
+use super::serve::{Handler, Over, Server};
+use super::view::{self, View};
 use super::{Stop, unknown};
 use crate::area::Area;
 use crate::definition::Definition;
@@ -54,48 +57,84 @@ pub fn check(definition: &Definition, got: u64, right: u64) -> Result<(), BenchE
     })
 }
 
+/// What a node and a native handler both serve.
+pub struct Served<'n> {
+    /// The node.
+    pub node: &'n Node,
+    /// The program of its walks.
+    pub program: Arc<Program>,
+    /// Where that leaves a value in the scratchpad.
+    pub value_at: usize,
+    /// The same natively; its answers begin with the value.
+    pub handler: Box<dyn Handler>,
+}
+
+/// How it is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Question {
+    /// How packets travel.
+    pub over: Over,
+    /// Walks under way.
+    pub out: usize,
+    /// Whether CPU time is what counts.
+    pub cpu: bool,
+    /// Walks of a run.
+    pub count: u64,
+}
+
 /// Measures a row.
 pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     let parts: Vec<&str> = definition.name.split('/').collect();
-    Ok(match (&parts[1..], definition.rival.as_str()) {
-        (["hash48", "shm"], "rpc") => against_rpc(definition, Over::Shm, OUT, false, quick)?,
-        (["hash48", "udp"], "rpc") => against_rpc(definition, Over::Udp, OUT, false, quick)?,
-        (["hash48", "shm", "cpu"], "rpc") => against_rpc(definition, Over::Shm, OUT, true, quick)?,
-        (["depth1"], "rpc") => against_rpc(definition, Over::Shm, 1, false, quick)?,
-        (["hash48", "shm"], "limit") => against_limit(definition, quick)?,
+    let (over, out, cpu) = match (&parts[1..], definition.rival.as_str()) {
+        (["hash48", "shm"], "rpc") => (Over::Shm, OUT, false),
+        (["hash48", "udp"], "rpc") => (Over::Udp, OUT, false),
+        (["hash48", "shm", "cpu"], "rpc") => (Over::Shm, OUT, true),
+        (["depth1"], "rpc") => (Over::Shm, 1, false),
+        (["hash48", "shm"], "limit") => return Ok(against_limit(definition, quick)?),
         _ => return Err(unknown(definition)),
-    })
+    };
+    let chains = Chains::new(quick)?;
+    let served = Served {
+        node: &chains.node,
+        program: Chains::program(),
+        value_at: chains::VALUE_AT,
+        handler: Box::new(chains.handler()),
+    };
+    let question = Question { over, out, cpu, count: if out == 1 { 2000 } else { 8000 } };
+    let draw = |seed, count| {
+        let (questions, right) = chains.draw(seed, count);
+        (chains::asks(&questions), right)
+    };
+    let mut row = against_rpc(definition, served, question, draw, quick)?;
+    row.qualifies.push_str(&format!("; {}", scale(&chains)));
+    Ok(row)
 }
 
-fn against_rpc(
+/// Asks a node and its native stand-in the same, in turns. `draw` gives what a seed asks, and the checksum of the right answers.
+pub fn against_rpc(
     definition: &Definition,
-    over: Over,
-    out: usize,
-    cpu: bool,
+    served: Served<'_>,
+    question: Question,
+    draw: impl Fn(u64, u64) -> (Vec<Ask>, u64),
     quick: bool,
 ) -> Result<Row, BenchError> {
-    let chains = Chains::new(quick)?;
-    let servers = [Server::node(&chains.node, over)?, Server::native(over, chains.handler())?];
-    let program = Chains::program();
+    let Question { over, out, cpu, count } = question;
+    let servers = [Server::node(served.node, over)?, Server::native(over, served.handler)?];
     // Who has a core to itself spins; who counts CPU time sleeps where that is cheaper.
     let wait = if cpu { WaitPolicy::AUTO } else { WaitPolicy::SPIN };
     let mut drivers = [
-        Driver::new(servers[0].link(wait)?, &program, chains::VALUE_AT),
-        Driver::new(servers[1].link(wait)?, &program, 0),
+        Driver::new(servers[0].link(wait)?, &served.program, served.value_at),
+        Driver::new(servers[1].link(wait)?, &served.program, 0),
     ];
     let _held = Held::new(Role::Client);
     let sweep = Sweep::new(quick)?;
-    let count: u64 = match (quick, out) {
-        (true, _) => 200,
-        (false, 1) => 2000,
-        (false, _) => 8000,
-    };
+    let count = if quick { 200 } else { count };
     let (mut turns, mut again, mut bytes) = ([0; 2], 0, [(0, 0); 2]);
+    let before = served.node.stats().read();
     let samples = pairs::interleave(quick, |side| {
         let at = usize::from(side == Side::Theirs);
         turns[at] += 1;
-        let (questions, right) = chains.draw(turns[at], count);
-        let asks = chains::asks(&questions);
+        let (asks, right) = draw(turns[at], count);
         sweep.now();
         let ran = drivers[at].run(&asks, out)?;
         check(definition, ran.checksum, right)?;
@@ -104,10 +143,13 @@ fn against_rpc(
         let cpu_s = ran.cpu_s / count as f64;
         Ok(Took { seconds: if cpu { cpu_s } else { ran.seconds / count as f64 }, cpu_s })
     })?;
+    let after = served.node.stats().read();
+    let counted = |counter| after.get(counter) - before.get(counter);
     let mut row = Row::new(definition);
     row.cpu_s = samples.cpu_s;
     for (name, number) in [
-        ("hops", HOPS),
+        // The first iteration is no hop.
+        ("hops", (counted(Counter::Hops) / counted(Counter::Walks).max(1)).saturating_sub(1)),
         ("walks_per_run", count),
         ("walks_under_way", out as u64),
         ("sent_again", again),
@@ -118,23 +160,28 @@ fn against_rpc(
     ] {
         row.count.insert(name.to_owned(), number);
     }
-    row.qualifies = qualifies(&chains, over.text());
+    row.qualifies = format!(
+        "ours: `{}`, {} walks in turn; theirs: the same walk in Rust, one to its end before the next; {}; {}; cold before each run; {:?} \
+         pages on both sides; right answers of both checked",
+        served.program.name(),
+        served.node.workspaces(),
+        pin::text(),
+        over.text(),
+        served.node.memory().huge(),
+    );
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-fn qualifies(chains: &Chains, over: &str) -> String {
-    format!(
-        "ours: `hash_find` of the hash map, {} walks in turn; theirs: the same walk in Rust, one to its end before the next; {}; {over}; \
-         {} MiB of chains in a random order, cold before each run; {:?} pages on both sides; right answers of both checked",
-        chains.node.workspaces(),
-        pin::text(),
-        chains.count() * HOPS * chains::NODE_BYTES >> 20,
-        chains.node.memory().huge(),
-    )
+fn scale(chains: &Chains) -> String {
+    format!("{} MiB of chains in a random order", chains.count() * HOPS * chains::NODE_BYTES >> 20)
 }
 
 /// What the reference loop takes for these walks on the nodes' core, seconds and CPU seconds.
-pub fn reference_run(view: &View, questions: &[Question], width: usize) -> Result<(Took, u64), BenchError> {
+pub fn reference_run(
+    view: &View,
+    questions: &[view::Question],
+    width: usize,
+) -> Result<(Took, u64), BenchError> {
     let run = || {
         let _held = Held::new(Role::Node);
         let (cpu, start) = (machine::thread_cpu_seconds(), Instant::now());
@@ -173,7 +220,7 @@ fn against_limit(definition: &Definition, quick: bool) -> Result<Row, BenchError
             Took { seconds: ran.seconds, cpu_s: ran.cpu_s }
         } else {
             let (took, sum) = reference_run(&chains.view, &questions, best.1)?;
-            let value = |question: &Question| chains.question(question.key / HOPS - 1).1;
+            let value = |question: &view::Question| chains.question(question.key / HOPS - 1).1;
             let right = questions.iter().map(value).fold(0, u64::wrapping_add);
             check(definition, sum, right)?;
             took
@@ -190,6 +237,13 @@ fn against_limit(definition: &Definition, quick: bool) -> Result<Row, BenchError
     ] {
         row.count.insert(name.to_owned(), number);
     }
-    row.qualifies = qualifies(&chains, Over::Shm.text());
+    row.qualifies = format!(
+        "ours: `hash_find`, {} walks in turn; {}; {}; {}; cold before each run; {:?} pages on both sides; right answers of both checked",
+        chains.node.workspaces(),
+        pin::text(),
+        Over::Shm.text(),
+        scale(&chains),
+        chains.node.memory().huge(),
+    );
     Ok(row.measured(definition, &samples.pairs, quick))
 }

@@ -25,8 +25,8 @@ use crate::{BenchError, machine};
 const NODE_BYTES: u64 = 256;
 const KEYS: u64 = 15;
 const FAN: u64 = 16;
-/// Keys of a range: about thirteen leaves.
-const RANGE_KEYS: u64 = 180;
+/// Keys of a range: about fourteen leaves.
+const RANGE_KEYS: u64 = 200;
 /// Where the walk's program leaves the sum in the scratchpad.
 const SUM_AT: usize = 96;
 
