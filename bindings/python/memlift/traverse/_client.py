@@ -129,7 +129,7 @@ class Client(_Closing):
         iterations: int = 1 << 22,
         hops: int = 64,
     ) -> Self:
-        """Connects to nodes: 'ADDRESS:PORT', 'shm:NAME', a `Node`, or several of them.
+        """Connects to nodes: 'ADDRESS:PORT', 'shm:NAME', a `Node`, or several (which have a map: else changes do not cross).
 
         map         instead: a file (TOML), 'coordinator:HOST:PORT' or 'etcd:http://HOST:PORT', as `memlift node --map` has it
         tenant, key on whose behalf, with the tenant's 32 bytes where nodes ask for one

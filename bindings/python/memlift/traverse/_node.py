@@ -40,7 +40,9 @@ class Node:
     shards     threads for each place
     log        file of applied writes: the next node with it has the data; durable=True: on the disk before an answer leaves
     keys       tenant → 32 bytes: who may talk to it; needed to listen beyond 127.0.0.1
-    base       first address, for several nodes with one client: their addresses must not overlap
+    map, name  a map of several nodes (TOML, as `memlift node --map` has it), and which of them this is: walks and changes go on
+               from node to node
+    base       first address, if there is no map
     prefault   touch all memory at the start
     """
 
@@ -56,7 +58,11 @@ class Node:
         base: int | None = None,
         workspaces: int | None = None,
         prefault: bool = False,
+        map: str | os.PathLike[str] | None = None,
+        name: str | None = None,
     ) -> None:
+        if (map is None) != (name is None):
+            raise BadArgument("map and name belong together: which of the map's nodes this is")
         wrong = [key for key in (keys or {}).values() if len(key) != 32]
         if wrong:
             raise BadArgument(f"a key of {len(wrong[0])} bytes: it has 32 (secrets.token_bytes(32))")
@@ -70,6 +76,7 @@ class Node:
             keys=None if keys is None else list(keys.items()),
             workspaces=workspaces,
             prefault=prefault,
+            map=None if map is None else (os.fspath(map), name),
         )
 
     @property

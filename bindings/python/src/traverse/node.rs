@@ -3,14 +3,15 @@
 //!
 //! Flow     options ─▶ memory ─▶ a thread per place and shard ─▶ [`WalkNode::stop`]
 //! Owner    the threads are Rust's and never take the GIL. They end with the object
-//! Not here clusters and their maps: `memlift node`
+//! Not here maps that change: `memlift map`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions};
+use memlift::traverse::map;
+use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions, Router};
 use memlift::traverse::transport::Transport;
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
@@ -93,11 +94,21 @@ fn listen(
     Ok((transports, places))
 }
 
+/// The map, and where the node's ranges in it start.
+fn shared(path: &Path, name: &str) -> Result<(Arc<map::Shared>, u64), String> {
+    let map = map::file::read(path).map_err(|error| error.to_string())?;
+    let id = map.node_named(name).map(|node| node.id);
+    let id = id.ok_or_else(|| format!("{} has no node called {name}", path.display()))?;
+    let first = map.ranges().iter().filter(|range| range.owner == Some(id)).map(|range| range.base).min();
+    let first = first.ok_or_else(|| format!("{} gives {name} no range", path.display()))?;
+    Ok((map::Shared::new(map, Some(id)), first))
+}
+
 #[pymethods]
 impl WalkNode {
     #[new]
     #[pyo3(signature = (memory, listen, *, base=None, shards=1, log=None, durable=false, keys=None, workspaces=None,
-                        prefault=false))]
+                        prefault=false, map=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -110,6 +121,7 @@ impl WalkNode {
         keys: Option<Vec<(u32, [u8; 32])>>,
         workspaces: Option<usize>,
         prefault: bool,
+        map: Option<(PathBuf, String)>,
     ) -> PyResult<WalkNode> {
         let wrong = |text: String| new(py, "BadArgument", (text,));
         if listen.is_empty() || !(1..=64).contains(&shards) {
@@ -122,8 +134,13 @@ impl WalkNode {
         let authenticated = !keys.is_empty();
         let durability = if durable { Durability::Disk } else { Durability::Process };
         let defaults = NodeOptions::default();
+        let shared = match &map {
+            Some((path, name)) => Some(shared(path, name).map_err(wrong)?),
+            None => None,
+        };
+        let first = shared.as_ref().map(|(_, first)| *first);
         let options = NodeOptions {
-            base: base.unwrap_or(defaults.base),
+            base: base.or(first).unwrap_or(defaults.base),
             bytes: memory.max(1 << 20).next_multiple_of(4096),
             prefault,
             workspaces,
@@ -137,7 +154,11 @@ impl WalkNode {
             let stop = Arc::new(AtomicBool::new(false));
             let mut threads = Vec::new();
             for transport in transports {
-                let mut shard = node.shard(transport, Box::new(Alone));
+                let router: Box<dyn Router> = match &shared {
+                    Some((shared, _)) => Box::new(shared.view()),
+                    None => Box::new(Alone),
+                };
+                let mut shard = node.shard(transport, router);
                 let stopped = Arc::clone(&stop);
                 let thread = std::thread::Builder::new().name("memlift-node".to_owned());
                 let spawned = thread.spawn(move || shard.serve(&stopped)).map_err(|error| error.to_string());
