@@ -168,6 +168,7 @@ mod tests {
 
     use memlift_traverse::client::Config;
     use memlift_traverse::client::cache::Cache;
+    use memlift_traverse::structures::Walked;
 
     use super::super::CACHE_AGE;
     use super::super::native::Native;
@@ -205,7 +206,11 @@ mod tests {
                     let walks = [walk(map.handle(), operation).expect("a scan")];
                     for reader in &mut readers {
                         let mut found = Vec::new();
-                        reader.walk_all(&walks, |_, walked| Ok(found = walked.result)).expect("an answer");
+                        let mut take = |_, walked: Walked| {
+                            found = walked.result;
+                            Ok(())
+                        };
+                        reader.walk_all(&walks, &mut take).expect("an answer");
                         assert!(found == wanted, "{operation:?}: {} of {} bytes", found.len(), wanted.len());
                     }
                 }

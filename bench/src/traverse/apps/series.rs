@@ -152,7 +152,7 @@ pub fn row(definition: &Definition, seconds: u64, quick: bool) -> Result<Row, St
         "sum, average, least and greatest of {} samples; {}; {} MiB; {} under way; over {}; node's pages: {}; {}",
         seconds * HERTZ,
         series.about,
-        samples * SAMPLE_BYTES >> 20,
+        (samples * SAMPLE_BYTES) >> 20,
         rival.depth(),
         nodes.over().text(),
         nodes.pages(),

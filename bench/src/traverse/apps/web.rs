@@ -298,9 +298,11 @@ mod tests {
             let wanted = object(key, newest.get(&key).copied().unwrap_or(0), OBJECT_BYTES);
             let walks = [walk(handle, key).expect("a key")];
             for reader in &mut readers {
-                reader
-                    .walk_all(&walks, |_, walked| Ok(assert!(walked.result == wanted, "{key}")))
-                    .expect("an answer");
+                let check = |_, walked: Walked| {
+                    assert!(walked.result == wanted, "{key}");
+                    Ok(())
+                };
+                reader.walk_all(&walks, check).expect("an answer");
             }
         }
     }
