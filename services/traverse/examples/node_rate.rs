@@ -2,7 +2,7 @@
 //! How many walks of 48 hops a node answers per second, and how long one takes: over the ring and over UDP, with one client.
 //!
 //! Flow     a random cycle of 64-byte nodes over `MEMLIFT_MIB` (1024) ─▶ a shard on a thread of its own ─▶ this thread asks, with
-//!          1 or 64 requests out, for `MEMLIFT_SECONDS` (3) each, and checks every answer
+//!          1, 64 or 128 requests out, for `MEMLIFT_SECONDS` (3) each, and checks every answer; `MEMLIFT_OVER=shm` or `udp`: only that
 //! Not here rivals: `bench`
 #![forbid(unsafe_code)]
 
@@ -138,7 +138,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let program = find()?;
     server.register(0, program.clone())?;
     println!("{} MiB, {:?} pages, {} workspaces", bytes >> 20, server.memory().huge(), server.workspaces());
-    for kind in ["shm", "udp"] {
+    let only = std::env::var("MEMLIFT_OVER").ok();
+    for kind in ["shm", "udp"].into_iter().filter(|kind| only.as_deref().is_none_or(|only| only == *kind)) {
         let name = format!("rate-{}", std::process::id());
         let (listen, mut client, to): (Box<dyn Transport>, Box<dyn Transport>, Peer) = if kind == "shm" {
             let listen = Shm::listen(&name)?;
@@ -150,7 +151,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (mut shard, flag) = (server.shard(listen, Box::new(Alone)), stop.clone());
-        let thread = std::thread::spawn(move || shard.serve(&flag));
+        let serve = move || shard.serve(&flag);
+        let thread = std::thread::Builder::new().name("shard".to_owned()).spawn(serve)?;
         if kind == "shm" {
             client = Box::new(Shm::connect(&name)?);
         }
