@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use memlift::traverse::map::coordinator::{self, Coordinator};
-use memlift::traverse::map::{Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
-use memlift::traverse::node::stop_on_signals;
+use memlift::traverse::map::migrate::Doing;
+use memlift::traverse::map::{Address, Authority, Map, MapError, Order, Peer, Secret, Source, State, file};
+use memlift::traverse::node::{leaving, stop_on_signals};
+use memlift::traverse::wire::Keys;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -78,8 +80,10 @@ pub enum Verb {
         #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
         lease_s: u64,
     },
-    /// Move addresses to another node while they are used
-    #[command(after_help = "Examples:\n  memlift map move 0x100000000 1G b --coordinator 127.0.0.1:7600")]
+    /// Move addresses to another node while they are used, and wait until it is done
+    #[command(
+        after_help = "Examples:\n  memlift map move 0x100000000 1G b --coordinator 127.0.0.1:7600\n\nInterrupted, the move goes on: `memlift map show` prints it, `memlift map cancel` ends it."
+    )]
     Move {
         /// First address
         #[arg(value_parser = number)]
@@ -89,6 +93,9 @@ pub enum Verb {
         bytes: u64,
         /// To which node, by name
         node: String,
+        /// Only plan it
+        #[arg(long)]
+        no_wait: bool,
         #[command(flatten)]
         from: From,
     },
@@ -160,13 +167,19 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
             ))
         }
         Verb::Serve { file, listen, key, lease_s } => serve(file, &listen, key, lease_s),
-        Verb::Move { base, bytes, node, from } => {
-            let (_, id) =
-                from.connect()?.order(&Order::Plan { base, bytes, to: node.clone() }).map_err(failure)?;
-            if json {
+        Verb::Move { base, bytes, node, no_wait, from } => {
+            let mut authority = from.connect()?;
+            let order = Order::Plan { base, bytes, to: node.clone() };
+            let (map, id) = authority.order(&order).map_err(failure)?;
+            if no_wait && json {
                 return print::json(&json!({"move": id}));
             }
-            print::line(&format!("move {id} to {node} is planned; `memlift map show` says when it is made"))
+            if no_wait {
+                return print::line(&format!(
+                    "move {id} to {node} is planned; `memlift map show` says when it is made"
+                ));
+            }
+            follow(&mut *authority, map, id, json)
         }
         Verb::Cancel { id, from } => {
             let (map, _) = from.connect()?.order(&Order::Cancel(id)).map_err(failure)?;
@@ -177,6 +190,60 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
             done(&map, &format!("node {node} is forgotten, its data is lost"), json)
         }
     }
+}
+
+/// Until a move is over: how far it is, and how it ended.
+fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> Result<(), Failure> {
+    let Some(one) = map.moves().iter().find(|one| one.id == id).copied() else {
+        return Err(Failure::Failed(format!("move {id} is not in the map that was to plan it; report this")));
+    };
+    let name = |map: &Map, id| map.node(id).map_or_else(|| "?".to_owned(), |node| node.name.clone());
+    let (from, to) = (name(&map, one.from.0), name(&map, one.to.0));
+    if !json {
+        print::line(&format!("move {id}: {} from {from} to {to}", print::bytes(one.bytes)))?;
+    }
+    let mut said = None;
+    while map.moves().iter().any(|one| one.id == id) {
+        let socket = map.node(one.from.0).and_then(|node| {
+            node.addresses.iter().find_map(|address| match address {
+                Address::Udp(socket) => Some(*socket),
+                Address::Shm(_) => None,
+            })
+        });
+        // Where packets need keys nobody answers: then only the end is seen.
+        let now = socket
+            .and_then(|socket| leaving(socket, one.base, &Keys::none(), 0, Duration::from_millis(200)))
+            .map(|now| (now.step, now.settled * 20 / now.pieces.max(1)));
+        if let Some((step, twentieths)) = now.filter(|now| !json && said != Some(*now)) {
+            let doing = match step {
+                Doing::Offering => "the target is asked",
+                Doing::Copying => "copying, reads and writes go on",
+                Doing::Draining => "writes wait for the last of it",
+                Doing::Sealing => "the target makes it last",
+                Doing::Committing => "the map is asked",
+                Doing::Cancelling => "it cannot be made, the map is told",
+            };
+            print::line(&format!("  {:3} % {doing}", twentieths * 5))?;
+            said = now;
+        }
+        match authority.wait(map.epoch(), Duration::from_millis(200)) {
+            Ok(newer) => map = newer.unwrap_or(map),
+            // It may take a while until it answers again; the move goes on or waits meanwhile.
+            Err(MapError::Unreachable { .. }) => std::thread::sleep(Duration::from_millis(500)),
+            Err(other) => return Err(failure(other)),
+        }
+    }
+    let owner = map.find(one.base).and_then(|range| range.owner);
+    if owner != Some(one.to.0) {
+        return Err(Failure::Failed(format!(
+            "move {id} was not made: the range is {}'s; nodes {from} and {to} say why in their output",
+            owner.map_or_else(|| "nobody".to_owned(), |owner| name(&map, owner))
+        )));
+    }
+    if json {
+        return print::json(&json!({"move": id, "epoch": map.epoch(), "node": to}));
+    }
+    print::line(&format!("move {id}: the range is {to}'s, epoch {}", map.epoch()))
 }
 
 fn done(map: &Map, text: &str, json: bool) -> Result<(), Failure> {

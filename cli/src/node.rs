@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift node`: a memory node for walks.
 //!
-//! Flow     options ─▶ memory, log ─▶ a thread per shard and address ─▶ a line each interval ─▶ Ctrl-C ─▶ the last line
+//! Flow     options ─▶ sockets ─▶ memory, log, membership ─▶ a thread per shard and address, one that moves ranges, one that keeps the
+//!          log short ─▶ a line each interval ─▶ Ctrl-C ─▶ the last line
 //! Rule     this machine only, unless there are keys
 //! End      by Ctrl-C or SIGTERM: with a log, the next start has the data
 //! Not here what a node does: `memlift::traverse::node`
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use memlift::engine::region::Huge;
-use memlift::traverse::map::{self, NodeId, Shared};
+use memlift::traverse::map::migrate::Outcome;
+use memlift::traverse::map::{Address, MapError, Secret, Source};
 use memlift::traverse::node::{
-    Alone, Counted, Counter, Durability, Node, NodeOptions, Router, stop_on_signals,
+    Alone, Cluster, ClusterError, ClusterOptions, Counted, Counter, Durability, Node, NodeOptions, Replayed,
+    Router, stop_on_signals,
 };
 use memlift::traverse::transport::shm::Shm;
 use memlift::traverse::transport::udp::Udp;
@@ -32,6 +35,7 @@ use crate::print;
 pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen shm:words
   memlift node --memory 8G --listen 127.0.0.1:7700 --log words.log
+  memlift node --memory 8G --listen 127.0.0.1:7700 --name a --coordinator 127.0.0.1:7600 --log a.log
   memlift node --memory 8G --listen 10.0.0.5:7700 --keys tenants.keys --map cluster.toml --name a
 
 There is no replication: a node that is lost takes what it had with it, except for what is in its log.
@@ -61,12 +65,27 @@ pub struct Wish {
     /// When a change is durable
     #[arg(long, value_enum, default_value_t = When::Process, requires = "log")]
     durability: When,
-    /// Which node has which addresses (TOML)
-    #[arg(long, value_name = "FILE", requires = "name")]
+    /// Make the log short again when it is longer than this, and than twice what is in memory
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G", requires = "log")]
+    log_limit: u64,
+    /// Which node has which addresses (TOML); changes of the file are followed
+    #[arg(long, value_name = "FILE", requires = "name", group = "cluster")]
     map: Option<PathBuf>,
-    /// What this node is called in the map
-    #[arg(long, value_name = "NAME", requires = "map")]
+    /// Join the cluster of this coordinator (`memlift map serve`): HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDRESS", requires = "name", group = "cluster")]
+    coordinator: Option<String>,
+    /// Join the cluster whose map is in this etcd: http://HOST:PORT, more of them after commas, /PREFIX
+    #[arg(long, value_name = "URL", requires = "name", group = "cluster")]
+    etcd: Option<String>,
+    /// The coordinator's key file
+    #[arg(long, value_name = "FILE", requires = "coordinator")]
+    key: Option<PathBuf>,
+    /// What this node is called in the map; the same at each start
+    #[arg(long, value_name = "NAME", requires = "cluster")]
     name: Option<String>,
+    /// Where others reach this node, where that is not what it listens at
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
+    advertise: Vec<SocketAddr>,
     /// The tenants' keys: packets without the right one are dropped
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
@@ -128,16 +147,7 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             })?
         }
     };
-    let shared = match (&wish.map, &wish.name) {
-        (Some(path), Some(name)) => Some(shared(path, name)?),
-        _ => None,
-    };
-    let base = match &shared {
-        Some((shared, id)) => fitting(shared, *id, wish.memory)?,
-        None => NodeOptions::default().base,
-    };
     let options = NodeOptions {
-        base,
         bytes: wish.memory,
         keys: keys.clone(),
         log: wish.log.clone().map(|path| {
@@ -146,12 +156,13 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         workspaces: wish.workspaces.map(usize::from),
         ..NodeOptions::default()
     };
-    let (node, replayed) = Node::open(options).map_err(failed)?;
-    let (transports, places) = listen(wish, !keys.is_empty())?;
+    let Listening { transports, places, sockets, speaker } = listen(wish, !keys.is_empty())?;
+    let (node, mut cluster, replayed) = open(wish, options, &places, &sockets, speaker)?;
+    let bytes: u64 = node.writer().stretches().iter().map(|(_, bytes)| bytes).sum();
     let start = json!({
         "listen": places,
         "base": node.memory().base(),
-        "bytes": node.memory().bytes(),
+        "bytes": bytes,
         "huge_pages": format!("{:?}", node.memory().huge()),
         "workspaces": node.workspaces(),
         "programs": node.programs().len(),
@@ -161,7 +172,7 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     if as_json {
         print::line(&start.to_string())?;
     } else {
-        let (from, bytes, width) = (node.memory().base(), node.memory().bytes(), node.workspaces());
+        let (from, width) = (node.memory().base(), node.workspaces());
         let pages = if node.memory().huge() == Huge::None { "ordinary" } else { "huge" };
         print::line(&format!(
             "node on {}: {} from {from:#x} on, {pages} pages, {width} walks in flight per shard and program",
@@ -176,24 +187,36 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for transport in transports {
-            let router: Box<dyn Router> = match &shared {
-                Some((shared, _)) => Box::new(shared.view()),
+            let router: Box<dyn Router> = match &cluster {
+                Some(cluster) => Box::new(cluster.shared().view()),
                 None => Box::new(Alone),
             };
             let mut shard = node.shard(transport, router);
             let stop = &stop;
             threads.push(scope.spawn(move || {
-                let served = shard.serve(stop);
+                let served = shard.serve(stop).map_err(failed);
                 // One shard that cannot go on ends the node: its clients would wait for nobody.
                 stop.store(true, Ordering::Relaxed);
                 served
             }));
         }
+        if let Some(cluster) = &mut cluster {
+            let stop = &stop;
+            threads.push(scope.spawn(move || {
+                let moved = move_ranges(cluster, as_json, stop);
+                stop.store(true, Ordering::Relaxed);
+                moved
+            }));
+        }
+        if wish.log.is_some() {
+            let (node, stop, limit_bytes) = (&node, &stop, wish.log_limit);
+            threads.push(scope.spawn(move || keep_short(node, limit_bytes, as_json, stop)));
+        }
         let mut ended = tell(&node, wish.interval, as_json, &stop);
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             let served = match thread.join() {
-                Ok(served) => served.map_err(failed),
+                Ok(served) => served,
                 Err(_) => Err(Failure::Failed("a shard panicked; report this".to_owned())),
             };
             ended = ended.and(served);
@@ -218,37 +241,134 @@ fn at(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::Failed(format!("{}: {error}", path.display()))
 }
 
-fn shared(path: &Path, name: &str) -> Result<(std::sync::Arc<Shared>, NodeId), Failure> {
-    let map = map::file::read(path).map_err(failed)?;
-    let Some(id) = map.node_named(name).map(|node| node.id) else {
-        return Err(Failure::Usage(format!("{} has no node called {name}", path.display())));
+/// Where the map is that this node joins; `None`: it is alone.
+fn source(wish: &Wish) -> Result<Option<Source>, Failure> {
+    let text = match wish {
+        Wish { map: Some(path), .. } => format!("file:{}", path.display()),
+        Wish { coordinator: Some(address), .. } => format!("coordinator:{address}"),
+        Wish { etcd: Some(url), .. } => format!("etcd:{url}"),
+        _ => return Ok(None),
     };
-    Ok((Shared::new(map, Some(id)), id))
+    let source = Source::parse(&text).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(Some(match &wish.key {
+        Some(path) => source.with_secret(Secret::read(path).map_err(failed)?),
+        None => source,
+    }))
 }
 
-/// Where this node's ranges start, once they fit into its memory.
-fn fitting(shared: &Shared, id: NodeId, bytes: u64) -> Result<u64, Failure> {
-    let map = shared.map();
-    let own = || map.ranges().iter().filter(|range| range.owner == Some(id));
-    let (Some(base), Some(end)) = (own().map(|range| range.base).min(), own().map(|range| range.end()).max())
-    else {
-        return Err(Failure::Usage("the map gives this node no range".to_owned()));
+/// The node with its memory and its log; as one of a cluster, if it shall be.
+fn open(
+    wish: &Wish,
+    options: NodeOptions,
+    places: &[String],
+    sockets: &[SocketAddr],
+    speaker: Option<UdpSocket>,
+) -> Result<(Node, Option<Cluster>, Replayed), Failure> {
+    let (Some(source), Some(name)) = (source(wish)?, wish.name.clone()) else {
+        let (node, replayed) = Node::open(options).map_err(failed)?;
+        return Ok((node, None, replayed));
     };
-    if end - base > bytes {
-        return Err(Failure::Usage(format!(
-            "the map gives this node {} bytes: say --memory {0}",
-            end - base
-        )));
+    let udp = if wish.advertise.is_empty() { sockets } else { &wish.advertise };
+    let mut addresses: Vec<Address> = udp.iter().map(|socket| Address::Udp(*socket)).collect();
+    addresses.extend(
+        places
+            .iter()
+            .filter_map(|place| place.strip_prefix("shm:"))
+            .map(|name| Address::Shm(name.to_owned())),
+    );
+    if udp.iter().any(|socket| socket.ip().is_unspecified()) {
+        return Err(Failure::Usage(
+            "others cannot reach an unspecified address: say --advertise ADDRESS:PORT".to_owned(),
+        ));
     }
-    Ok(base)
+    let by_hand = matches!(source, Source::File(_));
+    let opened = Cluster::open(ClusterOptions { node: options, source, name, addresses }, speaker);
+    let (cluster, replayed) = opened.map_err(|error| match error {
+        ClusterError::Map(MapError::Unreachable { .. }) => Failure::Unavailable(error.to_string()),
+        ClusterError::Map(MapError::Refused { .. }) if by_hand => Failure::Usage(error.to_string()),
+        other => failed(other),
+    })?;
+    Ok((cluster.node().clone(), Some(cluster), replayed))
+}
+
+/// Until it ends: ranges come and go, and what goes wrong with the map is said once.
+fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
+    let mut trouble = None;
+    while !stop.load(Ordering::Relaxed) {
+        cluster.turn(Duration::from_millis(50)).map_err(failed)?;
+        for outcome in cluster.mover().outcomes() {
+            let (event, id, text) = match outcome {
+                Outcome::Given { id, pieces, held } => {
+                    let held_ms = held.as_millis();
+                    (
+                        "given",
+                        id,
+                        format!("move {id}: given away, {pieces} KiB sent, writes waited {held_ms} ms"),
+                    )
+                }
+                Outcome::Taken { id } => ("taken", id, format!("move {id}: the range is this node's")),
+                Outcome::Cancelled { id, why } => ("cancelled", id, format!("move {id} is not made: {why}")),
+            };
+            print::line(&if as_json {
+                json!({"event": event, "move": id, "text": text}).to_string()
+            } else {
+                text
+            })?;
+        }
+        let now = cluster.trouble();
+        if now != trouble {
+            let text = now.as_deref().unwrap_or("the map's keeper answers again");
+            print::line(&if as_json {
+                json!({"event": "map", "text": text}).to_string()
+            } else {
+                text.to_owned()
+            })?;
+            trouble = now;
+        }
+    }
+    Ok(())
+}
+
+/// Until it ends: the log does not grow beyond what it may. A log that cannot be made short is said, and still good.
+fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
+    let mut next = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+        if Instant::now() < next {
+            continue;
+        }
+        let text = match node.compact_beyond(limit_bytes) {
+            Ok(None) => continue,
+            Ok(Some(done)) => {
+                let (before, after) = (print::bytes(done.before_bytes), print::bytes(done.after_bytes));
+                format!("log: {before} became {after}")
+            }
+            Err(error) => {
+                next = Instant::now() + Duration::from_secs(60);
+                format!("log: not made short: {error}; tried again in a minute")
+            }
+        };
+        print::line(&if as_json { json!({"event": "log", "text": text}).to_string() } else { text })?;
+    }
+    Ok(())
 }
 
 /// A transport per shard and address.
 type Transports = Vec<Box<dyn Transport>>;
 
+/// All that this node listens at.
+struct Listening {
+    transports: Transports,
+    places: Vec<String>,
+    sockets: Vec<SocketAddr>,
+    /// To speak to other nodes with.
+    speaker: Option<UdpSocket>,
+}
+
 /// The transports, and what the addresses are.
-fn listen(wish: &Wish, authenticated: bool) -> Result<(Transports, Vec<String>), Failure> {
+fn listen(wish: &Wish, authenticated: bool) -> Result<Listening, Failure> {
     let (mut transports, mut places) = (Transports::new(), Vec::new());
+    let (mut addresses, mut speaker) = (Vec::new(), None);
     for place in &wish.listen {
         match place {
             Place::Shm(name) => {
@@ -264,12 +384,18 @@ fn listen(wish: &Wish, authenticated: bool) -> Result<(Transports, Vec<String>),
             Place::Udp(address) => {
                 let sockets =
                     Udp::bind_shared(*address, authenticated, wish.shards.into()).map_err(refused)?;
-                places.extend(sockets.first().map(|socket| socket.address().to_string()));
+                if let Some(first) = sockets.first() {
+                    places.push(first.address().to_string());
+                    addresses.push(first.address());
+                    if speaker.is_none() {
+                        speaker = Some(first.speaker().map_err(failed)?);
+                    }
+                }
                 transports.extend(sockets.into_iter().map(|udp| Box::new(udp) as Box<dyn Transport>));
             }
         }
     }
-    Ok((transports, places))
+    Ok(Listening { transports, places, sockets: addresses, speaker })
 }
 
 /// One line each interval, and one at the end.

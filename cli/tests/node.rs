@@ -127,9 +127,20 @@ fn a_node_says_what_is_wrong_with_its_arguments() {
     fails(at, &with(&["--listen", "shm:x", "--durability", "disk"]), 2, "--log");
     fails(at, &with(&["--listen", "shm:x", "--map", "cluster"]), 2, "--name");
     std::fs::write(at.join("cluster"), CLUSTER).expect("written");
-    fails(at, &with(&["--listen", "shm:x", "--map", "cluster", "--name", "b"]), 2, "no node called b");
+    fails(at, &with(&["--listen", "shm:x", "--map", "cluster", "--name", "b"]), 2, "called b");
     let small = ["node", "--memory", "4K", "--listen", "shm:x", "--map", "cluster", "--name", "a"];
-    fails(at, &small, 2, "--memory 1048576");
+    fails(at, &small, 2, "1048576 bytes, it has 4096");
+    fails(at, &with(&["--listen", "shm:x", "--coordinator", "nowhere", "--name", "a"]), 2, "HOST:PORT");
+    fails(
+        at,
+        &with(&["--listen", "shm:x", "--coordinator", "unix:none", "--name", "a"]),
+        3,
+        "does not answer",
+    );
+    fails(at, &with(&["--listen", "shm:x", "--coordinator", "unix:none"]), 2, "--name");
+    let two = ["--listen", "shm:x", "--coordinator", "unix:none", "--map", "cluster", "--name", "a"];
+    fails(at, &with(&two), 2, "cannot be used with");
+    fails(at, &with(&["--listen", "shm:x", "--log-limit", "1M"]), 2, "--log");
     let placed = with(&["--listen", "127.0.0.1:0", "--map", "cluster", "--name", "a", "--json"]);
     let (node, first) = Serving::start(at, &placed);
     assert_eq!(value(&first)["base"], 0x2_0000_0000_u64);
@@ -189,4 +200,63 @@ fn a_map_is_checked_shown_and_kept() {
     fails(at, &[&["map", "cancel", "7"][..], &socket].concat(), 1, "7 is not planned");
     fails(at, &[&["map", "forget", "a"][..], &socket].concat(), 1, "called a");
     assert_eq!(coordinator.end("-INT"), "");
+}
+
+#[test]
+fn nodes_join_a_coordinator_and_a_range_moves_between_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let keeper = ["map", "serve", "--file", "kept", "--listen", "unix:socket", "--lease-s", "2"];
+    let (coordinator, _) = Serving::start(at, &keeper);
+    let node = |name: &str, log: &str| {
+        let listen = ["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--json"];
+        let joins = ["--coordinator", "unix:socket", "--name", name, "--log", log];
+        Serving::start(at, &[&listen[..], &joins].concat())
+    };
+    let (a, first) = node("a", "a.log");
+    assert_eq!(value(&first)["base"], 0x1_0000_0000_u64, "{first}");
+    let (b, first) = node("b", "b.log");
+    assert_eq!(value(&first)["base"], 0x1_4000_0000_u64, "{first}");
+
+    let socket = ["--coordinator", "unix:socket"];
+    let moving = [&["map", "move", "0x100000000", "512K", "b"][..], &socket].concat();
+    let said = succeeds(at, &moving);
+    assert!(said.contains("512.0 KiB from a to b") && said.contains("the range is b's"), "{said}");
+    let shown = succeeds(at, &[&["map", "show"][..], &socket].concat());
+    assert!(shown.contains("0x100000000  0x100080000  b"), "{shown}");
+    let back =
+        value(&succeeds(at, &[&["map", "move", "0x100000000", "512K", "a", "--json"][..], &socket].concat()));
+    assert_eq!(back["node"], "a");
+    fails(at, &[&["map", "move", "0x100000000", "1M", "c"][..], &socket].concat(), 1, "called c");
+
+    let said = a.end("-TERM");
+    assert!(said.contains("\"given\"") && said.contains("\"taken\""), "{said}");
+    // What came back is in the log; the one that it went to has nothing left of it.
+    let (a, first) = node("a", "a.log");
+    assert_eq!(value(&first)["bytes"], 1 << 20, "{first}");
+    a.end("-INT");
+    let said = b.end("-INT");
+    assert!(said.contains("\"taken\"") && said.contains("\"given\""), "{said}");
+    coordinator.end("-INT");
+}
+
+#[test]
+fn a_node_follows_its_map_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    std::fs::write(at.join("cluster"), CLUSTER).expect("written");
+    let arguments =
+        ["node", "--memory", "2M", "--listen", "127.0.0.1:0", "--map", "cluster", "--name", "a", "--json"];
+    let (mut node, first) = Serving::start(at, &[&arguments[..], &["--interval", "1"]].concat());
+    assert_eq!(value(&first)["bytes"], 1 << 20);
+    let more = "[[range]]\nbase = \"0x300000000\"\nbytes = \"1M\"\nnode = \"a\"\n";
+    std::fs::write(at.join("cluster"), CLUSTER.replace("epoch = 4", "epoch = 5") + more).expect("written");
+    loop {
+        let mut line = String::new();
+        node.lines.read_line(&mut line).expect("read");
+        if value(&line)["free_bytes"] == 2 << 20 {
+            break;
+        }
+    }
+    node.end("-INT");
 }
