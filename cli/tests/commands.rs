@@ -113,6 +113,7 @@ fn doctor_reports_every_section() {
         "bare names",
         "AES-GCM",
         "durable commit",
+        "socket buffers",
         "Intel DSA",
         "calibration",
         "Python",
@@ -121,7 +122,7 @@ fn doctor_reports_every_section() {
     }
     let document = json(&["doctor", "--json"]);
     let sections = document["sections"].as_array().expect("sections");
-    assert_eq!(sections.len(), 10);
+    assert_eq!(sections.len(), 11);
     for section in sections {
         let checks = section["checks"].as_array().expect("checks");
         assert!(!checks.is_empty(), "{section}");

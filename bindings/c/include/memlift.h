@@ -55,7 +55,17 @@ enum memlift_code {
     MEMLIFT_POOL_STOPPED = -22,    /* the disk failed; what was acknowledged is safe */
     MEMLIFT_READ_ONLY = -23,
     MEMLIFT_FILE_FAILED = -24,     /* a call of the system failed */
-    MEMLIFT_FILE_EXISTS = -25
+    MEMLIFT_FILE_EXISTS = -25,
+    /* of memory nodes */
+    MEMLIFT_NO_ANSWER = -26,
+    MEMLIFT_NO_ADDRESS = -27,
+    MEMLIFT_FORBIDDEN = -28,
+    MEMLIFT_NODE_FULL = -29,
+    MEMLIFT_WALK_FAILED = -30,
+    MEMLIFT_CONTENDED = -31,
+    MEMLIFT_BAD_PROGRAM = -32,
+    MEMLIFT_NOT_CONNECTED = -33,
+    MEMLIFT_WRONG_STRUCTURE = -34
 };
 
 /* Static text for a code. */

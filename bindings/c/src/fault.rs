@@ -6,6 +6,7 @@
 
 use memlift::persist::Error as PersistError;
 use memlift::transform::Error;
+use memlift::traverse::client::ClientError;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,6 +80,24 @@ codes! {
     FILE_FAILED = -24, c"a call of the system failed: memlift_last_error says which";
     /// See [`PersistError::Exists`].
     FILE_EXISTS = -25, c"the file exists: open it, or remove it first";
+    /// See [`ClientError::Silent`].
+    NO_ANSWER = -26, c"a node did not answer in time: see whether it runs; it is not known what it did";
+    /// See [`ClientError::Nowhere`].
+    NO_ADDRESS = -27, c"no node has the address, or it cannot be reached from here";
+    /// See [`ClientError::Forbidden`].
+    FORBIDDEN = -28, c"the address is another tenant's, or not to be written";
+    /// See [`ClientError::Full`].
+    NODE_FULL = -29, c"no memory is left on the nodes: free something, or add a node";
+    /// See [`ClientError::Fault`].
+    WALK_FAILED = -30, c"the walk was ended: its program failed on what it found, or made more steps than it may";
+    /// See [`ClientError::Contended`].
+    CONTENDED = -31, c"others changed the same place each time: try again, with fewer writers";
+    /// A program that is none, or that the verifier refused.
+    BAD_PROGRAM = -32, c"the program was refused: memlift_last_error names the instruction and the reason";
+    /// See [`ClientError::Transport`].
+    NOT_CONNECTED = -33, c"there is no way to a node: memlift_last_error says why";
+    /// See [`ClientError::Corrupt`].
+    WRONG_STRUCTURE = -34, c"at the address lies something else than the handle says";
 }
 
 /// Why a function did not do what it was called for.
@@ -140,6 +159,26 @@ impl From<PersistError> for Fault {
             PersistError::ReadOnly => READ_ONLY,
             PersistError::Argument { .. } => BAD_ARGUMENT,
             PersistError::Aborted(_) => BAD_ORDER,
+            _ => INTERNAL,
+        };
+        Fault { code, text: Some(error.to_string()) }
+    }
+}
+
+impl From<ClientError> for Fault {
+    fn from(error: ClientError) -> Fault {
+        let code = match error {
+            ClientError::Silent { .. } | ClientError::Interrupted => NO_ANSWER,
+            ClientError::Nowhere { .. } | ClientError::Unreachable { .. } => NO_ADDRESS,
+            ClientError::Forbidden { .. } => FORBIDDEN,
+            ClientError::Full { .. } => NODE_FULL,
+            ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => WALK_FAILED,
+            ClientError::Contended { .. } => CONTENDED,
+            ClientError::Busy(_) => BUSY,
+            ClientError::Refused { .. } => BAD_PROGRAM,
+            ClientError::Corrupt { .. } => WRONG_STRUCTURE,
+            ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => BAD_ARGUMENT,
+            ClientError::Transport(_) | ClientError::Map(_) => NOT_CONNECTED,
             _ => INTERNAL,
         };
         Fault { code, text: Some(error.to_string()) }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: `include/memlift.h` and `include/memlift_persist.h`, which say what each function does.
+//! The C face: `include/memlift.h`, `memlift_persist.h` and `memlift_traverse.h` beside it, which say what each function does.
 //!
 //! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
 //! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
 //!         · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
 //!         primitives by their names
+//!         · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes
 //!         · [`fault`]: codes
 //! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! Not here decisions: each function is one call of the service
@@ -15,6 +16,8 @@
 
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod call;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod collections;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod context;
 #[expect(unsafe_code, reason = "exports a C interface")]
@@ -27,3 +30,5 @@ pub mod persist;
 pub mod stream;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod transact;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod walk;

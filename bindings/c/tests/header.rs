@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-const HEADERS: [&str; 2] = ["include/memlift.h", "include/memlift_persist.h"];
+const HEADERS: [&str; 3] = ["include/memlift.h", "include/memlift_persist.h", "include/memlift_traverse.h"];
 
 fn header() -> String {
     HEADERS.map(|name| fs::read_to_string(crate_file(name)).expect("the header")).concat()
@@ -49,7 +49,8 @@ fn every_function_is_declared_defined_and_exported() {
     let declared = called(&code_of(&header()));
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
-    for file in ["call", "context", "fault", "nearpm", "persist", "stream", "transact"] {
+    for file in ["call", "collections", "context", "fault", "nearpm", "persist", "stream", "transact", "walk"]
+    {
         let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
         let after_names = text.split("extern \"C\" fn ").skip(1);
         defined.extend(after_names.map(|after| after.split('(').next().unwrap_or_default().to_owned()));

@@ -14,6 +14,7 @@ mod memory;
 mod persist;
 mod python;
 mod transform;
+mod traverse;
 
 use std::path::Path;
 
@@ -85,6 +86,7 @@ pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
         ("ipc", ipc::checks()),
         ("transform", transform::checks()),
         ("persist", persist::checks(folder)),
+        ("traverse", traverse::checks()),
         ("Intel DSA", dsa::checks()),
         ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),

@@ -157,6 +157,12 @@ impl Client {
         least.saturating_sub(PACKET_HEADER_BYTES + PACKET_MAC_BYTES).min(PACKET_BODY_BYTES_MAX - 32)
     }
 
+    /// Whether the answer of a ticket is still to come, or there and not taken.
+    #[must_use]
+    pub fn is_under_way(&self, ticket: Ticket) -> bool {
+        self.done.contains_key(&ticket) || self.flights.values().any(|flight| flight.ticket == Some(ticket))
+    }
+
     /// Requests under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
@@ -277,7 +283,7 @@ impl Client {
                 return Ok(());
             }
             if came == 0 {
-                if !self.flights.values().any(|flight| flight.ticket == Some(ticket)) {
+                if !self.is_under_way(ticket) {
                     return Err(ClientError::NotUnderWay(ticket.0));
                 }
                 self.pause(Duration::from_millis(1))?;

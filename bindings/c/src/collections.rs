@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Hash maps and ordered maps on memory nodes: `memlift_traverse.h`, the second half.
+//!
+//! Owner    the nodes have the data; an object here is a handle, shares its client, and keeps free memory for the next insert
+//! Order    an operation has its client's lock, then the collection's
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use memlift::traverse::structures::{HashMap, Heap, Key, OrderedMap, hash, ordered};
+
+use crate::fault::{self, Fault};
+use crate::walk::{Walks, bytes, copy_out, given, put};
+
+/// `memlift_hash`
+pub struct Hash {
+    walks: Walks,
+    map: Mutex<HashMap>,
+    handle: hash::Handle,
+}
+
+/// `memlift_ordered`
+pub struct Ordered {
+    walks: Walks,
+    map: Mutex<OrderedMap>,
+    handle: ordered::Handle,
+}
+
+/// `memlift_hash_handle`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct HashHandle {
+    heads: u64,
+    log2: u64,
+}
+
+/// `memlift_ordered_handle`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OrderedHandle {
+    cell: u64,
+    value_bytes: u64,
+}
+
+/// `memlift_key`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct WalkKey {
+    number: u64,
+    bytes: *const c_void,
+    length: usize,
+}
+
+/// `memlift_aggregate`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Totals {
+    count: u64,
+    sum: i64,
+    min: i64,
+    max: i64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key<'a>(key: WalkKey) -> Result<Key<'a>, Fault> {
+    if key.bytes.is_null() {
+        return Ok(Key::Number(key.number));
+    }
+    Ok(Key::Bytes(bytes(key.bytes, key.length, "the key")?))
+}
+
+/// Whether there is one, how long it is, and the value itself.
+fn value_out(
+    value: Option<Vec<u8>>,
+    to: *mut c_void,
+    room: usize,
+    length: *mut usize,
+    found: *mut c_int,
+) -> Result<(), Fault> {
+    put(found, c_int::from(value.is_some()), "found")?;
+    let value = value.unwrap_or_default();
+    if !length.is_null() {
+        put(length, value.len(), "length")?;
+    }
+    copy_out(&value, to, room, "the value")
+}
+
+fn flag(to: *mut c_int, value: bool) -> Result<(), Fault> {
+    if to.is_null() { Ok(()) } else { put(to, c_int::from(value), "flag") }
+}
+
+/// An empty hash map.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_create(
+    walks: *const Walks,
+    expected: u64,
+    map: *mut *mut Hash,
+) -> c_int {
+    fault::run(|| {
+        let walks = given(walks, "walks")?.clone();
+        let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
+        let made = HashMap::create(&mut *walks.lock(), log2)?;
+        let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
+        put(map, Box::into_raw(Box::new(hash)), "map")
+    })
+}
+
+/// The hash map of a handle.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_open(
+    walks: *const Walks,
+    handle: HashHandle,
+    map: *mut *mut Hash,
+) -> c_int {
+    fault::run(|| {
+        let walks = given(walks, "walks")?.clone();
+        if handle.log2 > 40 {
+            return Err(Fault::argument("the handle is none of a hash map"));
+        }
+        let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
+        let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
+        put(map, Box::into_raw(Box::new(hash)), "map")
+    })
+}
+
+/// Where it is.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashHandle) -> c_int {
+    fault::run(|| {
+        let at = given(map, "map")?.handle;
+        put(handle, HashHandle { heads: at.heads, log2: at.log2.into() }, "handle")
+    })
+}
+
+/// Frees the handle, not the map.
+///
+/// # Safety
+///
+/// NULL, or a map that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_close(map: *mut Hash) {
+    if !map.is_null() {
+        // SAFETY: from one of the functions above, and the caller's last use.
+        drop(unsafe { Box::from_raw(map) });
+    }
+}
+
+/// The value of a key.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_get(
+    map: *const Hash,
+    wanted: WalkKey,
+    value: *mut c_void,
+    room: usize,
+    length: *mut usize,
+    found: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let got = locked_both(map, |client, map| map.get(client, key(wanted)?).map_err(Fault::from))?;
+        value_out(got, value, room, length, found)
+    })
+}
+
+fn locked_both<T>(
+    map: &Hash,
+    run: impl FnOnce(&mut memlift::traverse::client::Client, &mut HashMap) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut client = map.walks.lock();
+    run(&mut client, &mut locked(&map.map))
+}
+
+/// Gives a key a value.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_insert(
+    map: *const Hash,
+    wanted: WalkKey,
+    value: *const c_void,
+    length: usize,
+    fresh: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
+        let new = locked_both(map, |client, map| Ok(map.insert(client, key(wanted)?, value)?))?;
+        flag(fresh, new)
+    })
+}
+
+/// Removes a key.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_delete(
+    map: *const Hash,
+    wanted: WalkKey,
+    removed: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let gone = locked_both(map, |client, map| Ok(map.remove(client, key(wanted)?)?))?;
+        flag(removed, gone)
+    })
+}
+
+/// Adds to a value.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_hash_add(
+    map: *const Hash,
+    number: u64,
+    addend: u64,
+    before: *mut u64,
+    found: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let old = locked_both(map, |client, map| Ok(map.add(client, number, addend)?))?;
+        if let (Some(old), false) = (old, before.is_null()) {
+            put(before, old, "before")?;
+        }
+        flag(found, old.is_some())
+    })
+}
+
+/// An empty ordered map.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_create(
+    walks: *const Walks,
+    value_bytes: usize,
+    map: *mut *mut Ordered,
+) -> c_int {
+    fault::run(|| {
+        let walks = given(walks, "walks")?.clone();
+        let made = OrderedMap::create(&mut *walks.lock(), value_bytes)?;
+        let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
+        put(map, Box::into_raw(Box::new(ordered)), "map")
+    })
+}
+
+/// The ordered map of a handle.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_open(
+    walks: *const Walks,
+    handle: OrderedHandle,
+    map: *mut *mut Ordered,
+) -> c_int {
+    fault::run(|| {
+        let walks = given(walks, "walks")?.clone();
+        if !(1..=ordered::VALUE_BYTES_MAX as u64).contains(&handle.value_bytes) {
+            return Err(Fault::argument("the handle is none of an ordered map"));
+        }
+        let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
+        let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
+        put(map, Box::into_raw(Box::new(ordered)), "map")
+    })
+}
+
+/// Where it is.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut OrderedHandle) -> c_int {
+    fault::run(|| {
+        let at = given(map, "map")?.handle;
+        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64 }, "handle")
+    })
+}
+
+/// Frees the handle, not the map.
+///
+/// # Safety
+///
+/// NULL, or a map that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_close(map: *mut Ordered) {
+    if !map.is_null() {
+        // SAFETY: from one of the functions above, and the caller's last use.
+        drop(unsafe { Box::from_raw(map) });
+    }
+}
+
+/// The value of a key.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_get(
+    map: *const Ordered,
+    number: u64,
+    value: *mut c_void,
+    room: usize,
+    found: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let mut client = map.walks.lock();
+        let got = locked(&map.map).get(&mut *client, number)?;
+        value_out(got, value, room, std::ptr::null_mut(), found)
+    })
+}
+
+/// Gives a key a value.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_insert(
+    map: *const Ordered,
+    number: u64,
+    value: *const c_void,
+    length: usize,
+    fresh: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
+        let mut client = map.walks.lock();
+        let new = locked(&map.map).insert(&mut *client, number, value)?;
+        flag(fresh, new)
+    })
+}
+
+/// Removes a key.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_delete(
+    map: *const Ordered,
+    number: u64,
+    removed: *mut c_int,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let mut client = map.walks.lock();
+        let gone = locked(&map.map).remove(&mut *client, number)?;
+        flag(removed, gone)
+    })
+}
+
+/// Records of a range.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_range(
+    map: *const Ordered,
+    first: u64,
+    last: u64,
+    records: *mut c_void,
+    room: usize,
+    count: *mut usize,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let record = map.handle.record_bytes();
+        let limit = room / record;
+        let result = if first > last || limit == 0 {
+            Vec::new()
+        } else {
+            map.walks.lock().walk(&map.handle.range_walk(first..=last, limit as u64))?.result
+        };
+        put(count, result.len() / record, "count")?;
+        copy_out(&result, records, room, "the range")
+    })
+}
+
+/// Totals of a range.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_ordered_aggregate(
+    map: *const Ordered,
+    first: u64,
+    last: u64,
+    totals: *mut Totals,
+) -> c_int {
+    fault::run(|| {
+        let map = given(map, "map")?;
+        let mut client = map.walks.lock();
+        let found = locked(&map.map).aggregate(&mut *client, first..=last)?;
+        put(totals, Totals { count: found.count, sum: found.sum, min: found.min, max: found.max }, "totals")
+    })
+}

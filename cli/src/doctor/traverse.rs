@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What walks stand on: a compiler that may run what it wrote, huge pages, the ways between node and client, and what is only
+//! needed to write programs in C, to switch walks in the kernel, or to compare with others.
+//!
+//! Method   a program is verified, compiled and stepped; a small node serves two clients for some hundred round trips each
+//! Cost     some tens of milliseconds
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use memlift::engine::region::Huge;
+use memlift::traverse::client::{Client, Config, Request};
+use memlift::traverse::node::{Alone, Node, NodeOptions, Runner};
+use memlift::traverse::program::Program;
+use memlift::traverse::structures::shipped;
+use memlift::traverse::transport::shm::Shm;
+use memlift::traverse::transport::udp::Udp;
+
+use super::Check;
+
+/// What the node has: a page table's worth of huge pages.
+const NODE_BYTES: u64 = 8 << 20;
+const TRIPS: usize = 300;
+/// What a node's socket asks the kernel to keep for it.
+const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
+
+/// All of them.
+pub fn checks() -> Vec<Check> {
+    let mut checks = vec![compiler()];
+    match served() {
+        Ok(found) => checks.extend(found),
+        Err(error) => checks.push(Check::absent("memory node", error)),
+    }
+    checks.extend([socket_buffers(), clang(), switch()]);
+    checks.extend(others());
+    checks
+}
+
+/// Whether walks run as machine code.
+fn compiler() -> Check {
+    let begun = Instant::now();
+    let made = shipped::HASH_FIND.bytecode().and_then(|code| Program::new("hash_find", &code, 1024));
+    let runner = match made {
+        Ok(program) => Runner::new(program, true),
+        Err(error) => return Check::absent("walks", error.to_string()),
+    };
+    let took = begun.elapsed();
+    if runner.is_compiled() {
+        let found = format!(
+            "machine code, in pages that are never writable and executable at once; verified and compiled in {:.2} ms",
+            took.as_secs_f64() * 1e3
+        );
+        return Check::usable("walks", found);
+    }
+    Check::absent(
+        "walks",
+        "interpreted, several times slower: this processor or this system lets no code be made",
+    )
+    .advise("on SELinux allow execmem; or build for x86-64 or aarch64 with the feature `jit`")
+}
+
+/// A small node in this process, and what its clients see.
+fn served() -> Result<Vec<Check>, String> {
+    let name = format!("doctor-{}", std::process::id());
+    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).map_err(text)?;
+    let (address, shm) = (udp.address(), Shm::listen(&name).map_err(text)?);
+    let options = NodeOptions { bytes: NODE_BYTES, workspaces: Some(8), ..NodeOptions::default() };
+    let (node, _) = Node::open(options).map_err(text)?;
+    let pages = match node.memory().huge() {
+        Huge::None => Check::absent("a node's memory", "ordinary pages: each hop of a walk over gigabytes misses the TLB, too")
+            .advise("sysctl vm.nr_hugepages=…, or echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root"),
+        huge => Check::usable("a node's memory", format!("huge pages ({huge:?})")),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = [Box::new(udp) as Box<dyn memlift::traverse::transport::Transport>, Box::new(shm)]
+        .into_iter()
+        .map(|transport| {
+            let mut shard = node.shard(transport, Box::new(Alone));
+            let stopped = Arc::clone(&stop);
+            std::thread::spawn(move || shard.serve(&stopped).map_err(text))
+        })
+        .collect();
+    let trips = [
+        ("UDP", Client::udp(&[address], Config::default())),
+        ("shared memory", Client::shm(&[&name], Config::default())),
+    ]
+    .map(|(what, client)| match client.map_err(text).and_then(|client| trip(client).map_err(text)) {
+        Ok(median) => Check::usable(
+            what,
+            format!("{:.1} µs for a round trip to a node on this machine", median.as_secs_f64() * 1e6),
+        ),
+        Err(error) => Check::absent(what, error),
+    });
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().map_err(|_| "a shard panicked; report this".to_owned())??;
+    }
+    Ok([pages].into_iter().chain(trips).collect())
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// The median round trip.
+fn trip(mut client: Client) -> memlift::traverse::client::Result<Duration> {
+    let mut times = Vec::with_capacity(TRIPS);
+    for _ in 0..TRIPS {
+        let begun = Instant::now();
+        client.call(Request::map(0))?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[TRIPS / 2])
+}
+
+/// What the kernel keeps of a burst of packets.
+fn socket_buffers() -> Check {
+    let read = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?.trim().parse().ok()
+    };
+    match read("rmem_max") {
+        Some(most) if most < SOCKET_BUFFER_BYTES => {
+            let found = format!(
+                "{} KiB at most: a burst of some hundred clients loses packets, which are sent again",
+                most >> 10
+            );
+            Check::absent("socket buffers", found).advise(format!(
+                "sysctl net.core.rmem_max={SOCKET_BUFFER_BYTES} net.core.wmem_max={SOCKET_BUFFER_BYTES}"
+            ))
+        }
+        Some(most) => Check::usable("socket buffers", format!("{} KiB at most", most >> 10)),
+        None => Check::absent("socket buffers", "net.core.rmem_max cannot be read here"),
+    }
+}
+
+/// A program of the search path.
+fn find(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    names.iter().find_map(|name| folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file()))
+}
+
+fn clang() -> Check {
+    let names = ["clang", "clang-20", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14"];
+    let Some(found) = find(&names) else {
+        return Check::absent("clang", "not found: programs in Python and Rust need none, those in C do")
+            .advise("apt install clang");
+    };
+    let targets =
+        Command::new(&found).arg("--print-targets").output().map(|output| output.stdout).unwrap_or_default();
+    let shown = found.display();
+    if String::from_utf8_lossy(&targets).lines().any(|line| line.trim_start().starts_with("bpf")) {
+        return Check::usable("clang", format!("{shown} compiles programs in C (-target bpf)"));
+    }
+    Check::absent("clang", format!("{shown} has no target bpf")).advise("apt install clang")
+}
+
+/// Whether the kernel would take a switch.
+fn switch() -> Check {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    let capabilities = capabilities.and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(0);
+    // CAP_NET_ADMIN is bit 12, CAP_BPF 39; CAP_SYS_ADMIN (21) has the latter, too.
+    let may = capabilities >> 12 & 1 == 1 && (capabilities >> 39 & 1 == 1 || capabilities >> 21 & 1 == 1);
+    let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    match (filesystems.contains("bpf"), may) {
+        (true, true) => {
+            Check::usable("switch (XDP)", "this kernel has BPF, and this user may load it (feature `xdp`)")
+        }
+        (true, false) => {
+            Check::absent("switch (XDP)", "needs root: nodes send walks on to each other without it")
+        }
+        (false, _) => {
+            Check::absent("switch (XDP)", "this kernel has no BPF: nodes send walks on to each other")
+        }
+    }
+}
+
+/// What benches compare with, and maps can be kept in.
+fn others() -> Vec<Check> {
+    let all = [
+        ("redis-server", "redis-server", "memlift bench traverse compares with it"),
+        ("memcached", "memcached", "memlift bench traverse compares with it"),
+        ("etcd", "etcd-server", "maps of nodes can be kept in it (feature `etcd`)"),
+    ];
+    let check = |(name, package, use_of): (&str, &str, &str)| match find(&[name]) {
+        Some(found) => Check::usable(name, format!("{}: {use_of}", found.display())),
+        None => Check::absent(name, format!("not found: {use_of}")).advise(format!("apt install {package}")),
+    };
+    all.map(check).into()
+}
