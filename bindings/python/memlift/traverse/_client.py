@@ -311,11 +311,13 @@ class AsyncClient:
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
-        while self._room and (self._room[0].done() or self._native.has_room()):
+        # One for each that ended; who finds the room taken waits again, behind the others.
+        places = len(ended) or int(bool(self._room) and self._native.has_room())
+        while self._room and places > 0:
             free = self._room.popleft()
             if not free.done():
                 free.set_result(None)
-                break
+                places -= 1
         if again:
             self._come_soon(loop)
         elif due is not None:
@@ -336,7 +338,12 @@ class AsyncClient:
         while not self._native.has_room():
             free = loop.create_future()
             self._room.append(free)
-            await free
+            try:
+                await free
+            except asyncio.CancelledError:
+                # The place may have been given to this coroutine: the next one gets it.
+                self._come_soon(loop)
+                raise
         ticket = self._native.submit(native, start, scratch, True)
         future = self._waiting[ticket] = loop.create_future()
         # Not at once: what other coroutines submit in this turn of the loop leaves in the same batch.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from memlift import _native
-from memlift.errors import BadArgument, UnsupportedValue
+from memlift.errors import BadArgument, UnsupportedValue, WrongStructure
 from memlift.traverse._client import Client, Program
 from memlift.traverse._values import Values
 
@@ -445,6 +445,8 @@ class OrderedMap(MutableMapping[int, Any]):
         start, scratch, name = self._native.range_walk(_number(first), _number(last), limit)
 
         def read(came: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+            if len(came[3]) % self._record.itemsize:
+                raise WrongStructure(f"at {self.handle.cell:#x} lies no ordered map of {self._values.name}")
             records = np.frombuffer(came[3], self._record)
             return records["key"], records["value"]
 
