@@ -37,6 +37,12 @@ pub enum Error {
     /// An object file holds no program that can be taken from it.
     #[error("object file: {0}")]
     Object(String),
+    /// The map of the cluster cannot be had, or has no answer.
+    #[error(transparent)]
+    Map(#[from] crate::map::MapError),
+    /// A node of the cluster cannot start, or go on.
+    #[error(transparent)]
+    Cluster(#[from] crate::node::ClusterError),
 }
 
 /// What this crate's functions return.

@@ -5,13 +5,19 @@
 //!          Each test starts one of its own, on ports of its own, with its data in a folder of its own
 #![cfg(feature = "etcd")]
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use memlift_traverse::client::{Client, Config};
 use memlift_traverse::map::etcd::Etcd;
-use memlift_traverse::map::{Authority, Join, Map, MapError, Member, Order, Source, State};
+use memlift_traverse::map::{Address, Authority, Join, Map, MapError, Member, Order, Source, State};
+use memlift_traverse::node::{Cluster, ClusterOptions, NodeOptions};
+use memlift_traverse::structures::HashMap;
+use memlift_traverse::transport::udp::Udp;
 
 struct Server {
     program: PathBuf,
@@ -214,4 +220,81 @@ fn an_etcd_that_is_away_stops_nothing_but_changes() {
     let c = Member::join(server.source(), join("c", 3, 1)).expect("joined");
     until(&client, |map| is(map, "c", State::Up));
     assert!(c.trouble().is_none());
+}
+
+/// A node whose map is in that etcd, in threads of this process.
+fn node<'s>(
+    scope: &'s std::thread::Scope<'s, '_>,
+    server: &Server,
+    name: &str,
+    stop: &Arc<AtomicBool>,
+) -> SocketAddr {
+    let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a socket");
+    let (at, speaker) = (udp.address(), udp.speaker().expect("shared"));
+    let node = NodeOptions { bytes: 4 << 20, prefault: false, workspaces: Some(8), ..NodeOptions::default() };
+    let addresses = vec![Address::Udp(at)];
+    let options = ClusterOptions { node, source: server.source(), name: name.to_owned(), addresses };
+    let (mut cluster, _) = Cluster::open(options, Some(speaker)).unwrap_or_else(|error| panic!("{error}"));
+    let mut shard = cluster.node().shard(Box::new(udp), Box::new(cluster.shared().view()));
+    let (one, two) = (stop.clone(), stop.clone());
+    scope.spawn(move || shard.serve(&one).expect("serves"));
+    scope.spawn(move || {
+        while !two.load(Ordering::Relaxed) {
+            cluster.turn(Duration::from_millis(20)).unwrap_or_else(|error| panic!("{error}"));
+        }
+    });
+    at
+}
+
+#[test]
+fn nodes_go_on_while_etcd_is_away_and_move_ranges_when_it_is_back() {
+    let Some(mut server) = Server::start() else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let at = ["a", "b"].map(|name| node(scope, &server, name, &stop));
+        let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
+        let mut client = Client::udp(&at, config).expect("connected");
+        let mut map = HashMap::create(&mut client, 6).expect("a map");
+        let mut count = 0..;
+        let mut work = |client: &mut Client, times: usize| {
+            for key in count.by_ref().take(times) {
+                map.insert(client, key, &u64::to_le_bytes(key)).expect("inserted");
+                assert!(map.get(client, key / 2).expect("asked").is_some());
+            }
+        };
+        work(&mut client, 50);
+        let watching = Member::watch(server.source()).expect("watching");
+        server.stop();
+        while watching.trouble().is_none() {
+            work(&mut client, 10);
+        }
+        // Longer than a lease.
+        let until = std::time::Instant::now() + Duration::from_secs(8);
+        while std::time::Instant::now() < until {
+            work(&mut client, 10);
+        }
+        let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a socket");
+        let addresses = vec![Address::Udp(udp.address())];
+        let node = NodeOptions { bytes: 4 << 20, prefault: false, ..NodeOptions::default() };
+        let options = ClusterOptions { node, source: server.source(), name: "c".to_owned(), addresses };
+        let refused = Cluster::open(options, None).expect_err("nobody keeps the map").to_string();
+        assert!(refused.contains("etcd at") && refused.contains("does not answer"), "{refused}");
+        server.run();
+        until_up(&watching, &["a", "b"]);
+        let base = watching.shared().map().ranges()[0].base;
+        let order = Order::Plan { base, bytes: 4 << 20, to: "b".to_owned() };
+        let id = watching.order(&order).unwrap_or_else(|error| panic!("{error}"));
+        while watching.shared().map().moves().iter().any(|one| one.id == id) {
+            work(&mut client, 5);
+        }
+        let now = watching.shared().map();
+        let owner = now.find(base).and_then(|range| range.owner).and_then(|owner| now.node(owner));
+        assert_eq!(owner.map(|owner| owner.name.as_str()), Some("b"));
+        work(&mut client, 50);
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn until_up(member: &Member, names: &[&str]) {
+    until(member, |map| member.trouble().is_none() && names.iter().all(|name| is(map, name, State::Up)));
 }

@@ -5,108 +5,24 @@
 //! Owner    each test makes its namespaces, named by the process, and removes them, also when it fails
 #![cfg(feature = "xdp")]
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::process::{Command, Stdio};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
 use memlift_spec::operand::packet::{KIND_ANSWER, KIND_WALK, PACKET_HEADER_BYTES, PACKET_MAGIC, at};
 use memlift_traverse::map::{Address, Map, Node, NodeId, Permissions, Range, State};
-use memlift_traverse::xdp::{Pass, Port, Switch};
+use memlift_traverse::xdp::Switch;
+use memlift_traverse::xdp::lab::{Lab, SERVICE, ip_of};
 
 /// Beside this file, wherever the crate is.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/xdp/switch.c");
-const SERVICE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 100), 7700);
 const HOSTS: [&str; 3] = ["client", "a", "b"];
 
-fn ip_of(index: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, index as u8 + 1)
-}
-
-fn mac_of(index: usize) -> [u8; 6] {
-    [2, 0x77, 0, 0, 0, index as u8 + 1]
-}
-
-fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
-/// A switch and three hosts around it, gone when dropped.
-struct Cluster {
-    name: String,
-}
-
-impl Cluster {
-    fn ip(arguments: &str) -> Result<(), String> {
-        let output = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("ip (iproute2) does not run: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {said}")) }
-    }
-
-    fn space(&self, host: &str) -> String {
-        format!("{}-{host}", self.name)
-    }
-
-    fn start(name: &str) -> Result<Cluster, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("namespaces and XDP need root".to_owned());
-        }
-        let cluster = Cluster { name: format!("memlift{}{name}", std::process::id()) };
-        let switch = cluster.space("switch");
-        Cluster::ip(&format!("netns add {switch}"))?;
-        for (index, host) in HOSTS.iter().enumerate() {
-            let space = cluster.space(host);
-            Cluster::ip(&format!("netns add {space}"))?;
-            Cluster::ip(&format!("-n {switch} link add p{index} type veth peer name e0 netns {space}"))?;
-            Cluster::ip(&format!("-n {switch} link set p{index} address {}", text([2, 0x77, 0, 0, 1, 1])))?;
-            Cluster::ip(&format!("-n {switch} link set p{index} up"))?;
-            Cluster::ip(&format!("-n {space} link set e0 address {}", text(mac_of(index))))?;
-            Cluster::ip(&format!("-n {space} address add {}/24 dev e0", ip_of(index)))?;
-            Cluster::ip(&format!("-n {space} link set e0 up"))?;
-            // Nobody asks who has an address: a switch of walks does not answer that.
-            for other in (0..3).map(ip_of).chain([*SERVICE.ip()]).filter(|other| *other != ip_of(index)) {
-                let mac = text([2, 0x77, 0, 0, 1, 1]);
-                Cluster::ip(&format!("-n {space} neigh replace {other} lladdr {mac} dev e0"))?;
-            }
-        }
-        Ok(cluster)
-    }
-
-    /// Runs something in a namespace: sockets that it opens stay there.
-    fn within<T: Send>(&self, host: &str, run: impl FnOnce() -> T + Send) -> T {
-        let path = format!("/run/netns/{}", self.space(host));
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                let space = std::fs::File::open(&path).expect("a namespace");
-                let network = Some(rustix::thread::LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&space), network)
-                    .expect("moved");
-                run()
-            });
-            thread.join().expect("it ran")
-        })
-    }
-
-    fn socket(&self, index: usize) -> UdpSocket {
-        let socket = self.within(HOSTS[index], || UdpSocket::bind((ip_of(index), 7700)).expect("bound"));
-        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
-        socket
-    }
-
-    fn interface(&self, name: &str) -> u32 {
-        self.within("switch", || {
-            let socket = UdpSocket::bind("127.0.0.1:0").map(std::os::fd::OwnedFd::from);
-            rustix::net::netdevice::name_to_index(socket.expect("a socket"), name).expect("an interface")
-        })
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for host in HOSTS.iter().chain(&["switch"]) {
-            let _ = Cluster::ip(&format!("netns delete {}", self.space(host)));
-        }
-    }
+fn socket(lab: &Lab, index: usize) -> UdpSocket {
+    let bind = || UdpSocket::bind((ip_of(index), SERVICE.port()));
+    let socket = lab.within(HOSTS[index], bind).expect("entered").expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+    socket
 }
 
 fn walk(kind: u8, address: u64, sequence: u64) -> Vec<u8> {
@@ -142,28 +58,18 @@ fn heard(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
 
 #[test]
 fn a_walk_goes_from_node_to_node_without_coming_back() {
-    let cluster = match Cluster::start("s") {
-        Ok(cluster) => cluster,
+    let lab = match Lab::start("s", &HOSTS) {
+        Ok(lab) => lab,
         Err(why) => return println!("skipped: {why}"),
     };
-    let ports: Vec<Port> = (0..3)
-        .map(|index| Port {
-            ip: ip_of(index),
-            interface: cluster.interface(&format!("p{index}")),
-            mac: mac_of(index),
-        })
-        .collect();
-    let attached = cluster.within("switch", || Switch::attach(&["p0", "p1", "p2"], SERVICE, &ports));
-    let mut switch = match attached {
-        Ok(switch) => switch,
+    let (mut switch, _passes) = match lab.attach() {
+        Ok(attached) => attached,
         Err(why) => return println!("skipped: {why}"),
     };
-    let _passes: Vec<Pass> =
-        HOSTS.iter().map(|host| cluster.within(host, || Pass::attach("e0")).expect("attached")).collect();
     const A: u64 = 1 << 32;
     const B: u64 = 2 << 32;
     switch.update(&map(1, &[(A, 0), (A + (1 << 20), 0), (B, 1)])).expect("taken");
-    let (client, a, b) = (cluster.socket(0), cluster.socket(1), cluster.socket(2));
+    let (client, a, b) = (socket(&lab, 0), socket(&lab, 1), socket(&lab, 2));
 
     // Four crossings: client → a → b → a → b → client. Six packets, six passes, as k + 2 with peers that know the map.
     let before = switch.counts().expect("read");
@@ -203,16 +109,13 @@ fn a_walk_goes_from_node_to_node_without_coming_back() {
 
 #[test]
 fn a_map_that_a_switch_cannot_hold_is_refused() {
-    let cluster = match Cluster::start("m") {
-        Ok(cluster) => cluster,
+    let lab = match Lab::start("m", &HOSTS) {
+        Ok(lab) => lab,
         Err(why) => return println!("skipped: {why}"),
     };
-    let ports = [1, 2].map(|index| Port {
-        ip: ip_of(index),
-        interface: cluster.interface(&format!("p{index}")),
-        mac: mac_of(index),
-    });
-    let mut switch = match cluster.within("switch", || Switch::attach(&["p1"], SERVICE, &ports)) {
+    let ports = lab.ports().expect("three")[1..].to_vec();
+    let attached = lab.within("switch", || Switch::attach(&["p1"], SERVICE, &ports)).expect("entered");
+    let mut switch = match attached {
         Ok(switch) => switch,
         Err(why) => return println!("skipped: {why}"),
     };

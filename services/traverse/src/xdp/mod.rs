@@ -13,10 +13,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
+pub mod lab;
+mod through;
+
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use aya::{Ebpf, EbpfLoader};
+
+pub use through::Through;
 
 use crate::map::{Address, Map, Place};
 

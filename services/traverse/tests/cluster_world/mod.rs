@@ -84,6 +84,7 @@ fn serve_as_a_node_of_another_test() {
             if reached(&mut cluster, &step) {
                 die();
             }
+            cluster.node().compact_beyond(256 << 10).expect("made short");
         }
     });
 }
