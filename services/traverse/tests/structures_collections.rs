@@ -381,6 +381,44 @@ fn bulk_loads_hold_what_they_were_given() {
 }
 
 #[test]
+fn ranges_of_a_deep_tree_are_whole_wherever_they_begin_and_end() {
+    const COUNT: u64 = 120_000; // five levels
+    let mut image = Image::new(BASE, 6 << 20);
+    let room = 5 << 20;
+    let base = image.allocate(room).expect("room");
+    let mut placement = Placement::new(&[(base, room)], SLAB_4K, Order::Time);
+    let mut sink = ToHeap::new(&mut image);
+    let pairs = (0..COUNT).map(|key| Ok((key * 2, (key * key % 1000).to_le_bytes())));
+    let handle = bulk::ordered(pairs, 8, &mut placement, &mut sink, |_| {}).expect("room");
+    sink.finish().expect("written");
+    let map = OrderedMap::open(handle);
+    let mut state = 7_u64;
+    let mut draw = |end: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % end
+    };
+    // Lengths around those of the subtrees of each level.
+    for length in [1, 15, 16, 240, 241, 3840, 3841, 61_440, 61_441, COUNT].repeat(3) {
+        let first = draw(COUNT - length + 1);
+        let keys = first * 2..=(first + length - 1) * 2 + draw(2);
+        let right = (first..first + length).map(|key| key * key % 1000);
+        let found = map.aggregate(&mut image, keys.clone()).expect("an answer");
+        let (sum, count) = (right.clone().sum::<u64>() as i64, length);
+        assert_eq!((found.sum, found.count), (sum, count), "{keys:?}");
+        let before = image.steps;
+        let pairs = map.range(&mut image, keys.clone(), u64::MAX).expect("an answer");
+        let right: Vec<_> = (first..first + length)
+            .zip(right)
+            .map(|(key, value)| (key * 2, value.to_le_bytes().to_vec()))
+            .collect();
+        assert!(pairs == right, "{keys:?}");
+        // A leaf after the other; between those of one node and the next, the few above them.
+        let leaves = length.div_ceil(15) + 1;
+        assert!(image.steps - before <= leaves + leaves / 16 * 3 + 20, "{length}: {}", image.steps - before);
+    }
+}
+
+#[test]
 fn unsorted_input_is_sorted_and_descending_input_refused() {
     let mut bytes = vec![0; 1 << 20];
     let mut placement = Placement::new(&[(BASE, 1 << 20)], SLAB_4K, Order::Time);

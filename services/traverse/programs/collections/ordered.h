@@ -45,10 +45,11 @@ struct state {
     uint64_t record[KEYS + 1];     /* 256 the records of one leaf */
     uint64_t at;            /* 384 the node that is being looked at */
     uint64_t out[32];       /* 392 what is emitted, or the value that was found */
+    uint64_t turn;          /* 648 the lowest node seen on the way down that has a child behind the fence, 0: none */
 };
 
 _Static_assert(offsetof(struct state, sum) == 96 && offsetof(struct state, children) == 128 &&
-                   offsetof(struct state, at) == 384 && sizeof(struct state) == 648,
+                   offsetof(struct state, at) == 384 && sizeof(struct state) == 656,
                "as src/structures/ordered has it");
 
 /* The key at a place: a place that is no leaf's reads something else of the node. */
@@ -133,6 +134,11 @@ MEMLIFT_INLINE long descend(const struct node *node, struct state *state, struct
         state->children_last = node->count;
     } else if (place < node->count) {
         state->fence = node->keys[place];
+        state->turn = state->at;
+    } else if (state->at == state->turn && state->at != state->root) {
+        /* A turn's last child: only the nodes above it know what comes behind that. */
+        state->turn = 0;
+        return go_on(state, walk, state->root);
     }
     return go_on(state, walk, node->places[place]);
 }
@@ -147,12 +153,12 @@ MEMLIFT_INLINE uint64_t following(struct state *state)
     }
     if (fence >= state->last)
         return 0;
-    /* The leaves under this node are done: down again from the root, for the first key behind them. */
+    /* The leaves under this node are done: down again from where the way to the next ones parts, for the first key behind them. */
     state->key = fence + 1;
     state->fence = NONE;
     state->child = 1;
     state->children_last = 0;
-    return state->root;
+    return state->turn;
 }
 
 /* Emits, then goes on at a node, or (0) ends one step later. */

@@ -144,8 +144,7 @@ pub fn ordered<V: AsRef<[u8]>>(
         let most = ordered::VALUE_BYTES_MAX;
         return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most });
     }
-    let cell = placement.place(16)?;
-    let handle = ordered::Handle { cell, value_bytes };
+    let mut handle = ordered::Handle { cell: 0, value_bytes };
     let mut levels: Vec<Node> = vec![Node::default()];
     let (mut taken, mut last) = (0_u64, None);
     for pair in pairs {
@@ -193,7 +192,9 @@ pub fn ordered<V: AsRef<[u8]>>(
     }
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&root.to_le_bytes());
-    sink.put(cell, &bytes)?;
+    // Beside the root where neighbours are placed together: each walk goes from the one to the other.
+    handle.cell = placement.place(16)?;
+    sink.put(handle.cell, &bytes)?;
     progress(taken);
     Ok(handle)
 }
