@@ -17,6 +17,7 @@ mod fig2;
 mod latency;
 mod lru;
 mod node;
+mod pages;
 mod pin;
 mod places;
 mod serve;

@@ -26,6 +26,9 @@ const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
 const ATTEMPTS_MAX: u32 = 25;
 
+/// Most bytes that a native handler reads at once: a page.
+pub const READ_BYTES_MAX: u64 = 4096;
+
 /// Follows a structure at the client.
 pub trait Walker<Piece> {
     /// Where the piece lies that the next step needs.
@@ -176,12 +179,9 @@ impl<'d, D: Data> Reader<'d, D> {
                 if attempt > ATTEMPTS_MAX {
                     return Err(failed("a server of the row does not answer"));
                 }
-                for slot in 0..ways.len() {
-                    if ways[slot].sequence != 0 {
-                        let (sequence, place) = (ways[slot].sequence, ways[slot].walker.place());
-                        self.read(sequence, place, attempt)?;
-                        ran.again += 1;
-                    }
+                for way in ways.iter().filter(|way| way.sequence != 0) {
+                    self.read(way.sequence, way.walker.place(), attempt)?;
+                    ran.again += 1;
                 }
                 heard = Instant::now();
             } else {

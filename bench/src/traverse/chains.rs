@@ -14,7 +14,7 @@ use memlift_traverse::program::Program;
 use memlift_traverse::structures::shipped;
 use memlift_traverse::wire::{Header, Kind, Status};
 
-use super::cached::{Data, Walker};
+use super::cached::{Data, READ_BYTES_MAX, Walker};
 use super::drive::{Ask, share, word};
 use super::places::Places;
 use super::serve::{Handler, failed};
@@ -135,7 +135,7 @@ impl Chains {
                 None => Status::Missing,
             },
             Kind::Read => {
-                view.copy(header.address, header.value.min(1024) as usize, answer);
+                view.copy(header.address, header.value.min(READ_BYTES_MAX) as usize, answer);
                 Status::Done
             }
             _ => Status::BadRequest,

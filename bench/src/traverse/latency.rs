@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `latency/…` and `throughput/…`: a walk sent to the data, beside clients that cache.
 //!
+//! Rivals   cache: single nodes are read and kept · cache_pages: the same by pages of 4 KiB, as the paper's swap does · cache_rpc:
+//!          walks of a native handler, whole answers kept
 //! Flow     data on a node ─▶ the node's shard, and the native handler for the rivals ─▶ the same questions, drawn as YCSB's C does
-//!          ─▶ ours: walks · cache: reads of single nodes · cache_rpc: walks of the native handler, whole answers cached
-//! Order    both caches hold 6 % and have turned over twice before anything is timed
+//! Order    caches hold 6 % and have turned over twice before anything is timed
 //! Ceiling  what `throughput` can gain at most: h c_msg / (c_msg + h t_hop), where c_msg is what a read of the rival takes and t_hop a
 //!          hop of limits/walks.c; h counts the rival's reads, and the walk's hops below the line
 
 use memlift_engine::complete::WaitPolicy;
+use memlift_traverse::node::Counter;
 
 use super::cached::{Data, Reader, SHARE};
 use super::chains::{Chains, HOPS};
-use super::drive::{Ask, Driver, Ran, share};
+use super::drive::{Ask, Driver, Ran, share, word};
 use super::lru::Lru;
 use super::node::{OUT, check, reference_run};
+use super::pages::Pages;
 use super::pin::{self, Held, Role};
 use super::serve::{Over, Server};
 use super::tree::Tree;
+use super::view::Question;
 use super::ycsb::{Draw, Generator, Operation, Workload};
 use super::{Stop, unknown};
 use crate::definition::Definition;
@@ -44,6 +48,8 @@ pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     let tree = definition.name.contains("/btree25/");
     let latency = definition.name.starts_with("latency/");
     match (definition.rival.as_str(), latency) {
+        ("cache_pages", true) if tree => Ok(compare(&Pages(&Tree::new(quick)?), definition, 1, quick)?),
+        ("cache_pages", true) => Ok(compare(&Pages(&Chains::new(quick)?), definition, 1, quick)?),
         ("cache" | "cache_rpc", true) if tree => Ok(compare(&Tree::new(quick)?, definition, 1, quick)?),
         ("cache" | "cache_rpc", true) | ("cache", false) if !tree => {
             Ok(compare(&Chains::new(quick)?, definition, if latency { 1 } else { OUT }, quick)?)
@@ -96,12 +102,7 @@ impl Answers {
     }
 }
 
-fn compare<D: Data + Ours>(
-    data: &D,
-    definition: &Definition,
-    out: usize,
-    quick: bool,
-) -> Result<Row, BenchError> {
+fn compare<D: Data>(data: &D, definition: &Definition, out: usize, quick: bool) -> Result<Row, BenchError> {
     let over = Over::Udp;
     let (program, value_at) = data.program();
     let servers = [Server::node(data.node(), over)?, Server::native(over, data.handler())?];
@@ -150,7 +151,7 @@ fn compare<D: Data + Ours>(
         messages += sent;
         let mut took = Took { seconds: ran.seconds / count as f64, cpu_s: ran.cpu_s / count as f64 };
         if side == Side::Theirs && out > 1 {
-            let hop_s = data.hop_seconds(&numbers)?;
+            let hop_s = hop_seconds(data, &asks)?;
             let message_s = ran.seconds / sent as f64;
             let reads = sent as f64 / count as f64;
             let limit_s = message_s + HOPS as f64 * hop_s;
@@ -165,7 +166,6 @@ fn compare<D: Data + Ours>(
     row.cpu_s = samples.cpu_s;
     let hops = data.node().stats().read();
     let counted = |counter| hops.get(counter) - hops_before.get(counter);
-    use memlift_traverse::node::Counter;
     for (name, number) in [
         ("walks_per_run", count),
         ("walks_under_way", out as u64),
@@ -191,32 +191,23 @@ fn compare<D: Data + Ours>(
          both checked",
         if whole_answers {
             "whole answers to 6 % of the questions cached, else the native handler"
+        } else if definition.rival == "cache_pages" {
+            "6 % of the data cached, in pages of 4 KiB as by a swap, least recently used first; a read is answered by a native handler"
         } else {
             "6 % of the data cached, node by node, least recently used first; a read is answered by a native handler"
         },
         pin::text(),
         over.text(),
-        data.pieces() * size_of::<D::Piece>() as u64 >> 20,
+        (data.pieces() * size_of::<D::Piece>() as u64) >> 20,
         data.node().memory().huge(),
     );
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// What a hop costs when many walks are interleaved and nothing else is done.
-trait Ours: Data {
-    fn hop_seconds(&self, numbers: &[u64]) -> Result<f64, BenchError>;
-}
-
-impl Ours for Chains {
-    fn hop_seconds(&self, numbers: &[u64]) -> Result<f64, BenchError> {
-        let questions: Vec<_> = numbers.iter().map(|number| self.question(*number).0).collect();
-        let (took, _) = reference_run(&self.view, &questions, 48)?;
-        Ok(took.seconds / (numbers.len() as u64 * HOPS) as f64)
-    }
-}
-
-impl Ours for Tree {
-    fn hop_seconds(&self, _: &[u64]) -> Result<f64, BenchError> {
-        Err(BenchError::Engine { reason: "trees have no row of throughput".to_owned() })
-    }
+/// What a hop costs when many walks of chains are interleaved and nothing else is done.
+fn hop_seconds<D: Data>(data: &D, asks: &[Ask]) -> Result<f64, BenchError> {
+    let question = |ask: &Ask| Question { bucket: ask.address, key: word(&ask.body, 0) };
+    let questions: Vec<Question> = asks.iter().map(question).collect();
+    let (took, _) = reference_run(data.view(), &questions, 48)?;
+    Ok(took.seconds / (asks.len() as u64 * HOPS) as f64)
 }

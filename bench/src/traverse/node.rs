@@ -173,7 +173,7 @@ pub fn against_rpc(
 }
 
 fn scale(chains: &Chains) -> String {
-    format!("{} MiB of chains in a random order", chains.count() * HOPS * chains::NODE_BYTES >> 20)
+    format!("{} MiB of chains in a random order", (chains.count() * HOPS * chains::NODE_BYTES) >> 20)
 }
 
 /// What the reference loop takes for these walks on the nodes' core, seconds and CPU seconds.

@@ -14,7 +14,7 @@ use memlift_traverse::program::Program;
 use memlift_traverse::structures::shipped;
 use memlift_traverse::wire::{Header, Kind, Status};
 
-use super::cached::{Data, Walker};
+use super::cached::{Data, READ_BYTES_MAX, Walker};
 use super::chains::data_bytes;
 use super::drive::{Ask, word};
 use super::places::Places;
@@ -82,7 +82,7 @@ impl Tree {
                 } else {
                     let below = leaves.div_ceil(under);
                     let children = (below - index * FAN).min(FAN);
-                    words[0] = children - 1 | level << 16;
+                    words[0] = (children - 1) | (level << 16);
                     for slot in 0..children {
                         let child = index * FAN + slot;
                         words[16 + slot as usize] = places.address(first_of_level + child);
@@ -202,7 +202,7 @@ impl Data for Tree {
                 Status::Done
             }
             Kind::Read => {
-                view.copy(header.address, header.value.min(1024) as usize, answer);
+                view.copy(header.address, header.value.min(READ_BYTES_MAX) as usize, answer);
                 Status::Done
             }
             _ => Status::BadRequest,

@@ -206,6 +206,7 @@ pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         row.count
             .insert("passes".to_owned(), (after.walks + after.hosts - before.walks - before.hosts) / 100);
         row.count.insert("passes_by_address".to_owned(), (after.walks - before.walks) / 100);
+        row.verdict = definition.judge(&row, quick);
         Ok(row)
     };
     let row = measured();
