@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memlift::traverse::client::{ClientError, Request};
-use memlift::traverse::structures::chain::{Chain, HEADER_BYTES, Key, Seen};
+use memlift::traverse::structures::chain::{Chain, HEADER_BYTES, KEY_BYTES_MAX, Key, Seen, VALUE_BYTES_MAX};
 use memlift::traverse::structures::{Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -67,9 +67,18 @@ fn columns(values: Vec<Option<Vec<u8>>>, bytes: usize) -> Result<(Block, Block),
 
 type Entry<'py> = (Option<u64>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
+/// A number or a key of bytes, and a value.
+type Content = (Option<u64>, Vec<u8>, Vec<u8>);
+
 /// Keys and values of nodes that were seen, read with many requests under way.
-fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<(Option<u64>, Vec<u8>, Vec<u8>)>, ClientError> {
+fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError> {
     let most = open.client.packet_bytes();
+    // What a node says of itself may be anything.
+    let absurd =
+        |one: &&Seen| one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX;
+    if let Some(one) = seen.iter().find(absurd) {
+        return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
+    }
     let room = |one: &Seen| (one.key_bytes as usize).next_multiple_of(8);
     let bytes = |one: &Seen| room(one) + one.value_bytes as usize;
     let inside = |one: &Seen| one.key_bytes == 0 && one.value_bytes <= 8;
@@ -98,8 +107,8 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<(Option<u64>, Vec<u8>,
     Ok(entries)
 }
 
-fn entries<'py>(py: Python<'py>, found: Vec<(Option<u64>, Vec<u8>, Vec<u8>)>) -> Vec<Entry<'py>> {
-    let entry = |(number, key, value): (Option<u64>, Vec<u8>, Vec<u8>)| {
+fn entries<'py>(py: Python<'py>, found: Vec<Content>) -> Vec<Entry<'py>> {
+    let entry = |(number, key, value): Content| {
         let key = number.is_none().then(|| PyBytes::new(py, &key));
         (number, key, PyBytes::new(py, &value))
     };
@@ -264,7 +273,15 @@ impl WalkOrdered {
             return Ok(Block::new(Vec::new()));
         }
         let walk = self.handle.range_walk(first..=last, limit);
-        let walked = self.client.get().with(py, |open| open.client.walk(&walk))?;
+        let walked = self.client.get().with(py, |open| {
+            let walked = open.client.walk(&walk)?;
+            match walked.result.len().is_multiple_of(self.handle.record_bytes()) {
+                true => Ok(walked),
+                false => {
+                    Err(ClientError::Corrupt { address: self.handle.cell, what: "range of whole records" })
+                }
+            }
+        })?;
         Ok(Block::new(walked.result))
     }
 

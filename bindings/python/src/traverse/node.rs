@@ -64,12 +64,15 @@ impl Drop for WalkNode {
     }
 }
 
+/// A transport per place and shard.
+type Transports = Vec<Box<dyn Transport>>;
+
 fn listen(
     listen: &[String],
     shards: usize,
     authenticated: bool,
-) -> Result<(Vec<Box<dyn Transport>>, Vec<String>), String> {
-    let (mut transports, mut places): (Vec<Box<dyn Transport>>, _) = (Vec::new(), Vec::new());
+) -> Result<(Transports, Vec<String>), String> {
+    let (mut transports, mut places) = (Transports::new(), Vec::new());
     for place in listen {
         match place.strip_prefix("shm:") {
             Some(name) => {
