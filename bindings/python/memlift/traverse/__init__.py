@@ -36,20 +36,11 @@ It is compiled to bytecode, verified, sent to the nodes once, and runs there as 
 
 from memlift.traverse._client import AsyncClient, Client, Pipeline, Program, Walked
 from memlift.traverse._collections import Aggregate, HashHandle, HashMap, List, ListHandle, OrderedHandle, OrderedMap
-from memlift.traverse._iterator import (
-    Iterator,
-    compare_swap,
-    done,
-    emit,
-    fetch_add,
-    go_on,
-    iterator,
-    missing,
-    retry,
-)
+from memlift.traverse._iterator import Iterator, iterator
 from memlift.traverse._load import bulk_load
 from memlift.traverse._node import Node
 from memlift.traverse._struct import Struct, at, i8, i16, i32, i64, u8, u16, u32, u64
+from memlift.traverse._verdict import compare_swap, done, emit, fetch_add, go_on, missing, retry
 
 __all__ = [
     "Aggregate",
