@@ -135,7 +135,7 @@ fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, 
     let mut client = world.client();
     let work = Work::prepare(&mut client);
     let stop = AtomicBool::new(false);
-    let owner = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let loads: Vec<_> = (0..2)
             .map(|seed| {
                 let (client, work, stop) = (world.client(), work.clone(), &stop);
@@ -154,8 +154,7 @@ fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, 
         assert!(count > 100, "{count} additions");
         println!("{count} additions, the range is {owner}'s");
         owner
-    });
-    owner
+    })
 }
 
 #[test]
