@@ -8,6 +8,8 @@
 //!          has a table of its own
 //! Check    sums over the objects as they came; an object that is not of its key ends the row
 
+use std::sync::OnceLock;
+
 use memlift_transform::{Chain, Format, Key, Packing, Step, Transform};
 use memlift_traverse::client::Client;
 use memlift_traverse::client::cache::{Cache, PIECE_BYTES};
@@ -67,16 +69,35 @@ const WORDS: [&str; 32] = [
     "token",
 ];
 
-/// The object of a key: a few words over and over, as pages are.
+/// Bytes of the text that objects are cut from, and of a piece.
+const TEXT_BYTES: usize = 64 << 10;
+const PIECE_BYTES_MIN: usize = 96;
+
+fn text() -> &'static [u8] {
+    static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut random = Random(1);
+        let mut text = Vec::new();
+        while text.len() < TEXT_BYTES {
+            let bits = random.bits();
+            let field = format!("\"{}\": {}, ", WORDS[(bits & 31) as usize], bits >> 48);
+            text.extend_from_slice(field.as_bytes());
+        }
+        text
+    })
+}
+
+/// The object of a key: pieces of the same text over and over, as pages are.
 pub fn object(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random(key ^ version.rotate_left(32));
-    let mut object = Vec::with_capacity(bytes + 32);
+    let mut object = Vec::with_capacity(bytes + 2 * PIECE_BYTES_MIN);
     object.extend_from_slice(&key.to_le_bytes());
     object.extend_from_slice(&version.to_le_bytes());
     while object.len() < bytes {
         let bits = random.bits();
-        let text = format!("\"{}\": {}, ", WORDS[(bits & 31) as usize], bits >> 48);
-        object.extend_from_slice(text.as_bytes());
+        let length = PIECE_BYTES_MIN + (bits & 63) as usize;
+        let from = (bits >> 32) as usize % (TEXT_BYTES - length);
+        object.extend_from_slice(&text()[from..from + length]);
     }
     object.truncate(bytes);
     object
