@@ -7,7 +7,11 @@ use std::path::PathBuf;
 fn main() {
     println!("cargo:rerun-if-changed=limits");
     let mut build = cc::Build::new();
-    build.files(["limits/reference.c", "limits/durable.c", "limits/walks.c"]).opt_level(3).pic(true).warnings(true);
+    build
+        .files(["limits/reference.c", "limits/durable.c", "limits/walks.c"])
+        .opt_level(3)
+        .pic(true)
+        .warnings(true);
     build.compile("memlift_reference");
 
     let library =

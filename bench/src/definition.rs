@@ -118,7 +118,11 @@ mod tests {
             for (index, row) in rows.iter().enumerate() {
                 // The rows of the others are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
-                assert!(names_service || ["persist", "transform", "traverse"].contains(service), "{}", row.name);
+                assert!(
+                    names_service || ["persist", "transform", "traverse"].contains(service),
+                    "{}",
+                    row.name
+                );
                 let twice = rows[..index].iter().any(|r| r.name == row.name && r.rival == row.rival);
                 assert!(!twice, "{} against {} stands twice", row.name, row.rival);
             }

@@ -71,7 +71,9 @@ impl Memory {
             return Ok(());
         }
         if self.segments.iter().count() >= SEGMENTS_MAX {
-            return Err(format!("this node has mapped {SEGMENTS_MAX} stretches of addresses: start it again"));
+            return Err(format!(
+                "this node has mapped {SEGMENTS_MAX} stretches of addresses: start it again"
+            ));
         }
         let segment = Segment::map(base, bytes, prefault).map_err(|error| error.to_string())?;
         self.segments.push(segment);

@@ -482,11 +482,8 @@ mod tests {
 
     unsafe extern "C" fn schema(_: *mut Stream, to: *mut Schema) -> c_int {
         let child = |name: &'static CStr, format: &'static CStr| {
-            let schema = Schema {
-                format: format.as_ptr(),
-                name: name.as_ptr(),
-                ..Schema { release: Some(gone), ..Schema::EMPTY }
-            };
+            let schema =
+                Schema { format: format.as_ptr(), name: name.as_ptr(), release: Some(gone), ..Schema::EMPTY };
             Box::into_raw(Box::new(schema))
         };
         unsafe extern "C" fn gone(schema: *mut Schema) {
@@ -508,7 +505,8 @@ mod tests {
             format: c"+s".as_ptr(),
             n_children: 2,
             children: children.as_mut_ptr(),
-            ..Schema { release: Some(all_gone), ..Schema::EMPTY }
+            release: Some(all_gone),
+            ..Schema::EMPTY
         };
         std::mem::forget(children);
         // SAFETY: the caller's place.
