@@ -8,6 +8,7 @@
 //! Owner    `writer` has the memory of all this
 //! Not here walks on their way (`shard`)
 
+use std::borrow::Cow;
 use std::sync::PoisonError;
 
 use super::locked;
@@ -72,7 +73,7 @@ impl Shard {
     }
 
     /// The answer that an outcome is to a request.
-    fn answer_of(&self, header: &Header, outcome: &Outcome) -> (Header, Vec<u8>) {
+    fn answer_of<'o>(&self, header: &Header, outcome: &'o Outcome) -> (Header, Cow<'o, [u8]>) {
         let answer = Header {
             value: outcome.value,
             address: outcome.address,
@@ -86,7 +87,7 @@ impl Shard {
             ..header.answer(outcome.status)
         };
         if outcome.status != Status::WrongNode {
-            return (answer, outcome.body.clone());
+            return (answer, Cow::Borrowed(&outcome.body));
         }
         // The map's entry, and where the walk was, if both fit.
         let mut body = self.router.entry(outcome.address);
@@ -99,7 +100,7 @@ impl Shard {
             body.extend_from_slice(&outcome.body);
         }
         let flags = if goes_on { FLAG_CONTINUED } else { 0 };
-        (Header { value, flags, ..answer }, body)
+        (Header { value, flags, ..answer }, Cow::Owned(body))
     }
 
     /// Says to the client of a request that it asks about again to whom its request was sent.
@@ -129,21 +130,21 @@ impl Shard {
         status: Status,
         cur: u64,
         operands: Option<ApplyOperands>,
-        body: &[u8],
+        body: Vec<u8>,
     ) {
         if !header.has(FLAG_WRITES) {
             let status = if operands.is_some() { Status::BadRequest } else { status };
-            let outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
+            let outcome = Outcome { status, value: 0, address: cur, body };
             return self.reply(&header, peer, &outcome);
         }
         let operands = operands.unwrap_or_default();
         match header.reply.socket() {
             Some(first) if header.has(FLAG_FORWARDED) && Some(first) != self.home() => {
                 let decided = Header { kind: Kind::Decided, status, address: cur, ..header };
-                let body = [&operands.bytes()[..], body].concat();
+                let body = [&operands.bytes()[..], &body].concat();
                 self.post(Peer::Socket(first), decided, &body);
             }
-            _ => self.decided(header, peer, status, cur, operands, body),
+            _ => self.decided(header, peer, status, cur, operands, &body),
         }
     }
 
@@ -254,7 +255,7 @@ impl Shard {
                 let flags = header.flags | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | flag;
                 let epoch = self.router.epoch().max(header.epoch);
                 let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
-                let body = [&operands.bytes()[..], body].concat();
+                let body = [&operands.bytes()[..], &body].concat();
                 self.tell_sent_on(&header, peer, operands.address);
                 self.core.stats.add(Counter::Forwarded, 1);
                 return self.post(Peer::Socket(to), on, &body);

@@ -190,7 +190,11 @@ impl Node {
     pub fn open(options: NodeOptions) -> Result<(Node, Replayed), NodeError> {
         let (base, bytes) = (options.base, options.bytes);
         let end = base.checked_add(bytes).filter(|&end| end <= crate::map::ADDRESS_END);
-        if (base == 0) != (bytes == 0) || !base.is_multiple_of(4096) || !bytes.is_multiple_of(4096) || end.is_none() {
+        if (base == 0) != (bytes == 0)
+            || !base.is_multiple_of(4096)
+            || !bytes.is_multiple_of(4096)
+            || end.is_none()
+        {
             return Err(NodeError::Addresses { base, bytes });
         }
         let memory = Arc::new(Memory::new(base, bytes, options.prefault)?);
@@ -291,7 +295,7 @@ fn lane_width(memory: &Memory) -> usize {
 }
 
 /// Chases pointers through the empty memory with more and more chases at once, and takes the fewest that are within a
-/// twentieth of the best.
+/// fiftieth of the best.
 fn calibrate(memory: &Memory) -> usize {
     const WIDTHS: [usize; 6] = [8, 16, 24, 32, 48, 64];
     const HOPS: u64 = 1 << 16;
@@ -316,5 +320,5 @@ fn calibrate(memory: &Memory) -> usize {
         *rate = HOPS as f64 / start.elapsed().as_secs_f64();
     }
     let best = rates.iter().copied().fold(0.0, f64::max);
-    rates.iter().zip(WIDTHS).find(|(rate, _)| **rate >= 0.95 * best).map_or(32, |(_, width)| width)
+    rates.iter().zip(WIDTHS).find(|(rate, _)| **rate >= 0.98 * best).map_or(32, |(_, width)| width)
 }

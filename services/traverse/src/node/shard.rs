@@ -232,7 +232,7 @@ impl Shard {
             return Ok(());
         }
         let Some(transport) = &mut self.transport else { return Ok(()) };
-        let (mut start, mut lost) = (0, 0);
+        let (mut start, mut sent, mut lost) = (0, 0, 0);
         for (peer, end) in self.outbox.packets.drain(..) {
             let packet = &self.outbox.bytes[start..end];
             let gone = match (peer, self.core.gateway.get()) {
@@ -243,10 +243,11 @@ impl Shard {
                 _ => transport.send(peer, packet)?,
             };
             lost += u64::from(!gone);
-            self.core.stats.add(Counter::Sent, 1);
             start = end;
+            sent += 1;
         }
         self.outbox.bytes.clear();
+        self.core.stats.add(Counter::Sent, sent);
         self.core.stats.add(Counter::Lost, lost);
         Ok(transport.flush()?)
     }
@@ -291,7 +292,7 @@ impl Shard {
             self.last.2
         } else {
             let Some(index) = self.lane(key) else {
-                return self.ended(header, peer, Status::NeedProgram, header.address, None, &[]);
+                return self.ended(header, peer, Status::NeedProgram, header.address, None, Vec::new());
             };
             self.last = (key.0, key.1, index);
             index
@@ -305,10 +306,11 @@ impl Shard {
             None
         };
         if let Some(reason) = reason {
-            return self.ended(header, peer, Status::BadRequest, header.address, None, reason.as_bytes());
+            let reason = reason.as_bytes().to_vec();
+            return self.ended(header, peer, Status::BadRequest, header.address, None, reason);
         }
         if header.iterations == 0 {
-            return self.ended(header, peer, Status::Iterations, header.address, None, body);
+            return self.ended(header, peer, Status::Iterations, header.address, None, body.to_vec());
         }
         let lane = &mut self.lanes[index];
         if lane.has_room() {
@@ -317,7 +319,7 @@ impl Shard {
             lane.waiting.push_back(Waiting { header, peer, body: body.to_vec() });
         } else {
             self.core.stats.add(Counter::Busy, 1);
-            self.ended(header, peer, Status::Busy, header.address, None, body);
+            self.ended(header, peer, Status::Busy, header.address, None, body.to_vec());
         }
     }
 
@@ -540,7 +542,7 @@ impl Shard {
         if matches!(status, Status::Fault(_) | Status::Forbidden) {
             stats.add(Counter::Faults, 1);
         }
-        self.ended(header, peer, status, cur, operands, &body);
+        self.ended(header, peer, status, cur, operands, body);
     }
 
     /// A walk leaves for another node.

@@ -356,8 +356,15 @@ impl ApplyOperands {
 /// What of a scratchpad is sent: all but the zeros at its end.
 #[must_use]
 pub fn used(scratch: &[u8]) -> &[u8] {
-    let end = scratch.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    &scratch[..end]
+    let mut rest = scratch;
+    // By lines first: most of a scratchpad is never written.
+    while let Some((before, line)) = rest.split_last_chunk::<64>()
+        && line.iter().fold(0, |all, byte| all | byte) == 0
+    {
+        rest = before;
+    }
+    let end = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    &rest[..end]
 }
 
 fn array_at<const N: usize>(head: &[u8; PACKET_HEADER_BYTES], at: usize) -> [u8; N] {

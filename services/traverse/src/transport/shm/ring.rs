@@ -188,10 +188,11 @@ impl Rings {
         if bytes == 0 || bytes > PACKET_BYTES_MAX as u64 || record > self.their_tail.wrapping_sub(self.head) {
             return Err(TransportError::Broken("a record's length"));
         }
-        packet.clear();
-        for index in 1..record {
-            let word = self.word(self.into.2, self.head.wrapping_add(index)).load(Ordering::Relaxed);
-            packet.extend_from_slice(&word.to_le_bytes());
+        packet.resize((record as usize - 1) * 8, 0);
+        let mut index = self.head;
+        for to in packet.as_chunks_mut::<8>().0 {
+            index = index.wrapping_add(1);
+            *to = self.word(self.into.2, index).load(Ordering::Relaxed).to_le_bytes();
         }
         packet.truncate(bytes as usize);
         self.head = self.head.wrapping_add(record);
