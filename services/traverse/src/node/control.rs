@@ -255,7 +255,7 @@ impl Shard {
                 let flags = header.flags | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | flag;
                 let epoch = self.router.epoch().max(header.epoch);
                 let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
-                let body = [&operands.bytes()[..], &body].concat();
+                let body = [&operands.bytes()[..], body].concat();
                 self.tell_sent_on(&header, peer, operands.address);
                 self.core.stats.add(Counter::Forwarded, 1);
                 return self.post(Peer::Socket(to), on, &body);
