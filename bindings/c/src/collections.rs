@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memlift::traverse::structures::{HashMap, Heap, Key, OrderedMap, hash, ordered};
 
-use crate::fault::{self, Fault};
+use crate::fault::{self, Fault, free, hand};
 use crate::walk::{Walks, bytes, copy_out, given, put};
 
 /// `memlift_hash`
@@ -108,7 +108,8 @@ pub unsafe extern "C" fn memlift_hash_create(
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
         let made = HashMap::create(&mut *walks.lock(), log2)?;
         let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
-        put(map, Box::into_raw(Box::new(hash)), "map")
+        // SAFETY: the caller's promise.
+        unsafe { hand(map, hash, "map") }
     })
 }
 
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn memlift_hash_open(
         }
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
         let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
-        put(map, Box::into_raw(Box::new(hash)), "map")
+        // SAFETY: the caller's promise.
+        unsafe { hand(map, hash, "map") }
     })
 }
 
@@ -154,10 +156,8 @@ pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashH
 /// NULL, or a map that was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_close(map: *mut Hash) {
-    if !map.is_null() {
-        // SAFETY: from one of the functions above, and the caller's last use.
-        drop(unsafe { Box::from_raw(map) });
-    }
+    // SAFETY: from one of the functions above, and the caller's last use.
+    unsafe { free(map) };
 }
 
 /// The value of a key.
@@ -265,7 +265,8 @@ pub unsafe extern "C" fn memlift_ordered_create(
         let walks = given(walks, "walks")?.clone();
         let made = OrderedMap::create(&mut *walks.lock(), value_bytes)?;
         let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
-        put(map, Box::into_raw(Box::new(ordered)), "map")
+        // SAFETY: the caller's promise.
+        unsafe { hand(map, ordered, "map") }
     })
 }
 
@@ -287,7 +288,8 @@ pub unsafe extern "C" fn memlift_ordered_open(
         }
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
         let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
-        put(map, Box::into_raw(Box::new(ordered)), "map")
+        // SAFETY: the caller's promise.
+        unsafe { hand(map, ordered, "map") }
     })
 }
 
@@ -311,10 +313,8 @@ pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut
 /// NULL, or a map that was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_close(map: *mut Ordered) {
-    if !map.is_null() {
-        // SAFETY: from one of the functions above, and the caller's last use.
-        drop(unsafe { Box::from_raw(map) });
-    }
+    // SAFETY: from one of the functions above, and the caller's last use.
+    unsafe { free(map) };
 }
 
 /// The value of a key.

@@ -5,7 +5,7 @@
 //! Owner   keys (expanded once) and additional data are copies of the context's; freed and zeroed with it
 //! Order   one thread at a time. A nonce seals one message: sealing again needs `memlift_set_nonce` before.
 
-use crate::fault::{self, Fault, make, run};
+use crate::fault::{self, Fault, free, make, run};
 use memlift::spec::Opcode;
 use memlift::transform::{
     Chain, Error, Format, Key, Op, Options, Outcome, Packing, Patience, Step, Transform,
@@ -221,13 +221,8 @@ pub extern "C" fn memlift_context_new() -> *mut Context {
 /// From `memlift_context_new`, and not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_context_free(context: *mut Context) {
-    if !context.is_null() {
-        run(|| {
-            // SAFETY: passed on from the caller.
-            drop(unsafe { Box::from_raw(context) });
-            Ok(())
-        });
-    }
+    // SAFETY: passed on from the caller.
+    unsafe { free(context) };
 }
 
 /// CRC-32C of what passes here.

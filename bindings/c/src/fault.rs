@@ -215,6 +215,40 @@ pub(crate) fn make<T>(body: impl FnOnce() -> Result<T, Fault>) -> *mut T {
     made
 }
 
+/// Something that must be there is not.
+pub(crate) fn null(what: &str) -> Fault {
+    Fault::argument(&format!("{what} is NULL"))
+}
+
+/// Gives an object to a place for it; where there is none it is dropped.
+///
+/// # Safety
+///
+/// Null, or room for a pointer.
+pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(), Fault> {
+    if to.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: not null, so the caller's promise is room for a pointer.
+    unsafe { to.write(Box::into_raw(Box::new(object))) };
+    Ok(())
+}
+
+/// Frees what [`make`] or [`hand`] gave.
+///
+/// # Safety
+///
+/// Null, or what they gave; not used after.
+pub(crate) unsafe fn free<T>(object: *mut T) {
+    if !object.is_null() {
+        run(|| {
+            // SAFETY: passed on from the caller.
+            drop(unsafe { Box::from_raw(object) });
+            Ok(())
+        });
+    }
+}
+
 /// What a code means.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_error(code: c_int) -> *const c_char {

@@ -5,7 +5,7 @@
 //! Owner   whoever opened a pool closes it; one with open transactions or read locks is not closed
 //! Layout  types are written to the root's table of types: u64 id ─▶ `bytes name`, then `offset bytes name` for each field, in lines
 
-use crate::fault::{Fault, run};
+use crate::fault::{Fault, null, run};
 use crate::transact::busy;
 use memlift::persist::raw::{ForeignField, ForeignType, Handle, Table, root, root_or};
 use memlift::persist::{Domain, Error, Mechanism, Options, Pool, Survives, View};
@@ -63,10 +63,6 @@ pub struct CType {
 
 const _: () = assert!(size_of::<COptions>() == 40 && size_of::<CGuarantee>() == 8);
 const _: () = assert!(size_of::<CField>() == 24 && size_of::<CType>() == 16);
-
-pub(crate) fn null(what: &str) -> Fault {
-    Fault::argument(&format!("{what} is NULL"))
-}
 
 pub(crate) fn closed() -> Fault {
     Fault::argument("the pool belongs to the process that this one was forked from")

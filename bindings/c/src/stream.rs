@@ -8,7 +8,7 @@
 //! Failure a piece that is refused changes nothing
 
 use crate::context::{array, format, key, slice};
-use crate::fault::{self, Fault, make, run};
+use crate::fault::{self, Fault, free, make, null, run};
 use memlift::transform::aead::{Refused, Scatter, Stream, tags_equal};
 use memlift::transform::deflate::{self, Flush, PackStream};
 use memlift::transform::{Error, Format, Key};
@@ -170,20 +170,7 @@ impl Drop for Opener {
 /// Null, or what the `_new` function gave and nobody else uses now.
 unsafe fn object<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
     // SAFETY: passed on from the caller.
-    unsafe { object.as_mut() }.ok_or_else(|| Fault::argument(&format!("{what} is NULL")))
-}
-
-/// # Safety
-///
-/// Null, or what the `_new` function gave; not used after.
-unsafe fn free<T>(object: *mut T) {
-    if !object.is_null() {
-        run(|| {
-            // SAFETY: passed on from the caller.
-            drop(unsafe { Box::from_raw(object) });
-            Ok(())
-        });
-    }
+    unsafe { object.as_mut() }.ok_or_else(|| null(what))
 }
 
 fn there(start: *const u8, bytes: usize, what: &str) -> Result<(), Fault> {

@@ -6,8 +6,8 @@
 //!         operation that fails in the middle dooms its transaction
 //! Owner   whoever began a transaction or read lock ends it, on the thread that began it
 
-use crate::fault::{BAD_ORDER, Fault, run};
-use crate::persist::{CPool, CType, closed, null, pool_of};
+use crate::fault::{BAD_ORDER, Fault, null, run};
+use crate::persist::{CPool, CType, closed, pool_of};
 use memlift::persist::raw::{OpenRead, OpenTx, read_raw, root, root_or};
 use memlift::persist::{Durability, Error, Tx, View};
 use std::cell::RefCell;

@@ -17,7 +17,7 @@ use memlift::traverse::program::Program;
 use memlift::traverse::structures::{Heap, Scratch, Walk, shipped};
 use memlift::traverse::wire::{Keys, Status};
 
-use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL};
+use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL, free, hand, null};
 
 /// `memlift_walks`: a client.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ pub struct WalkRequest {
 /// A text that must be there.
 pub(crate) fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if from.is_null() {
-        return Err(Fault::argument(&format!("{what} is NULL")));
+        return Err(null(what));
     }
     // SAFETY: the caller passes a text that ends with a zero and stays as it is during the call.
     unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Fault::argument(&format!("{what} is no UTF-8")))
@@ -79,7 +79,7 @@ pub(crate) fn text<'a>(from: *const c_char, what: &str) -> Result<&'a str, Fault
 pub(crate) fn bytes<'a>(from: *const c_void, count: usize, what: &str) -> Result<&'a [u8], Fault> {
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(Fault::argument(&format!("{what} is NULL"))),
+        (true, _) => Err(null(what)),
         (false, _) if count > isize::MAX as usize => {
             Err(Fault::argument(&format!("{what} is larger than memory")))
         }
@@ -91,13 +91,13 @@ pub(crate) fn bytes<'a>(from: *const c_void, count: usize, what: &str) -> Result
 /// An object that the caller has from this library.
 pub(crate) fn given<'a, T>(object: *const T, what: &str) -> Result<&'a T, Fault> {
     // SAFETY: the caller passes NULL or an object of this library's that was not freed.
-    unsafe { object.as_ref() }.ok_or_else(|| Fault::argument(&format!("{what} is NULL")))
+    unsafe { object.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// A place for an answer.
 pub(crate) fn put<T>(to: *mut T, value: T, what: &str) -> Result<(), Fault> {
     if to.is_null() {
-        return Err(Fault::argument(&format!("{what} is NULL")));
+        return Err(null(what));
     }
     // SAFETY: not NULL, so the caller passes room for one of it.
     unsafe { to.write(value) };
@@ -166,7 +166,8 @@ pub unsafe extern "C" fn memlift_walks_connect(
         let places = unsafe { std::slice::from_raw_parts(nodes, count) };
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
-        put(walks, Box::into_raw(Box::new(Walks(Arc::new(Mutex::new(client))))), "walks")
+        // SAFETY: the caller's promise.
+        unsafe { hand(walks, Walks(Arc::new(Mutex::new(client))), "walks") }
     })
 }
 
@@ -186,7 +187,8 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
         let source = Source::parse(text(map, "map")?).map_err(wrong)?;
         let map = source.connect().and_then(|mut source| source.read()).map_err(wrong)?;
         let client = Client::of_map(&map, config(options)?)?;
-        put(walks, Box::into_raw(Box::new(Walks(Arc::new(Mutex::new(client))))), "walks")
+        // SAFETY: the caller's promise.
+        unsafe { hand(walks, Walks(Arc::new(Mutex::new(client))), "walks") }
     })
 }
 
@@ -197,14 +199,13 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
 /// NULL, or a client that was not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_close(walks: *mut Walks) {
-    if !walks.is_null() {
-        // SAFETY: from `memlift_walks_connect`, and the caller's last use.
-        drop(unsafe { Box::from_raw(walks) });
-    }
+    // SAFETY: from `memlift_walks_connect`, and the caller's last use.
+    unsafe { free(walks) };
 }
 
 fn program(made: Result<Arc<Program>, Fault>, to: *mut *mut WalkProgram) -> Result<(), Fault> {
-    put(to, Box::into_raw(Box::new(WalkProgram(made?))), "program")
+    // SAFETY: the caller passes NULL, or room for a pointer.
+    unsafe { hand(to, WalkProgram(made?), "program") }
 }
 
 /// A program of bytecode.
@@ -276,10 +277,8 @@ pub unsafe extern "C" fn memlift_walk_program_shipped(
 /// NULL, or a program that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_program_free(program: *mut WalkProgram) {
-    if !program.is_null() {
-        // SAFETY: from one of the functions above, and the caller's last use.
-        drop(unsafe { Box::from_raw(program) });
-    }
+    // SAFETY: from one of the functions above, and the caller's last use.
+    unsafe { free(program) };
 }
 
 fn walk_of(
@@ -406,7 +405,7 @@ pub unsafe extern "C" fn memlift_walk_submit(
         let client = given(walks, "walks")?;
         let walk = walk_of(program, start, scratch, scratch_bytes)?;
         if ticket.is_null() {
-            return Err(Fault::argument("ticket is NULL"));
+            return Err(null("ticket"));
         }
         let mut client = client.lock();
         let sent = client.submit(Request::walk(&walk))?;
