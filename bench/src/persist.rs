@@ -39,7 +39,7 @@ use self::party::Party;
 use self::rows::{Plan, Sides};
 pub(crate) use self::serve::{NAME, serve};
 use crate::definition::Definition;
-use crate::row::Sink;
+use crate::row::{self, Sink, Stop};
 use crate::{BenchError, Options, Row};
 
 /// Room that one pool of a row needs in /dev/shm.
@@ -124,21 +124,6 @@ impl Kind {
             }
             Kind::Devices => plan(200, 20),
         }
-    }
-}
-
-/// Why there is no measured row.
-#[derive(Debug)]
-enum Stop {
-    /// Somebody who is compared is not here; the text says what to install.
-    Missing(String),
-    /// The measurement failed.
-    Failed(BenchError),
-}
-
-impl From<BenchError> for Stop {
-    fn from(error: BenchError) -> Stop {
-        Stop::Failed(error)
     }
 }
 
@@ -296,18 +281,7 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut Sink,
 ) -> Result<usize, BenchError> {
-    let mut failed = 0;
-    for definition in definitions {
-        eprintln!("{} against {} …", definition.name, definition.rival);
-        sink.push(row(definition, options.quick).unwrap_or_else(|stop| match stop {
-            Stop::Missing(what) => Row::missing(definition, &what),
-            Stop::Failed(error) => {
-                failed += 1;
-                Row::failed(definition, &error.to_string())
-            }
-        }));
-    }
-    Ok(failed)
+    Ok(row::each(definitions, sink, |definition| row(definition, options.quick)))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::BenchError;
 use crate::definition::Definition;
 use crate::statistics::{self, Pair};
 
@@ -22,6 +23,41 @@ pub enum Verdict {
     Short,
     /// Somebody who is compared is not installed.
     Missing,
+}
+
+/// Why there is no measured row.
+#[derive(Debug)]
+pub enum Stop {
+    /// Somebody who is compared is not here; the text says what to install.
+    Missing(String),
+    /// The measurement failed.
+    Failed(BenchError),
+}
+
+impl From<BenchError> for Stop {
+    fn from(error: BenchError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Measures rows one after the other; gives how many failed.
+pub(crate) fn each(
+    definitions: &[Definition],
+    sink: &mut Sink,
+    row: impl Fn(&Definition) -> Result<Row, Stop>,
+) -> usize {
+    let mut failed = 0;
+    for definition in definitions {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        sink.push(row(definition).unwrap_or_else(|stop| match stop {
+            Stop::Missing(what) => Row::missing(definition, &what),
+            Stop::Failed(error) => {
+                failed += 1;
+                Row::failed(definition, &error.to_string())
+            }
+        }));
+    }
+    failed
 }
 
 /// CPU-seconds of all threads of all processes, per call.

@@ -33,8 +33,8 @@ mod zlib;
 use self::adaptive::Phase;
 use self::pack::Pack;
 use crate::definition::Definition;
-use crate::row::Sink;
-use crate::{BenchError, Options, Row, dropins, scripted};
+use crate::row::{self, Sink, Stop};
+use crate::{BenchError, Options, dropins, scripted};
 
 /// What a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,21 +77,6 @@ impl Kind {
     }
 }
 
-/// Why there is no measured row.
-#[derive(Debug)]
-enum Stop {
-    /// Somebody who is compared is not here; the text says what to install.
-    Missing(String),
-    /// The measurement failed.
-    Failed(BenchError),
-}
-
-impl From<BenchError> for Stop {
-    fn from(error: BenchError) -> Stop {
-        Stop::Failed(error)
-    }
-}
-
 /// Measures the rows; gives how many failed.
 pub(crate) fn run(
     definitions: &[Definition],
@@ -100,29 +85,19 @@ pub(crate) fn run(
 ) -> Result<usize, BenchError> {
     let (nginx, here): (Vec<Definition>, Vec<Definition>) =
         definitions.iter().cloned().partition(|row| row.name.starts_with("nginx/"));
-    let mut failed = 0;
-    for definition in &here {
-        eprintln!("{} against {} …", definition.name, definition.rival);
-        let row = match Kind::parse(&definition.name) {
-            Some(Kind::Evp { seals, bytes }) => evp::row(definition, seals, bytes, options.quick),
-            Some(Kind::Pack(pack)) => pack::row(definition, pack, options.quick),
-            Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
-            Some(Kind::CopySeal { bytes }) => fused::copy_seal(definition, bytes, options.quick),
-            Some(Kind::CopyCrcSeal { bytes }) => fused::copy_crc_seal(definition, bytes, options.quick),
-            Some(Kind::Corunner) => corunner::row(definition, options.quick),
-            Some(Kind::Adaptive(phase)) => adaptive::row(definition, phase, options.quick),
-            None => Err(Stop::Failed(BenchError::Engine {
-                reason: format!("{} is no transform; see bench/src/transform.rs", definition.name),
-            })),
-        };
-        sink.push(row.unwrap_or_else(|stop| match stop {
-            Stop::Missing(what) => Row::missing(definition, &what),
-            Stop::Failed(error) => {
-                failed += 1;
-                Row::failed(definition, &error.to_string())
-            }
-        }));
-    }
+    let row = |definition: &Definition| match Kind::parse(&definition.name) {
+        Some(Kind::Evp { seals, bytes }) => evp::row(definition, seals, bytes, options.quick),
+        Some(Kind::Pack(pack)) => pack::row(definition, pack, options.quick),
+        Some(Kind::Unpack { bytes }) => pack::unpack_row(definition, bytes, options.quick),
+        Some(Kind::CopySeal { bytes }) => fused::copy_seal(definition, bytes, options.quick),
+        Some(Kind::CopyCrcSeal { bytes }) => fused::copy_crc_seal(definition, bytes, options.quick),
+        Some(Kind::Corunner) => corunner::row(definition, options.quick),
+        Some(Kind::Adaptive(phase)) => adaptive::row(definition, phase, options.quick),
+        None => Err(Stop::Failed(BenchError::Engine {
+            reason: format!("{} is no transform; see bench/src/transform.rs", definition.name),
+        })),
+    };
+    let mut failed = row::each(&here, sink, row);
     if !nginx.is_empty() {
         failed += scripted::run("engines/nginx/nginx_bench.py", dropins::arguments(), &nginx, options, sink)?;
     }

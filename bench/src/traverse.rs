@@ -32,23 +32,8 @@ mod ycsb;
 
 pub(crate) use self::stores::story;
 use crate::definition::Definition;
-use crate::row::Sink;
+use crate::row::{self, Sink, Stop};
 use crate::{BenchError, Options, Row};
-
-/// Why there is no measured row.
-#[derive(Debug)]
-pub enum Stop {
-    /// Somebody who is compared is not here; the text says what to install.
-    Missing(String),
-    /// The measurement failed.
-    Failed(BenchError),
-}
-
-impl From<BenchError> for Stop {
-    fn from(error: BenchError) -> Stop {
-        Stop::Failed(error)
-    }
-}
 
 /// Nobody measures a row of this name against this rival.
 fn unknown(definition: &Definition) -> Stop {
@@ -79,16 +64,5 @@ pub(crate) fn run(
     options: &Options,
     sink: &mut Sink,
 ) -> Result<usize, BenchError> {
-    let mut failed = 0;
-    for definition in definitions {
-        eprintln!("{} against {} …", definition.name, definition.rival);
-        sink.push(row(definition, options.quick).unwrap_or_else(|stop| match stop {
-            Stop::Missing(what) => Row::missing(definition, &what),
-            Stop::Failed(error) => {
-                failed += 1;
-                Row::failed(definition, &error.to_string())
-            }
-        }));
-    }
-    Ok(failed)
+    Ok(row::each(definitions, sink, |definition| row(definition, options.quick)))
 }

@@ -8,12 +8,11 @@
 //! Count    messages: what nodes and client received for a walk; with k crossings a peer walk takes k + 2, a bounced one 2k + 2
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use memlift_traverse::client::{Client, Config, Request, Routing};
 use memlift_traverse::map;
-use memlift_traverse::node::{BASE, Counter, Node, NodeOptions};
+use memlift_traverse::node::{BASE, Counter, Node, NodeOptions, Shard};
 use memlift_traverse::program::Program;
 use memlift_traverse::structures::{Scratch, Walk};
 use memlift_traverse::transport::udp::Udp;
@@ -22,7 +21,7 @@ use super::chains::{Chains, HOPS, NODE_BYTES, VALUE_AT};
 use super::drive::share;
 use super::node::check;
 use super::pin::{self, Held, Role};
-use super::serve::failed;
+use super::serve::{Serving, failed};
 use super::ycsb::Random;
 use super::{Stop, unknown};
 use crate::definition::Definition;
@@ -221,6 +220,18 @@ pub fn compare(
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
+/// Turns shards, one after the other, on the nodes' core.
+pub fn turns(mut shards: Vec<Shard>) -> Result<Serving, BenchError> {
+    Serving::start(move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            for shard in &mut shards {
+                shard.turn().map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    })
+}
+
 fn peer(definition: &Definition, quick: bool) -> Result<Row, BenchError> {
     let spread = Spread::new(if quick { 1 << 10 } else { 1 << 15 })?;
     let mut transports = Vec::new();
@@ -229,7 +240,7 @@ fn peer(definition: &Definition, quick: bool) -> Result<Row, BenchError> {
     }
     let sockets: Vec<SocketAddr> = transports.iter().map(Udp::address).collect();
     let map = spread.map(&sockets)?;
-    let mut shards: Vec<_> = transports
+    let shards: Vec<_> = transports
         .into_iter()
         .enumerate()
         .map(|(index, transport)| {
@@ -237,28 +248,14 @@ fn peer(definition: &Definition, quick: bool) -> Result<Row, BenchError> {
             spread.nodes[index].shard(Box::new(transport), Box::new(view))
         })
         .collect();
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let turning = move || {
-        let _held = Held::new(Role::Node);
-        while !stopped.load(Ordering::Relaxed) {
-            for shard in &mut shards {
-                if let Err(error) = shard.turn() {
-                    return eprintln!("a node of the bench ended: {error}");
-                }
-            }
-        }
-    };
-    let thread =
-        std::thread::Builder::new().spawn(turning).map_err(BenchError::system("starting a thread"))?;
+    let serving = turns(shards)?;
     let measured = || {
         let mut clients = [client(&sockets, &map, Routing::Peer)?, client(&sockets, &map, Routing::Bounce)?];
         let _held = Held::new(Role::Client);
         compare(definition, &spread, &mut clients, quick)
     };
     let row = measured();
-    stop.store(true, Ordering::Relaxed);
-    let _ = thread.join();
+    drop(serving);
     let mut row = row?;
     // A packet that was sent again is a message that nobody planned; without one the count is exact.
     let (walks, all) = (row.count["walks"], row.count["messages_of_all"]);

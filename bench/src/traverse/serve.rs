@@ -5,7 +5,7 @@
 //! Layout   both sides speak the nodes' packets, so that bytes, batches and system calls are the same; handlers answer with the value
 //!          alone
 //! Order    a handler carries a request to its end before it looks at the next one
-//! Owner    dropping a [`Server`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
+//! Owner    dropping a [`Serving`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -106,20 +106,18 @@ pub struct Link {
     pub to: Peer,
 }
 
-/// A running server.
+/// A thread that serves until it is dropped.
 #[derive(Debug)]
-pub struct Server {
-    /// Where it listens.
-    pub place: Place,
+pub struct Serving {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    fn start(
-        place: Place,
+impl Serving {
+    /// Runs `serve`, which ends when it sees the flag, or says why it ended before.
+    pub fn start(
         serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
-    ) -> Result<Server, BenchError> {
+    ) -> Result<Serving, BenchError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let run = move || {
@@ -129,21 +127,41 @@ impl Server {
             }
         };
         let thread = std::thread::Builder::new().name("bench-node".to_owned()).spawn(run);
-        let thread = Some(thread.map_err(BenchError::system("starting a thread"))?);
-        Ok(Server { place, stop, thread })
+        Ok(Serving { stop, thread: Some(thread.map_err(BenchError::system("starting a thread"))?) })
     }
+}
 
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there was printed there.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it listens.
+    pub place: Place,
+    _serving: Serving,
+}
+
+impl Server {
     /// One shard of a node.
     pub fn node(node: &Node, over: Over) -> Result<Server, BenchError> {
         let (place, transport) = Place::listen(over)?;
         let mut shard = node.shard(transport, Box::new(Alone));
-        Server::start(place, move |stop| shard.serve(stop).map_err(|error| error.to_string()))
+        let serving = Serving::start(move |stop| shard.serve(stop).map_err(|error| error.to_string()))?;
+        Ok(Server { place, _serving: serving })
     }
 
     /// A native handler.
     pub fn native(over: Over, mut handler: impl Handler) -> Result<Server, BenchError> {
         let (place, mut transport) = Place::listen(over)?;
-        Server::start(place, move |stop| {
+        let serving = Serving::start(move |stop| {
             let (mut out, mut body, mut ends) = (Vec::new(), Vec::new(), Vec::new());
             while !stop.load(Ordering::Relaxed) {
                 let mut take = |peer: Peer, bytes: &[u8]| {
@@ -166,7 +184,8 @@ impl Server {
                 }
             }
             Ok(())
-        })
+        })?;
+        Ok(Server { place, _serving: serving })
     }
 
     /// A client's end, which waits in this way. To be made before the thread is held: on one core nobody spins.
@@ -181,15 +200,5 @@ impl Server {
                 Link { transport: Box::new(udp.waiting(wait)), to: Peer::Socket(*socket) }
             }
         })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was printed there.
-            let _ = thread.join();
-        }
     }
 }

@@ -9,8 +9,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use memlift_traverse::client::{Client, ClientError, Config};
 use memlift_traverse::map;
@@ -20,8 +18,7 @@ use memlift_traverse::structures::bulk::Sink;
 use memlift_traverse::transport::Transport;
 
 use crate::BenchError;
-use crate::traverse::pin::{Held, Role};
-pub use crate::traverse::serve::{Over, Place, failed};
+pub use crate::traverse::serve::{Over, Place, Serving, failed};
 
 /// Bytes of each node that clients allocate from.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -31,41 +28,6 @@ pub fn client(place: &Place, config: Config) -> Result<Client, BenchError> {
     match place {
         Place::Ring(name) => Client::shm(&[name], config).map_err(failed),
         Place::Socket(socket) => Client::udp(&[*socket], config).map_err(failed),
-    }
-}
-
-/// A thread that serves until it is dropped.
-#[derive(Debug)]
-pub struct Serving {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Serving {
-    /// Runs `serve`, which ends when it sees the flag, or says why it ended before.
-    pub fn start(
-        serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
-    ) -> Result<Serving, BenchError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let run = move || {
-            let _held = Held::new(Role::Node);
-            if let Err(reason) = serve(&stopped) {
-                eprintln!("a server of the bench ended: {reason}");
-            }
-        };
-        let thread = std::thread::Builder::new().name("bench-node".to_owned()).spawn(run);
-        Ok(Serving { stop, thread: Some(thread.map_err(BenchError::system("starting a thread"))?) })
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was printed there.
-            let _ = thread.join();
-        }
     }
 }
 
