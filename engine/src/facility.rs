@@ -48,7 +48,12 @@ facilities! {
     Thp = "thp", "Pages of 2 MiB given on request (transparent huge pages).";
     Numa = "numa", "More than one memory node, and the right to choose between them (mbind).";
     IoUring = "io_uring", "Submission of many system calls through shared rings.";
+    Uffd = "uffd", "Faults of this process handled by itself, without a right (userfaultfd with UFFD_USER_MODE_ONLY and SIGBUS, Linux 5.11).";
+    UffdWp = "uffd_wp", "Write faults on pages that have a compressed copy (userfaultfd write-protection, Linux 5.7).";
+    UffdKernel = "uffd_kernel", "The same for faults inside system calls (userfaultfd without UFFD_USER_MODE_ONLY: a right).";
     UffdMove = "uffd_move", "Moving pages in user space without a copy (userfaultfd MOVE, Linux 6.8).";
+    ProcessMadvise = "process_madvise", "Giving many pages back with one call (process_madvise on oneself, Linux 6.13).";
+    SeccompFilter = "seccomp_filter", "Seeing the system calls of one's own program before the kernel does (seccomp filters).";
     UdpTrains = "udp_trains", "Datagrams of one peer through the kernel in one piece (UDP_SEGMENT, UDP_GRO, Linux 5.0).";
     Waitpkg = "waitpkg", "Waiting for a store without a system call on Intel (UMONITOR, UMWAIT, TPAUSE).";
     Mwaitx = "mwaitx", "Waiting for a store without a system call on AMD (MONITORX, MWAITX).";

@@ -8,6 +8,7 @@
 //! memlift::transform copy that seals, opens, packs, unpacks or checks on the way        (feature `transform`, on)
 //! memlift::persist   objects that survive a crash, one fence per transaction                (feature `persist`, on)
 //! memlift::traverse  pointer walks that run where the data lives                                    (feature `traverse`)
+//! memlift::zmem      more memory than the budget, and never more than the budget        (feature `zmem`, on)
 //! ```
 //!
 //! One feature per service, so that nobody compiles one that they do not use.
@@ -23,3 +24,5 @@ pub use memlift_spec as spec;
 pub use memlift_transform as transform;
 #[cfg(feature = "traverse")]
 pub use memlift_traverse as traverse;
+#[cfg(feature = "zmem")]
+pub use memlift_zmem as zmem;

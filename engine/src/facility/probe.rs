@@ -31,7 +31,14 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
         Facility::Thp => thp(),
         Facility::Numa => numa(),
         Facility::IoUring => io_uring(),
-        Facility::UffdMove => uffd_move(),
+        Facility::Uffd => uffd(UFFD_USER_MODE_ONLY, UFFD_FEATURE_SIGBUS, "SIGBUS mode", "4.14"),
+        Facility::UffdWp => {
+            uffd(UFFD_USER_MODE_ONLY, UFFD_FEATURE_PAGEFAULT_FLAG_WP, "write-protection", "5.7")
+        }
+        Facility::UffdKernel => uffd(0, 0, "API", "4.3"),
+        Facility::UffdMove => uffd(UFFD_USER_MODE_ONLY, UFFD_FEATURE_MOVE, "MOVE", "6.8"),
+        Facility::ProcessMadvise => process_madvise(),
+        Facility::SeccompFilter => seccomp_filter(),
         Facility::UdpTrains => udp_trains(),
         Facility::Waitpkg => cpu("WAITPKG", cpuid_7().2 >> 5),
         Facility::Mwaitx => cpu("MWAITX", cpuid_extended_1_ecx() >> 29),
@@ -134,28 +141,85 @@ fn io_uring() -> Result<(), Absent> {
     Ok(())
 }
 
-fn uffd_move() -> Result<(), Absent> {
-    const UFFD_USER_MODE_ONLY: i32 = 1;
+/// Opens a userfaultfd with `flags` and asks it for `features`; closes it again.
+fn uffd(flags: i32, features: u64, missing: &str, version: &str) -> Result<(), Absent> {
     const UFFDIO_API: u64 = 0xc018_aa3f;
     const UFFD_API: u64 = 0xaa;
-    const UFFD_FEATURE_MOVE: u64 = 1 << 16;
     // SAFETY: userfaultfd takes an integer and touches no memory.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) };
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) };
     if fd < 0 {
+        let error = io::Error::last_os_error();
         return absent(
-            format!("userfaultfd failed: {}", io::Error::last_os_error()),
-            "use a kernel with CONFIG_USERFAULTFD (5.11 for unprivileged use), and allow it in seccomp",
+            format!("userfaultfd failed: {error}"),
+            if flags & UFFD_USER_MODE_ONLY == 0 && error.raw_os_error() == Some(libc::EPERM) {
+                "a right: CAP_SYS_PTRACE, or sysctl vm.unprivileged_userfaultfd=1; memlift does without"
+            } else {
+                "use a kernel with CONFIG_USERFAULTFD (5.11 for unprivileged use), and allow it in seccomp"
+            },
         );
     }
-    let mut api = [UFFD_API, UFFD_FEATURE_MOVE, 0];
+    let mut api = [UFFD_API, features, 0];
     // SAFETY: UFFDIO_API reads and writes a struct of three u64, which `api` is; `fd` is the userfaultfd.
     let rc = unsafe { libc::ioctl(fd as i32, UFFDIO_API as _, api.as_mut_ptr()) };
     let error = io::Error::last_os_error();
     close(fd);
     if rc != 0 {
-        return absent(format!("userfaultfd has no MOVE: {error}"), "use Linux 6.8 or later");
+        return absent(format!("userfaultfd has no {missing}: {error}"), format!("use Linux {version} or later"));
     }
     Ok(())
+}
+
+const UFFD_USER_MODE_ONLY: i32 = 1;
+const UFFD_FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+const UFFD_FEATURE_SIGBUS: u64 = 1 << 7;
+const UFFD_FEATURE_MOVE: u64 = 1 << 16;
+
+fn process_madvise() -> Result<(), Absent> {
+    const PIDFD_SELF: i32 = -10000;
+    const PAGE_BYTES: usize = 4096;
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory that exists.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            PAGE_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return absent("no page for the probe", "free some memory");
+    }
+    let range = libc::iovec { iov_base: page, iov_len: PAGE_BYTES };
+    // SAFETY: the range is the page that this function mapped, and nothing in it is needed.
+    let given = unsafe {
+        libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, &raw const range, 1, libc::MADV_DONTNEED, 0)
+    };
+    let error = io::Error::last_os_error();
+    // SAFETY: the page is this function's own.
+    unsafe { libc::munmap(page, PAGE_BYTES) };
+    if given == PAGE_BYTES as libc::c_long {
+        return Ok(());
+    }
+    absent(
+        format!("process_madvise(MADV_DONTNEED) on oneself failed: {error}"),
+        "nothing to do: pages are given back one range at a time; Linux 6.13 or later is faster",
+    )
+}
+
+fn seccomp_filter() -> Result<(), Absent> {
+    const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
+    let trap = libc::SECCOMP_RET_TRAP;
+    // SAFETY: the call reads one u32, which lives as long as it.
+    let rc = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const trap) };
+    if rc == 0 {
+        return Ok(());
+    }
+    absent(
+        format!("seccomp has no SECCOMP_RET_TRAP: {}", io::Error::last_os_error()),
+        "use a kernel with CONFIG_SECCOMP_FILTER, and allow seccomp in the container's profile",
+    )
 }
 
 fn udp_trains() -> Result<(), Absent> {

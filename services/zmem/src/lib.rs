@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! zmem: more memory than the budget, and never more than the budget.
+//!
+//! A job has a control block with an exact total of real memory, compressed pages included (the paper's DMU, in user
+//! space). Each process of the job keeps its pages in an arena, compresses the coldest when its block's turn on the ring
+//! comes, spills when they do not fit compressed, and is stopped when even that is not enough.
+//!
+//! ```text
+//! program ──▶ arena (pager) ──fault──▶ store / spill ──▶ page back in its place
+//!                 │  charge                ▲
+//!                 ▼                        │ coldest pages, at the block's turn
+//!             block (registry, shared) ──▶ evictor
+//! watcher: what the memory cgroup says ──▶ block
+//! ```
+//!
+//! `docs/design/zmem.md` has the states, the order and the sum.
+//!
+//! Owner   everything here lives in mappings of its own ([`mapping`]), never in the program's heap: it also runs inside
+//!         signal handlers of foreign programs.
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "maps memory and hands out parts of it")]
+pub mod mapping;
+#[expect(unsafe_code, reason = "waits on words in shared memory")]
+pub mod lock;
+pub mod error;
+
+pub use error::{Error, Result};

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A lock of one word, for signal handlers, for memory shared by processes and across fork.
+//!
+//! Flow    [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
+//! Order   Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
+//! Owner   [`Lock::reset`] is for the child of a fork, where no other thread exists
+//! Not here robustness against a holder that died: only locks of one process are of this kind
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Waits while `word` holds `expected`, until woken; may return early.
+pub fn futex_wait(word: &AtomicU32, expected: u32, shared: bool, timeout: Option<std::time::Duration>) {
+    let flags = if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    let time = timeout.map(|time| libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(time.subsec_nanos()),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word and the time live as long as the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | flags, expected, time) };
+}
+
+/// Wakes up to `count` waiters of `word`.
+pub fn futex_wake(word: &AtomicU32, count: i32, shared: bool) {
+    let flags = if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    // SAFETY: the word lives as long as the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | flags, count) };
+}
+
+/// A value that one thread at a time may use.
+#[derive(Debug, Default)]
+pub struct Lock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached by the holder of the lock alone.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// Unlocked.
+    pub const fn new(value: T) -> Lock<T> {
+        Lock { word: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for its turn.
+    pub fn lock(&self) -> Guard<'_, T> {
+        if self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait();
+        }
+        Guard(self)
+    }
+
+    /// Only when nobody holds it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Guard(self))
+    }
+
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..100 {
+            if self.word.load(Ordering::Relaxed) == 0
+                && self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while self.word.swap(2, Ordering::Acquire) != 0 {
+            futex_wait(&self.word, 2, false, None);
+        }
+    }
+
+    /// Unlocks it whoever holds it.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only thread of the process, as after fork, and whoever held the lock had left the value whole.
+    pub unsafe fn reset(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+/// The right to use the value, until dropped.
+#[must_use]
+pub struct Guard<'a, T>(&'a Lock<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the lock's only one.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the lock's only one, and borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if self.0.word.swap(0, Ordering::Release) == 2 {
+            futex_wake(&self.0.word, 1, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn increments_are_not_lost() {
+        let lock = Lock::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 40_000);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.try_lock().is_some());
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of zmem's own: anonymous, page-aligned, outside the arena, by system calls and not by `malloc`.
+//!
+//! Flow    [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ gone again
+//! Owner   a mapping is unmapped when dropped; what lies in it is plain bytes or atomics
+//! Not here whose charge it is: the caller counts what it touches
+
+use std::ptr::NonNull;
+
+use crate::{Error, Result};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A stretch of anonymous private memory.
+#[derive(Debug)]
+pub struct Mapping {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address range that this value owns alone; what lies there is reached through `pointer`, whose
+// users say how they share it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: `&Mapping` gives nothing but the address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves `bytes` (rounded up to pages) of address space, readable and writable, zero at first touch, not counted
+    /// against overcommit. `what` is named in the error.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Map`].
+    pub fn reserve(what: &'static str, bytes: usize) -> Result<Mapping> {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+        // The raw call: `mmap` may be a function of ours in a preloaded library.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory that exists.
+        let address = unsafe {
+            libc::syscall(
+                libc::SYS_mmap,
+                0,
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        match NonNull::new(address as *mut u8) {
+            Some(address) if address.as_ptr() as isize != -1 => Ok(Mapping { address, bytes }),
+            _ => Err(Error::Map { what, bytes, source: std::io::Error::last_os_error() }),
+        }
+    }
+
+    /// Its first byte.
+    pub fn pointer(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the pages of `[offset, offset + bytes)` back to the kernel: they read as zeros again. Both are multiples of
+    /// the page size.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the mapping or not of whole pages.
+    pub fn release(&self, offset: usize, bytes: usize) {
+        assert!(offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES), "whole pages are released");
+        assert!(offset <= self.bytes && bytes <= self.bytes - offset, "the range lies in the mapping");
+        // SAFETY: the range lies in this mapping, and its owner gives up the contents.
+        unsafe { libc::syscall(libc::SYS_madvise, self.address.as_ptr().add(offset), bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping's, and nobody can hold it longer than its owner.
+        unsafe { libc::syscall(libc::SYS_munmap, self.address.as_ptr(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_pages_read_as_zeros() {
+        let mapping = Mapping::reserve("a test", 3 * PAGE_BYTES - 1).expect("address space");
+        assert_eq!(mapping.bytes(), 3 * PAGE_BYTES);
+        let byte = mapping.pointer().as_ptr().wrapping_add(PAGE_BYTES);
+        // SAFETY: the byte lies in the mapping, which this test owns alone.
+        unsafe {
+            byte.write(7);
+            assert_eq!(byte.read(), 7);
+            mapping.release(PAGE_BYTES, PAGE_BYTES);
+            assert_eq!(byte.read(), 0);
+        }
+    }
+}
