@@ -53,3 +53,5 @@ pub use engine::{Calibrated, Engine};
 pub use error::EngineError;
 #[cfg(not(loom))]
 pub use submit::Cache;
+#[cfg(feature = "zmem")]
+pub use memlift_kernels::page;

@@ -32,6 +32,8 @@ pub mod aead;
 pub mod deflate;
 #[cfg(feature = "lz4")]
 pub mod lz4;
+#[cfg(feature = "page")]
+pub mod page;
 #[cfg(feature = "persist")]
 #[expect(unsafe_code, reason = "stores past the caches and writes lines back by address")]
 pub mod persist;
