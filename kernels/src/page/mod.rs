@@ -50,6 +50,7 @@ pub enum PageError {
 /// Packs and unpacks pages: keep one per thread.
 pub struct Packer {
     lz4: Lz4,
+    room: [u8; 4352],
 }
 
 impl Default for Packer {
@@ -74,7 +75,7 @@ pub fn fill(word: u64, page: &mut [u8; PAGE_BYTES]) {
 impl Packer {
     /// Allocates what packing needs.
     pub fn new() -> Packer {
-        Packer { lz4: Lz4::new() }
+        Packer { lz4: Lz4::new(), room: [0; 4352] }
     }
 
     /// Packs one page.
@@ -83,11 +84,13 @@ impl Packer {
             return Packed::Filled(word);
         }
         let _ = effort;
-        let [tag, room @ ..] = target;
-        *tag = method::LZ4;
-        match self.lz4.pack(page, &mut room[..MAX_PACKED_BYTES - 1]) {
-            Ok(bytes) => Packed::Bytes(1 + bytes),
-            Err(_) => Packed::Raw,
+        match self.lz4.pack(page, &mut self.room) {
+            Ok(bytes) if bytes < MAX_PACKED_BYTES => {
+                target[0] = method::LZ4;
+                target[1..=bytes].copy_from_slice(&self.room[..bytes]);
+                Packed::Bytes(1 + bytes)
+            }
+            _ => Packed::Raw,
         }
     }
 
