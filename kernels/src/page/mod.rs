@@ -50,7 +50,7 @@ pub enum PageError {
 /// Packs and unpacks pages: keep one per thread.
 pub struct Packer {
     lz4: Lz4,
-    room: [u8; 4352],
+    room: [u8; 4608],
 }
 
 impl Default for Packer {
@@ -75,7 +75,7 @@ pub fn fill(word: u64, page: &mut [u8; PAGE_BYTES]) {
 impl Packer {
     /// Allocates what packing needs.
     pub fn new() -> Packer {
-        Packer { lz4: Lz4::new(), room: [0; 4352] }
+        Packer { lz4: Lz4::new(), room: [0; 4608] }
     }
 
     /// Packs one page.
