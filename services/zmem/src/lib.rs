@@ -24,5 +24,9 @@ pub mod mapping;
 #[expect(unsafe_code, reason = "waits on words in shared memory")]
 pub mod lock;
 pub mod error;
+#[expect(unsafe_code, reason = "handles the faults of the arena")]
+pub mod pager;
+#[expect(unsafe_code, reason = "calls the kernel with addresses")]
+pub mod uffd;
 
 pub use error::{Error, Result};

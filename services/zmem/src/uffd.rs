@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! userfaultfd by its ioctls: a thin layer with what zmem needs and no more.
+//!
+//! Flow    [`Uffd::open`] (API handshake with the features asked for) ──▶ [`Uffd::register`] a range ──fault──▶
+//!         [`Uffd::copy`] · [`Uffd::zeropage`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
+//! Layout  structures and numbers as in `include/uapi/linux/userfaultfd.h` of Linux 6.8 and later, which every kernel that
+//!         offers the feature shares
+//! Owner   the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
+//!         parent's memory, before it does anything else
+//! Order   every call is one system call; nothing is allocated, so that a fault handler may call them
+//! Not here what the pages mean: `pager`
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// An error number of the C library.
+pub type Errno = i32;
+
+/// Faults from user mode alone: what an unprivileged process may have.
+pub const USER_MODE_ONLY: i32 = 1;
+/// Write-protection faults.
+pub const FEATURE_WP: u64 = 1 << 0;
+/// A fault sends SIGBUS to the thread that made it.
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+/// Messages carry the exact address.
+pub const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
+/// [`Uffd::relocate`].
+pub const FEATURE_MOVE: u64 = 1 << 16;
+
+/// Faults on pages that are not there.
+pub const REGISTER_MISSING: u64 = 1 << 0;
+/// Faults of writes to protected pages.
+pub const REGISTER_WP: u64 = 1 << 1;
+
+const API: u64 = 0xAA;
+const COPY_MODE_WP: u64 = 1 << 1;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
+
+/// `_IOC(direction, 0xAA, number, size)` of the kernel's generic encoding.
+const fn ioc(direction: u64, number: u64, size: usize) -> u64 {
+    direction << 30 | (size as u64) << 16 | 0xAA << 8 | number
+}
+const READ: u64 = 2;
+const READ_WRITE: u64 = 3;
+
+const IOCTL_API: u64 = ioc(READ_WRITE, 0x3F, size_of::<ApiArgument>());
+const IOCTL_REGISTER: u64 = ioc(READ_WRITE, 0x00, size_of::<RegisterArgument>());
+const IOCTL_UNREGISTER: u64 = ioc(READ, 0x01, size_of::<Range>());
+const IOCTL_WAKE: u64 = ioc(READ, 0x02, size_of::<Range>());
+const IOCTL_COPY: u64 = ioc(READ_WRITE, 0x03, size_of::<CopyArgument>());
+const IOCTL_ZEROPAGE: u64 = ioc(READ_WRITE, 0x04, size_of::<ZeropageArgument>());
+const IOCTL_MOVE: u64 = ioc(READ_WRITE, 0x05, size_of::<CopyArgument>());
+const IOCTL_WRITEPROTECT: u64 = ioc(READ_WRITE, 0x06, size_of::<WriteprotectArgument>());
+
+#[repr(C)]
+struct ApiArgument {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    bytes: u64,
+}
+
+#[repr(C)]
+struct RegisterArgument {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// COPY and MOVE have the same layout.
+#[repr(C)]
+struct CopyArgument {
+    target: u64,
+    source: u64,
+    bytes: u64,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct ZeropageArgument {
+    range: Range,
+    mode: u64,
+    done: i64,
+}
+
+#[repr(C)]
+struct WriteprotectArgument {
+    range: Range,
+    mode: u64,
+}
+
+const _: () = {
+    assert!(IOCTL_API == 0xc018_aa3f);
+    assert!(IOCTL_REGISTER == 0xc020_aa00);
+    assert!(IOCTL_UNREGISTER == 0x8010_aa01);
+    assert!(IOCTL_COPY == 0xc028_aa03);
+    assert!(IOCTL_ZEROPAGE == 0xc020_aa04);
+    assert!(IOCTL_MOVE == 0xc028_aa05);
+    assert!(IOCTL_WRITEPROTECT == 0xc018_aa06);
+};
+
+/// What a call over several pages did: how many bytes, and why it did not do more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes done from the start of the range, whole pages.
+    pub bytes: usize,
+    /// 0, or the error that ended it.
+    pub error: Errno,
+}
+
+/// A userfaultfd of this process.
+#[derive(Debug)]
+pub struct Uffd {
+    descriptor: AtomicI32,
+}
+
+impl Uffd {
+    /// None yet.
+    pub const fn closed() -> Uffd {
+        Uffd { descriptor: AtomicI32::new(-1) }
+    }
+
+    /// Opens one with `flags` ([`USER_MODE_ONLY`] or 0) and shakes hands over `features`, in the place of the one held.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said: EPERM (seccomp, sysctl), ENOSYS, EINVAL (a feature that it lacks).
+    pub fn open(&self, flags: i32, features: u64) -> Result<(), Errno> {
+        // SAFETY: no pointer is passed.
+        let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | flags) } as i32;
+        if descriptor < 0 {
+            return Err(errno());
+        }
+        self.close();
+        self.descriptor.store(descriptor, Ordering::Release);
+        let mut argument = ApiArgument { api: API, features, ioctls: 0 };
+        // SAFETY: the argument is the structure that the request is encoded for.
+        let outcome = unsafe { self.ioctl(IOCTL_API, &raw mut argument) };
+        if outcome.is_err() {
+            self.close();
+        }
+        outcome
+    }
+
+    /// Closes it: all ranges are unregistered, unless it is a copy that a fork made.
+    pub fn close(&self) {
+        let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
+        if descriptor >= 0 {
+            // SAFETY: the descriptor was this value's own.
+            unsafe { libc::syscall(libc::SYS_close, descriptor) };
+        }
+    }
+
+    /// Its descriptor, or −1.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor.load(Ordering::Acquire)
+    }
+
+    /// Registers `[start, start + bytes)`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn register(&self, start: usize, bytes: usize, mode: u64) -> Result<(), Errno> {
+        let mut argument = RegisterArgument { range: Range::new(start, bytes), mode, ioctls: 0 };
+        // SAFETY: the argument is the structure that the request is encoded for.
+        unsafe { self.ioctl(IOCTL_REGISTER, &raw mut argument) }
+    }
+
+    /// Takes a range back: pages that are missing appear as zeros again, protected ones become writable.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn unregister(&self, start: usize, bytes: usize) -> Result<(), Errno> {
+        let mut range = Range::new(start, bytes);
+        // SAFETY: the argument is the structure that the request is encoded for.
+        unsafe { self.ioctl(IOCTL_UNREGISTER, &raw mut range) }
+    }
+
+    /// Wakes the threads that wait for faults in the range (handler-thread engine).
+    pub fn wake(&self, start: usize, bytes: usize) {
+        let mut range = Range::new(start, bytes);
+        // SAFETY: the argument is the structure that the request is encoded for.
+        let _ = unsafe { self.ioctl(IOCTL_WAKE, &raw mut range) };
+    }
+
+    /// Fills missing pages with a copy of `source`, write-protected if asked for.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable for `bytes` bytes; the target lies in an arena whose states say that the pages are absent.
+    pub unsafe fn copy(&self, target: usize, source: *const u8, bytes: usize, protected: bool) -> Progress {
+        let mode = if protected { COPY_MODE_WP } else { 0 };
+        let mut argument =
+            CopyArgument { target: target as u64, source: source as u64, bytes: bytes as u64, mode, done: 0 };
+        // SAFETY: the argument is the structure that the request is encoded for; the caller vouches for both ranges.
+        let outcome = unsafe { self.ioctl(IOCTL_COPY, &raw mut argument) };
+        Progress::of(outcome, argument.done, bytes)
+    }
+
+    /// Fills missing pages with zeros.
+    pub fn zeropage(&self, start: usize, bytes: usize) -> Progress {
+        let mut argument = ZeropageArgument { range: Range::new(start, bytes), mode: 0, done: 0 };
+        // SAFETY: the argument is the structure that the request is encoded for; the kernel fills missing pages alone.
+        let outcome = unsafe { self.ioctl(IOCTL_ZEROPAGE, &raw mut argument) };
+        Progress::of(outcome, argument.done, bytes)
+    }
+
+    /// Moves pages: they are gone from `source` and present, writable, at `target`, where pages were missing.
+    ///
+    /// # Safety
+    ///
+    /// Nothing in the program relies on the contents of `source` afterwards, and the states of both sides say so.
+    pub unsafe fn relocate(&self, target: usize, source: usize, bytes: usize) -> Progress {
+        let mut argument = CopyArgument {
+            target: target as u64,
+            source: source as u64,
+            bytes: bytes as u64,
+            mode: 0,
+            done: 0,
+        };
+        // SAFETY: the argument is the structure that the request is encoded for; the caller vouches for both ranges.
+        let outcome = unsafe { self.ioctl(IOCTL_MOVE, &raw mut argument) };
+        Progress::of(outcome, argument.done, bytes)
+    }
+
+    /// Sets or lifts the write-protection of the pages that are present in the range.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; EAGAIN is tried again here.
+    pub fn protect(&self, start: usize, bytes: usize, on: bool) -> Result<(), Errno> {
+        loop {
+            let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
+            let mut argument = WriteprotectArgument { range: Range::new(start, bytes), mode };
+            // SAFETY: the argument is the structure that the request is encoded for.
+            match unsafe { self.ioctl(IOCTL_WRITEPROTECT, &raw mut argument) } {
+                Err(libc::EAGAIN) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `argument` is the structure that `request` is encoded for, and lives as long as the call.
+    unsafe fn ioctl<T>(&self, request: u64, argument: *mut T) -> Result<(), Errno> {
+        let descriptor = self.descriptor.load(Ordering::Relaxed);
+        // SAFETY: the caller vouches for the argument.
+        match unsafe { libc::syscall(libc::SYS_ioctl, descriptor, request, argument) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    }
+}
+
+impl Range {
+    fn new(start: usize, bytes: usize) -> Range {
+        Range { start: start as u64, bytes: bytes as u64 }
+    }
+}
+
+impl Progress {
+    /// The kernel sets `done` to the bytes done, or to the negative error where none was.
+    fn of(outcome: Result<(), Errno>, done: i64, bytes: usize) -> Progress {
+        match outcome {
+            Ok(()) => Progress { bytes, error: 0 },
+            Err(error) => Progress { bytes: usize::try_from(done).unwrap_or(0).min(bytes), error },
+        }
+    }
+}
+
+/// The error number of the last system call.
+pub(crate) fn errno() -> Errno {
+    // SAFETY: the C library's own accessor; the word is this thread's.
+    unsafe { *libc::__errno_location() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::{Mapping, PAGE_BYTES};
+
+    #[test]
+    fn pages_are_copied_protected_and_moved() {
+        let uffd = Uffd::closed();
+        let features = FEATURE_SIGBUS | FEATURE_WP | FEATURE_MOVE;
+        if uffd.open(USER_MODE_ONLY, features).is_err() {
+            eprintln!("not run: this machine has no userfaultfd with MOVE");
+            return;
+        }
+        let mapping = Mapping::reserve("a test", 8 * PAGE_BYTES).expect("address space");
+        let start = mapping.pointer().as_ptr() as usize;
+        uffd.register(start, 8 * PAGE_BYTES, REGISTER_MISSING | REGISTER_WP).expect("registered");
+        let source = [7u8; 2 * PAGE_BYTES];
+        // SAFETY: the source is an array; the target is this test's mapping, and missing.
+        let progress = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
+        assert_eq!(progress, Progress { bytes: source.len(), error: 0 });
+        // SAFETY: as above.
+        let again = unsafe { uffd.copy(start, source.as_ptr(), source.len(), true) };
+        assert_eq!(again, Progress { bytes: 0, error: libc::EEXIST });
+        uffd.protect(start, PAGE_BYTES, false).expect("writable");
+        // SAFETY: the page is present, writable and this test's.
+        unsafe { (start as *mut u8).write(9) };
+        // SAFETY: the pages are this test's; the target is missing.
+        let moved = unsafe { uffd.relocate(start + 4 * PAGE_BYTES, start, PAGE_BYTES) };
+        assert_eq!(moved, Progress { bytes: PAGE_BYTES, error: 0 });
+        // SAFETY: the page was moved here.
+        assert_eq!(unsafe { ((start + 4 * PAGE_BYTES) as *const [u8; 2]).read() }, [9, 7]);
+        assert_eq!(uffd.zeropage(start, PAGE_BYTES), Progress { bytes: PAGE_BYTES, error: 0 });
+        // SAFETY: the page is present again.
+        assert_eq!(unsafe { (start as *const u8).read() }, 0);
+        uffd.unregister(start, 8 * PAGE_BYTES).expect("unregistered");
+        uffd.close();
+        assert_eq!(uffd.descriptor(), -1);
+    }
+}
