@@ -23,6 +23,8 @@
 pub mod mapping;
 #[expect(unsafe_code, reason = "waits on words in shared memory")]
 pub mod lock;
+#[expect(unsafe_code, reason = "writes objects into slots of its own mappings")]
+pub mod store;
 pub mod error;
 #[expect(unsafe_code, reason = "handles the faults of the arena")]
 pub mod pager;

@@ -73,6 +73,15 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Unlocks it for a holder that forgot its guard, as fork does between before and after.
+    ///
+    /// # Safety
+    ///
+    /// The caller locked it, has forgotten the guard, and uses the value no more.
+    pub unsafe fn unlock(&self) {
+        drop(Guard(self));
+    }
+
     /// Unlocks it whoever holds it.
     ///
     /// # Safety

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A span's record: which of its slots are taken and which of its pages have been touched.
+//!
+//! Layout  [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per page
+//! Order   a page's bit is set before the page is written, and cleared after it was given back
+//! Not here the lists, the data
+
+use super::class;
+use crate::mapping::PAGE_BYTES;
+
+/// Pages of a span.
+pub(super) const PAGES: usize = class::SPAN_BYTES / PAGE_BYTES;
+
+/// No span, in links.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The record of one span. All zero is a span that nobody has.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub(super) struct Span {
+    /// One bit per slot that is taken.
+    pub(super) taken: [u64; 16],
+    /// Neighbours in the list of its class and fullness, or [`NONE`].
+    pub(super) previous: u32,
+    pub(super) next: u32,
+    /// Slots that are taken.
+    pub(super) live: u16,
+    /// One bit per page that is touched.
+    pub(super) touched: u16,
+    pub(super) class: u8,
+    /// Which list it is in; see [`Span::fullness`].
+    pub(super) list: u8,
+    pub(super) in_use: bool,
+    pub(super) padding: [u8; 17],
+}
+
+const _: () = assert!(std::mem::size_of::<Span>() == 160 && PAGES == 16);
+
+/// Lists of a class, by fullness.
+pub(super) const LISTS: usize = 5;
+
+/// The list of spans without a free slot.
+pub(super) const FULL: u8 = 4;
+
+impl Span {
+    /// The list that it belongs in: 0 to 3 by quarters, [`FULL`].
+    pub(super) fn fullness(&self) -> u8 {
+        let slots = class::slots(self.class);
+        if usize::from(self.live) >= slots { FULL } else { (usize::from(self.live) * 4 / slots) as u8 }
+    }
+
+    /// A free slot: of the first few one whose pages are touched already, else the first.
+    pub(super) fn free_slot(&self) -> Option<usize> {
+        let slots = class::slots(self.class);
+        let (mut first, mut looked_at) = (None, 0);
+        for (index, word) in self.taken.iter().enumerate().take(slots.div_ceil(64)) {
+            let mut free = !word;
+            while free != 0 {
+                let slot = index * 64 + free.trailing_zeros() as usize;
+                if slot >= slots {
+                    return first;
+                }
+                if self.pages_of(slot) & !self.touched == 0 {
+                    return Some(slot);
+                }
+                first = first.or(Some(slot));
+                looked_at += 1;
+                if looked_at == 32 {
+                    return first;
+                }
+                free &= free - 1;
+            }
+        }
+        first
+    }
+
+    /// The pages in which a slot lies, one bit each.
+    pub(super) fn pages_of(&self, slot: usize) -> u16 {
+        let bytes = class::slot_bytes(self.class);
+        let first = slot * bytes / PAGE_BYTES;
+        let last = (slot * bytes + bytes - 1) / PAGE_BYTES;
+        (((1u32 << (last - first + 1)) - 1) << first) as u16
+    }
+
+    /// Takes or gives back a slot's bit.
+    pub(super) fn set(&mut self, slot: usize, taken: bool) {
+        let Some(word) = self.taken.get_mut(slot / 64) else { return };
+        let bit = 1 << (slot % 64);
+        if taken {
+            *word |= bit;
+            self.live += 1;
+        } else {
+            *word &= !bit;
+            self.live = self.live.saturating_sub(1);
+        }
+    }
+
+    /// Whether a slot is taken.
+    pub(super) fn is_taken(&self, slot: usize) -> bool {
+        self.taken.get(slot / 64).is_some_and(|word| word & 1 << (slot % 64) != 0)
+    }
+
+    /// The touched pages in which no slot is taken.
+    pub(super) fn idle_pages(&self) -> u16 {
+        let mut used = 0;
+        for (index, word) in self.taken.iter().enumerate() {
+            let mut taken = *word;
+            while taken != 0 {
+                used |= self.pages_of(index * 64 + taken.trailing_zeros() as usize);
+                taken &= taken - 1;
+            }
+        }
+        self.touched & !used
+    }
+}

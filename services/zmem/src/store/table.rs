@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Handles: where each object lies now, so that it can move.
+//!
+//! Layout  an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16; a free one: bit 13 clear,
+//!         bits 32–63 the next free one. Entry 0 is never used
+//! Order   [`Table::hold`] sets the held bit by compare-exchange: the holder alone may read the object or move it, and
+//!         [`Table::settle`] stores the entry with Release. Holders have signals blocked, as holders of a lock have
+//! Owner   the free list and the count belong to the holder of the store's lock
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Result;
+use crate::mapping::{Mapping, PAGE_BYTES};
+
+const HELD: u64 = 1;
+const USED: u64 = 1 << 13;
+
+/// Where an object lies and how long it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    /// From the start of the data to its slot; a multiple of 16.
+    pub(super) offset: usize,
+    /// Its bytes, the slot's header not included; at most 4092.
+    pub(super) bytes: usize,
+}
+
+/// The entries.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: Mapping,
+}
+
+/// The free list and how far the table reaches.
+#[derive(Debug, Default)]
+pub(super) struct Unused {
+    first: u32,
+    reached: u32,
+}
+
+impl Table {
+    /// A table of up to `handles` entries.
+    pub(super) fn new(handles: usize) -> Result<Table> {
+        let table =
+            Table { entries: Mapping::reserve("the handles of packed pages", handles.min(1 << 31) * 8)? };
+        super::small_pages_only(&table.entries);
+        Ok(table)
+    }
+
+    /// Bytes of pages that `unused` says were touched.
+    pub(super) fn bytes(unused: &Unused) -> usize {
+        if unused.reached == 0 { 0 } else { (unused.reached as usize * 8 + 8).next_multiple_of(PAGE_BYTES) }
+    }
+
+    /// Pages that the kernel says it has.
+    pub(super) fn resident_pages(&self, unused: &Unused) -> usize {
+        super::resident_pages(&self.entries, Self::bytes(unused))
+    }
+
+    fn entry(&self, handle: u32) -> Option<&AtomicU64> {
+        if handle == 0 || handle as usize >= self.entries.bytes() / 8 {
+            return None;
+        }
+        // SAFETY: the entry lies in the mapping, is aligned to eight bytes, and is only ever used as an atomic.
+        Some(unsafe { &*self.entries.pointer().as_ptr().cast::<AtomicU64>().add(handle as usize) })
+    }
+
+    /// Bytes that taking a handle will touch anew.
+    pub(super) fn next_costs(unused: &Unused) -> usize {
+        if unused.first != 0 {
+            return 0;
+        }
+        Self::bytes(&Unused { first: 0, reached: unused.reached + 1 }) - Self::bytes(unused)
+    }
+
+    /// Takes an entry; it is held.
+    pub(super) fn take(&self, unused: &mut Unused) -> Option<u32> {
+        if unused.first == 0 {
+            let entry = self.entry(unused.reached.checked_add(1)?)?;
+            unused.reached += 1;
+            entry.store(HELD | USED, Ordering::Relaxed);
+            return Some(unused.reached);
+        }
+        let handle = unused.first;
+        let entry = self.entry(handle)?;
+        unused.first = (entry.load(Ordering::Relaxed) >> 32) as u32;
+        entry.store(HELD | USED, Ordering::Relaxed);
+        Some(handle)
+    }
+
+    /// Gives back an entry that the caller holds.
+    pub(super) fn give(&self, unused: &mut Unused, handle: u32) {
+        if let Some(entry) = self.entry(handle) {
+            entry.store(u64::from(unused.first) << 32, Ordering::Release);
+            unused.first = handle;
+        }
+    }
+
+    /// Waits until nobody holds the object, and holds it. None if there is no such object.
+    pub(super) fn hold(&self, handle: u32) -> Option<Place> {
+        let entry = self.entry(handle)?;
+        for round in 0u32.. {
+            match Self::try_hold_entry(entry) {
+                Ok(place) => return place,
+                Err(()) if round < 100 => std::hint::spin_loop(),
+                // SAFETY: the call takes nothing and touches no memory.
+                Err(()) => unsafe {
+                    libc::syscall(libc::SYS_sched_yield);
+                },
+            }
+        }
+        None
+    }
+
+    /// Holds the object unless somebody else does.
+    pub(super) fn try_hold(&self, handle: u32) -> Option<Place> {
+        Self::try_hold_entry(self.entry(handle)?).ok().flatten()
+    }
+
+    fn try_hold_entry(entry: &AtomicU64) -> Result<Option<Place>, ()> {
+        let value = entry.load(Ordering::Relaxed);
+        if value & USED == 0 {
+            return Ok(None);
+        }
+        if value & HELD != 0
+            || entry.compare_exchange_weak(value, value | HELD, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return Err(());
+        }
+        Ok(Some(Place { offset: (value >> 14) as usize * 16, bytes: (value >> 1 & 0xfff) as usize }))
+    }
+
+    /// Says where the object lies, and holds it no longer.
+    pub(super) fn settle(&self, handle: u32, place: Place) {
+        if let Some(entry) = self.entry(handle) {
+            let value = (place.offset as u64 / 16) << 14 | USED | (place.bytes as u64) << 1;
+            entry.store(value, Ordering::Release);
+        }
+    }
+}
