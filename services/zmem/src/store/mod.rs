@@ -153,21 +153,27 @@ impl Store {
         }
         let class = class::of(object.len() + HEADER_BYTES)?;
         let state = &mut *self.state.lock();
-        let (index, fresh) = self.span_with_room(state, class)?;
-        let before = if fresh { Self::record_bytes(state.reached.saturating_sub(1)) } else { 0 };
-        let records =
-            if fresh && index + 1 == state.reached { Self::record_bytes(state.reached) - before } else { 0 };
-        let slot = self.span(index)?.free_slot()?;
-        let pages = self.span(index)?.pages_of(slot) & !self.span(index)?.touched;
+        let found = self.span_with_room(state, class);
+        let (slot, pages, records) = match found {
+            Some(index) => {
+                let span = self.span(index)?;
+                let slot = span.free_slot()?;
+                (slot, span.pages_of(slot) & !span.touched, 0)
+            }
+            None if state.free_spans != NONE => (0, span::pages_of(class, 0), 0),
+            None => {
+                self.span(state.reached)?;
+                let more = Self::record_bytes(state.reached + 1) - Self::record_bytes(state.reached);
+                (0, span::pages_of(class, 0), more)
+            }
+        };
         let data = pages.count_ones() as usize * PAGE_BYTES;
         let cost = data + records + Table::next_costs(&state.unused);
-        let handle = if cost == 0 || charge(cost) { self.table.take(&mut state.unused) } else { None };
-        let Some(handle) = handle else {
-            if fresh {
-                self.drop_span(state, index);
-            }
+        if cost != 0 && !charge(cost) {
             return None;
-        };
+        }
+        let handle = self.table.take(&mut state.unused)?;
+        let index = found.or_else(|| self.new_span(state, class))?;
         let span = self.span(index)?;
         span.touched |= pages;
         state.data_bytes += data;
@@ -297,28 +303,25 @@ impl Store {
         Some(unsafe { &mut *self.records.pointer().as_ptr().cast::<Span>().add(index as usize) })
     }
 
-    /// The fullest span of the class with a free slot, or a new one (and true).
-    fn span_with_room(&self, state: &mut State, class: u8) -> Option<(u32, bool)> {
+    /// The fullest span of the class with a free slot.
+    fn span_with_room(&self, state: &State, class: u8) -> Option<u32> {
         let lists = state.classes.get(usize::from(class))?.lists;
-        if let Some(index) = lists.iter().take(usize::from(FULL)).rev().find(|index| **index != NONE) {
-            return Some((*index, false));
-        }
-        let index = if state.free_spans == NONE {
-            let index = state.reached;
-            self.span(index)?;
-            state.reached += 1;
-            index
-        } else {
-            state.free_spans
-        };
+        lists.into_iter().take(usize::from(FULL)).rev().find(|index| *index != NONE)
+    }
+
+    /// A span that nobody has, for the class.
+    fn new_span(&self, state: &mut State, class: u8) -> Option<u32> {
+        let index = if state.free_spans == NONE { state.reached } else { state.free_spans };
         let span = self.span(index)?;
-        if index == state.free_spans {
+        if state.free_spans == NONE {
+            state.reached += 1;
+        } else {
             state.free_spans = span.next;
         }
         *span = Span { class, in_use: true, previous: NONE, next: NONE, ..Span::default() };
         state.classes[usize::from(class)].spans += 1;
         self.link(state, index);
-        Some((index, true))
+        Some(index)
     }
 
     /// Puts a span into the list of its fullness.

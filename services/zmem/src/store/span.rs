@@ -76,10 +76,7 @@ impl Span {
 
     /// The pages in which a slot lies, one bit each.
     pub(super) fn pages_of(&self, slot: usize) -> u16 {
-        let bytes = class::slot_bytes(self.class);
-        let first = slot * bytes / PAGE_BYTES;
-        let last = (slot * bytes + bytes - 1) / PAGE_BYTES;
-        (((1u32 << (last - first + 1)) - 1) << first) as u16
+        pages_of(self.class, slot)
     }
 
     /// Takes or gives back a slot's bit.
@@ -112,4 +109,12 @@ impl Span {
         }
         self.touched & !used
     }
+}
+
+/// The pages in which a slot of a span of `class` lies, one bit each.
+pub(super) fn pages_of(class: u8, slot: usize) -> u16 {
+    let bytes = class::slot_bytes(class);
+    let first = slot * bytes / PAGE_BYTES;
+    let last = (slot * bytes + bytes - 1) / PAGE_BYTES;
+    (((1u32 << (last - first + 1)) - 1) << first) as u16
 }
