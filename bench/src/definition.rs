@@ -49,12 +49,13 @@ impl Definition {
     /// The verdict on a row that ran and verified. None: time was not measured well enough for one.
     pub fn judge(&self, row: &Row, quick: bool) -> Option<Verdict> {
         let verdict = |holds: bool| Some(if holds { Verdict::Ok } else { Verdict::Short });
-        let within =
-            self.count_max.iter().all(|(name, max)| row.count.get(name).is_some_and(|count| count <= max));
-        if !within {
+        let counts = || self.count_max.iter().map(|(name, max)| (row.count.get(name), max));
+        if counts().any(|(count, max)| count.map_or(!quick, |count| count > max)) {
             return verdict(false);
         }
         match self.ratio {
+            // A quick run does not take every count.
+            None if counts().any(|(count, _)| count.is_none()) => None,
             None => verdict(true),
             Some(_) if quick => None,
             Some(target) => verdict(row.low.is_some_and(|low| low >= target)),
@@ -152,7 +153,8 @@ mod tests {
         assert_eq!(timed.judge(&row, true), None);
         let counted = rows.iter().find(|row| row.name == "ipc/idle").expect("a counted row");
         let mut row = Row::new(counted);
-        assert_eq!(counted.judge(&row, true), Some(Verdict::Short));
+        assert_eq!(counted.judge(&row, true), None);
+        assert_eq!(counted.judge(&row, false), Some(Verdict::Short));
         row.count.insert("wakeups".to_owned(), 0);
         assert_eq!(counted.judge(&row, true), Some(Verdict::Ok));
         row.count.insert("wakeups".to_owned(), 1);

@@ -99,9 +99,20 @@ impl Kind {
         })
     }
 
-    /// Runs are some ten milliseconds of the slower side.
-    fn plan(self) -> Plan {
-        let plan = |count, count_quick| Plan { count, count_quick, per: 1, compares: true, steps: false };
+    /// Rows in a store before anything is timed.
+    fn loaded(workload: &str, quick: bool) -> u64 {
+        if matches!(workload, "get" | "scan") && !quick { 1_000_000 } else { 10_000 }
+    }
+
+    /// Runs are some ten milliseconds of the slower side. Stepping through a map or an application takes tens of seconds: under
+    /// `--quick` one of each is.
+    fn plan(self, quick: bool) -> Plan {
+        let plan = |count, count_quick| Plan {
+            count: if quick { count_quick } else { count },
+            per: 1,
+            compares: true,
+            steps: false,
+        };
         match self {
             Kind::Records { ranges, per_range } => Plan {
                 per: if per_range { ranges } else { 1 },
@@ -109,7 +120,9 @@ impl Kind {
                 ..plan(40_000 / (ranges + 1), 200)
             },
             // A map of fewer inserts would be another row.
-            Kind::Map { inserts, .. } => Plan { steps: true, ..plan(inserts, inserts) },
+            Kind::Map { kind, inserts } => {
+                Plan { steps: !quick || (kind, inserts) == ("btree", 10_000), ..plan(inserts, inserts) }
+            }
             Kind::Pages(shape) => Plan { steps: true, ..plan(8000 / shape.pages() as u64, 100) },
             Kind::Store { workload: "commit" } => plan(100, 5),
             Kind::Store { workload: "group16" } => plan(512, 64),
@@ -120,7 +133,8 @@ impl Kind {
             // Several threads cannot be stepped through, nor what copies pages in one instruction, a step for each of its iterations.
             Kind::App { app, mechanism, threads } => {
                 let lines = matches!(mechanism, Mechanism::Redo | Mechanism::Undo);
-                Plan { steps: lines && threads == 1, ..plan(app.count(), app.count() / 16) }
+                let steps = lines && threads == 1 && (!quick || app.name() == "kv");
+                Plan { steps, ..plan(app.count(), app.count() / 16) }
             }
             Kind::Devices => plan(200, 20),
         }
@@ -151,7 +165,7 @@ impl Place {
 }
 
 /// Starts the rival of a row. The second value is false where it is a limit, which does not do the work.
-fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), Stop> {
+fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Party, bool), Stop> {
     let libpmemobj = |program: &str, arguments: &[&str], place: &mut Place| -> Result<Party, Stop> {
         let mut command = Command::new(engines::pmdk().map_err(Stop::Missing)?.with_file_name(program));
         command.arg(place.shared()?).args(arguments).env("PMEM_IS_PMEM_FORCE", "1");
@@ -167,6 +181,7 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place) -> Result<(Party, bool), S
     let store = |store: &str, workload: &str, place: &mut Place| -> Result<Party, Stop> {
         let mut command = Command::new(engines::stores().map_err(Stop::Missing)?);
         command.arg(place.folder("theirs")?).args([store, workload]);
+        command.arg(Kind::loaded(workload, quick).to_string());
         Ok(Party::start("the rival store", &mut command)?)
     };
     let party = match (kind, rival) {
@@ -223,7 +238,10 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
         Kind::Records { ranges, .. } => serve::party(&["records", &ranges.to_string()], place.shared()?)?,
         Kind::Map { kind, .. } => serve::party(&["map", kind], place.shared()?)?,
         Kind::Pages(shape) => serve::party(&["pages", shape.name()], place.shared()?)?,
-        Kind::Store { workload } => serve::party(&["store", workload], &place.folder("ours")?)?,
+        Kind::Store { workload } => {
+            let loaded = Kind::loaded(workload, quick).to_string();
+            serve::party(&["store", workload, &loaded], &place.folder("ours")?)?
+        }
         Kind::Fences { of } => serve::party(&["fences", of], place.shared()?)?,
         Kind::Open { bytes } => {
             let bytes = if quick { bytes / 16 } else { bytes };
@@ -264,13 +282,11 @@ fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     let mut place = Place::default();
     if definition.rival == "none" {
         let ours = ours(kind, &mut place, quick)?;
-        let plan = kind.plan();
-        let count = if quick { plan.count_quick } else { plan.count };
-        return Ok(rows::alone(definition, ours, count, &qualifies(kind, &place), quick)?);
+        return Ok(rows::alone(definition, ours, kind.plan(quick).count, &qualifies(kind, &place), quick)?);
     }
-    let (theirs, compares) = theirs(kind, &definition.rival, &mut place)?;
+    let (theirs, compares) = theirs(kind, &definition.rival, &mut place, quick)?;
     let ours = ours(kind, &mut place, quick)?;
-    let plan = Plan { compares, ..kind.plan() };
+    let plan = Plan { compares, ..kind.plan(quick) };
     let qualifies = qualifies(kind, &place);
     Ok(rows::row(definition, Sides { ours, theirs }, plan, &qualifies, quick)?)
 }

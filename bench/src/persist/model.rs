@@ -31,7 +31,7 @@ fn sum(keys: impl IntoIterator<Item = u64>) -> u64 {
 /// Runs a rival twice and compares with what `expected` says of each run's seed and count.
 fn agrees(kind: Kind, rival: &str, count: u64, mut expected: impl FnMut(u64, u64) -> u64) {
     let mut place = Place::default();
-    let (mut party, compares) = theirs(kind, rival, &mut place).expect("the rival is here");
+    let (mut party, compares) = theirs(kind, rival, &mut place, true).expect("the rival is here");
     assert!(compares);
     for seed in [1, 2] {
         let ran = party.run(seed, count).expect("runs");

@@ -21,8 +21,6 @@ const RUNS_ALONE: u64 = 5;
 pub struct Plan {
     /// Operations of a run.
     pub count: u64,
-    /// The same under `--quick`.
-    pub count_quick: u64,
     /// What a run's time is divided by for each of its operations.
     pub per: u64,
     /// Whether both sides leave or read the same bytes.
@@ -48,7 +46,7 @@ pub fn row(
     qualifies: &str,
     quick: bool,
 ) -> Result<Row, BenchError> {
-    let count = if quick { plan.count_quick } else { plan.count };
+    let count = plan.count;
     let mut ran: [Vec<Ran>; 2] = [Vec::new(), Vec::new()];
     let samples = pairs::interleave(quick, |side| {
         let at = usize::from(side == Side::Theirs);

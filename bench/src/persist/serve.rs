@@ -71,7 +71,10 @@ fn open(arguments: &[&str]) -> Result<Box<dyn Work>, BenchError> {
             Box::new(Records::open(ranges.ok_or_else(bad)?, Path::new(path))?)
         }
         ["map", kind, path] => Box::new(Maps::open(kind, Path::new(path))?.ok_or_else(bad)?),
-        ["store", workload, folder] => Box::new(Stores::open(workload, Path::new(folder))?.ok_or_else(bad)?),
+        ["store", workload, loaded, folder] => {
+            let loaded = loaded.parse().ok().filter(|loaded| *loaded > 0).ok_or_else(bad)?;
+            Box::new(Stores::open(workload, loaded, Path::new(folder))?.ok_or_else(bad)?)
+        }
         ["pages", shape, path] => {
             Box::new(Paged::open(Shape::parse(shape).ok_or_else(bad)?, Path::new(path))?)
         }

@@ -23,10 +23,6 @@ use std::path::Path;
 
 use workload::{Draw, Failure, Sum, Timed};
 
-/// Rows in a store before commits are timed.
-const LOADED_BEFORE_COMMITS: u64 = 10_000;
-/// Rows in a store that is read.
-const LOADED_BEFORE_READS: u64 = 1_000_000;
 /// Entries per scan.
 const SCANNED: usize = 100;
 const THREADS: u64 = 16;
@@ -60,9 +56,15 @@ enum Workload {
     Scan,
 }
 
-fn run(store: &mut dyn Store, workload: Workload, seed: u64, count: u64) -> Result<(Timed, u64), Failure> {
+fn run(
+    store: &mut dyn Store,
+    workload: Workload,
+    loaded: u64,
+    seed: u64,
+    count: u64,
+) -> Result<(Timed, u64), Failure> {
     let mut draw = Draw::new(seed);
-    let known = |draw: &mut Draw| workload::loaded_key(draw.next() % LOADED_BEFORE_READS);
+    let known = |draw: &mut Draw| workload::loaded_key(draw.next() % loaded);
     match workload {
         Workload::Commit => {
             let keys: Vec<u64> = (0..count).map(|_| draw.next()).collect();
@@ -91,7 +93,11 @@ fn run(store: &mut dyn Store, workload: Workload, seed: u64, count: u64) -> Resu
     }
 }
 
-fn serve(folder: &Path, store: &str, workload: &str) -> Result<(), Failure> {
+fn serve(folder: &Path, store: &str, workload: &str, loaded: &str) -> Result<(), Failure> {
+    let loaded: u64 = loaded.parse()?;
+    if loaded == 0 {
+        return Err("a store without rows has none to read".into());
+    }
     let workload = match workload {
         "commit" => Workload::Commit,
         "group16" => Workload::Group,
@@ -106,8 +112,6 @@ fn serve(folder: &Path, store: &str, workload: &str) -> Result<(), Failure> {
         "lmdb" => Box::new(lmdb::Lmdb::open(folder)?),
         _ => return Err(format!("there is no store `{store}`").into()),
     };
-    let reads = matches!(workload, Workload::Get | Workload::Scan);
-    let loaded = if reads { LOADED_BEFORE_READS } else { LOADED_BEFORE_COMMITS };
     store.load(&mut (0..loaded).map(workload::loaded_key))?;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{{\"about\": \"{}\"}}", store.about())?;
@@ -118,7 +122,7 @@ fn serve(folder: &Path, store: &str, workload: &str) -> Result<(), Failure> {
         let ["run", seed, count] = words[..] else {
             return Err(format!("`{line}` is not `run SEED COUNT`").into());
         };
-        let (timed, checksum) = run(store.as_mut(), workload, seed.parse()?, count.parse()?)?;
+        let (timed, checksum) = run(store.as_mut(), workload, loaded, seed.parse()?, count.parse()?)?;
         writeln!(
             stdout,
             "{{\"seconds\": {:.9}, \"cpu_s\": {:.9}, \"checksum\": \"{checksum:016x}\"}}",
@@ -131,13 +135,13 @@ fn serve(folder: &Path, store: &str, workload: &str) -> Result<(), Failure> {
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, store, workload] = &arguments[..] else {
-        eprintln!("usage: memlift-persist-rivals FOLDER sqlite|redb|lmdb commit|group16|batched16|get|scan");
+    let [folder, store, workload, loaded] = &arguments[..] else {
+        eprintln!("usage: memlift-persist-rivals FOLDER sqlite|redb|lmdb commit|group16|batched16|get|scan ROWS");
         return std::process::ExitCode::from(2);
     };
     let folder = Path::new(folder);
     let served =
-        std::fs::create_dir_all(folder).map_err(Failure::from).and_then(|()| serve(folder, store, workload));
+        std::fs::create_dir_all(folder).map_err(Failure::from).and_then(|()| serve(folder, store, workload, loaded));
     // What is left of a store is worth nothing.
     let removed = std::fs::remove_dir_all(folder);
     match served.and(removed.map_err(Failure::from)) {

@@ -20,9 +20,7 @@ use crate::persist::draw::Draw;
 use crate::persist::party::Ran;
 use crate::persist::serve::{self, Work};
 
-/// As the rivals' program has them.
-const LOADED_BEFORE_COMMITS: u64 = 10_000;
-const LOADED_BEFORE_READS: u64 = 1_000_000;
+/// As the rivals' program has it.
 const SCANNED: usize = 100;
 const THREADS: u64 = 16;
 /// Rows of one transaction of the loading.
@@ -67,17 +65,14 @@ pub struct Stores {
     options: Options,
     entries: BTree<u64, Value>,
     workload: Workload,
+    loaded: u64,
 }
 
 impl Stores {
-    /// Loaded, in a new file of this folder; None for an unknown workload.
-    pub fn open(workload: &str, folder: &Path) -> Result<Option<Stores>, BenchError> {
+    /// With `loaded` rows, in a new file of this folder; None for an unknown workload.
+    pub fn open(workload: &str, loaded: u64, folder: &Path) -> Result<Option<Stores>, BenchError> {
         let Some(workload) = Workload::parse(workload) else { return Ok(None) };
-        let (heap_bytes, loaded) = if workload.reads() {
-            (256 << 20, LOADED_BEFORE_READS)
-        } else {
-            (32 << 20, LOADED_BEFORE_COMMITS)
-        };
+        let heap_bytes = if workload.reads() { 256 << 20 } else { 32 << 20 };
         let options =
             Options { heap_bytes, max_bytes: heap_bytes, lanes: 2, prefault: true, ..Options::default() };
         // Its name stays: a file without one might be cheaper to sync.
@@ -86,7 +81,7 @@ impl Stores {
         let buffered = TxOptions { durability: Durability::Buffered, ..TxOptions::default() };
         for first in (0..loaded).step_by(LOADED_AT_ONCE as usize) {
             let committed = pool.tx_with(buffered, |t| {
-                (first..first + LOADED_AT_ONCE).try_for_each(|row| {
+                (first..loaded.min(first + LOADED_AT_ONCE)).try_for_each(|row| {
                     let key = loaded_key(row);
                     entries.insert(t, &key, Value::of(key)).map(drop)
                 })
@@ -94,7 +89,7 @@ impl Stores {
             committed.map_err(failed)?;
         }
         pool.apply().map_err(failed)?;
-        Ok(Some(Stores { pool, options, entries, workload }))
+        Ok(Some(Stores { pool, options, entries, workload, loaded }))
     }
 
     fn commits(&self, keys: &[u64], durability: Durability) -> Result<(), BenchError> {
@@ -147,7 +142,7 @@ impl Stores {
         let sum = self.pool.read(|r| {
             let mut sum = 0u64;
             for _ in 0..count {
-                let key = loaded_key(draw.next() % LOADED_BEFORE_READS);
+                let key = loaded_key(draw.next() % self.loaded);
                 if let Some(value) = self.entries.get(r, &key)? {
                     sum = sum.wrapping_add(value.sum(key));
                 }
@@ -161,7 +156,7 @@ impl Stores {
         let sum = self.pool.read(|r| {
             let mut sum = 0u64;
             for _ in 0..count {
-                let key = loaded_key(draw.next() % LOADED_BEFORE_READS);
+                let key = loaded_key(draw.next() % self.loaded);
                 for entry in self.entries.range(r, &key..)?.take(SCANNED) {
                     let (key, value) = entry?;
                     sum = sum.wrapping_add(value.sum(*key));
@@ -235,8 +230,8 @@ mod tests {
         for workload in ["commit", "group16"] {
             let place = folder.path.join(workload);
             std::fs::create_dir_all(&place).expect("made");
-            let mut store = Stores::open(workload, &place).expect("opens").expect("a workload");
-            let mut keys: BTreeSet<u64> = (0..LOADED_BEFORE_COMMITS).map(loaded_key).collect();
+            let mut store = Stores::open(workload, 10_000, &place).expect("opens").expect("a workload");
+            let mut keys: BTreeSet<u64> = (0..10_000).map(loaded_key).collect();
             for seed in [1, 2] {
                 let ran = store.run(seed, 32).expect("runs");
                 let mut draw = Draw::new(seed);
