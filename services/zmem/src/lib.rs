@@ -25,6 +25,7 @@ pub mod mapping;
 pub mod lock;
 #[expect(unsafe_code, reason = "writes objects into slots of its own mappings")]
 pub mod store;
+pub mod block;
 pub mod error;
 #[expect(unsafe_code, reason = "handles the faults of the arena")]
 pub mod pager;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Control blocks: how much real memory each job has, used and left, shared by all processes of a user.
+//!
+//! ```text
+//! Registry (sealed memfd, one per user)
+//!   Header            totals of the machine, the ring (a bit per block), the turn
+//!   ControlBlock[i]   64 bytes, as in the paper          ◀── Job: this process's membership of block i
+//!   Ledger[i]         beside it: overflow, grace, activation, counters of the report
+//!   Slot[j]           one process: pid, what it has charged, what it says that it holds
+//! ```
+//!
+//! Flow    [`Registry::open`] finds or makes the registry ──[`Registry::admit`]──▶ [`Admission`] (a block with a total)
+//!         ──the memfd is inherited──▶ [`Job::attach`] in each process ──▶ charge, visit, overflow
+//! Order   a charge leaves `unused` before it is noted in the process's slot, and comes back the other way round: a
+//!         process that is killed in between leaves the sum too high, never too low
+//! Owner   whoever admitted a block frees it; a block whose owner died and that has no live process is swept by the
+//!         next that opens the registry. Everything in it is an atomic that any process of the same user may write:
+//!         indices are masked or compared before use, loops are bounded
+//! Not here what is charged (the pager), what lies outside the arenas (the watcher)
+
+mod control;
+mod directory;
+mod job;
+mod ledger;
+mod overflow;
+mod pid;
+mod registry;
+#[expect(unsafe_code, reason = "maps memory that other processes write; all of it is atomics")]
+mod shared;
+mod slot;
+mod turn;
+
+pub use control::{Charge, ControlBlock};
+pub use job::{Fork, Job};
+pub use ledger::{Counter, GRACE_BYTES, Ledger, OnOverflow};
+pub use overflow::{OVERFLOW_EXIT_CODE, Verdict};
+pub use pid::Process;
+pub use registry::{Admission, BLOCKS, IMPLICIT, Objectives, Registry, SLOTS};
+pub use slot::Slot;
+pub use turn::Visit;
+
+/// Number of the registry's descriptor, inherited by every process of a job.
+pub const ENV_FD: &str = "MEMLIFT_ZMEM_FD";
+/// Index of the job's block.
+pub const ENV_BLOCK: &str = "MEMLIFT_ZMEM_BLOCK";
+/// `PID:START:DESCRIPTOR` of the process that owns the job, for programs whose descriptors were closed on the way.
+pub const ENV_OWNER: &str = "MEMLIFT_ZMEM_OWNER";
+/// Folder of the job's spill file.
+pub const ENV_SPILL: &str = "MEMLIFT_ZMEM_SPILL";
+/// `pause` or `fail`, and after a colon the limit of a pause in seconds: `pause:60`.
+pub const ENV_ON_OVERFLOW: &str = "MEMLIFT_ZMEM_ON_OVERFLOW";

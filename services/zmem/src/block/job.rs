@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process's membership of a block: charge, visit, overflow.
+//!
+//! Flow    [`Job::attach`] (start-up) or [`Job::from_environment`] ─▶ charge / try_charge / uncharge on every page ─▶
+//!         [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
+//! Order   charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
+//!         [`Job::fork_child`] in the child before any of the program's code
+//! Owner   the slot is the process's; whoever finds it dead gives its charge back once. Nothing here allocates after
+//!         attach: all of it may run in a fault handler
+//! Not here who made the block ([`super::Admission`])
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::control::{Charge, ControlBlock, signed};
+use super::ledger::{Counter, Ledger};
+use super::overflow::{self, Verdict};
+use super::pid::Process;
+use super::registry::Registry;
+use super::slot::Slot;
+use super::turn::{self, Visit};
+use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
+use crate::lock::futex_wait;
+use crate::{Error, Result};
+
+/// What a fork did with the charge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fork {
+    /// The child has a slot of its own. What the parent had charged is charged to the child too, and was taken from
+    /// `outside` at once, since the pages are still shared: the watcher puts back what is copied.
+    Joined,
+    /// All slots are taken: what the child charges is given back only when the job ends.
+    NoSlot,
+}
+
+/// This process's membership of a block.
+#[derive(Debug)]
+pub struct Job {
+    registry: Registry,
+    block: usize,
+    /// Slot plus one; 0 without.
+    slot: AtomicU32,
+    /// The process that attached or was forked last.
+    pid: AtomicU32,
+}
+
+impl Job {
+    /// Makes this process a member of block `block`. One that was a member before (an exec) gives back what its earlier
+    /// image had charged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoBlock`] when there is no such job; [`Error::Processes`] when the registry is full.
+    pub fn attach(registry: Registry, block: usize) -> Result<Job> {
+        if !registry.is_live(block) {
+            return Err(Error::NoBlock { block });
+        }
+        let process = Process::current();
+        let slot = registry.claim_slot(block, process).ok_or(Error::Processes)?;
+        Ok(Job { registry, block, slot: AtomicU32::new(slot as u32 + 1), pid: AtomicU32::new(process.pid) })
+    }
+
+    /// The job that the environment names; none when it names none.
+    ///
+    /// # Errors
+    ///
+    /// What it names is not a registry or not a job.
+    pub fn from_environment() -> Result<Option<Job>> {
+        let Some(fd) = std::env::var_os(ENV_FD) else { return Ok(None) };
+        let number = |text: &std::ffi::OsStr| text.to_str().and_then(|text| text.parse::<u32>().ok());
+        let fd = number(&fd).and_then(|fd| RawFd::try_from(fd).ok()).ok_or(Error::NotARegistry)?;
+        let block = std::env::var_os(ENV_BLOCK).as_deref().and_then(number).ok_or(Error::NotARegistry)?;
+        let registry = match Registry::from_inherited(fd) {
+            Ok(registry) => registry,
+            Err(error) => std::env::var(ENV_OWNER).ok().as_deref().and_then(owned).ok_or(error)?,
+        };
+        Job::attach(registry, block as usize).map(Some)
+    }
+
+    fn control(&self) -> &ControlBlock {
+        self.registry.shared.block(self.block)
+    }
+
+    /// What stands beside the block.
+    pub fn ledger(&self) -> &Ledger {
+        self.registry.shared.ledger(self.block)
+    }
+
+    /// The registry.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Index of the block.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    fn own(&self) -> Option<&Slot> {
+        let slot = self.slot.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.registry.shared.slot(slot as usize))
+    }
+
+    fn slot_index(&self) -> Option<usize> {
+        self.slot.load(Ordering::Relaxed).checked_sub(1).map(|slot| slot as usize)
+    }
+
+    /// Takes `bytes`, whether there is room or not.
+    pub fn charge(&self, bytes: usize) -> Charge {
+        let bytes = signed(bytes);
+        let step = self.control().add(-bytes);
+        if let Some(slot) = self.own() {
+            slot.charged.fetch_add(bytes, Ordering::AcqRel);
+        }
+        overflow::lowered(self.control(), self.ledger(), self.registry.implicit(), step);
+        step.charge()
+    }
+
+    /// Takes `bytes` only if at least `keep` bytes stay unused.
+    pub fn try_charge(&self, bytes: usize, keep: usize) -> bool {
+        let bytes = signed(bytes);
+        let Some(step) = self.control().try_charge(bytes, signed(keep)) else { return false };
+        if let Some(slot) = self.own() {
+            slot.charged.fetch_add(bytes, Ordering::AcqRel);
+        }
+        overflow::lowered(self.control(), self.ledger(), self.registry.implicit(), step);
+        true
+    }
+
+    /// Gives `bytes` back, after the memory was freed.
+    pub fn uncharge(&self, bytes: usize) {
+        let bytes = signed(bytes);
+        if let Some(slot) = self.own() {
+            slot.charged.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        let step = self.control().add(bytes);
+        overflow::raised(self.control(), self.ledger(), self.registry.implicit(), step);
+    }
+
+    /// Bytes left; negative while the job borrows.
+    pub fn unused(&self) -> i64 {
+        self.control().unused()
+    }
+
+    /// The budget, bytes.
+    pub fn total(&self) -> i64 {
+        self.control().total()
+    }
+
+    /// Bytes that eviction shall keep unused, ahead of need.
+    pub fn unused_objective(&self) -> i64 {
+        self.control().unused_objective()
+    }
+
+    /// Bytes that shall stay uncompressed at the very least.
+    pub fn min_uncompressed(&self) -> u64 {
+        self.control().min_uncompressed()
+    }
+
+    /// Notes an access to a compressed page.
+    pub fn compressed_access(&self) {
+        self.control().compressed_accesses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds to a counter of the exit report.
+    pub fn count(&self, counter: Counter, by: u64) {
+        self.ledger().count(counter, by);
+    }
+
+    /// Joins the ring or leaves it.
+    pub fn want_eviction(&self, wanted: bool) {
+        let Some(slot) = self.slot_index() else { return };
+        if wanted {
+            turn::join(&self.registry.shared, self.block, slot);
+        } else {
+            turn::leave(&self.registry.shared, self.block, slot);
+        }
+    }
+
+    /// Waits for this process's turn; none when it is not in the ring. Dropping the visit passes the turn.
+    pub fn visit(&self) -> Option<Visit<'_>> {
+        let visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?);
+        if visit.is_some() {
+            self.count(Counter::Visits, 1);
+        }
+        visit
+    }
+
+    /// Waits until `unused` is or falls below its objective, at most `limit`; may return early.
+    pub fn wait_for_demand(&self, limit: Duration) {
+        let demand = self.ledger().demand.load(Ordering::Acquire);
+        if self.unused() >= self.unused_objective() {
+            futex_wait(&self.ledger().demand, demand, true, Some(limit));
+        }
+    }
+
+    /// Whether the job's processes must be active.
+    pub fn active(&self) -> bool {
+        self.ledger().active()
+    }
+
+    /// Tells all processes of the job to be active.
+    pub fn activate(&self) {
+        overflow::activate(self.ledger());
+    }
+
+    /// Waits until they must.
+    pub fn wait_for_active(&self) {
+        while !self.active() {
+            futex_wait(&self.ledger().active, 0, true, None);
+        }
+    }
+
+    /// What to do when `by` bytes are missing and nothing more can be compressed.
+    pub fn overflow(&self, by: usize) -> Verdict {
+        overflow::verdict(self.control(), self.ledger(), by)
+    }
+
+    /// Says what this process holds, bytes that are really present: pages of its arena, its store, its tables. They are
+    /// subtracted from what the killer sees, so too little is safe and too much is not.
+    pub fn publish(&self, arena: u64, store: u64, tables: u64) {
+        let Some(slot) = self.own() else { return };
+        slot.arena.store(arena, Ordering::Relaxed);
+        slot.store.store(store, Ordering::Relaxed);
+        slot.tables.store(tables, Ordering::Relaxed);
+    }
+
+    /// Says that this process is active from now on: what it publishes is exact.
+    pub fn set_active(&self) {
+        if let Some(slot) = self.own() {
+            slot.flags.fetch_or(1, Ordering::Release);
+        }
+    }
+
+    /// What this process has charged, bytes.
+    pub fn charged(&self) -> i64 {
+        self.own().map_or(0, Slot::charged)
+    }
+
+    /// In the child of a fork, before any other call: a slot of its own, with the parent's charge.
+    pub fn fork_child(&self) -> Fork {
+        let process = Process::current();
+        let parent = self.slot.swap(0, Ordering::Relaxed).checked_sub(1);
+        self.pid.store(process.pid, Ordering::Relaxed);
+        let Some(slot) = self.registry.claim_slot(self.block, process) else { return Fork::NoSlot };
+        let own = self.registry.shared.slot(slot);
+        if let Some(parent) = parent {
+            let parent = self.registry.shared.slot(parent as usize);
+            let inherited = parent.charged.load(Ordering::Acquire);
+            own.charged.store(inherited, Ordering::Release);
+            self.ledger().outside.fetch_sub(inherited, Ordering::AcqRel);
+            for (to, from) in
+                [(&own.arena, &parent.arena), (&own.store, &parent.store), (&own.tables, &parent.tables)]
+            {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            own.flags.store(parent.flags.load(Ordering::Relaxed), Ordering::Release);
+        }
+        self.slot.store(slot as u32 + 1, Ordering::Relaxed);
+        Fork::Joined
+    }
+
+    /// Leaves the job: everything that this process charged goes back.
+    pub fn leave(&self) {
+        if let Some(slot) = self.slot.swap(0, Ordering::Relaxed).checked_sub(1) {
+            self.registry.release_slot(slot as usize);
+        }
+    }
+}
+
+/// The registry of `PID:START:DESCRIPTOR`.
+fn owned(text: &str) -> Option<Registry> {
+    let mut fields = text.split(':');
+    let mut next = || fields.next();
+    let owner = Process { pid: next()?.parse().ok()?, started: next()?.parse().ok()? };
+    Registry::from_owner(owner, next()?.parse().ok()?).ok()
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // The copy in a fork's child that never called `fork_child` is not the owner.
+        if self.pid.load(Ordering::Relaxed) == rustix::process::getpid().as_raw_nonzero().get() as u32 {
+            self.leave();
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The compressed-memory fault: one event when `unused` flips below zero, grace, then pause or end.
+//!
+//! ```text
+//! calm ──flip──▶ grace: 10 MB borrowed, the coldest spilled ──flip──▶ over: pause (time limit) or fail, exit code 75
+//!   ▲              │    ▲                                              │
+//!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
+//! ```
+//!
+//! Flow    every change of `unused` comes here as a [`Step`] ─▶ [`lowered`] or [`raised`]; who found no room asks
+//!         [`verdict`]
+//! Order   an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once
+//! Owner   the grace is lent by the implicit block. The line on standard error is written by the process that begins the pause or ends
+//! Not here spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::control::{ControlBlock, Step};
+use super::ledger::{GRACE_BYTES, Ledger, OnOverflow};
+use crate::lock::{futex_wait, futex_wake};
+
+/// Exit code of a job that did not fit, even compressed and spilled (`EX_TEMPFAIL`).
+pub const OVERFLOW_EXIT_CODE: i32 = 75;
+
+const CALM: u32 = 0;
+const GRACE: u32 = 1;
+const OVER: u32 = 2;
+
+/// One wait of a paused process; it looks again for itself after that.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a process does that found no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Verdict {
+    /// Spill the coldest pages and go on.
+    Spill,
+    /// Paused: has waited a little. Spill what can be spilled, go on only when there is room, else ask again.
+    Wait,
+    /// End the process with this exit code. Why is on standard error already.
+    Fail(i32),
+}
+
+/// After a change downwards.
+pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+    if step.falls_below(block.unused_objective()) {
+        ledger.demand.fetch_add(1, Ordering::Release);
+        futex_wake(&ledger.demand, i32::MAX, true);
+    }
+    if step.flips_negative() {
+        flipped(block, ledger, implicit, step);
+    }
+}
+
+#[cold]
+fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+    ledger.events.fetch_add(1, Ordering::Relaxed);
+    note_least(ledger, step.after);
+    activate(ledger);
+    if ledger.overflow.compare_exchange(CALM, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        ledger.borrowed.fetch_add(GRACE_BYTES, Ordering::AcqRel);
+        let _ = implicit.add(-GRACE_BYTES);
+        // Still below zero with the grace: no second flip can come, so this is it.
+        if block.add(GRACE_BYTES).after < 0 {
+            ledger.overflow.store(OVER, Ordering::Release);
+        }
+    } else {
+        ledger.overflow.store(OVER, Ordering::Release);
+    }
+}
+
+/// The least that was left, grace not counted.
+pub(super) fn note_least(ledger: &Ledger, unused: i64) {
+    let own = unused.wrapping_sub(ledger.borrowed());
+    ledger.least_unused.fetch_min(own, Ordering::Relaxed);
+}
+
+/// Tells every process to be active.
+pub(super) fn activate(ledger: &Ledger) {
+    if ledger.active.swap(1, Ordering::AcqRel) == 0 {
+        futex_wake(&ledger.active, i32::MAX, true);
+    }
+}
+
+/// After a change upwards.
+pub(super) fn raised(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+    if ledger.overflow.load(Ordering::Acquire) != CALM {
+        recovered(block, ledger, implicit, step);
+    }
+}
+
+#[cold]
+fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
+    if step.after >= 0
+        && ledger.overflow.compare_exchange(OVER, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    {
+        ledger.paused_since_ms.store(0, Ordering::Relaxed);
+        ledger.relief.fetch_add(1, Ordering::Release);
+        futex_wake(&ledger.relief, i32::MAX, true);
+    }
+    if step.after > 2 * GRACE_BYTES {
+        let borrowed = ledger.borrowed.swap(0, Ordering::AcqRel);
+        if borrowed > 0 {
+            let _ = block.add(-borrowed);
+            let _ = implicit.add(borrowed);
+            // Fails only when it went over meanwhile; then the next rise brings it back.
+            let _ = ledger.overflow.compare_exchange(GRACE, CALM, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+}
+
+/// What the process does that lacks `by` bytes and cannot compress more.
+pub(super) fn verdict(block: &ControlBlock, ledger: &Ledger, by: usize) -> Verdict {
+    if ledger.overflow.load(Ordering::Acquire) != OVER || block.unused() >= 0 {
+        return Verdict::Spill;
+    }
+    let OnOverflow::Pause { limit_s } = OnOverflow::from_word(ledger.on_overflow.load(Ordering::Relaxed))
+    else {
+        say(block, by, "the job ends (--on-overflow fail)", None);
+        return Verdict::Fail(OVERFLOW_EXIT_CODE);
+    };
+    let now = now_ms();
+    match ledger.paused_since_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => {
+            say(block, by, "the job is paused until there is room, seconds at most", Some(u64::from(limit_s)))
+        }
+        Err(since) if now.saturating_sub(since) >= u64::from(limit_s) * 1000 => {
+            say(block, by, "no room came; the job ends after seconds", Some(u64::from(limit_s)));
+            return Verdict::Fail(OVERFLOW_EXIT_CODE);
+        }
+        Err(_) => {}
+    }
+    let relief = ledger.relief.load(Ordering::Acquire);
+    if block.unused() < 0 {
+        ledger.waiting.fetch_add(1, Ordering::Relaxed);
+        futex_wait(&ledger.relief, relief, true, Some(PAUSE));
+        ledger.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+    Verdict::Wait
+}
+
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
+}
+
+/// One line on standard error, without a byte from the heap: this runs in fault handlers.
+fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
+    let mut line = Line::new();
+    line.text("memlift: this job needs ");
+    line.number(by as u64 / 1024 + 1);
+    line.text(" KiB more than its budget of ");
+    line.number(block.total().max(0) as u64 / 1024);
+    line.text(" KiB, compressed and spilled as far as it goes: ");
+    line.text(what);
+    if let Some(number) = number {
+        line.text(": ");
+        line.number(number);
+    }
+    line.text("; give it more with --memory, or --spill to a folder with room\n");
+    line.write();
+}
+
+/// Text put together on the stack.
+struct Line {
+    bytes: [u8; 384],
+    length: usize,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line { bytes: [0; 384], length: 0 }
+    }
+
+    fn text(&mut self, text: &str) {
+        for byte in text.bytes() {
+            if let Some(place) = self.bytes.get_mut(self.length) {
+                *place = byte;
+                self.length += 1;
+            }
+        }
+    }
+
+    fn number(&mut self, number: u64) {
+        if number >= 10 {
+            self.number(number / 10);
+        }
+        let digit = [b'0' + (number % 10) as u8];
+        self.text(std::str::from_utf8(&digit).unwrap_or("?"));
+    }
+
+    fn write(&self) {
+        let _ = rustix::io::write(rustix::stdio::stderr(), &self.bytes[..self.length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(total: i64) -> (ControlBlock, Ledger) {
+        let (block, ledger) = (ControlBlock::default(), Ledger::default());
+        let _ = block.set_total(total);
+        (block, ledger)
+    }
+
+    fn charge(block: &ControlBlock, ledger: &Ledger, bytes: i64) {
+        let (step, implicit) = (block.add(-bytes), ControlBlock::default());
+        if bytes >= 0 {
+            lowered(block, ledger, &implicit, step)
+        } else {
+            raised(block, ledger, &implicit, step)
+        }
+    }
+
+    #[test]
+    fn the_first_flip_borrows_the_second_stops_and_room_brings_it_back() {
+        let (block, ledger) = block(100 << 20);
+        ledger.on_overflow.store(OnOverflow::Fail.word(), Ordering::Relaxed);
+        charge(&block, &ledger, 99 << 20);
+        assert!(!ledger.active() && ledger.events() == 0);
+        charge(&block, &ledger, 2 << 20);
+        assert_eq!((block.unused(), ledger.borrowed(), ledger.events()), (9 << 20, GRACE_BYTES, 1));
+        assert!(ledger.active());
+        assert_eq!(verdict(&block, &ledger, 4096), Verdict::Spill);
+        charge(&block, &ledger, 10 << 20);
+        assert_eq!((block.unused(), ledger.borrowed(), ledger.events()), (-(1 << 20), GRACE_BYTES, 2));
+        assert_eq!(verdict(&block, &ledger, 1 << 20), Verdict::Fail(OVERFLOW_EXIT_CODE));
+        charge(&block, &ledger, -(2 << 20));
+        assert_eq!(verdict(&block, &ledger, 4096), Verdict::Spill, "there is room again");
+        charge(&block, &ledger, -(20 << 20));
+        assert_eq!(
+            (block.unused(), ledger.borrowed()),
+            (11 << 20, 0),
+            "the grace is taken back above twice itself"
+        );
+        charge(&block, &ledger, 12 << 20);
+        assert_eq!((ledger.borrowed(), ledger.events()), (GRACE_BYTES, 3), "it starts anew");
+    }
+
+    #[test]
+    fn a_change_larger_than_the_grace_is_over_at_once_and_a_pause_ends_by_its_limit() {
+        let (block, ledger) = block(1 << 20);
+        ledger.on_overflow.store(OnOverflow::Pause { limit_s: 0 }.word(), Ordering::Relaxed);
+        charge(&block, &ledger, 100 << 20);
+        assert_eq!(verdict(&block, &ledger, 1), Verdict::Wait);
+        assert_eq!(verdict(&block, &ledger, 1), Verdict::Fail(OVERFLOW_EXIT_CODE));
+        assert_eq!(ledger.least_unused.load(Ordering::Relaxed), 0.min(-(99 << 20)));
+    }
+
+    #[test]
+    fn lines_are_cut_not_overrun() {
+        let mut line = Line::new();
+        for _ in 0..100 {
+            line.number(u64::MAX);
+        }
+        assert_eq!(line.length, 384);
+        assert!(line.bytes.starts_with(b"1844674407370955161518446744"));
+    }
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The registry: blocks are admitted, objectives changed, slots claimed, the dead swept.
+//!
+//! Flow    [`Registry::open`] (folder) / [`Registry::create`] / [`Registry::from_fd`] ─▶ [`Registry::admit`]: the total is
+//!         taken from block 0, the implicit one, or refused ─▶ [`Admission`], which frees the block when dropped
+//! Order   admission is one conditional subtraction from block 0's unused: no lock, and never more than the machine has
+//! Owner   block 0 belongs to the machine: its total is set once, when the registry is made
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::control::signed;
+use super::ledger::{Ledger, OnOverflow};
+use super::pid::Process;
+use super::shared::Shared;
+use super::slot::{CLAIMED, FREE, LIVE, Slot};
+use super::{ControlBlock, directory, overflow, turn};
+use crate::{Error, Result};
+
+pub use super::shared::{BLOCKS, SLOTS};
+
+/// The implicit block: what no job was given.
+pub const IMPLICIT: usize = 0;
+
+const BLOCK_FREE: u32 = 0;
+const BLOCK_CLAIMED: u32 = 1;
+const BLOCK_LIVE: u32 = 2;
+
+/// Pages to Compress During a Visit, unless said otherwise.
+const PAGES_PER_VISIT: u32 = 64;
+
+/// All jobs of a user.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What a new job is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Objectives {
+    /// Total Allocation Objective, bytes.
+    pub total: usize,
+    /// Unused Allocation Objective, bytes.
+    pub unused: usize,
+    /// Min Uncompressed Objective, bytes.
+    pub min_uncompressed: usize,
+    /// What happens when it does not fit.
+    pub on_overflow: OnOverflow,
+}
+
+impl Registry {
+    /// The user's registry as the folder's file names it, or a new one that it names from now on.
+    ///
+    /// # Errors
+    ///
+    /// The folder is not this user's alone, or the kernel refuses a memfd.
+    pub fn open(folder: &Path) -> Result<Registry> {
+        let registry = Registry { shared: Arc::new(directory::open(folder, || new(machine_bytes()))?) };
+        registry.sweep();
+        Ok(registry)
+    }
+
+    /// The user's registry in its usual folder, [`Registry::folder`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::open`].
+    pub fn of_user() -> Result<Registry> {
+        Registry::open(&Registry::folder())
+    }
+
+    /// `$XDG_RUNTIME_DIR`, else `/tmp/memlift-UID`.
+    pub fn folder() -> std::path::PathBuf {
+        directory::folder()
+    }
+
+    /// A registry of its own for `machine_bytes` of memory, that nobody finds but who inherits it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses a memfd.
+    pub fn create(machine_bytes: usize) -> Result<Registry> {
+        Ok(Registry { shared: Arc::new(new(machine_bytes)?) })
+    }
+
+    /// The registry behind a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotARegistry`].
+    pub fn from_fd(file: OwnedFd) -> Result<Registry> {
+        Ok(Registry { shared: Arc::new(Shared::open(file)?) })
+    }
+
+    /// The registry behind a number that the environment gave; the number stays open for programs started later.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotARegistry`].
+    pub fn from_inherited(number: RawFd) -> Result<Registry> {
+        Ok(Registry { shared: Arc::new(Shared::inherited(number)?) })
+    }
+
+    /// The registry that process `owner` has open as `number`, for programs whose descriptors were closed on the way.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotARegistry`].
+    pub fn from_owner(owner: Process, number: RawFd) -> Result<Registry> {
+        Ok(Registry { shared: Arc::new(directory::reopen(owner, number).ok_or(Error::NotARegistry)?) })
+    }
+
+    /// The memfd.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.shared.file()
+    }
+
+    /// Makes a job: takes its total from the implicit block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Admission`] when the machine has not that much left, [`Error::Blocks`] when all blocks are taken.
+    pub fn admit(&self, name: &str, objectives: &Objectives) -> Result<Admission> {
+        self.sweep();
+        let total = signed(objectives.total);
+        let implicit = self.shared.block(IMPLICIT);
+        if implicit.try_charge(total, 0).is_none() {
+            return Err(Error::Admission {
+                total: objectives.total,
+                left: implicit.unused().max(0) as usize,
+            });
+        }
+        let mine = BLOCK_CLAIMED | std::process::id() << 2;
+        let claim = |index: &usize| {
+            let state = &self.shared.block(*index).state;
+            state.compare_exchange(BLOCK_FREE, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let Some(index) = (1..BLOCKS).find(claim) else {
+            let _ = implicit.add(total);
+            return Err(Error::Blocks);
+        };
+        let (block, ledger) = (self.shared.block(index), self.shared.ledger(index));
+        block.generation.fetch_add(1, Ordering::AcqRel);
+        ledger.clear();
+        ledger.set_name(name);
+        ledger.on_overflow.store(objectives.on_overflow.word(), Ordering::Relaxed);
+        let owner = Process::current();
+        ledger.owner_pid.store(owner.pid, Ordering::Relaxed);
+        ledger.owner_started.store(owner.started, Ordering::Relaxed);
+        block.total.store(total, Ordering::Relaxed);
+        block.unused.store(total, Ordering::Relaxed);
+        block.unused_objective.store(signed(objectives.unused), Ordering::Relaxed);
+        block.min_uncompressed.store(objectives.min_uncompressed as u64, Ordering::Relaxed);
+        block.compressed_accesses.store(0, Ordering::Relaxed);
+        block.pages_per_visit.store(PAGES_PER_VISIT, Ordering::Relaxed);
+        for word in [&block.lru, &block.mru, &block.ring_next] {
+            word.store(0, Ordering::Relaxed);
+        }
+        block.state.store(BLOCK_LIVE, Ordering::Release);
+        Ok(Admission { registry: self.clone(), block: index, owner })
+    }
+
+    /// Whether `block` is a job's.
+    pub fn is_live(&self, block: usize) -> bool {
+        block < BLOCKS
+            && block != IMPLICIT
+            && self.shared.block(block).state.load(Ordering::Acquire) == BLOCK_LIVE
+    }
+
+    /// Every job: its index, block and ledger.
+    pub fn jobs(&self) -> impl Iterator<Item = (usize, &ControlBlock, &Ledger)> {
+        let live = (1..BLOCKS).filter(|index| self.is_live(*index));
+        live.map(|index| (index, self.shared.block(index), self.shared.ledger(index)))
+    }
+
+    /// The implicit block: the machine's memory and what of it no job was given.
+    pub fn implicit(&self) -> &ControlBlock {
+        self.shared.block(IMPLICIT)
+    }
+
+    /// A job's block.
+    pub fn control(&self, block: usize) -> &ControlBlock {
+        self.shared.block(block)
+    }
+
+    /// What stands beside it.
+    pub fn ledger(&self, block: usize) -> &Ledger {
+        self.shared.ledger(block)
+    }
+
+    /// The live processes of a block.
+    pub fn processes(&self, block: usize) -> impl Iterator<Item = &Slot> {
+        let of_block = move |slot: &&Slot| {
+            slot.state.load(Ordering::Acquire) == LIVE && slot.block.load(Ordering::Relaxed) as usize == block
+        };
+        (0..SLOTS).map(|slot| self.shared.slot(slot)).filter(of_block)
+    }
+
+    /// Changes a job's total while it runs; growth is taken from the implicit block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Admission`] when that has not enough, [`Error::NoBlock`] when there is no such job.
+    pub fn set_total(&self, block: usize, total: usize) -> Result<()> {
+        if !self.is_live(block) {
+            return Err(Error::NoBlock { block });
+        }
+        let (control, implicit) = (self.shared.block(block), self.shared.block(IMPLICIT));
+        let wanted = signed(total);
+        loop {
+            let now = control.total();
+            let growth = wanted - now;
+            if growth > 0 && implicit.try_charge(growth, 0).is_none() {
+                return Err(Error::Admission { total, left: implicit.unused().max(0) as usize });
+            }
+            if control.total.compare_exchange(now, wanted, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                if growth > 0 {
+                    let _ = implicit.add(growth);
+                }
+                continue;
+            }
+            self.changed(block, growth);
+            if growth < 0 {
+                let _ = implicit.add(-growth);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Takes `bytes` of memory that a job does not use away from it, if it has so much unused.
+    pub fn steal(&self, block: usize, bytes: usize) -> bool {
+        let bytes = signed(bytes);
+        let control = self.shared.block(block);
+        if !self.is_live(block) {
+            return false;
+        }
+        let Some(step) = control.try_charge(bytes, 0) else { return false };
+        overflow::lowered(control, self.ledger(block), self.implicit(), step);
+        control.total.fetch_sub(bytes, Ordering::AcqRel);
+        let _ = self.implicit().add(bytes);
+        true
+    }
+
+    /// Sets how much eviction keeps unused, ahead of need.
+    pub fn set_unused_objective(&self, block: usize, bytes: usize) {
+        self.control(block).unused_objective.store(signed(bytes), Ordering::Release);
+        let ledger = self.ledger(block);
+        ledger.demand.fetch_add(1, Ordering::Release);
+        crate::lock::futex_wake(&ledger.demand, i32::MAX, true);
+    }
+
+    /// Sets how much stays uncompressed at the very least.
+    pub fn set_min_uncompressed(&self, block: usize, bytes: usize) {
+        self.control(block).min_uncompressed.store(bytes as u64, Ordering::Release);
+    }
+
+    /// Says what lies outside the arenas of a job now, bytes.
+    pub fn set_outside(&self, block: usize, bytes: i64) {
+        let before = self.ledger(block).outside.swap(bytes, Ordering::AcqRel);
+        self.changed(block, before.wrapping_sub(bytes));
+    }
+
+    /// Notes what the killer saw, bytes.
+    pub fn note_usage(&self, block: usize, bytes: u64) {
+        self.ledger(block).peak.fetch_max(bytes, Ordering::Relaxed);
+        overflow::note_least(self.ledger(block), self.control(block).unused());
+    }
+
+    fn changed(&self, block: usize, by: i64) {
+        let (control, ledger) = (self.control(block), self.ledger(block));
+        let step = control.add(by);
+        if by < 0 {
+            overflow::lowered(control, ledger, self.implicit(), step);
+        } else if by > 0 {
+            overflow::raised(control, ledger, self.implicit(), step);
+        }
+    }
+
+    /// A slot for `process` in `block`. The slot that it has already (it called exec) is emptied first.
+    pub(super) fn claim_slot(&self, block: usize, process: Process) -> Option<usize> {
+        let mut free = None;
+        for index in 0..SLOTS {
+            let slot = self.shared.slot(index);
+            let state = slot.state.load(Ordering::Acquire);
+            let same = || {
+                slot.pid.load(Ordering::Relaxed) == process.pid
+                    && slot.started.load(Ordering::Relaxed) == process.started
+            };
+            if state == LIVE && same() {
+                self.release_slot(index);
+                free = free.or(Some(index));
+            } else if state == FREE {
+                free = free.or(Some(index));
+            }
+        }
+        let mine = CLAIMED | process.pid << 2;
+        let index = (free?..SLOTS).find(|index| {
+            let state = &self.shared.slot(*index).state;
+            state.compare_exchange(FREE, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })?;
+        let slot = self.shared.slot(index);
+        slot.block.store(block as u32, Ordering::Relaxed);
+        slot.generation.store(self.control(block).generation(), Ordering::Relaxed);
+        slot.pid.store(process.pid, Ordering::Relaxed);
+        slot.started.store(process.started, Ordering::Relaxed);
+        slot.charged.store(0, Ordering::Relaxed);
+        for word in [&slot.arena, &slot.store, &slot.tables] {
+            word.store(0, Ordering::Relaxed);
+        }
+        slot.flags.store(0, Ordering::Relaxed);
+        slot.state.store(LIVE, Ordering::Release);
+        self.ledger(block).processes.fetch_add(1, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Empties a live slot: what it charged goes back to its block. Of several that try, one does.
+    pub(super) fn release_slot(&self, index: usize) {
+        let slot = self.shared.slot(index);
+        let mine = CLAIMED | (std::process::id() << 2);
+        if slot.state.compare_exchange(LIVE, mine, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let block = slot.block.load(Ordering::Relaxed) as usize;
+        turn::leave(&self.shared, block, index);
+        let charged = slot.charged.swap(0, Ordering::AcqRel);
+        if self.control(block).generation() == slot.generation.load(Ordering::Relaxed) {
+            self.changed(block, charged);
+        }
+        slot.state.store(FREE, Ordering::Release);
+    }
+
+    /// Empties the slots of processes that ended, and frees the blocks of jobs that nobody owns or runs any more.
+    pub fn sweep(&self) {
+        for index in 0..SLOTS {
+            let slot = self.shared.slot(index);
+            let state = slot.state.load(Ordering::Acquire);
+            let process = Process {
+                pid: slot.pid.load(Ordering::Relaxed),
+                started: slot.started.load(Ordering::Relaxed),
+            };
+            if state == LIVE && !process.lives() {
+                self.release_slot(index);
+            } else if state & 3 == CLAIMED && !(Process { pid: state >> 2, started: 0 }).lives() {
+                // Killed between claiming and living, or in the middle of emptying.
+                let _ = slot.state.compare_exchange(state, FREE, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        for index in 1..BLOCKS {
+            let (block, ledger) = (self.control(index), self.ledger(index));
+            let state = block.state.load(Ordering::Acquire);
+            let owner = match state & 3 {
+                BLOCK_LIVE => Process {
+                    pid: ledger.owner_pid.load(Ordering::Relaxed),
+                    started: ledger.owner_started.load(Ordering::Relaxed),
+                },
+                BLOCK_CLAIMED => Process { pid: state >> 2, started: 0 },
+                _ => continue,
+            };
+            if !owner.lives() && self.processes(index).next().is_none() {
+                self.free_block(index, state);
+            }
+        }
+    }
+
+    fn free_block(&self, index: usize, state: u32) {
+        let block = self.control(index);
+        let mine = BLOCK_CLAIMED | std::process::id() << 2;
+        if block.state.compare_exchange(state, mine, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let borrowed = self.ledger(index).borrowed.swap(0, Ordering::AcqRel);
+        let total = block.total.swap(0, Ordering::AcqRel);
+        let _ = self.implicit().add(total + borrowed);
+        block.unused.store(0, Ordering::Relaxed);
+        block.state.store(BLOCK_FREE, Ordering::Release);
+    }
+}
+
+fn new(machine_bytes: usize) -> Result<Shared> {
+    let shared = Shared::create()?;
+    let implicit = shared.block(IMPLICIT);
+    implicit.state.store(BLOCK_LIVE, Ordering::Relaxed);
+    let _ = implicit.set_total(signed(machine_bytes));
+    Ok(shared)
+}
+
+fn machine_bytes() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize)
+}
+
+/// A job that this process made.
+#[derive(Debug)]
+pub struct Admission {
+    registry: Registry,
+    block: usize,
+    owner: Process,
+}
+
+impl Admission {
+    /// Its block's index.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    /// The registry.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The block itself.
+    pub fn control(&self) -> &ControlBlock {
+        self.registry.control(self.block)
+    }
+
+    /// What stands beside it.
+    pub fn ledger(&self) -> &Ledger {
+        self.registry.ledger(self.block)
+    }
+
+    /// Environment of the job's processes, besides the library to preload. The registry's descriptor must stay open over
+    /// exec under the number that is given here.
+    pub fn environment(&self, number: RawFd) -> [(&'static str, String); 3] {
+        [
+            (super::ENV_FD, number.to_string()),
+            (super::ENV_BLOCK, self.block.to_string()),
+            (super::ENV_OWNER, format!("{}:{}:{}", self.owner.pid, self.owner.started, raw(&self.registry))),
+        ]
+    }
+}
+
+fn raw(registry: &Registry) -> RawFd {
+    use std::os::fd::AsRawFd;
+    registry.file().as_fd().as_raw_fd()
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        // The copy in a fork's child is not the owner.
+        if self.owner.pid != std::process::id() {
+            return;
+        }
+        for index in 0..SLOTS {
+            let slot = self.registry.shared.slot(index);
+            let of_block = slot.block.load(Ordering::Relaxed) as usize == self.block;
+            let process = Process {
+                pid: slot.pid.load(Ordering::Relaxed),
+                started: slot.started.load(Ordering::Relaxed),
+            };
+            if of_block && slot.state.load(Ordering::Acquire) == LIVE && !process.lives() {
+                self.registry.release_slot(index);
+            }
+        }
+        if self.registry.processes(self.block).next().is_none() {
+            self.registry.free_block(self.block, BLOCK_LIVE);
+        } else {
+            // Processes that outlive their owner keep the block; whoever sweeps next after them frees it.
+            self.ledger().owner_pid.store(0, Ordering::Relaxed);
+        }
+    }
+}

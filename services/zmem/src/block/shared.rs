@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The registry's memory: one sealed memfd, mapped, seen as atomics.
+//!
+//! Layout  Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (512) · Slot × 512 (128)
+//! Flow    [`Shared::create`] makes and seals it; [`Shared::open`] takes a descriptor that somebody named: it must be a
+//!         memfd of this user, sealed against shrinking, of this size, with this header
+//! Order   the header's magic is written last, Release
+//! Owner   the mapping is unmapped when dropped; the memfd lives as long as anybody holds it
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::{ControlBlock, Ledger, Slot};
+use crate::{Error, Result};
+
+/// Blocks of a registry; block 0 is the implicit one.
+pub const BLOCKS: usize = 256;
+/// Processes of a registry.
+pub const SLOTS: usize = 512;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"MLZMEM\0\x01");
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// What all jobs share.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(super) struct Header {
+    magic: AtomicU64,
+    words: [AtomicU64; 7],
+    /// Whose turn it is, see [`super::turn`].
+    pub turn: AtomicU64,
+    /// Bumped when the turn changes. Futex.
+    pub turned: AtomicU32,
+    /// Who waits for `turned`, about: one that was killed stays counted.
+    pub turn_waiters: AtomicU32,
+    more: [AtomicU64; 6],
+    /// A bit per block that wants visits.
+    pub ring: [AtomicU64; BLOCKS / 64],
+}
+
+/// A bit per slot of one block whose process wants visits: the paper's blade, one process a page list.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(super) struct Blade(pub [AtomicU64; SLOTS / 64]);
+
+const BLOCKS_AT: usize = 4096;
+const BLADES_AT: usize = BLOCKS_AT + BLOCKS * size_of::<ControlBlock>();
+const LEDGERS_AT: usize = BLADES_AT + BLOCKS * size_of::<Blade>();
+const SLOTS_AT: usize = LEDGERS_AT + BLOCKS * size_of::<Ledger>();
+const BYTES: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
+
+const _: () = {
+    assert!(size_of::<Header>() <= BLOCKS_AT && size_of::<Blade>() == 64);
+    assert!(BYTES == 4096 + 16384 + 16384 + 131072 + 65536 && BYTES.is_multiple_of(4096));
+};
+
+/// The mapped registry.
+#[derive(Debug)]
+pub(super) struct Shared {
+    base: NonNull<u8>,
+    file: OwnedFd,
+}
+
+// SAFETY: everything behind `base` is atomics, for any thread of any process.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// A new one, all zero but its magic.
+    pub fn create() -> Result<Shared> {
+        let refused = |source: rustix::io::Errno| Error::Registry { source: source.into() };
+        let file =
+            memfd_create("memlift-zmem", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(refused)?;
+        ftruncate(&file, BYTES as u64).map_err(refused)?;
+        fcntl_add_seals(&file, SEALS).map_err(refused)?;
+        let shared = Shared::map(file)?;
+        shared.header().magic.store(MAGIC, Ordering::Release);
+        Ok(shared)
+    }
+
+    /// The one behind `file`.
+    pub fn open(file: OwnedFd) -> Result<Shared> {
+        let status = fstat(&file).map_err(|source| Error::Registry { source: source.into() })?;
+        let ours =
+            status.st_uid == rustix::process::geteuid().as_raw() || rustix::process::geteuid().is_root();
+        let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+        if !ours || !sealed || status.st_size != BYTES as i64 {
+            return Err(Error::NotARegistry);
+        }
+        let shared = Shared::map(file)?;
+        if shared.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Error::NotARegistry);
+        }
+        Ok(shared)
+    }
+
+    /// The one behind a number that this process inherited; the number stays as it is.
+    pub fn inherited(number: RawFd) -> Result<Shared> {
+        if number < 0 {
+            return Err(Error::NotARegistry);
+        }
+        // SAFETY: the descriptor is borrowed for this one call; a number that is not open is refused by the kernel.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 3).map_err(|_| Error::NotARegistry)?;
+        Shared::open(file)
+    }
+
+    fn map(file: OwnedFd) -> Result<Shared> {
+        // SAFETY: a new mapping at an address of the kernel's choice; the file is sealed, so no page of it goes away.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
+        };
+        let base = base.map_err(|source| Error::Registry { source: source.into() })?;
+        Ok(Shared { base: NonNull::new(base.cast()).ok_or(Error::NotARegistry)?, file })
+    }
+
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: the mapping begins with a header, page-aligned, of atomics, for which every bit pattern is valid.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// Block `index`, whatever number that is: it wraps.
+    pub fn block(&self, index: usize) -> &ControlBlock {
+        self.part(BLOCKS_AT, index % BLOCKS)
+    }
+
+    pub fn blade(&self, index: usize) -> &Blade {
+        self.part(BLADES_AT, index % BLOCKS)
+    }
+
+    pub fn ledger(&self, index: usize) -> &Ledger {
+        self.part(LEDGERS_AT, index % BLOCKS)
+    }
+
+    pub fn slot(&self, index: usize) -> &Slot {
+        self.part(SLOTS_AT, index % SLOTS)
+    }
+
+    fn part<T>(&self, at: usize, index: usize) -> &T {
+        debug_assert!(at + (index + 1) * size_of::<T>() <= BYTES);
+        // SAFETY: callers pass a table's start with an index below its length, so the value lies in the mapping; tables
+        // start at multiples of their values' alignment; all are atomics, for which every bit pattern is valid.
+        unsafe { self.base.byte_add(at + index * size_of::<T>()).cast::<T>().as_ref() }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's mapping, and references into it borrow from this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), BYTES) };
+    }
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process slot: who it is, what it charged, what it says that it holds.
+//!
+//! Layout  128 bytes
+//! Flow    free ──claim──▶ claimed ──pid, start, block──▶ live ──death or leave──▶ claimed (its charge goes back) ──▶ free
+//! Order   the pid is written before `live`; whoever takes a dead process's slot from `live` to `claimed` gives its
+//!         charge back, so that happens once
+//! Owner   the process itself while it lives; a claimed slot carries its claimer's pid, so that a claim can be swept too
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+pub(super) const FREE: u32 = 0;
+/// Of the process whose pid is in the upper 30 bits.
+pub(super) const CLAIMED: u32 = 1;
+pub(super) const LIVE: u32 = 2;
+
+/// One process of a job.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub struct Slot {
+    pub(super) state: AtomicU32,
+    /// Its block.
+    pub(super) block: AtomicU32,
+    pub(super) pid: AtomicU32,
+    /// Whether it waits for a visit.
+    pub(super) wants: AtomicU32,
+    /// When it started, clock ticks since boot: tells it from a later process of the same pid.
+    pub(super) started: AtomicU64,
+    /// What it has charged, bytes.
+    pub(super) charged: AtomicI64,
+    /// Bytes of its arena that are present, as it last said.
+    pub(super) arena: AtomicU64,
+    /// Bytes of its store.
+    pub(super) store: AtomicU64,
+    /// Bytes of its tables.
+    pub(super) tables: AtomicU64,
+    /// Bit 0: it is active.
+    pub(super) flags: AtomicU32,
+    /// The block's generation that it belongs to.
+    pub(super) generation: AtomicU32,
+    words: [AtomicU64; 7],
+}
+
+const _: () = assert!(size_of::<Slot>() == 128);
+
+impl Slot {
+    /// Its pid, while it is live.
+    pub fn pid(&self) -> Option<u32> {
+        (self.state.load(Ordering::Acquire) == LIVE).then(|| self.pid.load(Ordering::Relaxed))
+    }
+
+    /// What it has charged, bytes.
+    pub fn charged(&self) -> i64 {
+        self.charged.load(Ordering::Acquire)
+    }
+
+    /// Bytes of arena, store and tables that are present, as it last said.
+    pub fn published(&self) -> (u64, u64, u64) {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        (load(&self.arena), load(&self.store), load(&self.tables))
+    }
+
+    /// Whether it is active: what it publishes is exact then.
+    pub fn active(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & 1 != 0
+    }
+}
