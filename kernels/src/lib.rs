@@ -33,6 +33,7 @@ pub mod deflate;
 #[cfg(feature = "lz4")]
 pub mod lz4;
 #[cfg(feature = "page")]
+#[expect(unsafe_code, reason = "calls kernels and vector instructions on borrowed pages")]
 pub mod page;
 #[cfg(feature = "persist")]
 #[expect(unsafe_code, reason = "stores past the caches and writes lines back by address")]

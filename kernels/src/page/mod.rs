@@ -72,6 +72,14 @@ pub fn fill(word: u64, page: &mut [u8; PAGE_BYTES]) {
     page.as_chunks_mut::<8>().0.fill(word.to_le_bytes());
 }
 
+/// The checksum (CRC-32C) of a tag and a page.
+pub fn checksum(tag: u64, page: &[u8; PAGE_BYTES]) -> u32 {
+    let crc32c = crate::active().crc32c;
+    let tag = tag.to_le_bytes();
+    // SAFETY: both are borrowed for the calls, and as long as said.
+    unsafe { crc32c(page.as_ptr(), PAGE_BYTES, crc32c(tag.as_ptr(), tag.len(), 0)) }
+}
+
 impl Packer {
     /// Allocates what packing needs.
     pub fn new() -> Packer {

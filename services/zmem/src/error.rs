@@ -5,6 +5,14 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The directory cannot hold a spill file.
+    #[error("no spill file in {directory}: {reason}; name another directory with --spill, or run without one")]
+    SpillDirectory {
+        /// Its path.
+        directory: String,
+        /// Why not.
+        reason: String,
+    },
     /// The kernel gave no memory or address space.
     #[error("no room for {what}, {bytes} bytes: {source}; raise the limit (ulimit -v, vm.max_map_count) or ask for less")]
     Map {

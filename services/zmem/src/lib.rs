@@ -25,6 +25,8 @@ pub mod mapping;
 pub mod lock;
 #[expect(unsafe_code, reason = "writes objects into slots of its own mappings")]
 pub mod store;
+#[expect(unsafe_code, reason = "reads and writes pages by system calls, without allocating")]
+pub mod spill;
 pub mod block;
 pub mod error;
 #[expect(unsafe_code, reason = "handles the faults of the arena")]

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The spill file: pages that do not fit compressed, on a local disk, past the page cache.
+//!
+//! Flow    pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
+//!         ──[`Spill::read`], checked──▶ page; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
+//! Layout  slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
+//! Order   a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write
+//! Owner   the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
+//!         reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
+//!         freed slots again which the child may read
+//! Not here which pages go; encryption: whoever can read the disk can read the pages
+//!
+//! Runs in signal handlers: system calls, locks of zmem's own, no allocation.
+
+mod file;
+mod slots;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use memlift_engine::page;
+
+use crate::lock::Lock;
+use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::{Error, Result};
+use file::{File, MAX_GENERATIONS};
+use slots::Slots;
+
+/// Where a page lies in the spill file: 48 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    const INDEX_BITS: u32 = 40;
+
+    fn new(generation: usize, index: usize) -> Slot {
+        Slot((generation as u64) << Slot::INDEX_BITS | index as u64)
+    }
+
+    fn generation(self) -> usize {
+        (self.0 >> Slot::INDEX_BITS) as usize
+    }
+
+    fn index(self) -> usize {
+        (self.0 & ((1 << Slot::INDEX_BITS) - 1)) as usize
+    }
+}
+
+/// Why a page was not written or not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpillError {
+    /// The file has as many pages as it may have.
+    #[error("the spill file holds its {max_bytes} bytes: allow more, or give the job more memory")]
+    Full {
+        /// How many it may have.
+        max_bytes: usize,
+    },
+    /// The disk refused.
+    #[error("the spill disk: {}: free space on it or name another directory", std::io::Error::from_raw_os_error(*.0))]
+    Device(
+        /// The error number.
+        i32,
+    ),
+    /// The page that came back is not the one that was written.
+    #[error("the spill file gave back another page than was written: the disk or its driver is faulty")]
+    Corrupt,
+    /// The program closed the file, or uses its descriptor for another one.
+    #[error(
+        "the program closed the spill file's descriptor: run it where it leaves descriptors alone that it did not open"
+    )]
+    Closed,
+    /// Too many generations of forks, each with spilled pages.
+    #[error(
+        "more than {MAX_GENERATIONS} generations of processes forked while pages were spilled: spill less or fork less"
+    )]
+    Generations,
+}
+
+/// Pages in one direct write.
+const RUN_PAGES: usize = 64;
+
+/// What the lock covers.
+struct State {
+    slots: Slots,
+    files: [Option<File>; MAX_GENERATIONS],
+    /// This process's file.
+    generation: usize,
+    /// Pipes whose other ends are held by children that may read freed slots.
+    children: [Option<i32>; 64],
+    /// A child could not be given a pipe: freed slots of its time are not used again.
+    forever: bool,
+    /// The pipe's two ends between [`Spill::before_fork`] and after.
+    pipe: Option<[i32; 2]>,
+}
+
+/// The spill file of a process.
+pub struct Spill {
+    directory: i32,
+    max_bytes: usize,
+    sums: Mapping,
+    state: Lock<State>,
+    /// For pages that do not lie on a page boundary, as direct input and output wants them.
+    bounce: Lock<Mapping>,
+    bounced: AtomicUsize,
+    pages: AtomicUsize,
+    reached: AtomicUsize,
+}
+
+impl Spill {
+    /// A file in `directory` for up to `max_bytes`. It takes disk space as pages come.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SpillDirectory`] when there is no such directory, it lies in memory (tmpfs), or the file cannot be made;
+    /// [`Error::Map`].
+    pub fn create(directory: &Path, max_bytes: usize) -> Result<Spill> {
+        let refused =
+            |reason: String| Error::SpillDirectory { directory: directory.display().to_string(), reason };
+        let fd = file::open_directory(directory).map_err(&refused)?;
+        let slots = (max_bytes / PAGE_BYTES).clamp(1, 1 << 36);
+        let mut files = [const { None }; MAX_GENERATIONS];
+        let opened = File::create(fd);
+        match opened {
+            Ok(file) => files[0] = Some(file),
+            Err(errno) => {
+                file::close(fd);
+                return Err(refused(std::io::Error::from_raw_os_error(errno).to_string()));
+            }
+        }
+        Ok(Spill {
+            directory: fd,
+            max_bytes,
+            sums: Mapping::reserve("the checksums of spilled pages", slots * 4)?,
+            state: Lock::new(State {
+                slots: Slots::new(slots)?,
+                files,
+                generation: 0,
+                children: [None; 64],
+                forever: false,
+                pipe: None,
+            }),
+            bounce: Lock::new(Mapping::reserve(
+                "pages on their way to the spill file",
+                RUN_PAGES * PAGE_BYTES,
+            )?),
+            bounced: AtomicUsize::new(0),
+            pages: AtomicUsize::new(0),
+            reached: AtomicUsize::new(0),
+        })
+    }
+
+    /// Writes pages, each with a tag that reading must name again, and says where they lie: `slots` gets one for each
+    /// page. All of them are written, or none.
+    ///
+    /// # Errors
+    ///
+    /// [`SpillError`].
+    ///
+    /// # Panics
+    ///
+    /// When `slots` is shorter than `pages`.
+    pub fn write(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<(), SpillError> {
+        assert!(pages.len() <= slots.len(), "a slot for each page");
+        let mut written = 0;
+        while written < pages.len() {
+            match self.write_run(&pages[written..], &mut slots[written..]) {
+                Ok(pages) => written += pages,
+                Err(error) => {
+                    for slot in &slots[..written] {
+                        self.free(*slot);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first of `pages` for which there are neighbouring slots; says how many.
+    fn write_run(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<usize, SpillError> {
+        let (file, generation, first, count) = {
+            let state = &mut *self.state.lock();
+            let generation = state.generation;
+            if state.files.get(generation).ok_or(SpillError::Generations)?.is_none() {
+                state.files[generation] = Some(File::create(self.directory).map_err(SpillError::Device)?);
+            }
+            state.reclaim();
+            let Some((first, count)) = state.slots.take(pages.len().min(RUN_PAGES)) else {
+                return Err(SpillError::Full { max_bytes: self.max_bytes });
+            };
+            self.publish(state);
+            (state.files[generation], generation, first, count)
+        };
+        let file = file.ok_or(SpillError::Closed)?;
+        if let Err(error) = self.write_pages(file, first, &pages[..count]) {
+            let state = &mut *self.state.lock();
+            for index in first..first + count {
+                state.slots.give(index);
+            }
+            self.publish(state);
+            return Err(error);
+        }
+        for (index, ((tag, page), slot)) in pages[..count].iter().zip(slots).enumerate() {
+            self.sum(first + index).store(page::checksum(*tag, page), Ordering::Relaxed);
+            *slot = Slot::new(generation, first + index);
+        }
+        Ok(count)
+    }
+
+    fn write_pages(
+        &self,
+        file: File,
+        first: usize,
+        pages: &[(u64, &[u8; PAGE_BYTES])],
+    ) -> Result<(), SpillError> {
+        let offset = first * PAGE_BYTES;
+        if pages.iter().all(|(_, page)| page.as_ptr().addr().is_multiple_of(PAGE_BYTES)) {
+            let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUN_PAGES];
+            for (part, (_, page)) in parts.iter_mut().zip(pages) {
+                *part = libc::iovec { iov_base: page.as_ptr().cast_mut().cast(), iov_len: PAGE_BYTES };
+            }
+            // SAFETY: each part is a page that is borrowed for the call, which only reads it.
+            return unsafe { file.write(&mut parts[..pages.len()], offset) };
+        }
+        let bounce = self.bounce.lock();
+        self.bounced.fetch_max(pages.len() * PAGE_BYTES, Ordering::Relaxed);
+        let start = bounce.pointer().as_ptr();
+        for (index, (_, page)) in pages.iter().enumerate() {
+            // SAFETY: the mapping has room for RUN_PAGES pages and belongs to the holder of its lock.
+            unsafe { start.add(index * PAGE_BYTES).copy_from_nonoverlapping(page.as_ptr(), PAGE_BYTES) };
+        }
+        let mut parts = [libc::iovec { iov_base: start.cast(), iov_len: pages.len() * PAGE_BYTES }];
+        // SAFETY: the part lies in the bounce buffer, whose lock is held.
+        unsafe { file.write(&mut parts, offset) }
+    }
+
+    /// Reads the page back that was written with this `tag`. The slot stays taken.
+    ///
+    /// # Errors
+    ///
+    /// [`SpillError::Corrupt`] where it is another page, [`SpillError::Device`], [`SpillError::Closed`]. What `page`
+    /// holds then is undefined.
+    pub fn read(&self, slot: Slot, tag: u64, page: &mut [u8; PAGE_BYTES]) -> Result<(), SpillError> {
+        let file = {
+            let state = self.state.lock();
+            if slot.index() >= state.slots.count() {
+                return Err(SpillError::Corrupt);
+            }
+            state.files.get(slot.generation()).copied().flatten().ok_or(SpillError::Corrupt)?
+        };
+        let offset = slot.index() * PAGE_BYTES;
+        if page.as_ptr().addr().is_multiple_of(PAGE_BYTES) {
+            // SAFETY: the page is borrowed mutably for the call.
+            unsafe { file.read(page.as_mut_ptr(), offset)? };
+        } else {
+            let bounce = self.bounce.lock();
+            self.bounced.fetch_max(PAGE_BYTES, Ordering::Relaxed);
+            let start = bounce.pointer().as_ptr();
+            // SAFETY: the bounce buffer has room for a page, belongs to the holder of its lock, and is not the page.
+            unsafe {
+                file.read(start, offset)?;
+                page.as_mut_ptr().copy_from_nonoverlapping(start, PAGE_BYTES);
+            }
+        }
+        if page::checksum(tag, page) == self.sum(slot.index()).load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(SpillError::Corrupt)
+        }
+    }
+
+    /// The slot's page is no longer wanted.
+    pub fn free(&self, slot: Slot) {
+        let state = &mut *self.state.lock();
+        let (index, own) = (slot.index(), slot.generation() == state.generation);
+        if index >= state.slots.count() {
+            return;
+        }
+        if own && state.has_children() && state.slots.is_old(index) {
+            state.slots.give_later(index);
+        } else if let Some(hole) = state.slots.give(index)
+            && let Some(Some(file)) = state.files.get(state.generation)
+        {
+            file.punch(hole * PAGE_BYTES, slots::HOLE_SLOTS * PAGE_BYTES);
+        }
+        self.publish(state);
+    }
+
+    /// Memory that the tables have touched; never less than that.
+    pub fn bytes(&self) -> usize {
+        let reached = self.reached.load(Ordering::Relaxed);
+        let pages = |bytes: usize| bytes.next_multiple_of(PAGE_BYTES);
+        pages(reached * 4) + 3 * pages(reached.div_ceil(8)) + self.bounced.load(Ordering::Relaxed)
+    }
+
+    /// Pages in the file, in bytes.
+    pub fn disk_bytes(&self) -> usize {
+        self.pages.load(Ordering::Relaxed) * PAGE_BYTES
+    }
+
+    /// Before fork, in the forking thread: waits for the locks and keeps them.
+    pub fn before_fork(&self) {
+        std::mem::forget(self.bounce.lock());
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.pipe = if state.slots.taken() > 0 { file::pipe() } else { None };
+        if state.slots.taken() > 0 {
+            state.slots.remember();
+            state.forever |= state.pipe.is_none() || state.children.iter().all(Option::is_some);
+        }
+        std::mem::forget(guard);
+    }
+
+    /// After fork, in the parent, whether there is a child or not.
+    ///
+    /// # Safety
+    ///
+    /// This thread called [`Spill::before_fork`].
+    pub unsafe fn after_fork_parent(&self) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.state.unlock();
+            self.bounce.unlock();
+        }
+        let state = &mut *self.state.lock();
+        if let Some([ours, childs]) = state.pipe.take() {
+            file::close(childs);
+            match state.children.iter_mut().find(|child| child.is_none()) {
+                Some(child) => *child = Some(ours),
+                None => file::close(ours),
+            }
+        }
+    }
+
+    /// After fork, in the child: pages that it spills from now on go to a file of its own.
+    ///
+    /// # Safety
+    ///
+    /// The forking thread called [`Spill::before_fork`], and no other thread exists.
+    pub unsafe fn after_fork_child(&self) {
+        // SAFETY: the caller's.
+        unsafe {
+            self.state.reset();
+            self.bounce.reset();
+        }
+        let state = &mut *self.state.lock();
+        if let Some([parents, _ours]) = state.pipe.take() {
+            // Our end stays open until this process ends or executes another program.
+            file::close(parents);
+        }
+        for child in state.children.iter_mut().filter_map(Option::take) {
+            file::close(child);
+        }
+        state.slots.forget();
+        state.forever = false;
+        if state.slots.taken() > 0 {
+            // Beyond the last one, reading goes on and writing is refused.
+            state.generation += 1;
+        } else {
+            // Nothing of the ancestors' is wanted; their files are not ours to write.
+            for file in state.files.iter_mut().filter_map(Option::take) {
+                file::close(file.fd);
+            }
+            state.generation = 0;
+        }
+    }
+
+    fn publish(&self, state: &State) {
+        self.pages.store(state.slots.taken(), Ordering::Relaxed);
+        self.reached.store(state.slots.reached(), Ordering::Relaxed);
+    }
+
+    fn sum(&self, index: usize) -> &AtomicU32 {
+        let last = self.sums.bytes() / 4 - 1;
+        // SAFETY: the word lies in the mapping, is aligned, and is only ever used as an atomic.
+        unsafe { &*self.sums.pointer().as_ptr().cast::<AtomicU32>().add(index.min(last)) }
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        let state = &mut *self.state.lock();
+        for file in state.files.iter_mut().filter_map(Option::take) {
+            file::close(file.fd);
+        }
+        for child in state.children.iter_mut().filter_map(Option::take) {
+            file::close(child);
+        }
+        file::close(self.directory);
+    }
+}
+
+impl State {
+    fn has_children(&self) -> bool {
+        self.forever || self.children.iter().any(Option::is_some)
+    }
+
+    /// Frees the slots that waited for children which have ended since.
+    fn reclaim(&mut self) {
+        if self.slots.waiting() == 0 {
+            return;
+        }
+        for child in &mut self.children {
+            if let Some(pipe) = *child
+                && file::is_hung_up(pipe)
+            {
+                file::close(pipe);
+                *child = None;
+            }
+        }
+        if !self.has_children() {
+            self.slots.give_waiting();
+        }
+    }
+}

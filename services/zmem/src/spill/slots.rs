@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which slots of the spill file are taken.
+//!
+//! Layout  three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
+//! Flow    [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]
+//!         ──children ended──▶ [`Slots::give_waiting`]
+//! Owner   the holder of the spill's lock
+//! Not here the file, the checksums
+
+use crate::Result;
+use crate::mapping::Mapping;
+
+/// Slots that are punched out of the file together: 1 MiB.
+pub(super) const HOLE_SLOTS: usize = 256;
+
+/// The bit maps.
+pub(super) struct Slots {
+    taken_map: Mapping,
+    old_map: Mapping,
+    waiting_map: Mapping,
+    count: usize,
+    cursor: usize,
+    reached: usize,
+    taken: usize,
+    waiting: usize,
+}
+
+impl Slots {
+    /// `count` free slots.
+    pub(super) fn new(count: usize) -> Result<Slots> {
+        let map = || Mapping::reserve("the slots of the spill file", count.next_multiple_of(HOLE_SLOTS) / 8);
+        Ok(Slots {
+            taken_map: map()?,
+            old_map: map()?,
+            waiting_map: map()?,
+            count,
+            cursor: 0,
+            reached: 0,
+            taken: 0,
+            waiting: 0,
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many are taken, the waiting ones included.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// How many are freed and not yet to be used again.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// One more than the highest slot that was ever taken.
+    pub(super) fn reached(&self) -> usize {
+        self.reached
+    }
+
+    /// Takes up to `wanted` neighbouring slots: the first, and how many.
+    pub(super) fn take(&mut self, wanted: usize) -> Option<(usize, usize)> {
+        if wanted == 0 || self.taken >= self.count {
+            return None;
+        }
+        let first = self.next_free(self.cursor, self.count).or_else(|| self.next_free(0, self.cursor))?;
+        let mut run = 0;
+        while run < wanted && first + run < self.count && !is_set(&self.taken_map, first + run) {
+            set(&self.taken_map, first + run, true);
+            run += 1;
+        }
+        self.taken += run;
+        self.cursor = first + run;
+        self.reached = self.reached.max(self.cursor);
+        Some((first, run))
+    }
+
+    fn next_free(&self, from: usize, to: usize) -> Option<usize> {
+        let mut index = from;
+        while index < to {
+            if index.is_multiple_of(64) && word(&self.taken_map, index / 64) == u64::MAX {
+                index += 64;
+            } else if is_set(&self.taken_map, index) {
+                index += 1;
+            } else {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Frees a slot; the first slot of a hole, if all of it is free now.
+    pub(super) fn give(&mut self, index: usize) -> Option<usize> {
+        if !is_set(&self.taken_map, index) {
+            return None;
+        }
+        set(&self.taken_map, index, false);
+        self.taken -= 1;
+        let hole = index / HOLE_SLOTS * HOLE_SLOTS;
+        // What was freed last is used next: the file stays short.
+        self.cursor = self.cursor.min(hole);
+        (0..HOLE_SLOTS / 64).all(|at| word(&self.taken_map, hole / 64 + at) == 0).then_some(hole)
+    }
+
+    /// Whether a child may read it.
+    pub(super) fn is_old(&self, index: usize) -> bool {
+        is_set(&self.old_map, index)
+    }
+
+    /// Frees a slot once the children have ended.
+    pub(super) fn give_later(&mut self, index: usize) {
+        if is_set(&self.taken_map, index) && !is_set(&self.waiting_map, index) {
+            set(&self.waiting_map, index, true);
+            self.waiting += 1;
+        }
+    }
+
+    /// Frees the waiting slots: no child can read them any more.
+    pub(super) fn give_waiting(&mut self) {
+        for at in 0..self.reached.div_ceil(64) {
+            let waiting = word(&self.waiting_map, at);
+            if waiting != 0 {
+                set_word(&self.taken_map, at, word(&self.taken_map, at) & !waiting);
+                set_word(&self.waiting_map, at, 0);
+                self.taken -= waiting.count_ones() as usize;
+            }
+            if word(&self.old_map, at) != 0 {
+                set_word(&self.old_map, at, 0);
+            }
+        }
+        self.waiting = 0;
+        self.cursor = 0;
+    }
+
+    /// A child is about to be forked: it may read all that is taken.
+    pub(super) fn remember(&mut self) {
+        for at in 0..self.reached.div_ceil(64) {
+            let taken = word(&self.taken_map, at);
+            if taken != 0 {
+                set_word(&self.old_map, at, word(&self.old_map, at) | taken);
+            }
+        }
+    }
+
+    /// In the child: the parent's waiting slots are nobody's here, and there are no children.
+    pub(super) fn forget(&mut self) {
+        self.give_waiting();
+    }
+}
+
+fn word(map: &Mapping, at: usize) -> u64 {
+    if at >= map.bytes() / 8 {
+        return u64::MAX;
+    }
+    // SAFETY: the word lies in the mapping, is aligned, and belongs to the holder of the spill's lock.
+    unsafe { map.pointer().as_ptr().cast::<u64>().add(at).read() }
+}
+
+fn set_word(map: &Mapping, at: usize, value: u64) {
+    if at < map.bytes() / 8 {
+        // SAFETY: as in `word`.
+        unsafe { map.pointer().as_ptr().cast::<u64>().add(at).write(value) };
+    }
+}
+
+fn is_set(map: &Mapping, index: usize) -> bool {
+    word(map, index / 64) & 1 << (index % 64) != 0
+}
+
+fn set(map: &Mapping, index: usize, value: bool) {
+    let (at, bit) = (index / 64, 1 << (index % 64));
+    let old = word(map, at);
+    set_word(map, at, if value { old | bit } else { old & !bit });
+}
