@@ -12,9 +12,10 @@
 //! Not here swap: a buffer that is swapped out is a slow surprise, not headroom.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::RegionError;
+use super::group::{Hierarchy, number};
 
 /// Bytes left free below every limit, for what the rest of the process does meanwhile.
 const MARGIN_BYTES: u64 = 16 << 20;
@@ -72,70 +73,15 @@ fn meminfo(root: &Path) -> Option<Headroom> {
     })
 }
 
-/// One cgroup hierarchy that can limit memory.
-struct Hierarchy {
-    version: u8,
-    /// The group that is visible at `mount`.
-    mount_root: String,
-    mount: String,
-}
-
 /// Every limit on the way from this process's group to the root, in both hierarchies.
 fn groups(root: &Path) -> Vec<Headroom> {
-    let membership = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mountinfo = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
     let mut found = Vec::new();
-    for hierarchy in mountinfo.lines().filter_map(hierarchy) {
-        let Some(group) = group_of(&membership, hierarchy.version) else { continue };
-        let relative = below(group, &hierarchy.mount_root);
-        let mount = under(root, &hierarchy.mount);
-        for directory in mount.join(relative).ancestors().take_while(|path| path.starts_with(&mount)) {
-            found.extend(left_in(root, directory, hierarchy.version));
+    for (group, mount) in Hierarchy::all(root, "self") {
+        for directory in group.directory.ancestors().take_while(|path| path.starts_with(&mount)) {
+            found.extend(left_in(root, directory, group.version));
         }
     }
     found
-}
-
-/// Parses one line of mountinfo: `ID PARENT MAJ:MIN ROOT MOUNT OPTIONS… - TYPE SOURCE SUPEROPTIONS`.
-fn hierarchy(line: &str) -> Option<Hierarchy> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut before = before.split(' ').skip(3);
-    let (mount_root, mount) = (before.next()?, before.next()?);
-    let mut after = after.split(' ');
-    let version = match after.next()? {
-        "cgroup2" => 2,
-        "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => 1,
-        _ => return None,
-    };
-    Some(Hierarchy { version, mount_root: unescape(mount_root), mount: unescape(mount) })
-}
-
-/// The group of this process: `0::/path` for v2, `N:…memory…:/path` for v1.
-fn group_of(membership: &str, version: u8) -> Option<&str> {
-    membership.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':');
-        let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let matches = match version {
-            2 => number == "0" && controllers.is_empty(),
-            _ => controllers.split(',').any(|controller| controller == "memory"),
-        };
-        matches.then_some(path)
-    })
-}
-
-/// The group's path below the mount. In a container the mount often shows the container's own group as its
-/// root, under whatever name the host gave it: then the mount itself is the group.
-fn below(group: &str, mount_root: &str) -> PathBuf {
-    let group = Path::new(group);
-    let relative = group.strip_prefix(mount_root).unwrap_or(Path::new(""));
-    if relative.components().any(|part| part == std::path::Component::ParentDir) {
-        return PathBuf::new();
-    }
-    relative.strip_prefix("/").unwrap_or(relative).to_owned()
-}
-
-fn under(root: &Path, absolute: &str) -> PathBuf {
-    root.join(absolute.trim_start_matches('/'))
 }
 
 fn left_in(root: &Path, directory: &Path, version: u8) -> Option<Headroom> {
@@ -158,28 +104,4 @@ fn left_in(root: &Path, directory: &Path, version: u8) -> Option<Headroom> {
         limit_bytes,
         source: format!("/{}", shown.display()),
     })
-}
-
-fn number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
-/// mountinfo writes blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (first, code.and_then(|digits| u8::from_str_radix(digits, 8).ok())) {
-            (b'\\', Some(code)) => {
-                bytes.push(code);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -23,6 +23,7 @@ use crate::facility::{Facility, usable};
 mod copy;
 mod error;
 mod fork;
+mod group;
 mod headroom;
 mod huge;
 mod map;
@@ -30,6 +31,7 @@ mod window;
 
 pub use error::RegionError;
 pub(crate) use fork::{ForkMark, own_pid};
+pub use group::MemoryGroup;
 pub use headroom::Headroom;
 pub(crate) use huge::{free_huge_pages, huge_page_bytes};
 use map::Mapping;

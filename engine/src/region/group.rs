@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The memory cgroup that a process is in: where it is mounted, what it holds, what it may hold.
+//!
+//! Flow    /proc/PID/cgroup × /proc/self/mountinfo ─▶ [`MemoryGroup`] ─▶ usage, limit, cache, members: read anew each time
+//! Layout  v2: memory.current, memory.max, memory.peak; v1: memory.usage_in_bytes, memory.limit_in_bytes,
+//!         memory.max_usage_in_bytes; both: memory.stat, cgroup.procs
+//! Owner   nothing is kept but a path
+//! Not here the tightest limit of all ancestors ([`super::Headroom`])
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One memory cgroup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryGroup {
+    /// Its folder.
+    pub directory: PathBuf,
+    /// 1 or 2.
+    pub version: u8,
+}
+
+impl MemoryGroup {
+    /// The one that counts the memory of process `pid`; none where no hierarchy has the memory controller.
+    pub fn of(pid: u32) -> Option<MemoryGroup> {
+        Self::all_of(Path::new("/"), &pid.to_string()).into_iter().find(|group| group.usage().is_some())
+    }
+
+    /// This process's own.
+    pub fn own() -> Option<MemoryGroup> {
+        Self::of(std::process::id())
+    }
+
+    /// The groups of a process in every mounted hierarchy that can limit memory, under `root`.
+    pub(super) fn all_of(root: &Path, process: &str) -> Vec<MemoryGroup> {
+        Hierarchy::all(root, process).into_iter().map(|(group, _)| group).collect()
+    }
+
+    /// Bytes charged to it and its children, page cache included.
+    pub fn usage(&self) -> Option<u64> {
+        number(&self.file("memory.current", "memory.usage_in_bytes"))
+    }
+
+    /// Bytes it may hold; none for no limit.
+    pub fn limit(&self) -> Option<u64> {
+        // v1 says a number beyond any memory for none.
+        number(&self.file("memory.max", "memory.limit_in_bytes")).filter(|limit| *limit < 1 << 60)
+    }
+
+    /// The most it ever held, bytes, where the kernel keeps that.
+    pub fn peak(&self) -> Option<u64> {
+        number(&self.file("memory.peak", "memory.max_usage_in_bytes"))
+    }
+
+    /// The file that says its usage.
+    pub fn usage_file(&self) -> PathBuf {
+        self.file("memory.current", "memory.usage_in_bytes")
+    }
+
+    /// The file that says and sets its limit.
+    pub fn limit_file(&self) -> PathBuf {
+        self.file("memory.max", "memory.limit_in_bytes")
+    }
+
+    /// A line of memory.stat, children included.
+    pub fn stat(&self, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.directory.join("memory.stat")).ok()?;
+        stat_of(&text, name, self.version)
+    }
+
+    /// Page cache that the kernel drops before it kills for want of memory, bytes: files' pages that are neither dirty
+    /// nor being written.
+    pub fn reclaimable(&self) -> u64 {
+        let text = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        let field = |name| stat_of(&text, name, self.version).unwrap_or(0);
+        let (dirty, writeback) = match self.version {
+            2 => (field("file_dirty"), field("file_writeback")),
+            _ => (field("dirty"), field("writeback")),
+        };
+        (field("inactive_file") + field("active_file")).saturating_sub(dirty + writeback)
+    }
+
+    /// Processes in it and its children, as far as they can be seen.
+    pub fn members(&self) -> Vec<u32> {
+        let mut members = Vec::new();
+        let mut folders = vec![self.directory.clone()];
+        while let Some(folder) = folders.pop() {
+            let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            members.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+            let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+            folders.extend(
+                entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()),
+            );
+        }
+        members
+    }
+
+    fn file(&self, v2: &str, v1: &str) -> PathBuf {
+        self.directory.join(if self.version == 2 { v2 } else { v1 })
+    }
+}
+
+fn stat_of(text: &str, name: &str, version: u8) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let line = if version == 2 { line } else { line.strip_prefix("total_")? };
+        line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok()
+    })
+}
+
+/// One cgroup hierarchy that can limit memory.
+pub(super) struct Hierarchy {
+    version: u8,
+    /// The group that is visible at `mount`.
+    mount_root: String,
+    mount: String,
+}
+
+impl Hierarchy {
+    /// The group of `process` in each hierarchy, with the hierarchy's mount point.
+    pub fn all(root: &Path, process: &str) -> Vec<(MemoryGroup, PathBuf)> {
+        let membership =
+            fs::read_to_string(root.join("proc").join(process).join("cgroup")).unwrap_or_default();
+        let mountinfo = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
+        let group = |hierarchy: Hierarchy| {
+            let group = group_of(&membership, hierarchy.version)?;
+            let mount = under(root, &hierarchy.mount);
+            let directory = mount.join(below(group, &hierarchy.mount_root));
+            Some((MemoryGroup { directory, version: hierarchy.version }, mount))
+        };
+        mountinfo.lines().filter_map(Hierarchy::parse).filter_map(group).collect()
+    }
+
+    /// Parses one line of mountinfo: `ID PARENT MAJ:MIN ROOT MOUNT OPTIONS… - TYPE SOURCE SUPEROPTIONS`.
+    fn parse(line: &str) -> Option<Hierarchy> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (mount_root, mount) = (before.next()?, before.next()?);
+        let mut after = after.split(' ');
+        let version = match after.next()? {
+            "cgroup2" => 2,
+            "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => 1,
+            _ => return None,
+        };
+        Some(Hierarchy { version, mount_root: unescape(mount_root), mount: unescape(mount) })
+    }
+}
+
+/// The group of this process: `0::/path` for v2, `N:…memory…:/path` for v1.
+fn group_of(membership: &str, version: u8) -> Option<&str> {
+    membership.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let matches = match version {
+            2 => number == "0" && controllers.is_empty(),
+            _ => controllers.split(',').any(|controller| controller == "memory"),
+        };
+        matches.then_some(path)
+    })
+}
+
+/// The group's path below the mount. In a container the mount often shows the container's own group as its
+/// root, under whatever name the host gave it: then the mount itself is the group.
+fn below(group: &str, mount_root: &str) -> PathBuf {
+    let group = Path::new(group);
+    let relative = group.strip_prefix(mount_root).unwrap_or(Path::new(""));
+    if relative.components().any(|part| part == std::path::Component::ParentDir) {
+        return PathBuf::new();
+    }
+    relative.strip_prefix("/").unwrap_or(relative).to_owned()
+}
+
+fn under(root: &Path, absolute: &str) -> PathBuf {
+    root.join(absolute.trim_start_matches('/'))
+}
+
+pub(super) fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// mountinfo writes blank, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, code.and_then(|digits| u8::from_str_radix(digits, 8).ok())) {
+            (b'\\', Some(code)) => {
+                bytes.push(code);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
