@@ -33,5 +33,6 @@ pub mod error;
 pub mod pager;
 #[expect(unsafe_code, reason = "calls the kernel with addresses")]
 pub mod uffd;
+pub mod watch;
 
 pub use error::{Error, Result};

@@ -268,6 +268,25 @@ impl Registry {
         overflow::note_least(self.ledger(block), self.control(block).unused());
     }
 
+    /// Tells the processes of a job to be active.
+    pub fn activate(&self, block: usize) {
+        overflow::activate(self.ledger(block));
+    }
+
+    /// Empties the slots of this job's processes that ended.
+    pub fn sweep_block(&self, block: usize) {
+        for index in 0..SLOTS {
+            let slot = self.shared.slot(index);
+            let state = slot.state.load(Ordering::Acquire);
+            if state == LIVE
+                && slot.block.load(Ordering::Relaxed) as usize == block
+                && !slot.process().lives()
+            {
+                self.release_slot(index);
+            }
+        }
+    }
+
     fn changed(&self, block: usize, by: i64) {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let step = control.add(by);

@@ -49,6 +49,14 @@ impl Slot {
         (self.state.load(Ordering::Acquire) == LIVE).then(|| self.pid.load(Ordering::Relaxed))
     }
 
+    /// Who it is, or was.
+    pub(super) fn process(&self) -> super::Process {
+        super::Process {
+            pid: self.pid.load(Ordering::Relaxed),
+            started: self.started.load(Ordering::Relaxed),
+        }
+    }
+
     /// What it has charged, bytes.
     pub fn charged(&self) -> i64 {
         self.charged.load(Ordering::Acquire)

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The watcher: tells a block what its processes hold outside their arenas, as the killer counts it.
+//!
+//! ```text
+//! outside = usage − present          usage    the cgroup's, where it is the job's own; else the processes' resident sizes
+//!                                    present  what lies in arenas, stores and tables: published when active, else counted
+//! block.outside = outside + reserve  reserve  what came on top between two looks, the worst of the last ones, doubled
+//! ```
+//!
+//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside`] ─▶ active when little is left ─▶ sleep
+//! Order   `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
+//!         outside, never as nothing
+//! Owner   one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
+//!         memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
+//! Not here what a process does about it (the pager), the end of the job (`memlift run`)
+
+mod resident;
+mod usage;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::block::{Admission, Registry};
+
+pub use usage::Source;
+use usage::Usage;
+
+/// Between two looks at a job that is active, and at one that is not.
+const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
+/// The part of the total that must be left, or the processes are told to be active: 1/8.
+const NEAR: i64 = 8;
+/// The reserve is at least this, and at most 1/16 of the total.
+const LEAST_RESERVE: i64 = 1 << 20;
+/// Looks over which the worst growth is remembered.
+const MEMORY: u32 = 200;
+
+/// What a watcher saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What the killer counts, bytes, page cache that it drops first left out.
+    pub usage: i64,
+    /// In arenas, stores and tables, bytes.
+    pub present: i64,
+    /// Of it: in arenas.
+    pub arenas: i64,
+    /// The rest.
+    pub outside: i64,
+    /// What the block was told on top of it.
+    pub reserve: i64,
+}
+
+/// Looks at one job.
+#[derive(Debug)]
+pub struct Watcher {
+    registry: Registry,
+    block: usize,
+    usage: Usage,
+    growth: Growth,
+    last: Seen,
+}
+
+impl Watcher {
+    /// For the job of `admission`, whose first process is or will be a child of this process.
+    pub fn new(admission: &Admission) -> Watcher {
+        Watcher {
+            registry: admission.registry().clone(),
+            block: admission.block(),
+            usage: Usage::choose(std::process::id()),
+            growth: Growth::default(),
+            last: Seen::default(),
+        }
+    }
+
+    /// Where usage comes from.
+    pub fn source(&self) -> &Source {
+        self.usage.source()
+    }
+
+    /// One look.
+    pub fn look(&mut self) -> Seen {
+        self.registry.sweep_block(self.block);
+        let control = self.registry.control(self.block);
+        let before = self.usage.present(&self.registry, self.block, false);
+        let (counted, whole) = self.usage.now(&self.registry, self.block);
+        let after = self.usage.present(&self.registry, self.block, false);
+        let mut present = before.min(after);
+        let mut outside = counted - present.total;
+        // An old count of a dormant process's pages makes the rest look larger than it is: count anew before it hurts.
+        let told = self.registry.ledger(self.block).outside();
+        if control.unused() + told - outside < control.total() / NEAR {
+            present = self.usage.present(&self.registry, self.block, true).min(present.with_arenas(i64::MAX));
+            outside = counted - present.total;
+        }
+        let reserve = self.growth.reserve(outside, control.total());
+        self.registry.set_outside(self.block, outside + reserve);
+        self.registry.note_usage(self.block, whole);
+        let unused = control.unused();
+        if unused < control.unused_objective().max(control.total() / NEAR) {
+            self.registry.activate(self.block);
+        }
+        self.last = Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve };
+        self.last
+    }
+
+    /// How long until the next.
+    pub fn pause(&self) -> Duration {
+        LOOKS[usize::from(!self.registry.ledger(self.block).active())]
+    }
+
+    /// Looks until `stop`, on a thread of its own; `each` hears of every look.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    pub fn spawn(
+        mut self,
+        stop: Arc<AtomicBool>,
+        mut each: impl FnMut(Seen) + Send + 'static,
+    ) -> std::io::Result<std::thread::JoinHandle<Watcher>> {
+        std::thread::Builder::new().name("memlift-watch".to_owned()).stack_size(256 << 10).spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let began = Instant::now();
+                each(self.look());
+                // At most a tenth of a core, however long a look takes.
+                std::thread::park_timeout(self.pause().max(began.elapsed() * 9));
+            }
+            self
+        })
+    }
+}
+
+/// How much what lies outside grew between two looks, lately.
+#[derive(Debug, Default)]
+struct Growth {
+    last: Option<i64>,
+    worst: i64,
+    age: u32,
+}
+
+impl Growth {
+    fn reserve(&mut self, outside: i64, total: i64) -> i64 {
+        let grown = self.last.map_or(0, |last| outside - last).max(0);
+        self.last = Some(outside);
+        self.age += 1;
+        if grown >= self.worst || self.age > MEMORY {
+            self.worst = grown.max(self.worst / 2);
+            self.age = 0;
+        }
+        (2 * self.worst).max(LEAST_RESERVE).min((total / 16).max(0))
+    }
+}
+
+/// Bytes that lie in arenas, stores and tables.
+#[derive(Clone, Copy, Debug, Default)]
+struct Present {
+    arenas: i64,
+    total: i64,
+}
+
+impl Present {
+    fn min(self, other: Present) -> Present {
+        if self.total <= other.total { self } else { other }
+    }
+
+    fn with_arenas(self, arenas: i64) -> Present {
+        Present { arenas, total: self.total.saturating_sub(self.arenas).saturating_add(arenas) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_follows_growth_and_fades() {
+        let mut growth = Growth::default();
+        let total = 1 << 30;
+        assert_eq!(growth.reserve(0, total), LEAST_RESERVE);
+        assert_eq!(growth.reserve(8 << 20, total), 16 << 20);
+        assert_eq!(growth.reserve(1 << 30, total), total / 16, "never more than a sixteenth");
+        let mut growth = Growth::default();
+        let _ = growth.reserve(0, total);
+        let _ = growth.reserve(8 << 20, total);
+        for _ in 0..MEMORY + 1 {
+            let _ = growth.reserve(8 << 20, total);
+        }
+        assert_eq!(growth.reserve(8 << 20, total), 8 << 20);
+    }
+}

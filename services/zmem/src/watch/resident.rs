@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A process's memory as /proc tells it.
+//!
+//! Flow    [`size`] from `status` (counters, cheap); [`proportional`] from `smaps_rollup` and [`in_arena`] from `smaps` (the
+//!         kernel walks the page tables: milliseconds per gigabyte)
+//! Owner   a process that ended has no size; one that cannot be read neither
+
+use std::fs;
+
+use crate::pager::{ARENA_BASE, ARENA_BYTES};
+
+/// Resident bytes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Anonymous memory.
+    pub anonymous: i64,
+    /// Pages of files.
+    pub files: i64,
+    /// Shared memory.
+    pub shared: i64,
+    /// Page tables.
+    pub tables: i64,
+}
+
+/// Of a process, by the kernel's counters.
+pub fn size(pid: u32) -> Option<Size> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name| field(&status, name).unwrap_or(0);
+    Some(Size {
+        anonymous: field("RssAnon:"),
+        files: field("RssFile:"),
+        shared: field("RssShmem:"),
+        tables: field("VmPTE:"),
+    })
+}
+
+/// Resident bytes of a process, each page divided by the number of its users.
+pub fn proportional(pid: u32) -> Option<i64> {
+    field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:")
+}
+
+/// Resident bytes in the arena.
+pub fn in_arena(pid: u32) -> Option<i64> {
+    Some(arena_of(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?))
+}
+
+fn arena_of(smaps: &str) -> i64 {
+    let mut inside = false;
+    let mut sum = 0;
+    for line in smaps.lines() {
+        if let Some((start, _)) = line.split_once('-')
+            && let Ok(start) = usize::from_str_radix(start, 16)
+        {
+            inside = start.checked_sub(ARENA_BASE).is_some_and(|offset| offset < ARENA_BYTES);
+        } else if inside && let Some(bytes) = field(line, "Rss:") {
+            sum += bytes;
+        }
+    }
+    sum
+}
+
+/// Bytes of a line like `VmPTE:  12 kB`.
+fn field(text: &str, name: &str) -> Option<i64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse::<i64>().ok()?.checked_mul(1024)
+}
+
+/// A process and its descendants.
+pub fn family(root: u32) -> Vec<u32> {
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(parent) = family.get(next).copied() {
+        next += 1;
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+                if !family.contains(&child) {
+                    family.push(child);
+                }
+            }
+        }
+    }
+    family
+}
+
+/// Parents of a process, nearest first.
+pub fn ancestors(pid: u32) -> Vec<u32> {
+    let mut ancestors = Vec::new();
+    let mut now = pid;
+    while ancestors.len() < 256 {
+        let Ok(status) = fs::read_to_string(format!("/proc/{now}/status")) else { break };
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+        match parent {
+            Some(parent) if parent > 0 => {
+                ancestors.push(parent);
+                now = parent;
+            }
+            _ => break,
+        }
+    }
+    ancestors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_arena_is_summed() {
+        let smaps = format!(
+            "00400000-00500000 r-xp 00000000 00:00 0  /x-y\nSize: 1024 kB\nRss: 512 kB\n{:x}-{:x} rw-p 00000000 00:00 0\nRss:  \
+             8 kB\nPss: 4 kB\nffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\nRss: 4 kB\n",
+            ARENA_BASE,
+            ARENA_BASE + 0x10000
+        );
+        assert_eq!(arena_of(&smaps), 8192);
+    }
+
+    #[test]
+    fn this_process_has_sizes_and_parents() {
+        let own = std::process::id();
+        let size = size(own).expect("its own status");
+        assert!(size.anonymous > 0 && size.files > 0 && size.tables > 0);
+        assert!(proportional(own).is_some_and(|bytes| bytes > 0));
+        assert!(!ancestors(own).is_empty());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        assert!(family(own).contains(&child.id()));
+        child.kill().expect("it can be killed");
+        child.wait().expect("it is reaped");
+    }
+}

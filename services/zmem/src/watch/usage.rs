@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the killer counts, and how much of it the pagers already account for.
+//!
+//! Flow    [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
+//!         resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
+//! Order   who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
+//! Owner   page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
+//!         whole is reported beside it
+//! Not here reading a process's sizes ([`super::resident`])
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use memlift_engine::region::MemoryGroup;
+
+use super::{Present, resident};
+use crate::block::{Process, Registry};
+
+/// Where usage comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The cgroup: it is the job's own.
+    Group(MemoryGroup),
+    /// The processes' resident sizes.
+    Resident,
+}
+
+/// Between two questions who is in the cgroup or who the descendants are.
+const MEMBERS: Duration = Duration::from_millis(1000);
+/// A count of pages takes at most this part of the time: 1/20.
+const SHARE: u32 = 20;
+
+#[derive(Debug)]
+pub(super) struct Usage {
+    root: u32,
+    source: Source,
+    asked: Instant,
+    /// Descendants of the root, as last seen.
+    family: Vec<u32>,
+    /// Pages counted in the arenas of dormant processes, by pid.
+    counted: HashMap<u32, i64>,
+    count_again: Instant,
+    /// Resident size per process of a job of several, by pid: proportional sizes take long to read.
+    proportional: (Instant, i64),
+}
+
+impl Usage {
+    /// For the descendants of `root`.
+    pub fn choose(root: u32) -> Usage {
+        let now = Instant::now();
+        let mut usage = Usage {
+            root,
+            source: Source::Resident,
+            asked: now,
+            family: Vec::new(),
+            counted: HashMap::new(),
+            count_again: now,
+            proportional: (now, 0),
+        };
+        usage.ask();
+        usage
+    }
+
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn ask(&mut self) {
+        self.asked = Instant::now();
+        self.family = resident::family(self.root);
+        let group = MemoryGroup::own().filter(|group| {
+            let members = group.members();
+            let mut ours: HashSet<u32> = self.family.iter().copied().collect();
+            ours.extend(resident::ancestors(self.root));
+            // The root group counts the whole machine.
+            group.limit().is_some()
+                | group.directory.parent().is_some_and(|up| up.join("cgroup.procs").exists())
+                && !members.is_empty()
+                && members
+                    .iter()
+                    .all(|member| ours.contains(member) || !Process::of(*member).is_some_and(Process::lives))
+        });
+        self.source = group.map_or(Source::Resident, Source::Group);
+    }
+
+    /// What counts against the job, and everything that the killer sees, bytes.
+    pub fn now(&mut self, registry: &Registry, block: usize) -> (i64, u64) {
+        if self.asked.elapsed() > MEMBERS {
+            self.ask();
+        }
+        if let Source::Group(group) = &self.source
+            && let Some(usage) = group.usage()
+        {
+            let counted = usage.saturating_sub(group.reclaimable());
+            return (counted as i64, usage);
+        }
+        let resident = self.resident(registry, block);
+        (resident, resident as u64)
+    }
+
+    fn resident(&mut self, registry: &Registry, block: usize) -> i64 {
+        let mut pids: HashSet<u32> = self.family.iter().copied().filter(|pid| *pid != self.root).collect();
+        pids.extend(registry.processes(block).filter_map(crate::block::Slot::pid));
+        let sizes: Vec<resident::Size> = pids.iter().filter_map(|pid| resident::size(*pid)).collect();
+        let files = sizes.iter().map(|size| size.files).max().unwrap_or(0);
+        let own: i64 = sizes.iter().map(|size| size.anonymous + size.shared + size.tables).sum();
+        if sizes.len() < 2 {
+            return own + files;
+        }
+        // Pages that forks share are in several sizes: count them once, as often as time allows.
+        if Instant::now() >= self.proportional.0 {
+            let began = Instant::now();
+            let proportional: i64 = pids.iter().filter_map(|pid| resident::proportional(*pid)).sum();
+            let tables: i64 = sizes.iter().map(|size| size.tables).sum();
+            let shared = own + files - (proportional + tables);
+            self.proportional = (Instant::now() + began.elapsed() * SHARE, shared.max(0));
+        }
+        (own + files - self.proportional.1).max(0)
+    }
+
+    /// What lies in the arenas, stores and tables of the job's processes; `fresh` counts dormant ones again.
+    pub fn present(&mut self, registry: &Registry, block: usize, fresh: bool) -> Present {
+        let mut sum = Present::default();
+        let count = Instant::now() >= self.count_again || fresh;
+        let began = Instant::now();
+        let mut living = HashSet::new();
+        for slot in registry.processes(block) {
+            let Some(pid) = slot.pid() else { continue };
+            living.insert(pid);
+            let (arena, store, tables) = slot.published();
+            let charged = slot.charged().max(0);
+            let arena = if slot.active() {
+                arena.min(i64::MAX as u64) as i64
+            } else {
+                if count {
+                    self.counted.insert(pid, resident::in_arena(pid).unwrap_or(0));
+                }
+                self.counted.get(&pid).copied().unwrap_or(0)
+            };
+            let rest = store.saturating_add(tables).min(i64::MAX as u64) as i64;
+            // Nobody holds more than it charged: what it says beyond that is not believed.
+            let rest = rest.min(charged);
+            let arena = arena.min(charged - rest);
+            sum.arenas += arena;
+            sum.total += arena + rest;
+        }
+        if count {
+            self.counted.retain(|pid, _| living.contains(pid));
+            self.count_again = Instant::now() + began.elapsed() * SHARE;
+        }
+        sum
+    }
+}
