@@ -29,16 +29,17 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(target).expect("the build's folder can be written")
 }
 
-fn spill(bytes: usize) -> Spill {
-    Spill::create(directory().path(), bytes).expect("the build's folder lies on a disk")
+fn spill(directory: &tempfile::TempDir, bytes: usize) -> Spill {
+    Spill::create(directory.path(), bytes).expect("the build's folder lies on a disk")
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn it_holds_what_was_written(steps in proptest::collection::vec((any::<u16>(), 1..80usize, any::<bool>()), 1..60)) {
-        let spill = spill(4 << 20);
+        let directory = directory();
+        let spill = spill(&directory, 4 << 20);
         let mut held: Vec<(Slot, u64)> = Vec::new();
         let mut seed = 0;
         for (pick, count, aligned) in steps {
@@ -166,7 +167,8 @@ fn forked(spill: &Spill, meanwhile: impl FnOnce(), child: impl FnOnce() -> bool)
 
 #[test]
 fn parent_and_child_do_not_write_over_each_other() {
-    let spill = spill(1 << 20);
+    let directory = directory();
+    let spill = spill(&directory, 1 << 20);
     let mut slots = [Slot::default(); 100];
     let pages: Vec<Aligned> = (0..100).map(page).collect();
     let given: Vec<(u64, &Page)> =
