@@ -1,3 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! zmem under unmodified programs, by LD_PRELOAD.
+//!
+//! ```text
+//! malloc, mmap family ──▶ the arena (pager)          touched while absent ──SIGBUS──▶ signal ──▶ pager
+//! system call with a pointer into the arena ──seccomp──SIGSYS──▶ trap ──▶ fetched, pinned, called through the gate
+//! fork ──▶ everything stands still ──▶ the child's arena is registered anew ──▶ the program goes on
+//! ```
+//!
+//! Flow    [`start`] (constructor): attaches to the job that the environment names. Until the budget is near nothing is
+//!         trapped and nothing absent; then [`activate`] puts the handlers and the filter in place for all threads
+//! Layout  gate (one system-call instruction) < heap (ours) < arena (the program's), at fixed addresses
+//! Order   our own code runs inside a [`thread::Quiet`]: signals wait, libc's functions go straight to the kernel, and
+//!         `malloc` is our heap. Nothing there uses thread-local storage of the loader's
+//! Not here pages and budgets: `memlift-zmem`
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod gate;
+#[expect(unsafe_code, reason = "reaches the thread's static block")]
+pub mod thread;
+#[expect(unsafe_code, reason = "is a heap")]
+pub mod heap;
+#[expect(unsafe_code, reason = "writes to stderr by a system call")]
+pub mod words;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod allocator;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod memory;
+#[expect(unsafe_code, reason = "exports a C interface; handles signals")]
+pub mod signal;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod wrappers;
+pub mod bpf;
+pub mod table;
+#[expect(unsafe_code, reason = "hands a program to the kernel")]
+pub mod filter;
+#[expect(unsafe_code, reason = "reads frames and the program's memory")]
+pub mod trap;
+#[expect(unsafe_code, reason = "asks what a descriptor is")]
+pub mod transfer;
+#[expect(unsafe_code, reason = "reads the program's vectors")]
+pub mod vector;
+#[expect(unsafe_code, reason = "copies the program's texts")]
+pub mod exec;
+#[expect(unsafe_code, reason = "forks")]
+pub mod fork;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod activate;
+#[expect(unsafe_code, reason = "is called by the loader and makes a thread")]
+pub mod start;

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Before the first page can be absent: handlers, masks and the filter, for every thread.
+//!
+//! Flow    [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
+//! Order   between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
+//!         enter one with the three blocked. So no thread is trapped while it cannot take the trap.
+//! Owner   nothing is allocated: lists and buffers lie in one mapping
+//! Not here what the filters say: `filter`
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memlift_zmem::lock::Lock;
+use memlift_zmem::mapping::Mapping;
+
+use crate::bpf::{Instruction, LABELS};
+use crate::filter::{self, MOST, Refused, Scope, Texts};
+use crate::thread::OURS;
+use crate::{signal, sys, words};
+
+const READ_BYTES: usize = 64 << 10;
+const PAUSE_NS: i64 = 1_000_000;
+/// After so many looks a thread that still blocks a signal is named.
+const LOOKS: usize = 5_000;
+
+#[repr(C)]
+struct Room {
+    instructions: [Instruction; MOST],
+    places: [u32; LABELS],
+    texts: Texts,
+    bytes: [u8; READ_BYTES],
+}
+
+static GUARD: Lock<bool> = Lock::new(false);
+static DONE: AtomicBool = AtomicBool::new(false);
+
+fn with_room<R>(body: impl FnOnce(&mut Room) -> R) -> R {
+    let Ok(mapping) = Mapping::reserve("the system-call filter", size_of::<Room>()) else {
+        words::die(&[c"memlift: no room for the system-call filter\n"]);
+    };
+    // SAFETY: the mapping is as large, aligned to pages and zeroed, which is a value of every part; it is this call's.
+    body(unsafe { mapping.pointer().cast::<Room>().as_mut() })
+}
+
+/// The first filter; also asked for before libc makes threads that block everything for good.
+pub fn guard() {
+    let mut done = GUARD.lock();
+    if !*done {
+        with_room(|room| {
+            texts(room);
+            put(Scope::Guard, room);
+        });
+        *done = true;
+    }
+}
+
+fn put(scope: Scope, room: &mut Room) {
+    match filter::install(scope, &room.texts, &mut room.instructions, &mut room.places) {
+        Ok(()) => {}
+        Err(Refused::Size) => words::die(&[c"memlift: the system-call filter is too large\n"]),
+        Err(Refused::Thread(_)) => words::die(&[
+            c"memlift: a thread has a system-call filter of its own: its memory cannot be kept under the budget; ",
+            c"run it without memlift, or with the kernel's backend\n",
+        ]),
+        Err(Refused::Kernel(_)) => words::die(&[
+            c"memlift: the kernel refused the system-call filter (seccomp); `memlift doctor` says what this machine has\n",
+        ]),
+    }
+}
+
+/// The pager's hook.
+pub fn hook() {
+    if DONE.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    if signal::install().is_err() {
+        words::die(&[c"memlift: the kernel refused the signal handlers\n"]);
+    }
+    guard();
+    with_room(|room| {
+        await_masks(room);
+        texts(room);
+        put(Scope::All, room);
+    });
+}
+
+/// After fork: the child has its parent's filters and state.
+pub fn active() -> bool {
+    DONE.load(Ordering::Acquire)
+}
+
+fn open(path: *const u8, flags: i32) -> Option<usize> {
+    // SAFETY: a path with its zero.
+    usize::try_from(unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path, flags | libc::O_CLOEXEC) }).ok()
+}
+
+fn read(fd: usize, target: &mut [u8]) -> usize {
+    // SAFETY: the target is as long.
+    usize::try_from(unsafe { sys!(libc::SYS_read, fd, target.as_mut_ptr(), target.len()) }).unwrap_or(0)
+}
+
+fn close(fd: usize) {
+    // SAFETY: a descriptor of ours.
+    unsafe { sys!(libc::SYS_close, fd) };
+}
+
+/// Hexadecimal digits from the start of the text.
+fn hexadecimal(text: &[u8]) -> u64 {
+    text.iter()
+        .map_while(|&digit| (digit as char).to_digit(16))
+        .fold(0, |value, digit| value.wrapping_shl(4) | u64::from(digit))
+}
+
+/// The program's instructions: what `/proc/self/maps` says is executable and from a file, but this library.
+fn texts(room: &mut Room) {
+    room.texts.count = 0;
+    let Some(fd) = open(c"/proc/self/maps".as_ptr().cast(), libc::O_RDONLY) else { return };
+    let own = texts as *const () as u64;
+    let mut kept = 0;
+    loop {
+        let got = read(fd, &mut room.bytes[kept..]);
+        let end = kept + got;
+        let mut start = 0;
+        while let Some(length) = room.bytes[start..end].iter().position(|&byte| byte == b'\n') {
+            let line = &room.bytes[start..start + length];
+            start += length + 1;
+            let mut fields = line.split(|&byte| byte == b' ');
+            let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { continue };
+            let Some(dash) = range.iter().position(|&byte| byte == b'-') else { continue };
+            let (first, last) = (hexadecimal(&range[..dash]), hexadecimal(&range[dash + 1..]));
+            let from_file = line.contains(&b'/');
+            if rights.get(2) == Some(&b'x') && from_file && !(first..last).contains(&own) {
+                room.texts.add(first, last);
+            }
+        }
+        room.bytes.copy_within(start..end, 0);
+        kept = end - start;
+        if got == 0 || kept == room.bytes.len() {
+            break;
+        }
+    }
+    close(fd);
+}
+
+/// Waits until no thread has one of the three blocked.
+fn await_masks(room: &mut Room) {
+    for look in 0.. {
+        if !somebody_blocks(room) {
+            return;
+        }
+        if look == LOOKS {
+            words::die(&[
+                c"memlift: a thread keeps SIGBUS, SIGSEGV or SIGSYS blocked: its faults could not be answered\n",
+            ]);
+        }
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
+        // SAFETY: the time lives as long as the call.
+        unsafe { sys!(libc::SYS_nanosleep, &raw const pause, 0) };
+    }
+}
+
+fn somebody_blocks(room: &mut Room) -> bool {
+    let Some(folder) = open(c"/proc/self/task".as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
+        return false;
+    };
+    let (entries, status) = room.bytes.split_at_mut(READ_BYTES / 2);
+    let mut blocked = false;
+    loop {
+        // SAFETY: the buffer is as long.
+        let got = unsafe { sys!(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
+        let Ok(got) = usize::try_from(got) else { break };
+        if got == 0 {
+            break;
+        }
+        let mut at = 0;
+        while at + 19 < got {
+            // Layout of an entry: inode and offset of 8 bytes, length of 2, kind of 1, name with its zero.
+            let length = usize::from(u16::from_le_bytes([entries[at + 16], entries[at + 17]]));
+            let name = entries[at + 19..at + length].split(|&byte| byte == 0).next().unwrap_or(&[]);
+            if name.first().is_some_and(u8::is_ascii_digit) {
+                blocked |= blocks(name, status);
+            }
+            at += length.max(20);
+        }
+    }
+    close(folder);
+    blocked
+}
+
+fn blocks(thread: &[u8], buffer: &mut [u8]) -> bool {
+    let mut path = [0u8; 64];
+    let mut end = 0;
+    for part in [b"/proc/self/task/", thread, b"/status"] {
+        if end + part.len() >= path.len() {
+            return false;
+        }
+        path[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    let Some(fd) = open(path.as_ptr(), libc::O_RDONLY) else { return false };
+    let got = read(fd, buffer);
+    close(fd);
+    let text = &buffer[..got];
+    let mark = b"SigBlk:\t";
+    let mask = text
+        .windows(mark.len())
+        .position(|window| window == mark)
+        .map_or(0, |position| hexadecimal(&text[position + mark.len()..]));
+    mask & OURS != 0
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The malloc family whole, in the arena.
+//!
+//! Flow    `malloc` ──▶ jemalloc ──its `mmap`, `munmap`, `madvise` are this library's──▶ the arena
+//!         before the start, and in our own code ──▶ `heap`, which is never in the arena
+//! Layout  jemalloc because it keeps what it knows beside the objects and not in them: freeing an object that is
+//!         compressed does not bring its page back
+//! Order   a pointer is given back to where it came from, told by its address
+//! Owner   C++'s operators come through here too: libstdc++ calls `malloc`
+//! Not here glibc's statistics of its own heap, which stays empty
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use tikv_jemalloc_sys as je;
+
+use crate::gate::{errno, set_errno};
+use crate::{heap, start, thread};
+
+/// A pointer to a constant string.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Text(*const c_char);
+// SAFETY: it points to a constant.
+unsafe impl Sync for Text {}
+
+/// How jemalloc is set up: freed pages go back soon and at once (a page that is kept for reuse would be compressed), no
+/// thread of its own, no huge pages of its own.
+// SAFETY: the symbol is jemalloc's own weak variable of this type, which is meant to be replaced so.
+#[unsafe(no_mangle)]
+pub static _rjem_malloc_conf: Text = Text(
+    c"background_thread:false,dirty_decay_ms:1000,muzzy_decay_ms:0,abort_conf:false,lg_extent_max_active_fit:4".as_ptr(),
+);
+
+const PAGE_BYTES: usize = 4096;
+
+fn ours() -> bool {
+    !start::begun() || thread::inside()
+}
+
+/// As libc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    if ours() {
+        return nonnull(heap::allocate(bytes, 16).cast());
+    }
+    // SAFETY: jemalloc may be called with any size.
+    unsafe { je::malloc(bytes) }
+}
+
+/// As libc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
+    if ours() {
+        let Some(whole) = count.checked_mul(bytes) else { return nonnull(null_mut()) };
+        let payload = heap::allocate(whole, 16);
+        if !payload.is_null() {
+            // SAFETY: the payload is that large.
+            unsafe { payload.write_bytes(0, whole) };
+        }
+        return nonnull(payload.cast());
+    }
+    // SAFETY: jemalloc may be called with any sizes.
+    unsafe { je::calloc(count, bytes) }
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_void {
+    if pointer.is_null() {
+        return malloc(bytes);
+    }
+    if !heap::contains(pointer as usize) {
+        // SAFETY: the pointer is jemalloc's: everything else comes from the heap.
+        return unsafe { je::realloc(pointer, bytes) };
+    }
+    if bytes == 0 {
+        heap::free(pointer.cast());
+        return null_mut();
+    }
+    let usable = heap::usable(pointer.cast());
+    if bytes <= usable && bytes * 4 > usable {
+        return pointer;
+    }
+    let target = malloc(bytes);
+    if !target.is_null() {
+        // SAFETY: both are at least that large, and different.
+        unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), target.cast(), usable.min(bytes)) };
+        heap::free(pointer.cast());
+    }
+    target
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    if pointer.is_null() {
+        return;
+    }
+    if heap::contains(pointer as usize) {
+        return heap::free(pointer.cast());
+    }
+    let number = errno();
+    // SAFETY: the pointer is jemalloc's.
+    unsafe { je::free(pointer) };
+    set_errno(number);
+}
+
+/// As libc's of old.
+///
+/// # Safety
+///
+/// As `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { free(pointer) };
+}
+
+/// As C23's.
+///
+/// # Safety
+///
+/// As `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(pointer: *mut c_void, _bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(pointer) };
+}
+
+/// As C23's.
+///
+/// # Safety
+///
+/// As `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, _alignment: usize, _bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(pointer) };
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As `realloc`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
+    match count.checked_mul(bytes) {
+        // SAFETY: the caller's.
+        Some(whole) => unsafe { realloc(pointer, whole) },
+        None => nonnull(null_mut()),
+    }
+}
+
+fn aligned(alignment: usize, bytes: usize) -> *mut c_void {
+    if ours() {
+        return nonnull(heap::allocate(bytes, alignment).cast());
+    }
+    // SAFETY: the alignment is a power of two.
+    unsafe { je::aligned_alloc(alignment.max(size_of::<usize>()), bytes) }
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's: `place` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, alignment: usize, bytes: usize) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    let number = errno();
+    let pointer = aligned(alignment, bytes);
+    set_errno(number);
+    if pointer.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's.
+    unsafe { place.write(pointer) };
+    0
+}
+
+/// As libc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    aligned(alignment, bytes)
+}
+
+/// As libc's, which rounds an alignment up that is no power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(alignment: usize, bytes: usize) -> *mut c_void {
+    match alignment.checked_next_power_of_two() {
+        Some(alignment) => aligned(alignment, bytes),
+        None => {
+            set_errno(libc::EINVAL);
+            null_mut()
+        }
+    }
+}
+
+/// As libc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    aligned(PAGE_BYTES, bytes)
+}
+
+/// As libc's.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    match bytes.checked_next_multiple_of(PAGE_BYTES) {
+        Some(bytes) => aligned(PAGE_BYTES, bytes),
+        None => nonnull(null_mut()),
+    }
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    if pointer.is_null() {
+        0
+    } else if heap::contains(pointer as usize) {
+        heap::usable(pointer.cast())
+    } else {
+        // SAFETY: the pointer is jemalloc's.
+        unsafe { je::malloc_usable_size(pointer) }
+    }
+}
+
+/// Gives freed pages back now. As libc's: 1 when something may have been given.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
+    if ours() {
+        return 0;
+    }
+    // 4096 is jemalloc's number for all of its arenas.
+    // SAFETY: the name is a C string, and the control takes no value.
+    unsafe { je::mallctl(c"arena.4096.purge".as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
+    1
+}
+
+fn nonnull(pointer: *mut c_void) -> *mut c_void {
+    if pointer.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    pointer
+}

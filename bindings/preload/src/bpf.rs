@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A small assembler for classic BPF, with labels that lie ahead.
+//!
+//! Flow    [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
+//! Layout  a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
+//! Owner   the instructions lie in memory of the caller; nothing is allocated
+//! Not here what the program decides: `filter`
+
+/// One instruction, as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instruction {
+    /// Operation.
+    pub code: u16,
+    /// Instructions to skip when true.
+    pub jt: u8,
+    /// Instructions to skip when false.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// Load a word of the call's data.
+pub const LOAD: u16 = 0x20;
+/// Keep the bits of the operand.
+pub const AND: u16 = 0x54;
+/// Jump by the operand.
+pub const JUMP: u16 = 0x05;
+/// When equal.
+pub const EQUAL: u16 = 0x15;
+/// When above or equal.
+pub const AT_LEAST: u16 = 0x35;
+/// When one of the bits is set.
+pub const ANY_BIT: u16 = 0x45;
+/// The answer.
+pub const RETURN: u16 = 0x06;
+
+/// A place in the program, as yet unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// The most labels.
+pub const LABELS: usize = 1024;
+const NOWHERE: u32 = u32::MAX;
+
+/// A program being written.
+#[derive(Debug)]
+pub struct Assembler<'a> {
+    instructions: &'a mut [Instruction],
+    length: usize,
+    places: &'a mut [u32; LABELS],
+    labels: usize,
+    overflow: bool,
+}
+
+impl<'a> Assembler<'a> {
+    /// An empty program with room for as many instructions.
+    pub fn new(instructions: &'a mut [Instruction], places: &'a mut [u32; LABELS]) -> Assembler<'a> {
+        places.fill(NOWHERE);
+        Assembler { instructions, length: 0, places, labels: 0, overflow: false }
+    }
+
+    /// A label to be placed.
+    pub fn label(&mut self) -> Label {
+        if self.labels == LABELS {
+            self.overflow = true;
+            return Label(0);
+        }
+        self.labels += 1;
+        Label(self.labels - 1)
+    }
+
+    /// The label is here.
+    pub fn place(&mut self, label: Label) {
+        self.places[label.0] = self.length as u32;
+    }
+
+    /// One instruction.
+    pub fn push(&mut self, code: u16, jt: u8, jf: u8, k: u32) {
+        match self.instructions.get_mut(self.length) {
+            Some(place) => *place = Instruction { code, jt, jf, k },
+            None => self.overflow = true,
+        }
+        self.length += 1;
+    }
+
+    /// To the label.
+    pub fn jump(&mut self, label: Label) {
+        self.push(JUMP, 0, 0, label.0 as u32);
+    }
+
+    /// To the label when the test is true.
+    pub fn jump_if(&mut self, test: u16, operand: u32, label: Label) {
+        self.push(test, 0, 1, operand);
+        self.jump(label);
+    }
+
+    /// To the label when the test is false.
+    pub fn jump_unless(&mut self, test: u16, operand: u32, label: Label) {
+        self.push(test, 1, 0, operand);
+        self.jump(label);
+    }
+
+    /// Fills in the jumps; the number of instructions, or nothing when it did not fit.
+    pub fn finish(self) -> Option<usize> {
+        if self.overflow {
+            return None;
+        }
+        for (at, instruction) in self.instructions[..self.length].iter_mut().enumerate() {
+            if instruction.code == JUMP {
+                let target = self.places[instruction.k as usize];
+                if target == NOWHERE || target as usize <= at {
+                    return None;
+                }
+                instruction.k = target - at as u32 - 1;
+            }
+        }
+        Some(self.length)
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `exec`: path, arguments and environment are copied out of the arena.
+//!
+//! Flow    [`perform`] ──▶ a mapping of this thread with everything in it ──▶ the call; it returns only when it failed
+//! Order   copied and not pinned: a child of vfork has its memory in common with its parent, where pins would stay
+//! Owner   one mapping per thread, used again by the thread's next child: the parent of a vfork waits meanwhile
+//! Not here what the new program finds: the environment names the job (`start`)
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::sys;
+use crate::thread::current;
+use crate::trap::Scene;
+
+const PAGE_BYTES: usize = 4096;
+/// The kernel's limit is a quarter of the stack's, and 6 MiB as a rule.
+const MOST: usize = 64 << 20;
+
+/// Pointers of a list up to its zero, and the bytes of what they point to.
+fn measure(scene: &Scene, list: usize) -> (usize, usize) {
+    let (mut count, mut bytes) = (0, 0);
+    if list == 0 {
+        return (0, 0);
+    }
+    loop {
+        // SAFETY: the program's list, up to its zero.
+        let text = unsafe { (list as *const usize).add(count).read() };
+        if text == 0 || bytes > MOST {
+            return (count, bytes);
+        }
+        bytes += scene.text_bytes(text);
+        count += 1;
+    }
+}
+
+/// Room for `bytes`, kept for the next time.
+fn room(bytes: usize) -> Result<usize, isize> {
+    let thread = current();
+    let bytes = bytes.next_multiple_of(PAGE_BYTES);
+    if thread.exec_bytes.load(Relaxed) >= bytes {
+        return Ok(thread.exec_address.load(Relaxed));
+    }
+    // SAFETY: a mapping of this thread that nobody uses any more, and a new one.
+    unsafe {
+        let old = thread.exec_bytes.swap(0, Relaxed);
+        if old != 0 {
+            sys!(libc::SYS_munmap, thread.exec_address.load(Relaxed), old);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let address =
+            sys!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0);
+        if address < 0 {
+            return Err(address);
+        }
+        thread.exec_address.store(address as usize, Relaxed);
+        thread.exec_bytes.store(bytes, Relaxed);
+        Ok(address as usize)
+    }
+}
+
+/// Copies a text to `end`; where it is now.
+fn copy(scene: &Scene, text: usize, end: &mut usize) -> usize {
+    let bytes = scene.text_bytes(text);
+    let target = *end;
+    // SAFETY: `measure` counted these bytes and there is room for them; a text that grew since ends where it did.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text as *const u8, target as *mut u8, bytes);
+        if bytes > 0 {
+            *((target + bytes - 1) as *mut u8) = 0;
+        }
+    }
+    *end += bytes;
+    target
+}
+
+/// `execve` or `execveat`.
+pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+    let first = usize::from(number as i64 == libc::SYS_execveat);
+    let mut arguments = arguments;
+    let [path, argv, envp] = [arguments[first], arguments[first + 1], arguments[first + 2]];
+    if path == 0 {
+        return scene.call(number, arguments);
+    }
+    let (argument_count, argument_bytes) = measure(scene, argv);
+    let (variable_count, variable_bytes) = measure(scene, envp);
+    let lists = (argument_count + variable_count + 2) * size_of::<usize>();
+    let bytes = lists + argument_bytes + variable_bytes + scene.text_bytes(path);
+    if bytes > MOST {
+        return -(libc::E2BIG as isize);
+    }
+    let start = match room(bytes + PAGE_BYTES) {
+        Ok(start) => start,
+        Err(error) => return error,
+    };
+    let mut end = start + lists;
+    let mut list = start;
+    arguments[first] = copy(scene, path, &mut end);
+    for (place, source, count) in [(first + 1, argv, argument_count), (first + 2, envp, variable_count)] {
+        if source == 0 {
+            continue;
+        }
+        arguments[place] = list;
+        for index in 0..count {
+            // SAFETY: as many as were counted; the list's place was counted too.
+            unsafe {
+                let text = (source as *const usize).add(index).read();
+                (list as *mut usize).write(copy(scene, text, &mut end));
+            }
+            list += size_of::<usize>();
+        }
+        // SAFETY: the list's zero was counted.
+        unsafe { (list as *mut usize).write(0) };
+        list += size_of::<usize>();
+    }
+    scene.call(number, arguments)
+}

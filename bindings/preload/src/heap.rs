@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A small heap outside the arena: for our own code, and for the program before this library has started.
+//!
+//! Layout  one reservation at [`BASE`], cut into blocks of powers of two; a block starts with 16 bytes that name its class
+//!         and, before an aligned payload, its distance from the block's start
+//! Flow    [`allocate`] pops the class's free list, else takes from the end ──▶ [`free`] pushes; pages of large blocks go
+//!         back to the kernel
+//! Owner   the lock is taken by [`before_fork`] and let go on both sides
+//! Not here the program's own heap once it runs: `allocator`
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memlift_zmem::lock::Lock;
+
+use crate::sys;
+
+/// First address of the reservation: told by its high bits.
+pub const BASE: usize = 0x1ff0_0000_0000;
+const BYTES: usize = 1 << 36;
+const HEADER_BYTES: usize = 16;
+const SMALLEST: u32 = 5;
+const CLASSES: usize = 37;
+const PAGE_BYTES: usize = 4096;
+const MARK: u32 = 0x6d6c_6865;
+
+#[repr(C)]
+struct Header {
+    mark: u32,
+    class: u32,
+    /// From the block's start to the payload.
+    distance: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    end: usize,
+    limit: usize,
+    free: [usize; CLASSES],
+}
+
+static STATE: Lock<State> = Lock::new(State { end: 0, limit: 0, free: [0; CLASSES] });
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the address is this heap's.
+pub fn contains(address: usize) -> bool {
+    address.wrapping_sub(BASE) < BYTES
+}
+
+fn reserve(state: &mut State) -> bool {
+    if FAILED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // Less where `ulimit -v` is low.
+    for bytes in [BYTES, BYTES >> 4, BYTES >> 7] {
+        // SAFETY: address space where nothing is.
+        let address = unsafe {
+            sys!(libc::SYS_mmap, BASE, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0)
+        };
+        if address as usize == BASE {
+            state.end = BASE;
+            state.limit = BASE + bytes;
+            return true;
+        }
+    }
+    FAILED.store(true, Ordering::Relaxed);
+    false
+}
+
+/// `bytes` at a multiple of `alignment` (a power of two); null when there are none. Zeroed only where never used.
+pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
+    let slack = if alignment > HEADER_BYTES { alignment } else { 0 };
+    let Some(whole) = bytes.checked_add(HEADER_BYTES + slack).filter(|&whole| whole < BYTES) else {
+        return std::ptr::null_mut();
+    };
+    let class = whole.next_power_of_two().trailing_zeros().max(SMALLEST);
+    let start = {
+        let mut state = STATE.lock();
+        let head = state.free[class as usize];
+        if head != 0 {
+            // SAFETY: a free block of this heap starts with the address of the next one.
+            state.free[class as usize] = unsafe { (head as *const usize).read() };
+            head
+        } else {
+            if state.limit == 0 && !reserve(&mut state) {
+                return std::ptr::null_mut();
+            }
+            let start = state.end;
+            if state.limit - start < 1 << class {
+                return std::ptr::null_mut();
+            }
+            state.end = start + (1 << class);
+            start
+        }
+    };
+    let payload = (start + HEADER_BYTES).next_multiple_of(alignment.max(HEADER_BYTES));
+    let header = Header { mark: MARK, class, distance: (payload - start) as u64 };
+    // SAFETY: the header's 16 bytes lie in the block, before the payload: the class was chosen with room for both.
+    unsafe { ((payload - HEADER_BYTES) as *mut Header).write(header) };
+    payload as *mut u8
+}
+
+fn header(payload: *const u8) -> Header {
+    // SAFETY: the caller has a payload of this heap, which 16 bytes of header precede.
+    let header = unsafe { payload.sub(HEADER_BYTES).cast::<Header>().read() };
+    if header.mark != MARK {
+        crate::words::die(&[c"memlift: a pointer was freed that malloc did not give\n"]);
+    }
+    header
+}
+
+/// Bytes that may be used from the payload on.
+pub fn usable(payload: *const u8) -> usize {
+    let header = header(payload);
+    (1 << header.class) - header.distance as usize
+}
+
+/// Takes a payload back.
+pub fn free(payload: *mut u8) {
+    let header = header(payload);
+    let start = payload as usize - header.distance as usize;
+    let bytes = 1usize << header.class;
+    if bytes >= 1 << 16 {
+        let first = (start + size_of::<usize>()).next_multiple_of(PAGE_BYTES);
+        let length = (start + bytes - first) & !(PAGE_BYTES - 1);
+        // SAFETY: whole pages of the freed block.
+        unsafe { sys!(libc::SYS_madvise, first, length, libc::MADV_DONTNEED) };
+    }
+    let mut state = STATE.lock();
+    // SAFETY: the block is free now, and its first word is the list's.
+    unsafe { (start as *mut usize).write(state.free[header.class as usize]) };
+    state.free[header.class as usize] = start;
+}
+
+/// Holds the heap still until one of the two below.
+pub fn before_fork() {
+    std::mem::forget(STATE.lock());
+}
+
+/// Lets go, in the parent and in the child.
+pub fn after_fork() {
+    // SAFETY: `before_fork` of this thread locked it and forgot the guard.
+    unsafe { STATE.unlock() };
+}

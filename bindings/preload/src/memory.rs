@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The mmap family: private anonymous memory of 64 KiB and more lies in the arena.
+//!
+//! Flow    [`perform`] is asked for every call of the family, from libc's functions below, from `syscall` and from trapped
+//!         instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
+//! Layout  not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
+//!         what was placed elsewhere by `MAP_FIXED`
+//! Order   a file that is placed over a part of the arena: the pager forgets the part first
+//! Not here what the pager does with it
+
+use std::ffi::{c_int, c_void};
+
+use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager};
+
+use crate::gate::{call, give};
+use crate::{start, thread};
+
+/// Below this, mappings stay where the kernel puts them.
+pub const SMALLEST: usize = 64 << 10;
+/// Above this, nobody wants memory but address space.
+const LARGEST: usize = 1 << 40;
+const PAGE_BYTES: usize = 4096;
+const ELSEWHERE: i32 = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_32BIT | libc::MAP_HUGETLB;
+
+/// Where a range lies.
+enum Place {
+    Outside,
+    Arena,
+    Both,
+}
+
+fn place(address: usize, bytes: usize) -> Place {
+    let end = address.saturating_add(bytes.max(1));
+    if end <= ARENA_BASE || address >= ARENA_BASE + ARENA_BYTES {
+        Place::Outside
+    } else if address >= ARENA_BASE && end <= ARENA_BASE + ARENA_BYTES {
+        Place::Arena
+    } else {
+        Place::Both
+    }
+}
+
+fn result<T>(outcome: Result<T, i32>, value: impl FnOnce(T) -> isize) -> isize {
+    match outcome {
+        Ok(inner) => value(inner),
+        Err(number) => -(number as isize),
+    }
+}
+
+/// One call of the family, as the kernel would answer it; `None` when it is not one of the arena's affairs.
+pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    let pager = Pager::get()?;
+    let [address, bytes, third, fourth, fifth, _] = arguments;
+    let number = number as i64;
+    if number == libc::SYS_mmap {
+        return map(pager, arguments);
+    }
+    match place(address, bytes) {
+        Place::Arena => {}
+        Place::Outside if number == libc::SYS_mremap && fourth as i32 & libc::MREMAP_FIXED != 0 => {
+            // Foreign memory moved over a part of the arena.
+            return matches!(place(fifth, third), Place::Outside)
+                .then_some(())
+                .map_or(Some(-(libc::EINVAL as isize)), |()| None);
+        }
+        Place::Outside => return None,
+        Place::Both => return split(number, arguments),
+    }
+    let _quiet = thread::Quiet::begin();
+    let outcome = match number {
+        libc::SYS_munmap => result(pager.unmap(address, bytes), |()| 0),
+        libc::SYS_mprotect => result(pager.protect(address, bytes, third as i32), |()| 0),
+        libc::SYS_pkey_mprotect if fourth as i32 == -1 => {
+            result(pager.protect(address, bytes, third as i32), |()| 0)
+        }
+        libc::SYS_pkey_mprotect => -(libc::EINVAL as isize),
+        libc::SYS_madvise => result(pager.advise(address, bytes, third as i32), |()| 0),
+        libc::SYS_mremap => {
+            if fourth as i32 & libc::MREMAP_FIXED != 0 && !matches!(place(fifth, third), Place::Arena) {
+                -(libc::EINVAL as isize)
+            } else {
+                result(pager.remap(address, bytes, third, fourth as i32, fifth), |new| new as isize)
+            }
+        }
+        // Compressed memory cannot be locked; what is asked for is that it does not go to disk, and there is no promise.
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock | libc::SYS_msync => {
+            result(pager.mapped(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES), |()| 0)
+        }
+        libc::SYS_mincore => {
+            if !address.is_multiple_of(PAGE_BYTES) {
+                -(libc::EINVAL as isize)
+            } else {
+                match pager.mapped(address, bytes) {
+                    Err(number) => -(number as isize),
+                    // The vector is the program's memory and is written outside our stretch, by the caller.
+                    Ok(()) => 0,
+                }
+            }
+        }
+        libc::SYS_mbind | libc::SYS_remap_file_pages => 0,
+        _ => return None,
+    };
+    drop(_quiet);
+    if number == libc::SYS_mincore && outcome == 0 {
+        for page in 0..bytes.div_ceil(PAGE_BYTES) {
+            // SAFETY: the program says that it has a byte for each page there.
+            unsafe { (third as *mut u8).add(page).write(1) };
+        }
+    }
+    Some(outcome)
+}
+
+/// A range that reaches over an end of the arena: part by part.
+fn split(number: i64, arguments: [usize; 6]) -> Option<isize> {
+    if !matches!(number, libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync) {
+        return Some(-(libc::EINVAL as isize));
+    }
+    let [address, bytes, ..] = arguments;
+    let end = address.saturating_add(bytes);
+    let cuts = [address, address.max(ARENA_BASE), end.min(ARENA_BASE + ARENA_BYTES), end];
+    for pair in cuts.windows(2) {
+        if pair[0] >= pair[1] {
+            continue;
+        }
+        let mut part = arguments;
+        part[0] = pair[0];
+        part[1] = pair[1] - pair[0];
+        // SAFETY: the call is the program's, on its own range.
+        let result = perform(number as usize, part).unwrap_or_else(|| unsafe { call(number as usize, part) });
+        if result < 0 {
+            return Some(result);
+        }
+    }
+    Some(0)
+}
+
+fn map(pager: &Pager, arguments: [usize; 6]) -> Option<isize> {
+    let [address, bytes, prot, flags, ..] = arguments;
+    let (prot, flags) = (prot as i32, flags as i32);
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let plain = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+    if fixed {
+        match place(address, bytes) {
+            Place::Outside => return None,
+            Place::Both => return Some(-(libc::EINVAL as isize)),
+            Place::Arena => {}
+        }
+        if !address.is_multiple_of(PAGE_BYTES) || bytes == 0 {
+            return Some(-(libc::EINVAL as isize));
+        }
+        let _quiet = thread::Quiet::begin();
+        if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+            // Where one page is mapped, the call is refused.
+            let taken = (0..bytes.div_ceil(PAGE_BYTES))
+                .any(|page| pager.mapped(address + page * PAGE_BYTES, PAGE_BYTES).is_ok());
+            if taken {
+                return Some(-(libc::EEXIST as isize));
+            }
+        }
+        if plain && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0 {
+            return Some(result(pager.map(bytes, prot, Some(address)), |address| address as isize));
+        }
+        return Some(foreign(pager, arguments));
+    }
+    let elsewhere = flags & ELSEWHERE != 0 || prot & libc::PROT_EXEC != 0;
+    if !plain || elsewhere || !(SMALLEST..=LARGEST).contains(&bytes) {
+        return None;
+    }
+    let _quiet = thread::Quiet::begin();
+    Some(result(pager.map(bytes, prot, None), |address| address as isize))
+}
+
+/// Other memory over a part of the arena: the part is without access, and so without pages, before.
+fn foreign(pager: &Pager, arguments: [usize; 6]) -> isize {
+    let [address, bytes, ..] = arguments;
+    if let Err(number) = pager.map(bytes, libc::PROT_NONE, Some(address)) {
+        return -(number as isize);
+    }
+    let mut arguments = arguments;
+    arguments[3] = (arguments[3] as i32 & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
+    // SAFETY: the range is the program's, and the pager has given it up.
+    unsafe { call(libc::SYS_mmap as usize, arguments) }
+}
+
+fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    if start::covered() && !thread::inside() {
+        start::tend();
+        if let Some(result) = perform(number as usize, arguments) {
+            return give(result);
+        }
+    }
+    // SAFETY: the caller's.
+    give(unsafe { call(number as usize, arguments) })
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let arguments = [address as usize, bytes, prot as usize, flags as usize, fd as usize, offset as usize];
+    go(libc::SYS_mmap, arguments) as *mut c_void
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { mmap(address, bytes, prot, flags, fd, offset) }
+}
+
+/// As libc's; the fifth argument counts with `MREMAP_FIXED` only.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    bytes: usize,
+    new_bytes: usize,
+    flags: c_int,
+    new_address: *mut c_void,
+) -> *mut c_void {
+    let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    let new_address = if fixed { new_address as usize } else { 0 };
+    go(libc::SYS_mremap, [address as usize, bytes, new_bytes, flags as usize, new_address, 0]) as *mut c_void
+}
+
+/// As libc's; the result is the error number.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
+    // POSIX's "will not be needed" keeps the contents, Linux's does not.
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    let number = crate::gate::errno();
+    let result = go(libc::SYS_madvise, [address as usize, bytes, advice as usize, 0, 0, 0]);
+    let outcome = if result == 0 { 0 } else { crate::gate::errno() };
+    crate::gate::set_errno(number);
+    outcome
+}
+
+macro_rules! family {
+    ($($name:ident = $number:ident ($($argument:ident: $type:ty),+);)+) => {$(
+        /// As libc's.
+        ///
+        /// # Safety
+        ///
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
+            let mut arguments = [0usize; 6];
+            for (place, value) in arguments.iter_mut().zip([$($argument as usize),+]) {
+                *place = value;
+            }
+            go(libc::$number, arguments) as c_int
+        }
+    )+};
+}
+
+family! {
+    munmap = SYS_munmap(address: *mut c_void, bytes: usize);
+    mprotect = SYS_mprotect(address: *mut c_void, bytes: usize, prot: c_int);
+    pkey_mprotect = SYS_pkey_mprotect(address: *mut c_void, bytes: usize, prot: c_int, key: c_int);
+    madvise = SYS_madvise(address: *mut c_void, bytes: usize, advice: c_int);
+    mlock = SYS_mlock(address: *const c_void, bytes: usize);
+    mlock2 = SYS_mlock2(address: *const c_void, bytes: usize, flags: u32);
+    munlock = SYS_munlock(address: *const c_void, bytes: usize);
+    msync = SYS_msync(address: *mut c_void, bytes: usize, flags: c_int);
+    mincore = SYS_mincore(address: *mut c_void, bytes: usize, vector: *mut u8);
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! SIGBUS, SIGSEGV and SIGSYS are this library's; the program keeps its handlers for what is not the arena's.
+//!
+//! Flow    fault ──▶ [`on_signal`] ──arena──▶ pager ──▶ the instruction again
+//!                                 ──trapped call──▶ `trap`
+//!                                 ──else──▶ [`hand_on`]: the program's handler with its mask, or the default action
+//! Layout  the program's dispositions of the three lie in [`ACTIONS`]; the kernel's stay ours. Masks never contain the three:
+//!         what the program believes blocked is kept beside, and a signal that another process sent waits for it
+//! Order   the handlers block everything but the three themselves, so that no handler of the program's runs, and touches the
+//!         arena, between a lock of the pager and its release
+//! Not here other signals: they go to the kernel as they come, less the three in their masks
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+
+use memlift_zmem::lock::Lock;
+use memlift_zmem::pager::{self, Pager};
+
+use crate::gate::{self, errno, give, set_errno};
+use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
+use crate::{filter, start, sys, trap};
+
+/// A disposition as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+impl Action {
+    /// The mask of a handler never contains the three.
+    pub fn strip(&mut self) {
+        self.mask &= !OURS;
+    }
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+const THREE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
+const FROM_SECCOMP: c_int = 1;
+
+static ACTIONS: Lock<[Action; 3]> =
+    Lock::new([Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 }; 3]);
+
+fn index(signal: c_int) -> Option<usize> {
+    THREE.iter().position(|&ours| ours == signal)
+}
+
+fn kernel_action(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+    let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: both live as long as the call.
+    unsafe { sys!(libc::SYS_rt_sigaction, signal, new, old, 8) }
+}
+
+fn ours() -> Action {
+    Action {
+        handler: on_signal as *const () as usize,
+        flags: SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER) as u64,
+        restorer: gate::restorer(),
+        mask: !OURS,
+    }
+}
+
+/// Makes the three ours where they are not, and keeps what was there as the program's.
+///
+/// # Errors
+///
+/// The error number.
+pub fn install() -> Result<(), i32> {
+    for (index, signal) in THREE.into_iter().enumerate() {
+        let mut old = Action::default();
+        let result = kernel_action(signal, None, Some(&mut old));
+        if result < 0 {
+            return Err(-result as i32);
+        }
+        if old.handler == ours().handler {
+            continue;
+        }
+        ACTIONS.lock()[index] = old;
+        let result = kernel_action(signal, Some(&ours()), None);
+        if result < 0 {
+            return Err(-result as i32);
+        }
+    }
+    Ok(())
+}
+
+/// Unblocks the three in this thread, whatever it inherited.
+pub fn unblock() {
+    let old = set_mask(libc::SIG_UNBLOCK, OURS);
+    current().believed.store((old & OURS) as u32, Relaxed);
+}
+
+/// The mask to which a handler returns.
+///
+/// # Safety
+///
+/// `context` is what the kernel gave a handler.
+pub unsafe fn return_mask(context: *mut c_void) -> *mut u64 {
+    // SAFETY: the caller's; the kernel's mask is the first word of glibc's.
+    unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast() }
+}
+
+unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let number = errno();
+    // SAFETY: the kernel gave both.
+    unsafe {
+        let code = (*info).si_code;
+        if signal == libc::SIGSYS && code == FROM_SECCOMP && (*info).si_errno == filter::MARK {
+            trap::on_trap(context);
+            set_errno(number);
+            return;
+        }
+        if signal != libc::SIGSYS && code > 0 && Pager::get().is_some() {
+            let _quiet = Quiet::in_handler();
+            if pager::signal::handle(signal, info, context) {
+                set_errno(number);
+                return;
+            }
+        }
+        set_errno(number);
+        hand_on(signal, info, context);
+        set_errno(number);
+    }
+}
+
+/// Runs the program's handler, or lets the default happen.
+///
+/// # Safety
+///
+/// Called from a handler with what the kernel gave it.
+unsafe fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(index) = index(signal) else { return };
+    let thread = current();
+    // SAFETY: the kernel gave the information.
+    let sent = unsafe { (*info).si_code } <= 0;
+    let believed_blocked = u64::from(thread.believed.load(Relaxed)) & bit(signal) != 0;
+    if sent && (thread::inside() || believed_blocked) {
+        thread.pending.fetch_or(bit(signal) as u32, Relaxed);
+        return;
+    }
+    let action = {
+        // Signals are blocked: the holder cannot be this thread.
+        let mut actions = ACTIONS.lock();
+        let action = actions[index];
+        if action.flags & libc::SA_RESETHAND as u64 != 0 {
+            actions[index].handler = libc::SIG_DFL;
+        }
+        action
+    };
+    if action.handler == libc::SIG_IGN && sent {
+        return;
+    }
+    if action.handler == libc::SIG_DFL || action.handler == libc::SIG_IGN || believed_blocked {
+        let default = Action { handler: libc::SIG_DFL, ..Action::default() };
+        kernel_action(signal, Some(&default), None);
+        if sent || signal == libc::SIGSYS {
+            // SAFETY: a signal to this thread, which ends the process when the handler returns.
+            unsafe { sys!(libc::SYS_tgkill, sys!(libc::SYS_getpid), sys!(libc::SYS_gettid), signal) };
+        }
+        // Otherwise the instruction faults again, and the default is what happens.
+        return;
+    }
+    // SAFETY: the mask is in the frame; the handler is the program's for this signal, called as the kernel would.
+    unsafe {
+        let mask = return_mask(context);
+        let own = if action.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { bit(signal) };
+        set_mask(libc::SIG_SETMASK, (*mask | action.mask | own) & !OURS);
+        let handler: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            std::mem::transmute(action.handler);
+        handler(signal, info, context);
+        *mask &= !OURS;
+    }
+}
+
+/// `rt_sigaction` of one of the three, as the program's call; `None` for other signals.
+///
+/// # Safety
+///
+/// The pointers are the program's, null or good.
+pub unsafe fn change(signal: c_int, new: *const Action, old: *mut Action) -> Option<isize> {
+    let index = index(signal)?;
+    // SAFETY: the caller's. Read and written outside our stretch: they may lie in the arena.
+    unsafe {
+        let wanted = if new.is_null() { None } else { Some(new.read()) };
+        let quiet = Quiet::begin();
+        // A child of vfork has the table in common with its parent and changes nothing there.
+        let mut actions = ACTIONS.lock();
+        let before = actions[index];
+        if let Some(wanted) = wanted.filter(|_| !start::in_vfork_child()) {
+            actions[index] = wanted;
+        }
+        drop(actions);
+        drop(quiet);
+        if !old.is_null() {
+            old.write(before);
+        }
+    }
+    Some(0)
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // 32 and 33 are the thread library's.
+    if matches!(signal, 32 | 33) {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    let mut action = Action::default();
+    let mut before = Action::default();
+    // SAFETY: the caller's; the masks' first words are the kernel's masks.
+    unsafe {
+        if !new.is_null() {
+            action.handler = (*new).sa_sigaction;
+            action.flags = (*new).sa_flags as u32 as u64 | SA_RESTORER;
+            action.restorer = gate::restorer();
+            action.mask = (&raw const (*new).sa_mask).cast::<u64>().read();
+        }
+        let pointer = if new.is_null() { std::ptr::null() } else { &raw const action };
+        let result = match change(signal, pointer, &raw mut before) {
+            Some(result) if start::covered() => result,
+            _ => {
+                action.mask &= !OURS;
+                sys!(libc::SYS_rt_sigaction, signal, pointer, &raw mut before, 8)
+            }
+        };
+        if result == 0 && !old.is_null() {
+            old.write_bytes(0, 1);
+            (*old).sa_sigaction = before.handler;
+            (*old).sa_flags = (before.flags & !SA_RESTORER) as c_int;
+            (&raw mut (*old).sa_mask).cast::<u64>().write(before.mask);
+        }
+        give(result) as c_int
+    }
+}
+
+unsafe fn simple(signal: c_int, handler: usize, flags: c_int) -> usize {
+    // SAFETY: plain data, zeroes are fine; the caller's handler.
+    unsafe {
+        let mut new: libc::sigaction = std::mem::zeroed();
+        let mut old: libc::sigaction = std::mem::zeroed();
+        new.sa_sigaction = handler;
+        new.sa_flags = flags;
+        if sigaction(signal, &raw const new, &raw mut old) < 0 { libc::SIG_ERR } else { old.sa_sigaction }
+    }
+}
+
+/// As libc's: the handler stays, calls are restarted.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's.
+    unsafe { simple(signal, handler, libc::SA_RESTART) }
+}
+
+/// As libc's: once, and interrupting.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's.
+    unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+/// What strict ISO programs call `signal`.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(signal: c_int, handler: usize) -> usize {
+    // SAFETY: the caller's.
+    unsafe { simple(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+/// As libc's, result as an error number.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    new: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    let thread = current();
+    let believed = u64::from(thread.believed.load(Relaxed));
+    // SAFETY: the caller's; the first words are the kernel's masks.
+    unsafe {
+        let wanted = if new.is_null() { None } else { Some(new.cast::<u64>().read()) };
+        let mut before = 0u64;
+        // 32 and 33 are the thread library's and are left as they are.
+        let stripped = wanted.map(|mask| mask & !OURS & !(3 << 31));
+        let result = sys!(
+            libc::SYS_rt_sigprocmask,
+            how,
+            stripped.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            &raw mut before,
+            8
+        );
+        if result < 0 {
+            return -result as c_int;
+        }
+        if !old.is_null() {
+            old.write_bytes(0, 1);
+            old.cast::<u64>().write(before | believed);
+        }
+        if let Some(mask) = wanted {
+            let now = match how {
+                libc::SIG_BLOCK => believed | mask & OURS,
+                libc::SIG_UNBLOCK => believed & !(mask & OURS),
+                _ => mask & OURS,
+            };
+            thread.believed.store(now as u32, Relaxed);
+            if believed & !now != 0 && thread.pending.load(Relaxed) != 0 {
+                drop(Quiet::begin());
+            }
+        }
+    }
+    0
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    new: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    match unsafe { pthread_sigmask(how, new, old) } {
+        0 => 0,
+        number => {
+            set_errno(number);
+            -1
+        }
+    }
+}
+
+/// As libc's: a stack in the arena stays present, since the kernel writes frames there.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
+    // SAFETY: the caller's.
+    give(unsafe { trap::alternate_stack(new, old) }) as c_int
+}

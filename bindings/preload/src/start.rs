@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the loader's call to a process under its budget.
+//!
+//! Flow    [`begin`] (a constructor) ──environment names no job──▶ inert: malloc is ours, nothing else is
+//!         ──▶ gate, handlers, job, spill file, pager, evictor ──▶ covered; what fails here is said and ends the process,
+//!         since a process that is not counted breaks the budget of all
+//!         pager: memory is short ──▶ `activate`
+//! Order   handlers before the pager, pager before the first pointer of the arena
+//! Owner   job and pager live as long as the process
+//! Not here the filter's rules
+
+use std::ffi::{c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
+
+use memlift_zmem::block::{ENV_SPILL, Job};
+use memlift_zmem::pager::{Options, Pager};
+use memlift_zmem::spill::Spill;
+
+use crate::thread::{self, Quiet};
+use crate::{activate, fork, gate, signal, sys, words};
+
+const EARLY: u8 = 0;
+const COVERED: u8 = 1;
+const INERT: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(EARLY);
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+static NEEDS_EVICTOR: AtomicBool = AtomicBool::new(false);
+static JOB: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of a spill file at most: the disk ends earlier.
+const SPILL_BYTES: usize = 1 << 42;
+const EVICTOR_STACK_BYTES: usize = 256 << 10;
+
+/// Whether the constructor has run.
+pub fn begun() -> bool {
+    STATE.load(Ordering::Acquire) != EARLY
+}
+
+/// Whether this process is under a budget.
+pub fn covered() -> bool {
+    STATE.load(Ordering::Acquire) == COVERED
+}
+
+/// The job's total now.
+pub fn total_bytes() -> usize {
+    let job = JOB.load(Ordering::Acquire) as *const Job;
+    // SAFETY: null, or the job that was leaked for the length of the process.
+    unsafe { job.as_ref() }.map_or(0, |job| usize::try_from(job.total()).unwrap_or(0))
+}
+
+/// Whether this is a child that has its parent's memory, before its exec.
+pub fn in_vfork_child() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { sys!(libc::SYS_getpid) as i32 != PROCESS.load(Ordering::Relaxed) }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
+
+extern "C" fn begin(_count: c_int, _arguments: *const *const c_char, _environment: *const *const c_char) {
+    let quiet = Quiet::begin();
+    note_process();
+    let state = match cover() {
+        Ok(true) => COVERED,
+        Ok(false) => INERT,
+        Err(text) => {
+            words::say_text(&format!("memlift: this process cannot be put under its budget: {text}\n"));
+            words::die(&[]);
+        }
+    };
+    STATE.store(state, Ordering::Release);
+    drop(quiet);
+    if state == COVERED {
+        tend();
+    }
+}
+
+fn note_process() {
+    // SAFETY: asks for a number.
+    PROCESS.store(unsafe { sys!(libc::SYS_getpid) } as i32, Ordering::Relaxed);
+}
+
+fn cover() -> Result<bool, String> {
+    if std::env::var_os(memlift_zmem::block::ENV_FD).is_none() {
+        return Ok(false);
+    }
+    gate::open().map_err(|number| {
+        format!(
+            "the page at {:#x} could not be mapped: {}; the address has to be free and `ulimit -v` high enough",
+            gate::GATE,
+            std::io::Error::from_raw_os_error(number)
+        )
+    })?;
+    let Some(job) = Job::from_environment().map_err(|error| error.to_string())? else { return Ok(false) };
+    let job: &'static Job = Box::leak(Box::new(job));
+    JOB.store(std::ptr::from_ref(job) as usize, Ordering::Release);
+    let spill = match std::env::var_os(ENV_SPILL).filter(|folder| !folder.is_empty()) {
+        Some(folder) => {
+            Some(Spill::create(&PathBuf::from(folder), SPILL_BYTES).map_err(|error| error.to_string())?)
+        }
+        None => None,
+    };
+    signal::unblock();
+    signal::install()
+        .map_err(|number| format!("signal handlers: {}", std::io::Error::from_raw_os_error(number)))?;
+    let options = Options { single_threaded: true, ..Options::default() };
+    let pager = Pager::start(job, options).map_err(|error| error.to_string())?;
+    pager.on_activate(activate::hook);
+    // SAFETY: three functions of ours. Registered before any of malloc's: so it runs last before a fork and first after it.
+    unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
+    NEEDS_EVICTOR.store(true, Ordering::Relaxed);
+    Ok(true)
+}
+
+/// In the child of a fork, before anything else.
+pub fn forked() {
+    note_process();
+    NEEDS_EVICTOR.store(true, Ordering::Relaxed);
+}
+
+/// Starts the evictor where there is none. Called where threads can be made: not in handlers.
+pub fn tend() {
+    if !NEEDS_EVICTOR.load(Ordering::Relaxed)
+        || thread::inside()
+        || !NEEDS_EVICTOR.swap(false, Ordering::Relaxed)
+    {
+        return;
+    }
+    let _quiet = Quiet::begin();
+    // SAFETY: a thread with its own stack; the attributes live as long as the calls.
+    unsafe {
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let mut thread: libc::pthread_t = 0;
+        libc::pthread_attr_init(&raw mut attributes);
+        libc::pthread_attr_setstacksize(&raw mut attributes, EVICTOR_STACK_BYTES);
+        libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let result =
+            libc::pthread_create(&raw mut thread, &raw const attributes, evict, std::ptr::null_mut());
+        libc::pthread_attr_destroy(&raw mut attributes);
+        if result != 0 {
+            // Without it, room is made by whoever needs it.
+            words::say(&[c"memlift: no thread for the evictor; faults are slower\n"]);
+        }
+    }
+}
+
+extern "C" fn evict(_: *mut c_void) -> *mut c_void {
+    thread::stay_inside();
+    // SAFETY: a name with its zero.
+    unsafe { sys!(libc::SYS_prctl, libc::PR_SET_NAME, c"memlift".as_ptr()) };
+    if let Some(pager) = Pager::get() {
+        pager.evictor();
+    }
+    std::ptr::null_mut()
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Reads and writes of one buffer, in pieces where it is large.
+//!
+//! Flow    [`perform`] ──small, or a message──▶ pin, call ──large──▶ piece by piece until one is short or fails
+//! Order   a file is read until the count is there, as the kernel does; of a stream what the first piece brings is the
+//!         answer, since the next might wait. Writes go on: a blocking descriptor takes all, another says so
+//! Not here vectors: `vector`
+
+use crate::sys;
+use crate::trap::{PIECE_BYTES, Scene, piece_bytes};
+
+/// Whether reads of the descriptor are whole: a file or a block device.
+pub fn reads_whole(fd: usize) -> bool {
+    // SAFETY: plain data, and the place lives as long as the call.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        sys!(libc::SYS_fstat, fd, &raw mut status) == 0
+            && matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
+    }
+}
+
+/// One of `read`, `write`, `pread64`, `pwrite64`, `recvfrom`, `sendto`, `getrandom`.
+pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+    let call = number as i64;
+    let (buffer, length) = if call == libc::SYS_getrandom { (0, 1) } else { (1, 2) };
+    let reads = matches!(call, libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom);
+    let socket = matches!(call, libc::SYS_recvfrom | libc::SYS_sendto);
+    let (address, bytes) = (arguments[buffer], arguments[length]);
+    // The kernel takes no more in one call.
+    let bytes = bytes.min(0x7fff_f000);
+    // A message is one call.
+    let piece = if socket { PIECE_BYTES } else { piece_bytes() };
+
+    let name = (socket && arguments[4] != 0).then(|| {
+        let size = if reads { 256 } else { arguments[5].min(256) };
+        (scene.pin(arguments[4], size, reads), reads.then(|| scene.pin(arguments[5], 4, true)))
+    });
+    let result = if bytes <= piece {
+        let _pins = scene.pin(address, bytes, reads);
+        scene.call(number, arguments)
+    } else {
+        let whole = !reads
+            || call == libc::SYS_getrandom
+            || call == libc::SYS_recvfrom && arguments[3] as i32 & libc::MSG_WAITALL != 0
+            || call != libc::SYS_recvfrom && reads_whole(arguments[0]);
+        pieces(scene, number, arguments, (buffer, length), (bytes, piece), reads, whole)
+    };
+    drop(name);
+    result
+}
+
+fn pieces(
+    scene: &mut Scene,
+    number: usize,
+    arguments: [usize; 6],
+    (buffer, length): (usize, usize),
+    (bytes, piece): (usize, usize),
+    reads: bool,
+    whole: bool,
+) -> isize {
+    let mut done = 0;
+    while done < bytes {
+        let part = piece.min(bytes - done);
+        let mut arguments = arguments;
+        arguments[buffer] += done;
+        arguments[length] = part;
+        if matches!(number as i64, libc::SYS_pread64 | libc::SYS_pwrite64) {
+            arguments[3] += done;
+        }
+        let pins = scene.pin(arguments[buffer], part, reads);
+        let result = scene.call(number, arguments);
+        drop(pins);
+        if result < 0 {
+            return if done > 0 { done as isize } else { result };
+        }
+        done += result as usize;
+        if (result as usize) < part || !whole {
+            break;
+        }
+    }
+    done as isize
+}

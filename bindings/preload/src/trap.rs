@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls on memory that may be absent: fetched, pinned, called, let go.
+//!
+//! Flow    trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
+//!         with the program's signal mask ──▶ the result into the frame
+//!         libc's functions that take part (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same without a signal
+//! Order   our own code runs with signals blocked; they are let in for the call alone, so that it is interrupted and
+//!         restarted as it would be. A range that is not the program's is not pinned, and the kernel says `EFAULT`.
+//! Not here bytes and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
+
+use std::ffi::c_void;
+
+use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager, Pins};
+
+use crate::gate::call;
+use crate::table::{self, Extent};
+use crate::thread::{self, OURS, Quiet};
+use crate::{exec, fork, memory, signal, start, sys, transfer, vector};
+
+/// The most that is pinned at once where a call can be done in parts.
+pub const PIECE_BYTES: usize = 4 << 20;
+const SMALLEST_PIECE_BYTES: usize = 64 << 10;
+const PAGE_BYTES: usize = 4096;
+
+/// Whether the address lies in the arena.
+pub fn in_arena(address: usize) -> bool {
+    address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
+}
+
+/// A call's surroundings.
+#[derive(Debug)]
+pub struct Scene {
+    /// Our stretch.
+    pub quiet: Quiet,
+    /// The program's mask.
+    pub mask: u64,
+    /// The frame of the trapped instruction; null for a function.
+    pub context: *mut c_void,
+    /// The pager.
+    pub pager: &'static Pager,
+}
+
+/// As much as may be pinned at once under this budget.
+pub fn piece_bytes() -> usize {
+    let share = start::total_bytes() / 16;
+    (share & !(SMALLEST_PIECE_BYTES - 1)).clamp(SMALLEST_PIECE_BYTES, PIECE_BYTES)
+}
+
+impl Scene {
+    /// The call itself, with the program's signals let in.
+    pub fn call(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        let mask = self.mask;
+        // SAFETY: the program's call.
+        self.quiet.interruptible(mask, || unsafe { call(number, arguments) })
+    }
+
+    /// Pins the part of a range that is in the arena and the program's.
+    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Option<Pins<'static>> {
+        if bytes == 0 || !in_arena(address) {
+            return None;
+        }
+        let bytes = self.pager.accessible(address, bytes, write);
+        if bytes == 0 {
+            return None;
+        }
+        self.pager.pin(address, bytes, write).ok()
+    }
+
+    /// Length of a text with its zero; what is readable of it where it has none.
+    pub fn text_bytes(&self, address: usize) -> usize {
+        let mut length = 0;
+        while length < 64 * PAGE_BYTES {
+            let at = address + length;
+            let rest = PAGE_BYTES - at % PAGE_BYTES;
+            if in_arena(at) && self.pager.accessible(at, 1, false) == 0 {
+                return length;
+            }
+            for step in 0..rest {
+                // SAFETY: the page is the program's and readable: absent pages come back at the touch.
+                if unsafe { ((at + step) as *const u8).read_volatile() } == 0 {
+                    return length + step + 1;
+                }
+            }
+            length += rest;
+        }
+        length
+    }
+
+    fn extent(&self, extent: Extent, arguments: &[usize; 6], address: usize) -> (usize, bool) {
+        match extent {
+            Extent::Text => (self.text_bytes(address), false),
+            Extent::In(bytes) => (bytes, false),
+            Extent::Out(bytes) => (bytes, true),
+            Extent::InCount(argument, unit) => (count(arguments[argument as usize], unit), false),
+            Extent::OutCount(argument, unit) => (count(arguments[argument as usize], unit), true),
+            Extent::Bits => (count((arguments[0] as u32 as usize).div_ceil(64), 8), true),
+            Extent::Request => {
+                (Some(arguments[1] >> 16 & 0x3fff).filter(|&bytes| bytes != 0).unwrap_or(256), true)
+            }
+            Extent::Own => (0, false),
+        }
+    }
+
+    /// A call by the table alone.
+    fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        let mut pins: [Option<Pins<'static>>; 6] = [const { None }; 6];
+        for &(argument, extent) in table::find(number) {
+            let address = arguments[argument as usize];
+            if in_arena(address) {
+                let (bytes, write) = self.extent(extent, &arguments, address);
+                let pin = self.pin(address, bytes, write);
+                // What the kernel may write it may also only read, as a futex in read-only memory.
+                pins[argument as usize] = pin.or_else(|| self.pin(address, bytes, false));
+            }
+        }
+        self.call(number, arguments)
+    }
+
+    /// Any call, as the kernel would answer it.
+    pub fn perform(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        match number as i64 {
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_recvfrom
+            | libc::SYS_sendto
+            | libc::SYS_getrandom => transfer::perform(self, number, arguments),
+            libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+            | libc::SYS_vmsplice
+            | libc::SYS_process_vm_readv
+            | libc::SYS_process_vm_writev
+            | libc::SYS_recvmsg
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendmmsg => vector::perform(self, number, arguments),
+            libc::SYS_mmap
+            | libc::SYS_munmap
+            | libc::SYS_mprotect
+            | libc::SYS_pkey_mprotect
+            | libc::SYS_madvise
+            | libc::SYS_mremap
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_munlock
+            | libc::SYS_msync
+            | libc::SYS_mincore
+            | libc::SYS_mbind
+            | libc::SYS_remap_file_pages => match memory::perform(number, arguments) {
+                Some(result) => result,
+                None => self.plain(number, arguments),
+            },
+            libc::SYS_execve | libc::SYS_execveat => exec::perform(self, number, arguments),
+            libc::SYS_fork => fork::perform(self, number, arguments),
+            libc::SYS_clone if arguments[0] as i32 & libc::CLONE_VM == 0 => {
+                fork::perform(self, number, arguments)
+            }
+            libc::SYS_rt_sigaction => self.action(number, arguments),
+            libc::SYS_rt_sigprocmask => self.change_mask(arguments),
+            libc::SYS_rt_sigsuspend
+            | libc::SYS_ppoll
+            | libc::SYS_pselect6
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2 => self.wait(number, arguments),
+            libc::SYS_sigaltstack => {
+                // SAFETY: the program's pointers.
+                unsafe { alternate_stack(arguments[0] as *const _, arguments[1] as *mut _) }
+            }
+            // What is registered with the kernel for good stays for good.
+            libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
+                std::mem::forget(self.pin(arguments[0], 24, true));
+                self.call(number, arguments)
+            }
+            // A name for memory: nobody needs it, and it would cut the arena into pieces.
+            libc::SYS_prctl if arguments[0] as i32 == libc::PR_SET_VMA && in_arena(arguments[2]) => {
+                -(libc::EINVAL as isize)
+            }
+            _ => self.plain(number, arguments),
+        }
+    }
+
+    fn action(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        let [which, new, old, bytes, ..] = arguments;
+        if bytes != 8 {
+            return -(libc::EINVAL as isize);
+        }
+        let mut action = signal::Action::default();
+        let mut before = signal::Action::default();
+        // SAFETY: the program's pointers; copied, so that the kernel sees none of the arena's.
+        unsafe {
+            if new != 0 {
+                action = (new as *const signal::Action).read();
+            }
+            let pointer = if new == 0 { std::ptr::null() } else { &raw const action };
+            let result = match signal::change(which as i32, pointer, &raw mut before) {
+                Some(result) => result,
+                None => {
+                    action.strip();
+                    sys!(number, which, pointer, &raw mut before, 8)
+                }
+            };
+            if result == 0 && old != 0 {
+                (old as *mut signal::Action).write(before);
+            }
+            result
+        }
+    }
+
+    /// `rt_sigprocmask` of a trapped instruction: the mask that counts is the one to which the handler returns.
+    fn change_mask(&mut self, arguments: [usize; 6]) -> isize {
+        let [how, new, old, bytes, ..] = arguments;
+        if bytes != 8 {
+            return -(libc::EINVAL as isize);
+        }
+        if self.context.is_null() {
+            // SAFETY: the program's pointers.
+            return unsafe {
+                -(signal::pthread_sigmask(how as i32, new as *const _, old as *mut _) as isize)
+            };
+        }
+        // SAFETY: the frame's mask; the program's pointers.
+        unsafe {
+            let mask = signal::return_mask(self.context);
+            let before = *mask;
+            if new != 0 {
+                let wanted = (new as *const u64).read();
+                *mask = match how as i32 {
+                    libc::SIG_BLOCK => before | wanted,
+                    libc::SIG_UNBLOCK => before & !wanted,
+                    libc::SIG_SETMASK => wanted,
+                    _ => return -(libc::EINVAL as isize),
+                } & !OURS;
+            }
+            if old != 0 {
+                (old as *mut u64).write(before);
+            }
+        }
+        0
+    }
+
+    /// Calls that wait with another mask: the three are not in it.
+    fn wait(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        let mut arguments = arguments;
+        let mut pair = [0usize; 2];
+        let place = match number as i64 {
+            libc::SYS_rt_sigsuspend => 0,
+            libc::SYS_ppoll => 3,
+            libc::SYS_pselect6 => 5,
+            _ => 4,
+        };
+        let mut mask = 0u64;
+        // SAFETY: the program's pointers.
+        unsafe {
+            if arguments[place] != 0 {
+                let mut address = arguments[place];
+                if place == 5 {
+                    pair = (address as *const [usize; 2]).read();
+                    address = pair[0];
+                }
+                if address != 0 {
+                    mask = (address as *const u64).read() & !OURS;
+                    address = (&raw const mask) as usize;
+                }
+                arguments[place] = address;
+                if place == 5 {
+                    pair[0] = address;
+                    arguments[place] = pair.as_ptr() as usize;
+                }
+            }
+        }
+        let result = self.plain(number, arguments);
+        std::hint::black_box((&mask, &pair));
+        result
+    }
+}
+
+fn count(number: usize, unit: usize) -> usize {
+    number.saturating_mul(unit).min(PIECE_BYTES)
+}
+
+/// `sigaltstack`: a stack in the arena stays present.
+///
+/// # Safety
+///
+/// The pointers are the program's.
+pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t) -> isize {
+    // SAFETY: the caller's; copied, so that the kernel sees none of the arena's.
+    unsafe {
+        let wanted = if new.is_null() { None } else { Some(new.read()) };
+        let mut before: libc::stack_t = std::mem::zeroed();
+        if let (Some(stack), Some(pager)) = (&wanted, Pager::get()) {
+            if in_arena(stack.ss_sp as usize) && stack.ss_flags & libc::SS_DISABLE == 0 {
+                let _quiet = Quiet::begin();
+                std::mem::forget(pager.pin(stack.ss_sp as usize, stack.ss_size, true));
+            }
+        }
+        let pointer = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let result = sys!(libc::SYS_sigaltstack, pointer, &raw mut before);
+        if result == 0 && !old.is_null() {
+            old.write(before);
+        }
+        result
+    }
+}
+
+/// SIGSYS of our filter.
+///
+/// # Safety
+///
+/// `context` is what the kernel gave the handler.
+pub unsafe fn on_trap(context: *mut c_void) {
+    // SAFETY: the frame is the kernel's, and this handler's while it runs.
+    unsafe {
+        let registers = &raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        let at = |index: libc::c_int| (*registers)[index as usize] as usize;
+        let number = at(libc::REG_RAX);
+        let arguments =
+            [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(at);
+        let Some(pager) = Pager::get() else {
+            (*registers)[libc::REG_RAX as usize] = call(number, arguments) as i64;
+            return;
+        };
+        let mask = *signal::return_mask(context);
+        let mut scene = Scene { quiet: Quiet::in_handler(), mask, context, pager };
+        let result = scene.perform(number, arguments);
+        drop(scene);
+        (*registers)[libc::REG_RAX as usize] = result as i64;
+    }
+}
+
+/// Whether a call may meet absent memory.
+fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
+    table::find(number).iter().any(|(argument, _)| in_arena(arguments[*argument as usize]))
+        || table::INDIRECT.contains(&(number as i64))
+}
+
+/// A call of a function that takes libc's place; `None` when it is none of the arena's.
+pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
+    if !start::covered() || thread::inside() {
+        return None;
+    }
+    let pager = Pager::get()?;
+    let mine = match number as i64 {
+        libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask | libc::SYS_sigaltstack => true,
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mremap => true,
+        libc::SYS_clone3 | libc::SYS_io_uring_setup | libc::SYS_io_setup => {
+            return Some(-(libc::ENOSYS as isize));
+        }
+        _ => pager.active() && concerns(number, &arguments),
+    };
+    if !mine {
+        return None;
+    }
+    let quiet = Quiet::begin();
+    let mask = quiet.outer_mask();
+    let mut scene = Scene { quiet, mask, context: std::ptr::null_mut(), pager };
+    Some(scene.perform(number, arguments))
+}

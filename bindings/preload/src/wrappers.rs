@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Functions of libc that programs call with buffers of the arena: done without a signal.
+//!
+//! Flow    function ──memory cannot be absent, or is none of the arena's──▶ libc's own ──else──▶ `trap`
+//! Order   libc's own is looked up at the first call, never in a handler
+//! Owner   functions that wait are points of cancellation in libc's own; done here they are too, while they wait
+//! Not here what cannot be called by name: libc's inner calls are trapped
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memlift_zmem::pager::Pager;
+
+use crate::gate::give;
+use crate::thread::{Quiet, inside};
+use crate::{activate, start, trap};
+
+/// A function of libc's, found when first asked for.
+#[derive(Debug)]
+pub struct Next {
+    name: &'static std::ffi::CStr,
+    address: AtomicUsize,
+}
+
+impl Next {
+    /// Not yet found.
+    pub const fn new(name: &'static std::ffi::CStr) -> Next {
+        Next { name, address: AtomicUsize::new(0) }
+    }
+
+    /// Its address.
+    pub fn address(&self) -> usize {
+        let known = self.address.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: a name with its zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        if found == 0 {
+            crate::words::die(&[c"memlift: libc has no function ", self.name, c"\n"]);
+        }
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+fn may_be_absent() -> bool {
+    start::covered() && !inside() && Pager::get().is_some_and(Pager::active)
+}
+
+macro_rules! calls {
+    ($($name:ident = $number:ident ($($argument:ident: $type:ty),+) -> $result:ty;)+) => {$(
+        /// As libc's.
+        ///
+        /// # Safety
+        ///
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),+) -> $result {
+            if may_be_absent() {
+                let mut arguments = [0usize; 6];
+                for (place, value) in arguments.iter_mut().zip([$($argument as usize),+]) {
+                    *place = value;
+                }
+                if let Some(result) = trap::ask(libc::$number as usize, arguments) {
+                    return give(result) as $result;
+                }
+            }
+            static NEXT: Next = Next::new({
+                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name has no zero"),
+                };
+                NAME
+            });
+            // SAFETY: libc's function of this name and type.
+            unsafe {
+                let next: unsafe extern "C" fn($($type),+) -> $result = std::mem::transmute(NEXT.address());
+                next($($argument),+)
+            }
+        }
+    )+};
+}
+
+calls! {
+    read = SYS_read(fd: c_int, buffer: *mut c_void, bytes: usize) -> isize;
+    write = SYS_write(fd: c_int, buffer: *const c_void, bytes: usize) -> isize;
+    pread = SYS_pread64(fd: c_int, buffer: *mut c_void, bytes: usize, offset: i64) -> isize;
+    pread64 = SYS_pread64(fd: c_int, buffer: *mut c_void, bytes: usize, offset: i64) -> isize;
+    pwrite = SYS_pwrite64(fd: c_int, buffer: *const c_void, bytes: usize, offset: i64) -> isize;
+    pwrite64 = SYS_pwrite64(fd: c_int, buffer: *const c_void, bytes: usize, offset: i64) -> isize;
+    readv = SYS_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize;
+    writev = SYS_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize;
+    preadv = SYS_preadv(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    preadv64 = SYS_preadv(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    pwritev = SYS_pwritev(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    pwritev64 = SYS_pwritev(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64) -> isize;
+    recv = SYS_recvfrom(fd: c_int, buffer: *mut c_void, bytes: usize, flags: c_int) -> isize;
+    send = SYS_sendto(fd: c_int, buffer: *const c_void, bytes: usize, flags: c_int) -> isize;
+    recvfrom = SYS_recvfrom(fd: c_int, buffer: *mut c_void, bytes: usize, flags: c_int, name: *mut libc::sockaddr, length: *mut libc::socklen_t) -> isize;
+    sendto = SYS_sendto(fd: c_int, buffer: *const c_void, bytes: usize, flags: c_int, name: *const libc::sockaddr, length: libc::socklen_t) -> isize;
+    recvmsg = SYS_recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize;
+    sendmsg = SYS_sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize;
+    recvmmsg = SYS_recvmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int, timeout: *mut libc::timespec) -> c_int;
+    sendmmsg = SYS_sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    vmsplice = SYS_vmsplice(fd: c_int, vector: *const libc::iovec, count: usize, flags: c_uint) -> isize;
+    process_vm_readv = SYS_process_vm_readv(pid: c_int, local: *const libc::iovec, count: usize, remote: *const libc::iovec, remotes: usize, flags: usize) -> isize;
+    process_vm_writev = SYS_process_vm_writev(pid: c_int, local: *const libc::iovec, count: usize, remote: *const libc::iovec, remotes: usize, flags: usize) -> isize;
+    getrandom = SYS_getrandom(buffer: *mut c_void, bytes: usize, flags: c_uint) -> isize;
+}
+
+/// As libc's. A variadic function of integers takes them as one with six does.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    let arguments = [first, second, third, fourth, fifth, sixth];
+    if !inside() {
+        if let Some(result) = trap::ask(number as usize, arguments) {
+            return give(result) as c_long;
+        }
+    }
+    // SAFETY: the caller's.
+    give(unsafe { crate::gate::call(number as usize, arguments) }) as c_long
+}
+
+/// Before a second thread of the program can run.
+fn threads_start() {
+    if start::covered() && !inside() {
+        if let Some(pager) = Pager::get() {
+            let _quiet = Quiet::begin();
+            pager.threads_started();
+        }
+    }
+}
+
+/// Before libc makes a thread that blocks all signals for good.
+fn masked_threads_start() {
+    threads_start();
+    if start::covered() && !inside() {
+        let _quiet = Quiet::begin();
+        activate::guard();
+    }
+}
+
+macro_rules! before {
+    ($($hook:ident: $name:ident ($($argument:ident),*);)+) => {$(
+        /// As libc's.
+        ///
+        /// # Safety
+        ///
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: usize),*) -> c_int {
+            $hook();
+            static NEXT: Next = Next::new({
+                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name has no zero"),
+                };
+                NAME
+            });
+            // SAFETY: libc's function of this name, whose arguments are integers and pointers.
+            unsafe {
+                let next: unsafe extern "C" fn($(before!(@ $argument)),*) -> c_int = std::mem::transmute(NEXT.address());
+                next($($argument),*)
+            }
+        }
+    )+};
+    (@ $argument:ident) => { usize };
+}
+
+before! {
+    threads_start: pthread_create(thread, attributes, body, argument);
+    threads_start: thrd_create(thread, body, argument);
+    masked_threads_start: timer_create(clock, event, timer);
+    masked_threads_start: mq_notify(queue, event);
+    masked_threads_start: aio_read(block);
+    masked_threads_start: aio_write(block);
+    masked_threads_start: aio_fsync(operation, block);
+    masked_threads_start: aio_read64(block);
+    masked_threads_start: aio_write64(block);
+    masked_threads_start: aio_fsync64(operation, block);
+    masked_threads_start: lio_listio(mode, list, count, event);
+    masked_threads_start: lio_listio64(mode, list, count, event);
+    masked_threads_start: getaddrinfo_a(mode, list, count, event);
+    threads_start: clone(body, stack, flags, argument, parent, tls, child);
+}
+
+/// As libc's `_Fork`, which runs no hooks: where nothing can be absent, they are ours to run.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> libc::pid_t {
+    if !start::covered() || inside() {
+        // SAFETY: a fork.
+        return give(unsafe { crate::gate::call(libc::SYS_fork as usize, [0; 6]) }) as libc::pid_t;
+    }
+    crate::fork::prepare();
+    static NEXT: Next = Next::new(c"_Fork");
+    // SAFETY: libc's function.
+    let result = unsafe {
+        let next: unsafe extern "C" fn() -> libc::pid_t = std::mem::transmute(NEXT.address());
+        next()
+    };
+    if result == 0 {
+        crate::fork::child()
+    } else {
+        crate::fork::parent()
+    }
+    result
+}
