@@ -23,6 +23,18 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// A process has one pager.
+    #[error("this process has a pager already; a process belongs to one job")]
+    Started,
+    /// No way to be told of faults.
+    #[error("neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE")]
+    NoFaults,
+    /// The kernel refused a userfaultfd.
+    #[error("userfaultfd: {source}; allow it in seccomp, or disable it with MEMLIFT_DISABLE=uffd")]
+    Faults {
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// The registry could not be made.
     #[error("no registry of jobs: {source}; memlift needs memfd_create with seals (Linux 3.17) and about 256 KiB")]
     Registry {

@@ -4,21 +4,58 @@
 //! ```text
 //! map ──▶ chunks (guarded · native · armed) ──first touch, SIGBUS──▶ fault ──▶ page present, charged
 //!                                                                     │ no room
-//! store / spill ◀── pack ◀── write-protected or moved aside ◀── evict ◀┘   (or the block's turn: evictor)
+//! store / spill ◀──── packed where it lies, write-protected ◀── evict ◀┘   (or the block's turn: evictor)
 //! ```
 //!
+//! Order   locks, outer first: space (calls that change mappings) · a seat · busy chunks and pages · eviction · store.
+//!         Nobody who holds a busy page waits for another one, but the holder of the space lock. Signals are blocked
+//!         wherever one of these is held
+//! Owner   one per process, in a mapping that is never given back
+//!
 //! `docs/design/zmem.md` has the states and their order.
-#![allow(unused_variables, clippy::unused_self)]
 
+mod advise;
+mod arm;
+mod entry;
+mod evict;
+mod fault;
+mod fork;
+mod kernel;
+mod pin;
+mod remap;
+mod seat;
 pub mod signal;
+mod space;
+mod stream;
+mod table;
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use memlift_engine::facility::{Facility, usable};
+
+use crate::block::Job;
+use crate::lock::Lock;
+use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::store::Store;
+use crate::uffd::Uffd;
+use crate::{Error, Result};
+use entry::{Entry, Tag};
+use evict::Evict;
+use seat::Seats;
+use space::Space;
+use stream::Streams;
+use table::{CHUNK_BYTES, CHUNK_PAGES, Table};
+
+pub use crate::uffd::Errno;
+pub use pin::Pins;
 
 /// First address of the arena: the same in every process, so that a system-call filter can tell by the high bits.
 pub const ARENA_BASE: usize = 0x2000_0000_0000;
 /// The largest arena; less where the address space is limited.
 pub const ARENA_BYTES: usize = 1 << 42;
 
-/// An error number of the C library, as the call would have set it.
-pub type Errno = i32;
+/// The smallest arena that is worth having.
+const MIN_ARENA_BYTES: usize = 1 << 28;
 
 /// What became of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +66,15 @@ pub enum Fault {
     Retry,
     /// The program's own mistake: its handler, or the default action.
     NotMine,
+}
+
+/// How faults reach the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// userfaultfd in SIGBUS mode: the thread that faults answers for itself.
+    Sigbus,
+    /// userfaultfd with a thread that answers for all; system calls may touch pages that are away.
+    Thread,
 }
 
 /// How a pager is set up.
@@ -44,151 +90,258 @@ pub struct Options {
 pub struct Numbers {
     /// Faults answered.
     pub faults: u64,
+    /// Pages brought in, clusters included.
+    pub pages_in: u64,
+    /// Pages packed.
+    pub pages_packed: u64,
+    /// Pages dropped whose copy was still right.
+    pub pages_dropped: u64,
+    /// Pages that packing did not make smaller.
+    pub pages_raw: u64,
+    /// Evictions inside a fault.
+    pub evictions: u64,
+    /// Bytes present in armed chunks.
+    pub present_bytes: usize,
+    /// Bytes of native chunks.
+    pub native_bytes: usize,
+    /// Bytes of the store.
+    pub store_bytes: usize,
+    /// Bytes of tables and workplaces.
+    pub table_bytes: usize,
+    /// Bytes mapped.
+    pub mapped_bytes: usize,
 }
 
-/// Pages that stay where they are until this is dropped.
-#[derive(Debug)]
-#[must_use]
-pub struct Pins<'a> {
-    pager: &'a Pager,
-    address: usize,
-    bytes: usize,
+/// What is counted.
+#[derive(Default)]
+struct Counts {
+    faults: AtomicU64,
+    pages_in: AtomicU64,
+    packed: AtomicU64,
+    dropped: AtomicU64,
+    raw: AtomicU64,
+    evictions: AtomicU64,
+    /// Pages present in armed chunks, all charged.
+    present: AtomicUsize,
+    /// Native chunks, each charged in full.
+    native: AtomicUsize,
+    /// Bytes of tables and workplaces, charged.
+    tables: AtomicUsize,
+    mapped: AtomicUsize,
 }
 
 /// The pager of this process.
-#[derive(Debug)]
-pub struct Pager {}
+pub struct Pager {
+    job: &'static Job,
+    bytes: usize,
+    mechanism: Mechanism,
+    table: Table,
+    store: Store,
+    uffd: Uffd,
+    seats: Seats,
+    space: Lock<Space>,
+    evict: Lock<Evict>,
+    streams: Streams,
+    counts: Counts,
+    active: AtomicBool,
+    single_threaded: AtomicBool,
+    vectored: AtomicBool,
+    hook: AtomicPtr<()>,
+    /// Signals of the thread that forks.
+    fork_mask: AtomicU64,
+    /// Chunks from here on were never used.
+    reached: AtomicUsize,
+    /// The hand's rounds.
+    round: AtomicU64,
+}
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Pager {
-    /// The process's pager, once started.
-    pub fn get() -> Option<&'static Pager> {
-        None
+    /// Reserves the arena and takes what the kernel allows of it.
+    ///
+    /// # Errors
+    ///
+    /// Where the address space or the fault mechanism is not to be had, in words.
+    pub fn start(job: &'static Job, options: Options) -> Result<&'static Pager> {
+        if Pager::get().is_some() {
+            return Err(Error::Started);
+        }
+        let mechanism = if usable(Facility::Uffd) && usable(Facility::UffdWp) {
+            Mechanism::Sigbus
+        } else {
+            return Err(Error::NoFaults);
+        };
+        let bytes = reserve_arena()?;
+        let memory = rustix::system::sysinfo();
+        let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
+        let place = Mapping::reserve("the pager", size_of::<Pager>())?;
+        let pager = place.pointer().as_ptr().cast::<Pager>();
+        let value = Pager {
+            job,
+            bytes,
+            mechanism,
+            table: Table::new(bytes)?,
+            store: Store::new(memory.min(bytes))?,
+            uffd: Uffd::closed(),
+            seats: Seats::new()?,
+            space: Lock::new(Space::default()),
+            evict: Lock::new(Evict::new()),
+            streams: Streams::default(),
+            counts: Counts::default(),
+            active: AtomicBool::new(false),
+            single_threaded: AtomicBool::new(options.single_threaded),
+            vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
+            hook: AtomicPtr::new(std::ptr::null_mut()),
+            fork_mask: AtomicU64::new(0),
+            reached: AtomicUsize::new(0),
+            round: AtomicU64::new(0),
+        };
+        value.attach_uffd().map_err(|errno| Error::Faults { source: std::io::Error::from_raw_os_error(errno) })?;
+        // SAFETY: the mapping is as large as the value, aligned to a page, and nobody else's; it is never unmapped.
+        unsafe { pager.write(value) };
+        if PAGER.compare_exchange(std::ptr::null_mut(), pager, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(Error::Started);
+        }
+        std::mem::forget(place);
+        Pager::get().ok_or(Error::Started)
     }
 
-    /// Whether the address lies in the arena.
+    /// The process's pager, once started.
+    pub fn get() -> Option<&'static Pager> {
+        // SAFETY: what is stored there is a pager that lives as long as the process.
+        unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whether the address lies in the largest arena.
     pub fn contains(address: usize) -> bool {
         address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
     }
 
-    /// `mmap` of private anonymous memory: `bytes` (rounded up to pages), `PROT_*`, at an address of the pager's choice or
-    /// exactly `at` (in the arena; replaces what is there, as `MAP_FIXED`). Returns the address.
-    ///
-    /// # Errors
-    ///
-    /// As `mmap`.
-    pub fn map(&self, bytes: usize, prot: i32, at: Option<usize>) -> Result<usize, Errno> {
-        unimplemented!()
+    /// How faults reach it.
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
     }
 
-    /// `munmap` of a range in the arena.
-    ///
-    /// # Errors
-    ///
-    /// As `munmap`.
-    pub fn unmap(&self, address: usize, bytes: usize) -> Result<(), Errno> {
-        unimplemented!()
-    }
-
-    /// `mprotect` of a range in the arena.
-    ///
-    /// # Errors
-    ///
-    /// As `mprotect`.
-    pub fn protect(&self, address: usize, bytes: usize, prot: i32) -> Result<(), Errno> {
-        unimplemented!()
-    }
-
-    /// `mremap` of a range in the arena; `new_address` counts with `MREMAP_FIXED` and lies in the arena.
-    ///
-    /// # Errors
-    ///
-    /// As `mremap`.
-    pub fn remap(
-        &self,
-        address: usize,
-        bytes: usize,
-        new_bytes: usize,
-        flags: i32,
-        new_address: usize,
-    ) -> Result<usize, Errno> {
-        unimplemented!()
-    }
-
-    /// `madvise` of a range in the arena.
-    ///
-    /// # Errors
-    ///
-    /// As `madvise`.
-    pub fn advise(&self, address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
-        unimplemented!()
-    }
-
-    /// `mincore`: which pages of the range are mapped at all; `ENOMEM` where one is not.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, as `mincore`.
-    pub fn mapped(&self, address: usize, bytes: usize) -> Result<(), Errno> {
-        unimplemented!()
-    }
-
-    /// Answers a fault at `address`. For fault handlers: all signals are blocked, no arena memory is touched.
-    ///
-    /// # Safety
-    ///
-    /// The caller is a handler of a fault at that address, and keeps all signals blocked meanwhile.
-    pub unsafe fn fault(&self, address: usize, write: bool) -> Fault {
-        Fault::NotMine
-    }
-
-    /// Faults in the whole range (any part of it that lies in the arena) and keeps it there until the pins are dropped.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` where a page is not mapped or not so accessible; the pages before it are not pinned either.
-    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<Pins<'_>, Errno> {
-        unimplemented!()
-    }
-
-    /// How many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read`, `write`.
-    pub fn accessible(&self, address: usize, bytes: usize, write: bool) -> usize {
-        unimplemented!()
+    /// The job whose memory it is.
+    pub fn job(&self) -> &'static Job {
+        self.job
     }
 
     /// Another thread may run the program's code from now on.
-    pub fn threads_started(&self) {}
-
-    /// From dormant to active: classifies the chunks and runs the hook of [`Pager::on_activate`] first. Idempotent.
-    pub fn activate(&self) {}
+    pub fn threads_started(&self) {
+        self.single_threaded.store(false, Ordering::SeqCst);
+    }
 
     /// Whether pages of the arena can be absent.
     pub fn active(&self) -> bool {
-        false
+        self.active.load(Ordering::Acquire)
     }
 
     /// What runs before the first page can be absent, once: the system-call filter. It may run in any thread inside any
     /// call into the pager, with all signals blocked, and must not touch the arena.
-    pub fn on_activate(&self, hook: fn()) {}
-
-    /// Waits until nobody works on a page, and keeps it so until one of the two calls below.
-    pub fn before_fork(&self) {}
-
-    /// The parent goes on (also after a failed fork).
-    pub fn after_fork_parent(&self) {}
-
-    /// The child registers its arena anew, before any of the program's code. It has no evictor thread until the caller
-    /// starts one.
-    pub fn after_fork_child(&self) {}
-
-    /// Body of the background thread: compresses pages at the block's turn. Returns when the process's job is left.
-    pub fn evictor(&self) {}
+    pub fn on_activate(&self, hook: fn()) {
+        self.hook.store(hook as *mut (), Ordering::Release);
+    }
 
     /// What it did and holds.
     pub fn numbers(&self) -> Numbers {
-        Numbers::default()
+        let counts = &self.counts;
+        Numbers {
+            faults: counts.faults.load(Ordering::Relaxed),
+            pages_in: counts.pages_in.load(Ordering::Relaxed),
+            pages_packed: counts.packed.load(Ordering::Relaxed),
+            pages_dropped: counts.dropped.load(Ordering::Relaxed),
+            pages_raw: counts.raw.load(Ordering::Relaxed),
+            evictions: counts.evictions.load(Ordering::Relaxed),
+            present_bytes: counts.present.load(Ordering::Relaxed) * PAGE_BYTES,
+            native_bytes: counts.native.load(Ordering::Relaxed) * CHUNK_BYTES,
+            store_bytes: self.store.bytes(),
+            table_bytes: counts.tables.load(Ordering::Relaxed),
+            mapped_bytes: counts.mapped.load(Ordering::Relaxed) * PAGE_BYTES,
+        }
+    }
+
+    /// The page of an address of the arena.
+    fn page_of(&self, address: usize) -> Option<usize> {
+        let offset = address.wrapping_sub(ARENA_BASE);
+        (offset < self.bytes).then_some(offset / PAGE_BYTES)
+    }
+
+    fn has_range(&self, address: usize, bytes: usize) -> bool {
+        let offset = address.wrapping_sub(ARENA_BASE);
+        offset < self.bytes && bytes <= self.bytes - offset
+    }
+
+    /// Forgets a page's copy.
+    fn free_copy(&self, entry: Entry) {
+        if matches!(entry.tag(), Tag::Clean | Tag::Stored | Tag::Word)
+            && let Some(handle) = store_handle(entry)
+        {
+            let released = self.store.free(handle);
+            if released > 0 {
+                self.job.uncharge(released);
+            }
+        }
+    }
+
+    /// Charges memory of tables and workplaces, where needed after making room; false where there is none yet.
+    fn charge_tables(&self, seat: &mut seat::Seat, bytes: usize) -> bool {
+        let made = self.make_room(seat, bytes, true) == evict::Room::Made;
+        if made {
+            self.counts.tables.fetch_add(bytes, Ordering::Relaxed);
+        }
+        made
+    }
+
+    fn uncharge_tables(&self, bytes: usize) {
+        self.counts.tables.fetch_sub(bytes, Ordering::Relaxed);
+        self.job.uncharge(bytes);
+    }
+
+    /// What shall stay unused when a chunk becomes native.
+    fn reserve_bytes(&self) -> usize {
+        let total = usize::try_from(self.job.total()).unwrap_or(0);
+        let objective = usize::try_from(self.job.unused_objective()).unwrap_or(0);
+        (total / 16).max(objective)
     }
 }
 
-impl Drop for Pins<'_> {
-    fn drop(&mut self) {}
+impl std::fmt::Debug for Pager {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Pager").field("bytes", &self.bytes).field("numbers", &self.numbers()).finish()
+    }
 }
+
+/// The store's handle in an entry that has one.
+fn store_handle(entry: Entry) -> Option<crate::store::Handle> {
+    u32::try_from(entry.handle()).ok().and_then(std::num::NonZeroU32::new).map(crate::store::Handle)
+}
+
+/// First address of a page.
+fn address_of(page: usize) -> usize {
+    ARENA_BASE + page * PAGE_BYTES
+}
+
+/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves; gives the size.
+fn reserve_arena() -> Result<usize> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut bytes = ARENA_BYTES;
+    // The rest is the program's, and the tables'.
+    while bytes > limit / 2 && bytes > MIN_ARENA_BYTES {
+        bytes /= 2;
+    }
+    loop {
+        match kernel::reserve(ARENA_BASE, bytes) {
+            Ok(()) => return Ok(bytes),
+            Err(libc::ENOMEM) if bytes > MIN_ARENA_BYTES => bytes /= 2,
+            Err(errno) => {
+                let source = std::io::Error::from_raw_os_error(errno);
+                return Err(Error::Map { what: "the arena", bytes, source });
+            }
+        }
+    }
+}
+
+const _: () = assert!(CHUNK_PAGES == 512);

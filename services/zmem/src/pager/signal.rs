@@ -1,7 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SIGBUS and SIGSEGV: faults of the arena are answered, others handed on.
+//!
+//! Flow    kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
+//!         ──another's──▶ what was installed before, or the default action
+//! Order   the handler keeps errno. SIGBUS runs on the stack of the fault: an alternate one may lie in the arena itself
+//! Not here replacing `sigaction` for the program (the preloaded library)
 
-use crate::Result;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Fault, Pager};
+use crate::{Error, Result};
+
+/// What was installed before, by signal: SIGBUS, SIGSEGV.
+struct Previous {
+    set: AtomicBool,
+    action: std::cell::UnsafeCell<std::mem::MaybeUninit<libc::sigaction>>,
+}
+
+// SAFETY: written once by `install` before `set`, read afterwards.
+unsafe impl Sync for Previous {}
+
+static PREVIOUS: [Previous; 2] = [const {
+    Previous {
+        set: AtomicBool::new(false),
+        action: std::cell::UnsafeCell::new(std::mem::MaybeUninit::uninit()),
+    }
+}; 2];
+
+fn slot(signal: i32) -> &'static Previous {
+    &PREVIOUS[usize::from(signal == libc::SIGSEGV)]
+}
+
+/// Whether the fault was a write, where the processor says so.
+#[cfg(target_arch = "x86_64")]
+unsafe fn is_write(context: *mut libc::c_void) -> bool {
+    // SAFETY: the kernel passes a ucontext; the register is the page fault's error code.
+    let error = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+    error & 2 != 0
+}
+
+/// Elsewhere a fault counts as a write: its page becomes writable at once, and its copy goes.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn is_write(_context: *mut libc::c_void) -> bool {
+    true
+}
 
 /// What the handlers do with one signal: true when it was the arena's and the instruction may run again.
 ///
@@ -9,16 +51,98 @@ use crate::Result;
 ///
 /// Called from a handler of SIGBUS or SIGSEGV with what the kernel gave it, all signals blocked.
 pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
-    let _ = (signal, info, context);
-    false
+    // SAFETY: the kernel's siginfo of a fault; the address is valid for the codes looked at.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    const SEGV_ACCERR: i32 = 2;
+    let fault = match signal {
+        libc::SIGBUS => code == libc::BUS_ADRERR,
+        libc::SIGSEGV => code == SEGV_ACCERR,
+        _ => false,
+    };
+    if !fault || !Pager::contains(address) {
+        return false;
+    }
+    let Some(pager) = Pager::get() else { return false };
+    // SAFETY: the C library's accessor; the word is this thread's.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the caller is the handler of this fault.
+    let outcome = unsafe { pager.fault(address, is_write(context)) };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    outcome != Fault::NotMine
 }
 
-/// Installs handlers of SIGBUS and SIGSEGV (SA_SIGINFO | SA_ONSTACK | SA_NODEFER off, all signals blocked) that call
-/// [`handle`], else go to what was installed before.
+extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel calls this with its own arguments, all signals blocked as `install` asked.
+    if !unsafe { handle(signal, info, context) } {
+        // SAFETY: as above.
+        unsafe { hand_on(signal, info, context) };
+    }
+}
+
+/// Does what would have been done without the pager.
+///
+/// # Safety
+///
+/// As [`handle`].
+unsafe fn hand_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let previous = slot(signal);
+    if previous.set.load(Ordering::Acquire) {
+        // SAFETY: `install` wrote it before it set the flag.
+        let action = unsafe { (*previous.action.get()).assume_init_ref() };
+        match action.sa_sigaction {
+            libc::SIG_IGN | libc::SIG_DFL => {}
+            function if action.sa_flags & libc::SA_SIGINFO != 0 => {
+                // SAFETY: a handler with SA_SIGINFO has this type.
+                let function = unsafe {
+                    std::mem::transmute::<usize, extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)>(
+                        function,
+                    )
+                };
+                return function(signal, info, context);
+            }
+            function => {
+                // SAFETY: a handler without SA_SIGINFO has this type.
+                let function = unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(function) };
+                return function(signal);
+            }
+        }
+    }
+    // The default action happens when the instruction faults again.
+    // SAFETY: plain data, all zero is SIG_DFL without flags.
+    unsafe {
+        let default: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+    }
+}
+
+/// Installs handlers of SIGBUS and SIGSEGV, all signals blocked while they run, that call [`handle`], else go to what was
+/// installed before.
 ///
 /// # Errors
 ///
 /// When the kernel refuses.
 pub fn install() -> Result<()> {
+    for signal in [libc::SIGBUS, libc::SIGSEGV] {
+        let previous = slot(signal);
+        // SAFETY: plain data, all zero is valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        // A stack that overflowed can be told of on another one alone.
+        action.sa_flags = libc::SA_SIGINFO | if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
+        // SAFETY: the set is plain data.
+        unsafe { libc::sigfillset(&raw mut action.sa_mask) };
+        // SAFETY: plain data, all zero is valid.
+        let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: the handler is async-signal-safe and lives as long as the process.
+        if unsafe { libc::sigaction(signal, &raw const action, &raw mut old) } != 0 {
+            return Err(Error::Faults { source: std::io::Error::last_os_error() });
+        }
+        if old.sa_sigaction != handler as *const () as usize && !previous.set.load(Ordering::Acquire) {
+            // SAFETY: written once; readers see it after the flag. A fault in between takes the default action.
+            unsafe { (*previous.action.get()).write(old) };
+            previous.set.store(true, Ordering::Release);
+        }
+    }
     Ok(())
 }

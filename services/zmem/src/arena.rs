@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Explicit use: memory of a job, asked for by the program itself.
+//!
+//! Flow    [`enter`] (once per process: a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of bytes whose
+//!         cold pages are compressed ──▶ dropped: given back
+//! Owner   an arena's bytes are its own until it is dropped
+//! Order   a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel does not answer its own faults
+//! Not here programs that were not changed (the preloaded library); small objects ([`crate::allocator`])
+
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+use crate::block::{Job, Objectives, Registry};
+use crate::pager::{Options, Pager, Pins, signal};
+use crate::{Error, Result};
+
+/// Makes this process a job of its own and starts its pager, with a thread that evicts ahead of need and one that watches
+/// what the process holds outside of its arenas. Once per process.
+///
+/// # Errors
+///
+/// The machine has not that much memory left, or its kernel offers no way to handle faults.
+pub fn enter(name: &str, objectives: &Objectives, options: Options) -> Result<&'static Pager> {
+    let registry = Registry::of_user()?;
+    let admission: &'static _ = Box::leak(Box::new(registry.admit(name, objectives)?));
+    let job = Box::leak(Box::new(Job::attach(registry, admission.block())?));
+    let pager = attach(job, options)?;
+    let mut watcher = crate::watch::Watcher::new(admission);
+    thread("memlift-watch", move || {
+        loop {
+            let _ = watcher.look();
+            std::thread::sleep(watcher.pause());
+        }
+    })?;
+    Ok(pager)
+}
+
+/// Starts the pager of a process that belongs to a job already, with its evictor.
+///
+/// # Errors
+///
+/// The kernel offers no way to handle faults, or the process has a pager.
+pub fn attach(job: &'static Job, options: Options) -> Result<&'static Pager> {
+    let pager = Pager::start(job, options)?;
+    signal::install()?;
+    thread("memlift-evict", move || pager.evictor())?;
+    Ok(pager)
+}
+
+fn thread(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    spawned.map(drop).map_err(|source| Error::Map { what: name, bytes: 0, source })
+}
+
+/// Bytes of a job, zero at first.
+#[derive(Debug)]
+pub struct Arena {
+    pager: &'static Pager,
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an arena owns its bytes; faults on them are handled in whichever thread they happen.
+unsafe impl Send for Arena {}
+// SAFETY: as above; shared access is reading.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// `bytes` bytes, at least one page.
+    ///
+    /// # Errors
+    ///
+    /// The arena of the process has no such room.
+    pub fn new(pager: &'static Pager, bytes: usize) -> Result<Arena> {
+        let error =
+            |errno| Error::Map { what: "an arena", bytes, source: std::io::Error::from_raw_os_error(errno) };
+        let address = pager.map(bytes.max(1), libc::PROT_READ | libc::PROT_WRITE, None).map_err(error)?;
+        let address = NonNull::new(address as *mut u8).ok_or_else(|| error(libc::ENOMEM))?;
+        Ok(Arena { pager, address, bytes })
+    }
+
+    /// The part of it, present until dropped: for a system call.
+    ///
+    /// # Errors
+    ///
+    /// The job has no room for it.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the arena.
+    pub fn pinned(&self, range: Range<usize>, write: bool) -> Result<Pins<'static>> {
+        assert!(range.start <= range.end && range.end <= self.bytes, "the range lies in the arena");
+        let bytes = range.end - range.start;
+        let pins = self.pager.pin(self.address.as_ptr() as usize + range.start, bytes, write);
+        pins.map_err(|errno| Error::Map {
+            what: "a pinned range",
+            bytes,
+            source: std::io::Error::from_raw_os_error(errno),
+        })
+    }
+}
+
+impl Deref for Arena {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are mapped readable as long as the arena lives, and initialised (zero) from the start.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Arena {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; they are this arena's alone.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // An arena that cannot be unmapped stays: nothing is wrong but that its memory is not given back.
+        let _ = self.pager.unmap(self.address.as_ptr() as usize, self.bytes.max(1));
+    }
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `madvise` on the arena.
+//!
+//! Flow    advice that drops contents: hold, drop, copies freed · that asks for pages: faulted in · hints about huge pages:
+//!         the kernel's, for native chunks · other hints: taken and not acted on
+//! Not here `mprotect` and mapping ([`super::space`])
+
+use super::kernel::{self, Quiet};
+use super::space::Pages;
+use super::table::Mode;
+use super::{ARENA_BASE, Errno, Fault, Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+
+const POPULATE_READ: i32 = 22;
+const POPULATE_WRITE: i32 = 23;
+const DONTNEED_LOCKED: i32 = 24;
+const COLLAPSE: i32 = 25;
+
+impl Pager {
+    /// `madvise` of a range in the arena.
+    ///
+    /// # Errors
+    ///
+    /// As `madvise`: `ENOMEM` where something is not mapped (what is mapped was advised all the same), `EINVAL` for advice
+    /// that the arena cannot follow.
+    pub fn advise(&self, address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
+        if bytes == 0 && address.is_multiple_of(PAGE_BYTES) {
+            return Ok(());
+        }
+        let pages = self.range(address, bytes).ok_or(libc::EINVAL)?;
+        match advice {
+            libc::MADV_DONTNEED | libc::MADV_FREE | DONTNEED_LOCKED => {
+                let _quiet = Quiet::new();
+                let _space = self.space.lock();
+                self.hold(pages);
+                self.discard(pages);
+                self.let_go(pages, |_, entry| entry);
+            }
+            POPULATE_READ | POPULATE_WRITE => self.populate(pages, advice == POPULATE_WRITE)?,
+            libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | COLLAPSE => {
+                let _quiet = Quiet::new();
+                let _space = self.space.lock();
+                for (chunk, part) in pages.by_chunk() {
+                    if self.table.chunk(chunk).mode() == Mode::Native {
+                        // A hint: that it is not followed is no error.
+                        let _ = kernel::advise(part.address(), part.bytes(), advice);
+                    }
+                }
+            }
+            libc::MADV_NORMAL
+            | libc::MADV_RANDOM
+            | libc::MADV_SEQUENTIAL
+            | libc::MADV_WILLNEED
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+            | libc::MADV_DONTDUMP
+            | libc::MADV_DODUMP
+            | libc::MADV_DOFORK
+            | libc::MADV_KEEPONFORK
+            | libc::MADV_MERGEABLE
+            | libc::MADV_UNMERGEABLE => {}
+            _ => return Err(libc::EINVAL),
+        }
+        self.mapped(address, bytes)
+    }
+
+    fn populate(&self, pages: Pages, write: bool) -> Result<(), Errno> {
+        for page in pages.first..pages.end() {
+            loop {
+                let quiet = Quiet::new();
+                if !self.table.allows(page, write) {
+                    return Err(libc::EFAULT);
+                }
+                let native = self.table.chunk(page / super::CHUNK_PAGES).mode() == Mode::Native;
+                if native {
+                    let advice = if write { POPULATE_WRITE } else { POPULATE_READ };
+                    // What is not populated now is at its first touch.
+                    let _ = kernel::advise(address_of(page), PAGE_BYTES, advice);
+                    break;
+                }
+                if self.table.load(page).is_present() {
+                    break;
+                }
+                if self.answer(page, write) == Fault::NotMine {
+                    return Err(libc::EFAULT);
+                }
+                drop(quiet);
+            }
+        }
+        debug_assert!(pages.address() >= ARENA_BASE);
+        Ok(())
+    }
+}

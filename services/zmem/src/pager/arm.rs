@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From dormant to active, and from native to armed.
+//!
+//! Flow    [`Pager::activate`]: hook ──▶ each native chunk: nothing present? guarded · else it stays native until the hand
+//!         comes round ([`Pager::arm`]): registered, huge pages split, what is present counted, the rest given back
+//! Order   a chunk is busy while its mode changes: who faults in it waits. It is registered before presence is read, so
+//!         that a page which comes meanwhile is either seen or faults
+//! Not here which chunk when ([`super::evict`])
+
+use std::sync::atomic::Ordering;
+
+use super::entry::{Entry, Tag};
+use super::kernel::{self, Quiet};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+use crate::uffd::{REGISTER_MISSING, REGISTER_WP};
+
+impl Pager {
+    /// From dormant to active: runs the hook of [`Pager::on_activate`], then looks at each chunk. Idempotent.
+    pub fn activate(&self) {
+        if self.active() {
+            return;
+        }
+        let _quiet = Quiet::new();
+        let _space = self.space.lock();
+        self.activate_held();
+    }
+
+    /// As [`Pager::activate`]; the caller holds the space lock.
+    pub(super) fn activate_held(&self) {
+        if self.active() {
+            return;
+        }
+        let hook = self.hook.load(Ordering::Acquire);
+        if !hook.is_null() {
+            // SAFETY: the only non-null values are functions of this type, stored by `on_activate`.
+            let hook = unsafe { std::mem::transmute::<*mut (), fn()>(hook) };
+            hook();
+        }
+        self.active.store(true, Ordering::Release);
+        self.start_float();
+        for chunk in 0..self.reached.load(Ordering::Acquire) {
+            if self.table.chunk(chunk).mode() == Mode::Native {
+                self.guard(chunk);
+            }
+        }
+        self.job.set_active();
+        self.job.activate();
+    }
+
+    /// Makes a native chunk guarded if nothing is present in it.
+    fn guard(&self, chunk: usize) {
+        if !self.table.chunk(chunk).claim(Mode::Native, true) {
+            return;
+        }
+        let _seat = self.seats.take();
+        let address = address_of(chunk * CHUNK_PAGES);
+        let mut present = [0u8; CHUNK_PAGES];
+        let is_empty = |present: &mut [u8; CHUNK_PAGES]| {
+            kernel::mincore(address, CHUNK_BYTES, present).is_ok() && present.iter().all(|page| page & 1 == 0)
+        };
+        let mode = if is_empty(&mut present) && self.register(chunk, 1).is_ok() {
+            if is_empty(&mut present) {
+                self.counts.native.fetch_sub(1, Ordering::Relaxed);
+                self.job.uncharge(CHUNK_BYTES);
+                Mode::Guarded
+            } else {
+                let _ = self.uffd.unregister(address, CHUNK_BYTES);
+                Mode::Native
+            }
+        } else {
+            Mode::Native
+        };
+        self.table.settle(chunk, mode);
+    }
+
+    /// Registers whole chunks.
+    pub(super) fn register(&self, chunk: usize, chunks: usize) -> Result<(), crate::uffd::Errno> {
+        self.uffd.register(
+            address_of(chunk * CHUNK_PAGES),
+            chunks * CHUNK_BYTES,
+            REGISTER_MISSING | REGISTER_WP,
+        )
+    }
+
+    /// Arms a native chunk, for which the caller charged a page of table; gives the bytes that came back to the job, or
+    /// nothing where it stays native: then the caller gives that page back.
+    pub(super) fn arm(&self, chunk: usize) -> Option<usize> {
+        let record = self.table.chunk(chunk);
+        if !record.claim(Mode::Native, true) {
+            return None;
+        }
+        let address = address_of(chunk * CHUNK_PAGES);
+        if self.register(chunk, 1).is_err() {
+            self.table.settle(chunk, Mode::Native);
+            return None;
+        }
+        // Cold advice for a part of a huge page splits it; otherwise its memory would stay until all of it is dropped.
+        let _ = kernel::advise(address, PAGE_BYTES, libc::MADV_COLD);
+        let mut resident = [0u8; CHUNK_PAGES];
+        if kernel::mincore(address, CHUNK_BYTES, &mut resident).is_err() {
+            let _ = self.uffd.unregister(address, CHUNK_BYTES);
+            self.table.settle(chunk, Mode::Native);
+            return None;
+        }
+        let mut present = 0;
+        for (index, resident) in resident.iter().enumerate() {
+            if resident & 1 != 0 {
+                self.table
+                    .entry(chunk * CHUNK_PAGES + index)
+                    .store(Entry::new(Tag::Dirty, 0).0, Ordering::Relaxed);
+                present += 1;
+            }
+        }
+        record.present.store(present as u32, Ordering::Release);
+        self.counts.present.fetch_add(present, Ordering::Relaxed);
+        self.counts.native.fetch_sub(1, Ordering::Relaxed);
+        self.counts.tables.fetch_add(PAGE_BYTES, Ordering::Relaxed);
+        self.table.settle(chunk, Mode::Armed);
+        let bytes = CHUNK_BYTES - present * PAGE_BYTES;
+        self.job.uncharge(bytes);
+        Some(bytes)
+    }
+
+    /// Bytes of native chunks that are really present, as the kernel says.
+    pub(super) fn native_present(&self) -> usize {
+        let mut bytes = 0;
+        if self.native_bytes() == 0 {
+            return 0;
+        }
+        let mut resident = [0u8; CHUNK_PAGES];
+        for chunk in 0..self.reached.load(Ordering::Acquire) {
+            if self.table.chunk(chunk).mode() == Mode::Native
+                && kernel::mincore(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES, &mut resident).is_ok()
+            {
+                bytes += resident.iter().filter(|page| **page & 1 != 0).count() * PAGE_BYTES;
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One page's state in one word.
+//!
+//! Layout  bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
+//!         16–63 handle, slot or short word. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
+//!         bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
+//! Order   pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
+//!         not busy
+//! Not here the table ([`super::table`])
+
+/// A page's state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry(pub u64);
+
+/// What a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Tag {
+    /// No memory; reads as zeros.
+    Empty = 0,
+    /// Present and writable, no copy.
+    Dirty = 1,
+    /// Present and write-protected; the handle's copy is the same.
+    Clean = 2,
+    /// No memory; the handle's copy.
+    Stored = 3,
+    /// No memory; one word repeated, short enough for the entry.
+    Filled = 4,
+    /// No memory; one word repeated, kept under the handle.
+    Word = 5,
+    /// No memory; in the spill file.
+    Spilled = 6,
+    /// Somebody works on it.
+    Busy = 7,
+    /// A tag that nothing writes.
+    Unknown = 15,
+}
+
+const HEAT: u64 = 3 << 4;
+const PINS_SHIFT: u32 = 6;
+const PINS: u64 = MAX_PINS << PINS_SHIFT;
+const HANDLE_SHIFT: u32 = 16;
+
+/// Pins that a page can have.
+pub(super) const MAX_PINS: u64 = 0xff;
+/// Heat that a page can have.
+pub(super) const MAX_HEAT: u64 = 3;
+/// On a busy entry: somebody waits.
+pub(super) const WAITERS: u64 = 1 << 4;
+/// On a dirty entry: packing it did not pay when last tried.
+const RAW: u64 = 1 << HANDLE_SHIFT;
+
+impl Entry {
+    pub const EMPTY: Entry = Entry(0);
+    pub const BUSY: Entry = Entry(Tag::Busy as u64);
+
+    pub const fn new(tag: Tag, handle: u64) -> Entry {
+        Entry(tag as u64 | handle << HANDLE_SHIFT)
+    }
+
+    pub fn tag(self) -> Tag {
+        match self.0 & 15 {
+            0 => Tag::Empty,
+            1 => Tag::Dirty,
+            2 => Tag::Clean,
+            3 => Tag::Stored,
+            4 => Tag::Filled,
+            5 => Tag::Word,
+            6 => Tag::Spilled,
+            7 => Tag::Busy,
+            _ => Tag::Unknown,
+        }
+    }
+
+    pub fn handle(self) -> u64 {
+        self.0 >> HANDLE_SHIFT
+    }
+
+    pub fn is_busy(self) -> bool {
+        self.tag() == Tag::Busy
+    }
+
+    /// Whether it is present in memory.
+    pub fn is_present(self) -> bool {
+        matches!(self.tag(), Tag::Dirty | Tag::Clean)
+    }
+
+    /// Whether its contents are kept elsewhere and it is not present.
+    pub fn is_away(self) -> bool {
+        matches!(self.tag(), Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled)
+    }
+
+    pub fn heat(self) -> u64 {
+        (self.0 & HEAT) >> 4
+    }
+
+    pub fn with_heat(self, heat: u64) -> Entry {
+        Entry(self.0 & !HEAT | heat.min(MAX_HEAT) << 4)
+    }
+
+    /// Pins of a page that is present or empty.
+    pub fn pins(self) -> u64 {
+        if self.is_present() || self.tag() == Tag::Empty { (self.0 & PINS) >> PINS_SHIFT } else { 0 }
+    }
+
+    pub fn with_pins(self, pins: u64) -> Entry {
+        Entry(self.0 & !PINS | (pins & MAX_PINS) << PINS_SHIFT)
+    }
+
+    /// The round of the hand, modulo 256, in which the page left memory.
+    pub fn round(self) -> u64 {
+        (self.0 & PINS) >> PINS_SHIFT
+    }
+
+    pub fn with_round(self, round: u64) -> Entry {
+        self.with_pins(round)
+    }
+
+    /// Busy, and keeps what it was but for its heat.
+    pub fn parked(self) -> Entry {
+        let tag = self.tag() as u64;
+        let rest = self.0 & !(0x3f | 3 << 14);
+        Entry(Tag::Busy as u64 | (tag & 1) << 5 | (tag >> 1 & 3) << 14 | rest)
+    }
+
+    /// What a parked entry was.
+    pub fn unparked(self) -> Entry {
+        let tag = self.0 >> 5 & 1 | (self.0 >> 14 & 3) << 1;
+        Entry(self.0 & !(0x3f | 3 << 14) | tag)
+    }
+
+    pub fn is_raw(self) -> bool {
+        self.tag() == Tag::Dirty && self.0 & RAW != 0
+    }
+
+    pub fn raw(self) -> Entry {
+        Entry(self.0 | RAW)
+    }
+
+    /// One word repeated: in the entry itself, if it is short.
+    pub fn filled(word: u64) -> Option<Entry> {
+        if word == 0 {
+            return Some(Entry::EMPTY);
+        }
+        let short = (word as i64) << 16 >> 16;
+        (short as u64 == word).then(|| Entry(Tag::Filled as u64 | word << HANDLE_SHIFT))
+    }
+
+    /// The word of a `Filled` entry.
+    pub fn word(self) -> u64 {
+        (self.0 as i64 >> HANDLE_SHIFT) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_touch_each_other() {
+        let entry = Entry::new(Tag::Clean, 0xffff_ffff_ffff).with_heat(3).with_pins(MAX_PINS);
+        assert_eq!(
+            (entry.tag(), entry.handle(), entry.heat(), entry.pins()),
+            (Tag::Clean, 0xffff_ffff_ffff, 3, MAX_PINS)
+        );
+        let entry = entry.with_heat(0).with_pins(1);
+        assert_eq!(
+            (entry.tag(), entry.handle(), entry.heat(), entry.pins()),
+            (Tag::Clean, 0xffff_ffff_ffff, 0, 1)
+        );
+        assert!(Entry::new(Tag::Dirty, 0).raw().is_raw());
+        assert!(!Entry::new(Tag::Clean, 1).is_raw());
+    }
+
+    #[test]
+    fn a_parked_entry_comes_back() {
+        for tag in [Tag::Empty, Tag::Dirty, Tag::Clean, Tag::Stored, Tag::Filled, Tag::Word, Tag::Spilled] {
+            let entry = Entry::new(tag, 0x8000_1234_5678).with_pins(200);
+            let parked = Entry(entry.parked().0 | WAITERS);
+            assert!(parked.is_busy());
+            assert!(parked.unparked() == entry);
+        }
+    }
+
+    #[test]
+    fn short_words_come_back_and_long_ones_are_refused() {
+        for word in [1, 0x7fff_ffff_ffff, u64::MAX, -5i64 as u64] {
+            assert_eq!(Entry::filled(word).map(Entry::word), Some(word));
+        }
+        assert!(Entry::filled(0) == Some(Entry::EMPTY));
+        assert!(Entry::filled(0x8000_0000_0000).is_none());
+        assert!(Entry::filled(0x0101_0101_0101_0101).is_none());
+    }
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
+//!
+//! Flow    [`Pager::make_room`] (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
+//!         without heat or pins ──▶ write-protect, pack where they lie ──▶ drop all with one call ──▶ publish ──▶ uncharge
+//! Order   a page is protected before it is read and dropped after its copy is whole; who touches it meanwhile waits for
+//!         `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
+//!         the float where nothing is unused
+//! Owner   the float: bytes charged in advance, for the time between packing and dropping
+//! Not here which pages come back ([`super::fault`]); the file ([`super::spill`])
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use memlift_engine::page::{Effort, Packed};
+
+use super::entry::{Entry, Tag};
+use super::seat::{Page, Seat};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{Pager, address_of, kernel};
+use crate::block::{Charge, Counter, Verdict};
+use crate::mapping::PAGE_BYTES;
+
+/// Most pages put away at once.
+const BATCH: usize = 64;
+/// Pages put away by a fault that found no room: few enough to be soon done, enough to share the cost of dropping.
+const SYNC_PAGES: usize = 32;
+/// What is charged in advance.
+const FLOAT_BYTES: usize = 256 << 10;
+/// The least of it: what one batch may need.
+const LEAST_FLOAT_BYTES: usize = 64 << 10;
+/// Pages that are left in any case: what a few instructions touch at once.
+const LEAST_PAGES: usize = 64;
+/// Rounds after which every page has lost its heat.
+const ROUNDS: u64 = 4;
+/// How long the evictor waits at most before it says again what the process holds.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Whether there is room now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// The bytes are charged.
+    Made,
+    /// They are not; try again later, or with less.
+    Short,
+}
+
+/// The hand and its batch.
+pub(super) struct Evict {
+    hand: usize,
+    float: usize,
+    batches: u64,
+    count: usize,
+    pages: [u32; BATCH],
+    old: [Entry; BATCH],
+    new: [Entry; BATCH],
+}
+
+impl Evict {
+    pub const fn new() -> Evict {
+        Evict {
+            hand: 0,
+            float: 0,
+            batches: 0,
+            count: 0,
+            pages: [0; BATCH],
+            old: [Entry::EMPTY; BATCH],
+            new: [Entry::EMPTY; BATCH],
+        }
+    }
+}
+
+/// What an eviction did.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Evicted {
+    /// Pages that left, or chunks that were armed.
+    pub steps: usize,
+    /// Bytes given back to the job.
+    pub bytes: usize,
+}
+
+impl Pager {
+    /// Charges `bytes`, after making room where there is none. If they `must` be had, the job may overflow for them.
+    pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
+        if self.job.try_charge(bytes, 0) {
+            return Room::Made;
+        }
+        self.counts.evictions.fetch_add(1, Ordering::Relaxed);
+        self.job.count(Counter::SynchronousEvictions, 1);
+        loop {
+            let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
+            if self.job.try_charge(bytes, 0) {
+                return Room::Made;
+            }
+            if evicted.steps == 0 {
+                break;
+            }
+        }
+        if !must {
+            return Room::Short;
+        }
+        if self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
+            return Room::Made;
+        }
+        let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
+        match self.job.overflow(by) {
+            Verdict::Spill => Room::Made,
+            Verdict::Wait => {
+                self.job.uncharge(bytes);
+                Room::Short
+            }
+            Verdict::Fail(code) => kernel::end("", code),
+        }
+    }
+
+    /// Puts pages away until `want` bytes came back to the job or nothing more is to be had.
+    pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
+        let state = &mut *self.evict.lock();
+        let last = self.round.load(Ordering::Relaxed) + ROUNDS;
+        let mut evicted = Evicted::default();
+        while evicted.bytes < want {
+            self.fill_float(state);
+            let armed = self.gather(state, batch.min(BATCH), last);
+            evicted.steps += armed.steps;
+            evicted.bytes += armed.bytes;
+            if state.count > 0 {
+                let away = self.put_away(seat, state);
+                evicted.steps += away.steps;
+                evicted.bytes += away.bytes;
+            } else if armed.steps == 0 {
+                break;
+            }
+        }
+        evicted
+    }
+
+    /// Charges the float in advance, from activation on.
+    pub(super) fn start_float(&self) {
+        self.fill_float(&mut self.evict.lock());
+    }
+
+    fn fill_float(&self, state: &mut Evict) {
+        if state.float < FLOAT_BYTES && self.job.try_charge(FLOAT_BYTES - state.float, 0) {
+            state.float = FLOAT_BYTES;
+        } else if state.float < LEAST_FLOAT_BYTES {
+            // Without it nothing could be packed: the job goes below zero by so little, and comes back by evicting.
+            let _ = self.job.charge(LEAST_FLOAT_BYTES - state.float);
+            state.float = LEAST_FLOAT_BYTES;
+        }
+    }
+
+    /// Gives the store's empty pages back; at most `budget` objects are moved.
+    fn compact(&self, budget: usize) -> usize {
+        let released = self.store.compact(budget);
+        if released > 0 {
+            self.job.uncharge(released);
+        }
+        released
+    }
+
+    /// Pages that may leave: those above what shall stay.
+    fn spare_pages(&self) -> usize {
+        let present = self.counts.present.load(Ordering::Relaxed);
+        let native = self.counts.native.load(Ordering::Relaxed) * CHUNK_PAGES;
+        let floor = usize::try_from(self.job.min_uncompressed()).unwrap_or(usize::MAX) / PAGE_BYTES;
+        (present + native).saturating_sub(floor.max(LEAST_PAGES))
+    }
+
+    /// Moves the hand on until the batch is full, a chunk was armed, or round `last` is over.
+    fn gather(&self, state: &mut Evict, batch: usize, last: u64) -> Evicted {
+        let mut armed = Evicted::default();
+        state.count = 0;
+        let batch = batch.min(self.spare_pages());
+        let reached = self.reached.load(Ordering::Acquire);
+        while state.count < batch {
+            let chunk = state.hand / CHUNK_PAGES;
+            if chunk >= reached {
+                state.hand = 0;
+                if self.round.fetch_add(1, Ordering::Relaxed) + 1 >= last {
+                    break;
+                }
+                continue;
+            }
+            let next = (chunk + 1) * CHUNK_PAGES;
+            let record = self.table.chunk(chunk);
+            match record.mode() {
+                Mode::Native => {
+                    let paid = self.job.try_charge(PAGE_BYTES, 0);
+                    if !paid && state.float < PAGE_BYTES {
+                        break;
+                    }
+                    state.float -= if paid { 0 } else { PAGE_BYTES };
+                    if let Some(bytes) = self.arm(chunk) {
+                        armed.steps += 1;
+                        armed.bytes += bytes;
+                        if bytes > 0 {
+                            break;
+                        }
+                    } else {
+                        self.job.uncharge(PAGE_BYTES);
+                        state.hand = next;
+                    }
+                }
+                Mode::Armed if record.present.load(Ordering::Relaxed) > 0 => {
+                    while state.hand < next && state.count < batch {
+                        self.consider(state);
+                        state.hand += 1;
+                    }
+                }
+                _ => state.hand = next,
+            }
+        }
+        armed
+    }
+
+    /// Claims the page under the hand, if it shall leave.
+    fn consider(&self, state: &mut Evict) {
+        let page = state.hand;
+        let entry = self.table.load(page);
+        if !entry.is_present() || entry.pins() > 0 {
+            return;
+        }
+        let round = self.round.load(Ordering::Relaxed);
+        // Packing did not pay last time: every eighth round is soon enough to try again.
+        let raw = entry.is_raw() && (round ^ page as u64) & 7 != 0;
+        if entry.heat() > 0 {
+            let colder = entry.with_heat(entry.heat() - 1);
+            let _ = self.table.entry(page).compare_exchange(
+                entry.0,
+                colder.0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        } else if !raw && self.table.claim(page, entry) {
+            state.pages[state.count] = page as u32;
+            state.old[state.count] = entry;
+            state.count += 1;
+        }
+    }
+
+    /// Puts the batch away.
+    fn put_away(&self, seat: &mut Seat, state: &mut Evict) -> Evicted {
+        let count = state.count;
+        let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
+        let protected = self
+            .for_runs(state, count, dirty, |address, bytes| self.uffd.protect(address, bytes, true).is_ok());
+        let round = self.round.load(Ordering::Relaxed);
+        let float = Cell::new(state.float);
+        for index in 0..count {
+            let (page, old) = (state.pages[index] as usize, state.old[index]);
+            state.new[index] = match old.tag() {
+                Tag::Clean => {
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                    Entry::new(Tag::Stored, old.handle()).with_round(round)
+                }
+                _ if protected && self.table.allows(page, false) => self.pack(seat, page, old, round, &float),
+                _ => old,
+            };
+        }
+        state.float = float.get();
+        self.for_runs(
+            state,
+            count,
+            |state, index| dirty(state, index) && state.new[index].is_present(),
+            |address, bytes| self.uffd.protect(address, bytes, false).is_ok(),
+        );
+        let gone = self.drop_pages(state, count);
+        for index in 0..count {
+            let (page, new) = (state.pages[index] as usize, state.new[index]);
+            if !new.is_present() {
+                self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+            }
+            self.table.publish(page, new);
+        }
+        state.batches += 1;
+        self.counts.present.fetch_sub(gone, Ordering::Relaxed);
+        let refill = (FLOAT_BYTES.saturating_sub(state.float)).min(gone * PAGE_BYTES);
+        state.float += refill;
+        let bytes = gone * PAGE_BYTES - refill;
+        self.job.uncharge(bytes);
+        if state.batches.is_multiple_of(64) {
+            self.compact(64);
+        }
+        Evicted { steps: gone, bytes }
+    }
+
+    /// Packs one protected page; says what it becomes: the old entry, with a mark, where that does not pay.
+    fn pack(&self, seat: &mut Seat, page: usize, old: Entry, round: u64, float: &Cell<usize>) -> Entry {
+        let (packer, packed, _) = seat.parts();
+        // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
+        // that takes the claim that this thread has.
+        let contents = unsafe { &*(address_of(page) as *const Page) };
+        let charge = |bytes: usize| {
+            self.job.try_charge(bytes, 0)
+                || match float.get().checked_sub(bytes) {
+                    Some(left) => {
+                        float.set(left);
+                        true
+                    }
+                    None => false,
+                }
+        };
+        match packer.pack(contents, packed, Effort::Fast) {
+            Packed::Filled(word) => match Entry::filled(word) {
+                Some(Entry::EMPTY) => Entry::EMPTY,
+                Some(entry) => entry.with_round(round),
+                None => self
+                    .store
+                    .put_charged(&word.to_le_bytes(), charge)
+                    .map_or(old, |handle| Entry::new(Tag::Word, u64::from(handle.0.get())).with_round(round)),
+            },
+            Packed::Bytes(bytes) => {
+                let handle = packed.get(..bytes).and_then(|object| self.store.put_charged(object, charge));
+                let Some(handle) = handle else { return old };
+                self.counts.packed.fetch_add(1, Ordering::Relaxed);
+                Entry::new(Tag::Stored, u64::from(handle.0.get())).with_round(round)
+            }
+            Packed::Raw => {
+                self.counts.raw.fetch_add(1, Ordering::Relaxed);
+                old.raw().with_heat(1)
+            }
+        }
+    }
+
+    /// Calls `act` for each run of neighbouring pages of the batch that `which` holds for; false if one call failed.
+    fn for_runs(
+        &self,
+        state: &Evict,
+        count: usize,
+        which: impl Fn(&Evict, usize) -> bool,
+        mut act: impl FnMut(usize, usize) -> bool,
+    ) -> bool {
+        let (mut index, mut all) = (0, true);
+        while index < count {
+            if !which(state, index) {
+                index += 1;
+                continue;
+            }
+            let first = index;
+            while index + 1 < count
+                && state.pages[index + 1] == state.pages[index] + 1
+                && which(state, index + 1)
+            {
+                index += 1;
+            }
+            index += 1;
+            all &= act(address_of(state.pages[first] as usize), (index - first) * PAGE_BYTES);
+        }
+        all
+    }
+
+    /// Drops the memory of the batch's pages that are not present any more; says how many.
+    fn drop_pages(&self, state: &mut Evict, count: usize) -> usize {
+        let mut ranges = [kernel::Range { address: 0, bytes: 0 }; BATCH];
+        let (mut used, mut gone) = (0, 0);
+        self.for_runs(
+            state,
+            count,
+            |state, index| !state.new[index].is_present(),
+            |address, bytes| {
+                ranges[used] = kernel::Range { address, bytes };
+                used += 1;
+                gone += bytes / PAGE_BYTES;
+                true
+            },
+        );
+        let ranges = &ranges[..used];
+        if used > 1 && self.vectored.load(Ordering::Relaxed) && kernel::drop_ranges(ranges) {
+            return gone;
+        }
+        for range in ranges {
+            // Cannot fail for anonymous memory; if it did, the page would read as it was, and its copy is the same.
+            let _ = kernel::advise(range.address, range.bytes, libc::MADV_DONTNEED);
+        }
+        gone
+    }
+
+    /// Body of the background thread: puts pages away at the block's turn, ahead of need, and says what the process
+    /// holds. Returns when the process leaves its job.
+    pub fn evictor(&self) {
+        kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
+        self.job.wait_for_active();
+        self.activate();
+        loop {
+            self.job.wait_for_demand(LOOK);
+            self.publish();
+            let short = self.job.unused() < self.job.unused_objective();
+            self.job.want_eviction(short);
+            if !short {
+                continue;
+            }
+            let Some(visit) = self.job.visit() else { continue };
+            let pages = (visit.pages as usize).max(1);
+            let evicted = {
+                let mut seat = self.seats.take();
+                self.evict(&mut seat, pages * PAGE_BYTES, BATCH)
+            };
+            drop(visit);
+            if evicted.steps == 0 {
+                self.job.want_eviction(false);
+                std::thread::sleep(LOOK);
+            } else {
+                self.job.count(Counter::BackgroundEvictions, 1);
+            }
+        }
+    }
+
+    /// Says what the process really holds.
+    fn publish(&self) {
+        let arena = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES;
+        let tables = self.counts.tables.load(Ordering::Relaxed);
+        self.job.publish((arena + self.native_present()) as u64, self.store.bytes() as u64, tables as u64);
+    }
+
+    /// Bytes of native chunks that are counted in full.
+    pub(super) fn native_bytes(&self) -> usize {
+        self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES
+    }
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A fault: the page, and in a run of faults those after it, come back from wherever they are.
+//!
+//! Flow    chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
+//!         (write-protected for a read: the copy stays) ──▶ publish
+//! Order   a page is charged before the kernel allocates it. Pages of a cluster beyond the first are claimed only where
+//!         that needs no waiting
+//! Not here who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
+
+use std::sync::atomic::Ordering;
+
+use memlift_engine::page::{PAGE_BYTES, fill};
+
+use super::entry::{Entry, MAX_PINS, Tag};
+use super::evict::Room;
+use super::seat::{CLUSTER, Page, Seat};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{Fault, Pager, address_of, kernel, store_handle};
+use crate::uffd::Progress;
+
+/// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
+const CORRUPT_EXIT_CODE: i32 = 70;
+
+/// A page of zeros.
+static ZEROS: [[u8; PAGE_BYTES]; 16] = [[0; PAGE_BYTES]; 16];
+
+/// What a run of absent pages is made of: one kind at a time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Packed,
+    Words,
+    Spilled,
+    Nothing,
+}
+
+fn kind_of(entry: Entry) -> Option<Kind> {
+    match entry.tag() {
+        Tag::Stored => Some(Kind::Packed),
+        Tag::Filled | Tag::Word => Some(Kind::Words),
+        Tag::Spilled => Some(Kind::Spilled),
+        Tag::Empty => Some(Kind::Nothing),
+        _ => None,
+    }
+}
+
+impl Pager {
+    /// Answers a fault at `address`. For fault handlers: all signals are blocked, no arena memory is touched.
+    ///
+    /// # Safety
+    ///
+    /// The caller is a handler of a fault at that address, and keeps all signals blocked meanwhile.
+    pub unsafe fn fault(&self, address: usize, write: bool) -> Fault {
+        let Some(page) = self.page_of(address) else { return Fault::NotMine };
+        self.counts.faults.fetch_add(1, Ordering::Relaxed);
+        self.answer(page, write)
+    }
+
+    /// As [`Pager::fault`], for a page.
+    pub(super) fn answer(&self, page: usize, write: bool) -> Fault {
+        let chunk = page / CHUNK_PAGES;
+        match self.table.chunk(chunk).mode() {
+            Mode::Vacant => Fault::NotMine,
+            Mode::Busy => {
+                self.table.wait_chunk(chunk);
+                Fault::Retry
+            }
+            _ if !self.table.allows(page, write) => Fault::NotMine,
+            Mode::Native => Fault::Retry,
+            Mode::Guarded => {
+                let mut seat = self.seats.take();
+                self.open(&mut seat, chunk);
+                Fault::Retry
+            }
+            Mode::Armed => self.fetch(page, write),
+        }
+    }
+
+    /// First touch of a guarded chunk: native where there is room for all of it, else armed and empty.
+    fn open(&self, seat: &mut Seat, chunk: usize) {
+        if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
+            return;
+        }
+        let address = address_of(chunk * CHUNK_PAGES);
+        if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes()) {
+            if self.uffd.unregister(address, CHUNK_BYTES).is_ok() {
+                self.counts.native.fetch_add(1, Ordering::Relaxed);
+                self.table.settle(chunk, Mode::Native);
+                return;
+            }
+            self.job.uncharge(CHUNK_BYTES);
+        }
+        let armed = self.charge_tables(seat, PAGE_BYTES);
+        self.table.settle(chunk, if armed { Mode::Armed } else { Mode::Guarded });
+    }
+
+    fn fetch(&self, page: usize, write: bool) -> Fault {
+        let mut seat = self.seats.take();
+        let entry = self.table.load(page);
+        match entry.tag() {
+            Tag::Busy => {
+                drop(seat);
+                self.table.wait(page);
+                Fault::Retry
+            }
+            // Somebody was faster.
+            Tag::Dirty => Fault::Retry,
+            Tag::Clean if !write => Fault::Retry,
+            Tag::Clean => self.dirty(page, entry),
+            Tag::Empty | Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled => {
+                self.bring(&mut seat, page, entry, write)
+            }
+            Tag::Unknown => Fault::NotMine,
+        }
+    }
+
+    /// The first write to a page whose copy was kept.
+    fn dirty(&self, page: usize, entry: Entry) -> Fault {
+        if !self.table.claim(page, entry) {
+            return Fault::Retry;
+        }
+        if self.uffd.protect(address_of(page), PAGE_BYTES, false).is_err() {
+            self.table.publish(page, entry);
+            return Fault::Retry;
+        }
+        self.free_copy(entry);
+        let heat = (entry.heat() + 1).min(2);
+        self.table.publish(page, Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(entry.pins()));
+        Fault::Done
+    }
+
+    /// Brings a page back, and those after it in a run of faults.
+    fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
+        let (window, stream) = self.streams.window(page);
+        match self.bring_run(seat, page, entry, write, window) {
+            // Neighbours that the kernel keeps apart, say: alone then.
+            (Fault::Retry, 2..) => {
+                self.streams.went(stream, page, 1);
+                self.bring_run(seat, page, entry, write, 1).0
+            }
+            (fault, pages) => {
+                self.streams.went(stream, page, pages.max(1));
+                fault
+            }
+        }
+    }
+
+    /// Brings up to `window` pages of one kind back; says how many it tried.
+    fn bring_run(
+        &self,
+        seat: &mut Seat,
+        page: usize,
+        entry: Entry,
+        write: bool,
+        window: usize,
+    ) -> (Fault, usize) {
+        let Some(kind) = kind_of(entry) else { return (Fault::Retry, 0) };
+        let mut old = [Entry::EMPTY; CLUSTER];
+        if !self.table.claim(page, entry) {
+            return (Fault::Retry, 0);
+        }
+        old[0] = entry;
+        let most = if kind == Kind::Spilled { 1 } else { window.min(CHUNK_PAGES - page % CHUNK_PAGES) };
+        let mut pages = 1;
+        while pages < most {
+            let next = self.table.load(page + pages);
+            if kind_of(next) != Some(kind)
+                || !self.table.allows(page + pages, write)
+                || !self.table.claim(page + pages, next)
+            {
+                break;
+            }
+            old[pages] = next;
+            pages += 1;
+        }
+        if pages > seat.reached
+            && kind != Kind::Nothing
+            && self.charge_tables(seat, (pages - seat.reached) * PAGE_BYTES)
+        {
+            seat.reached = pages;
+        }
+        let mut room = self.make_room(seat, pages * PAGE_BYTES, pages == 1);
+        if room != Room::Made && pages > 1 {
+            for (index, old) in old.iter().enumerate().take(pages).skip(1) {
+                self.table.publish(page + index, *old);
+            }
+            pages = 1;
+            room = self.make_room(seat, PAGE_BYTES, true);
+        }
+        if room != Room::Made {
+            self.table.publish(page, old[0]);
+            return (Fault::Retry, 1);
+        }
+        // A copy is kept for a page that is read, unless memory is so short that the copy is better spent on pages.
+        let keep = kind == Kind::Packed && !write && self.keeps_copies();
+        let progress = match kind {
+            Kind::Nothing => self.place_zeros(page, pages),
+            _ => {
+                self.unpack(seat, &old[..pages]);
+                let (_, _, room) = seat.parts();
+                // SAFETY: the seat's pages are plain memory; the target pages are busy and absent.
+                unsafe { self.place(page, room.as_ptr().cast(), pages, keep) }
+            }
+        };
+        (self.settle_pages(page, &old[..pages], progress, keep), pages)
+    }
+
+    /// Publishes what became of the pages of a cluster.
+    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: bool) -> Fault {
+        let done = (progress.bytes / PAGE_BYTES).min(old.len());
+        let round = self.round.load(Ordering::Relaxed);
+        self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
+        self.counts.present.fetch_add(done, Ordering::Relaxed);
+        self.counts.pages_in.fetch_add(done as u64, Ordering::Relaxed);
+        for (index, old) in old.iter().enumerate() {
+            let new = if index >= done {
+                *old
+            } else {
+                // Wanted again soon after it left: it stays longer this time.
+                let soon = old.is_away() && round.wrapping_sub(old.round()) & MAX_PINS <= 1;
+                let heat = if soon { 2 } else { 1 };
+                let pins = old.pins();
+                if old.tag() == Tag::Stored {
+                    self.job.compressed_access();
+                }
+                if keep {
+                    Entry::new(Tag::Clean, old.handle()).with_heat(heat)
+                } else {
+                    self.free_copy(*old);
+                    Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(pins)
+                }
+            };
+            self.table.publish(page + index, new);
+        }
+        let missing = (old.len() - done) * PAGE_BYTES;
+        if missing > 0 {
+            self.job.uncharge(missing);
+        }
+        match (done, progress.error) {
+            (1.., _) => Fault::Done,
+            // Something is there that no table knows of: the program used a system call behind the pager's back.
+            (_, libc::EEXIST) => kernel::end(
+                "memlift: a page of the arena was filled by somebody else; the program's memory is not to be trusted\n",
+                CORRUPT_EXIT_CODE,
+            ),
+            _ => Fault::Retry,
+        }
+    }
+
+    /// Unpacks absent pages into the seat.
+    fn unpack(&self, seat: &mut Seat, old: &[Entry]) {
+        let (packer, _, room) = seat.parts();
+        for (entry, target) in old.iter().zip(room.iter_mut()) {
+            let whole = match entry.tag() {
+                Tag::Filled => {
+                    fill(entry.word(), target);
+                    true
+                }
+                Tag::Word => store_handle(*entry).is_some_and(|handle| {
+                    self.store.get(handle, |word| {
+                        word.try_into().map(|word| fill(u64::from_le_bytes(word), target)).is_ok()
+                    })
+                }),
+                Tag::Stored => store_handle(*entry).is_some_and(|handle| {
+                    self.store.get(handle, |packed| packer.unpack(packed, target).is_ok())
+                }),
+                _ => false,
+            };
+            if !whole {
+                corrupt();
+            }
+        }
+    }
+
+    /// Puts pages from plain memory into their place in the arena.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable for `pages` pages; the target pages are busy, by this thread, and absent.
+    pub(super) unsafe fn place(
+        &self,
+        page: usize,
+        source: *const Page,
+        pages: usize,
+        protect: bool,
+    ) -> Progress {
+        let mut done = 0;
+        loop {
+            let bytes = (pages - done) * PAGE_BYTES;
+            // SAFETY: the caller's.
+            let step =
+                unsafe { self.uffd.copy(address_of(page + done), source.add(done).cast(), bytes, protect) };
+            done += step.bytes / PAGE_BYTES;
+            if done >= pages || (step.error != libc::EAGAIN && step.error != 0) {
+                return Progress { bytes: done * PAGE_BYTES, error: step.error };
+            }
+        }
+    }
+
+    fn place_zeros(&self, page: usize, pages: usize) -> Progress {
+        let mut done = 0;
+        while done < pages {
+            let part = (pages - done).min(ZEROS.len());
+            // SAFETY: the zeros are a constant; the target pages are busy and absent.
+            let step = unsafe { self.place(page + done, ZEROS.as_ptr(), part, false) };
+            done += step.bytes / PAGE_BYTES;
+            if step.error != 0 {
+                return Progress { bytes: done * PAGE_BYTES, error: step.error };
+            }
+        }
+        Progress { bytes: done * PAGE_BYTES, error: 0 }
+    }
+
+    /// Whether the copy of a page that is read is worth its memory: not when hardly anything can be present.
+    fn keeps_copies(&self) -> bool {
+        let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
+            + self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES;
+        held >= self.store.bytes() / 8
+    }
+}
+
+/// The copy of a page is not what was stored: nothing can be given in its place.
+fn corrupt() -> ! {
+    kernel::end(
+        "memlift: a stored page is corrupt; the job ends before it reads wrong data\n",
+        CORRUPT_EXIT_CODE,
+    )
+}

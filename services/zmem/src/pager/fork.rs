@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! fork: nothing is half done when it happens, and the child's faults are its own from the first instruction.
+//!
+//! Flow    [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
+//!         userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them
+//! Order   the child registers before any of the program's code runs: otherwise absent pages would read as zeros
+//! Owner   the child closes the descriptor that it inherited, which speaks for its parent's memory
+//! Not here the job's slot (`block`)
+
+use std::sync::atomic::Ordering;
+
+use super::entry::Tag;
+use super::kernel::{self, sigmask};
+use super::table::{CHUNK_PAGES, Mode};
+use super::{Mechanism, Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+use crate::uffd;
+
+/// Exit code of a child that cannot have a pager (`EX_OSERR`).
+const NO_PAGER_EXIT_CODE: i32 = 71;
+
+impl Pager {
+    /// Waits until nobody works on a page, and keeps it so until one of the two calls below. Signals are blocked meanwhile.
+    pub fn before_fork(&self) {
+        let mask = sigmask(libc::SIG_SETMASK, u64::MAX);
+        std::mem::forget(self.space.lock());
+        self.seats.close();
+        std::mem::forget(self.evict.lock());
+        self.store.lock_all();
+        self.fork_mask.store(mask, Ordering::Relaxed);
+    }
+
+    /// The parent goes on (also after a failed fork).
+    pub fn after_fork_parent(&self) {
+        self.reopen();
+    }
+
+    /// The child registers its arena anew, before any of the program's code. It has no evictor thread until the caller
+    /// starts one.
+    pub fn after_fork_child(&self) {
+        self.uffd.close();
+        let _ = self.job.fork_child();
+        if self.attach_uffd().is_err() {
+            kernel::end(
+                "memlift: a forked process got no userfaultfd; it ends before it reads zeros for data\n",
+                NO_PAGER_EXIT_CODE,
+            );
+        }
+        let reached = self.reached.load(Ordering::Acquire);
+        let mut chunk = 0;
+        while chunk < reached {
+            let covered =
+                |chunk: usize| matches!(self.table.chunk(chunk).mode(), Mode::Guarded | Mode::Armed);
+            if !covered(chunk) {
+                chunk += 1;
+                continue;
+            }
+            let first = chunk;
+            while chunk < reached && covered(chunk) {
+                chunk += 1;
+            }
+            if self.register(first, chunk - first).is_err() {
+                kernel::end(
+                    "memlift: a forked process could not register its memory; it ends before it reads zeros for data\n",
+                    NO_PAGER_EXIT_CODE,
+                );
+            }
+            for chunk in first..chunk {
+                self.protect_clean(chunk);
+            }
+        }
+        self.reopen();
+    }
+
+    /// Write-protects the clean pages of a chunk: a fork clears the marks of the child's page tables.
+    fn protect_clean(&self, chunk: usize) {
+        if self.table.chunk(chunk).mode() != Mode::Armed {
+            return;
+        }
+        let clean = |page: usize| self.table.load(page).tag() == Tag::Clean;
+        let (mut page, end) = (chunk * CHUNK_PAGES, (chunk + 1) * CHUNK_PAGES);
+        while page < end {
+            let first = page;
+            while page < end && clean(page) {
+                page += 1;
+            }
+            if page > first
+                && self.uffd.protect(address_of(first), (page - first) * PAGE_BYTES, true).is_err()
+            {
+                kernel::end(
+                    "memlift: a forked process could not protect its memory; it ends before a write is lost\n",
+                    NO_PAGER_EXIT_CODE,
+                );
+            }
+            page += usize::from(page == first);
+        }
+    }
+
+    /// Opens the process's userfaultfd.
+    pub(super) fn attach_uffd(&self) -> Result<(), uffd::Errno> {
+        match self.mechanism {
+            Mechanism::Sigbus => {
+                self.uffd.open(uffd::USER_MODE_ONLY, uffd::FEATURE_SIGBUS | uffd::FEATURE_WP)
+            }
+            Mechanism::Thread => self.uffd.open(0, uffd::FEATURE_WP),
+        }
+    }
+
+    fn reopen(&self) {
+        let mask = self.fork_mask.load(Ordering::Relaxed);
+        // SAFETY: the thread that forked, which in the child is the only one, locked all of these in `before_fork`.
+        unsafe {
+            self.store.unlock_all();
+            self.evict.unlock();
+            self.seats.open();
+            self.space.unlock();
+        }
+        sigmask(libc::SIG_SETMASK, mask);
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The system calls that the pager makes on arena memory, raw: `mmap` and its kin may be functions of ours.
+//!
+//! Order   none of them touches arena memory from user mode; each is one system call
+//! Not here userfaultfd ([`crate::uffd`])
+
+use crate::uffd::{Errno, errno};
+
+const MAP_RESERVED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+fn outcome(result: i64) -> Result<(), Errno> {
+    if result == -1 { Err(errno()) } else { Ok(()) }
+}
+
+/// Reserves the range at exactly `address`, where nothing may be yet.
+pub(super) fn reserve(address: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = MAP_RESERVED | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: the kernel refuses where anything is mapped.
+    let got = unsafe { libc::syscall(libc::SYS_mmap, address, bytes, libc::PROT_NONE, flags, -1, 0) };
+    outcome(got)?;
+    if got as usize == address {
+        return Ok(());
+    }
+    // A kernel before 4.17 takes the address as a hint.
+    // SAFETY: the range was mapped just now.
+    unsafe { libc::syscall(libc::SYS_munmap, got, bytes) };
+    Err(libc::EEXIST)
+}
+
+/// Makes a range of the arena a bare reservation again: memory, page tables and registration go.
+pub(super) fn vacate(address: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = MAP_RESERVED | libc::MAP_FIXED;
+    // SAFETY: the range is the arena's, and its tables say that nothing is mapped there any more.
+    outcome(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, libc::PROT_NONE, flags, -1, 0) })
+}
+
+/// `mprotect`.
+pub(super) fn protect(address: usize, bytes: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the range is the arena's, and the program asked for the access.
+    outcome(unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, prot) })
+}
+
+/// `madvise`.
+pub(super) fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the range is the arena's; what the advice drops is not needed any more, as the tables say.
+    outcome(unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) })
+}
+
+/// Which pages of the range are present: one byte each, bit 0.
+pub(super) fn mincore(address: usize, bytes: usize, present: &mut [u8]) -> Result<(), Errno> {
+    if present.len() < bytes.div_ceil(4096) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the vector has a byte for each page.
+    outcome(unsafe { libc::syscall(libc::SYS_mincore, address, bytes, present.as_mut_ptr()) })
+}
+
+/// Moves a mapping's pages to `target`, and leaves the old range mapped and empty.
+pub(super) fn relocate(address: usize, bytes: usize, target: usize) -> Result<(), Errno> {
+    const DONTUNMAP: i32 = 4;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
+    // SAFETY: both ranges are the arena's; the tables say that the target is free.
+    outcome(unsafe { libc::syscall(libc::SYS_mremap, address, bytes, bytes, flags, target) })
+}
+
+/// A range of memory, as in `iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub address: usize,
+    pub bytes: usize,
+}
+
+/// Drops the memory of many ranges of the arena with one call; false where the kernel has none such.
+pub(super) fn drop_ranges(ranges: &[Range]) -> bool {
+    const PIDFD_SELF: i32 = -10000;
+    let wanted: usize = ranges.iter().map(|range| range.bytes).sum();
+    // SAFETY: the ranges are the arena's, and the tables say that their contents are kept elsewhere.
+    let dropped = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            PIDFD_SELF,
+            ranges.as_ptr(),
+            ranges.len(),
+            libc::MADV_DONTNEED,
+            0,
+        )
+    };
+    dropped as usize == wanted
+}
+
+/// All signals of this thread blocked, until dropped: who holds a lock of the pager outside a fault handler.
+#[must_use]
+pub(super) struct Quiet(u64);
+
+impl Quiet {
+    pub fn new() -> Quiet {
+        Quiet(sigmask(libc::SIG_SETMASK, u64::MAX))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        sigmask(libc::SIG_SETMASK, self.0);
+    }
+}
+
+/// `rt_sigprocmask`; gives the old mask.
+pub(super) fn sigmask(how: i32, mask: u64) -> u64 {
+    let mut old = 0u64;
+    // SAFETY: both masks are 8 bytes, as the size says.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut old, size_of::<u64>()) };
+    old
+}
+
+/// Ends the process with a line on standard error: bytes of the program's are lost, or there is no room.
+pub(super) fn end(line: &str, code: i32) -> ! {
+    // SAFETY: the line is readable; the second call does not return.
+    unsafe {
+        libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len());
+        loop {
+            libc::syscall(libc::SYS_exit_group, code);
+        }
+    }
+}

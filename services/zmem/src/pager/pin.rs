@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pins: pages that a system call works on are brought in and stay.
+//!
+//! Flow    [`Pager::pin`] ──page by page: fault in, count up──▶ [`Pins`] ──drop──▶ count down
+//! Layout  a pin counts in the entry of a page of an armed chunk, or in the chunk where that is native
+//! Order   counts change by compare-and-swap of an entry that is not busy; an evictor claims only what has none. A native
+//!         chunk with pins is not armed, and an armed one with a pinned page does not become anything else, so that the
+//!         drop finds the count where it was made
+//! Not here which system calls need them (the preloaded library)
+
+use super::entry::{Entry, MAX_PINS, Tag};
+use super::kernel::Quiet;
+use super::table::{CHUNK_PAGES, Mode};
+use super::{ARENA_BASE, Errno, Fault, Pager};
+use crate::mapping::PAGE_BYTES;
+
+use std::sync::atomic::Ordering;
+
+/// Pages that stay where they are until this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Pins<'a> {
+    pager: &'a Pager,
+    first: usize,
+    end: usize,
+}
+
+impl Pager {
+    /// Faults in the whole range (any part of it that lies in the arena) and keeps it there until the pins are dropped.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` where a page is not mapped or not so accessible; the pages before it are not pinned either.
+    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Result<Pins<'_>, Errno> {
+        let start = address.max(ARENA_BASE);
+        let end = address.saturating_add(bytes).min(ARENA_BASE + self.bytes);
+        let (first, end) = if start < end {
+            ((start - ARENA_BASE) / PAGE_BYTES, (end - ARENA_BASE).div_ceil(PAGE_BYTES))
+        } else {
+            (0, 0)
+        };
+        let mut pins = Pins { pager: self, first, end: first };
+        while pins.end < end {
+            let _quiet = Quiet::new();
+            pins.end = self.pin_from(pins.end, end, write)?;
+        }
+        Ok(pins)
+    }
+
+    /// How many bytes from `address` on are mapped with the access, up to `bytes`: for the short counts of `read` and
+    /// `write`. What lies outside the arena counts as accessible.
+    pub fn accessible(&self, address: usize, bytes: usize, write: bool) -> usize {
+        let end = address.saturating_add(bytes);
+        let mut at = address;
+        while at < end {
+            match self.page_of(at) {
+                Some(page) if !self.table.allows(page, write) => break,
+                Some(_) => at = (at / PAGE_BYTES + 1) * PAGE_BYTES,
+                None if at < ARENA_BASE => at = end.min(ARENA_BASE),
+                None => at = end,
+            }
+        }
+        at.min(end) - address
+    }
+
+    /// Pins the next page, or all of its chunk that is wanted; gives the page after it.
+    fn pin_from(&self, page: usize, end: usize, write: bool) -> Result<usize, Errno> {
+        let chunk = page / CHUNK_PAGES;
+        loop {
+            if !self.table.allows(page, write) {
+                return Err(libc::EFAULT);
+            }
+            match self.table.chunk(chunk).mode() {
+                Mode::Native => {
+                    let end = end.min((chunk + 1) * CHUNK_PAGES);
+                    if let Some(hole) = (page..end).find(|page| !self.table.allows(*page, write))
+                        && hole == page
+                    {
+                        return Err(libc::EFAULT);
+                    }
+                    if self.table.chunk(chunk).pin() {
+                        // One pin for each chunk and call: the drop counts chunks.
+                        match (page..end).find(|page| !self.table.allows(*page, write)) {
+                            None => return Ok(end),
+                            Some(_) => {
+                                self.table.chunk(chunk).unpin();
+                                return Err(libc::EFAULT);
+                            }
+                        }
+                    }
+                }
+                Mode::Armed => {
+                    let entry = self.table.load(page);
+                    let ready = entry.tag() == Tag::Dirty || entry.tag() == Tag::Clean && !write;
+                    if ready && entry.pins() < MAX_PINS {
+                        let pinned = entry.with_pins(entry.pins() + 1);
+                        if self.change(page, entry, pinned) {
+                            return Ok(page + 1);
+                        }
+                    } else if ready {
+                        // As many calls as can be counted work on this page: until one is over.
+                        std::thread::yield_now();
+                    } else if self.answer(page, write) == Fault::NotMine {
+                        return Err(libc::EFAULT);
+                    }
+                }
+                _ => {
+                    if self.answer(page, write) == Fault::NotMine {
+                        return Err(libc::EFAULT);
+                    }
+                }
+            }
+        }
+    }
+
+    fn change(&self, page: usize, from: Entry, to: Entry) -> bool {
+        self.table.entry(page).compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn unpin(&self, first: usize, end: usize) {
+        let mut page = first;
+        while page < end {
+            let chunk = page / CHUNK_PAGES;
+            let next = end.min((chunk + 1) * CHUNK_PAGES);
+            // A chunk has pins of its own only while it is native.
+            if self.table.chunk(chunk).unpin() {
+                page = next;
+                continue;
+            }
+            while page < next {
+                let entry = self.table.load(page);
+                if entry.is_busy() {
+                    self.table.wait(page);
+                } else if entry.pins() == 0 || self.change(page, entry, entry.with_pins(entry.pins() - 1)) {
+                    page += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        if self.first < self.end {
+            let _quiet = Quiet::new();
+            self.pager.unpin(self.first, self.end);
+        }
+    }
+}

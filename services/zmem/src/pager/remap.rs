@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mremap` of the arena.
+//!
+//! Flow    shrink: unmap the tail · grow in place where the pages after it are free · else new pages, contents moved:
+//!         native to native by the kernel, entries by copying the word, present pages one by one
+//! Order   both ranges are held while contents move; a page is gone from the old place before the new one says that it is
+//!         there
+//! Not here mapping itself ([`super::space`])
+
+use std::sync::atomic::Ordering;
+
+use super::entry::{Entry, Tag};
+use super::evict::Room;
+use super::kernel::{self, Quiet};
+use super::seat::Page;
+use super::space::Pages;
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{Errno, Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+
+/// Exit code when contents would be lost (`EX_OSERR`).
+const LOST_EXIT_CODE: i32 = 71;
+
+impl Pager {
+    /// `mremap` of a range in the arena; `new_address` counts with `MREMAP_FIXED` and lies in the arena.
+    ///
+    /// # Errors
+    ///
+    /// As `mremap`. `MREMAP_DONTUNMAP` is refused with `EINVAL`.
+    pub fn remap(
+        &self,
+        address: usize,
+        bytes: usize,
+        new_bytes: usize,
+        flags: i32,
+        new_address: usize,
+    ) -> Result<usize, Errno> {
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0
+            || fixed && flags & libc::MREMAP_MAYMOVE == 0
+            || new_bytes == 0
+        {
+            return Err(libc::EINVAL);
+        }
+        let old = self.range(address, bytes).ok_or(libc::EINVAL)?;
+        let count = new_bytes.div_ceil(PAGE_BYTES);
+        let _quiet = Quiet::new();
+        let mut space = self.space.lock();
+        let access = self.table.access(old.first).load(Ordering::Acquire);
+        if access == 0
+            || (old.first..old.end()).any(|page| self.table.access(page).load(Ordering::Acquire) != access)
+        {
+            // The kernel too moves one mapping at a time.
+            return Err(libc::EFAULT);
+        }
+        let prot = i32::from(access & 7);
+        let target = if fixed {
+            let new = self.range(new_address, new_bytes).ok_or(libc::ENOMEM)?;
+            if new.first < old.end() && old.first < new.end() {
+                return Err(libc::EINVAL);
+            }
+            self.unmap_held(&mut space, new)?;
+            new.first
+        } else if count <= old.count {
+            if count < old.count {
+                self.unmap_held(&mut space, Pages { first: old.first + count, count: old.count - count })?;
+            }
+            return Ok(address);
+        } else {
+            let tail = Pages { first: old.end(), count: count - old.count };
+            if tail.end() <= self.table.pages()
+                && (tail.first..tail.end()).all(|page| !self.table.is_mapped(page))
+            {
+                self.commit(&mut space, tail, prot)?;
+                return Ok(address);
+            }
+            if flags & libc::MREMAP_MAYMOVE == 0 {
+                return Err(libc::ENOMEM);
+            }
+            self.find(&mut space, count).ok_or(libc::ENOMEM)?
+        };
+        let new = Pages { first: target, count };
+        self.commit(&mut space, new, prot)?;
+        let kept = Pages { count: old.count.min(count), ..old };
+        if prot & libc::PROT_READ == 0 {
+            // Contents are read where they lie.
+            kernel::protect(kept.address(), kept.bytes(), prot | libc::PROT_READ)?;
+        }
+        self.transfer(kept, target);
+        self.unmap_held(&mut space, old)?;
+        Ok(address_of(target))
+    }
+
+    /// Moves contents to pages that were mapped just now. The caller holds the space lock.
+    fn transfer(&self, old: Pages, target: usize) {
+        let congruent = old.first % CHUNK_PAGES == target % CHUNK_PAGES;
+        for (chunk, part) in old.by_chunk() {
+            let to = target + (part.first - old.first);
+            let mode = self.settled_mode(chunk);
+            if mode == Mode::Guarded
+                || mode == Mode::Vacant
+                || mode == Mode::Native && congruent && self.move_native(part, to)
+            {
+                continue;
+            }
+            for page in part.first..part.end() {
+                let to = to + (page - part.first);
+                self.arm_target(to / CHUNK_PAGES);
+                self.move_page(page, to);
+            }
+        }
+    }
+
+    fn settled_mode(&self, chunk: usize) -> Mode {
+        loop {
+            match self.table.chunk(chunk).mode() {
+                Mode::Busy => self.table.wait_chunk(chunk),
+                mode => return mode,
+            }
+        }
+    }
+
+    /// Moves the pages of one native chunk into a guarded or native one with the kernel's `mremap`; false where that
+    /// cannot be.
+    fn move_native(&self, part: Pages, to: usize) -> bool {
+        let target = to / CHUNK_PAGES;
+        let chunk = part.first / CHUNK_PAGES;
+        if self.settled_mode(target) == Mode::Guarded && self.job.try_charge(CHUNK_BYTES, 0) {
+            let address = address_of(target * CHUNK_PAGES);
+            if !self.table.chunk(target).claim(Mode::Guarded, false) {
+                self.job.uncharge(CHUNK_BYTES);
+                return false;
+            }
+            if self.uffd.unregister(address, CHUNK_BYTES).is_err() {
+                self.table.settle(target, Mode::Guarded);
+                self.job.uncharge(CHUNK_BYTES);
+                return false;
+            }
+            self.counts.native.fetch_add(1, Ordering::Relaxed);
+            self.table.settle(target, Mode::Native);
+        }
+        if !self.table.chunk(target).claim(Mode::Native, true) {
+            return false;
+        }
+        let claimed = self.table.chunk(chunk).claim(Mode::Native, true);
+        let moved = claimed && kernel::relocate(part.address(), part.bytes(), address_of(to)).is_ok();
+        if claimed {
+            self.table.settle(chunk, Mode::Native);
+        }
+        self.table.settle(target, Mode::Native);
+        moved
+    }
+
+    /// Makes a fresh target chunk take single pages.
+    fn arm_target(&self, chunk: usize) {
+        while matches!(self.settled_mode(chunk), Mode::Guarded | Mode::Native) {
+            let mut seat = self.seats.take();
+            if !self.charge_tables(&mut seat, PAGE_BYTES) {
+                continue;
+            }
+            if self.table.chunk(chunk).claim(Mode::Guarded, false) {
+                self.table.settle(chunk, Mode::Armed);
+                return;
+            }
+            self.counts.tables.fetch_sub(PAGE_BYTES, Ordering::Relaxed);
+            if self.arm(chunk).is_none() {
+                self.job.uncharge(PAGE_BYTES);
+            }
+        }
+    }
+
+    /// Moves one page's contents to a page that was mapped just now.
+    fn move_page(&self, page: usize, to: usize) {
+        let mut seat = self.seats.take();
+        let armed = self.settled_mode(page / CHUNK_PAGES) == Mode::Armed;
+        let source = if armed { self.table.claim_now(page) } else { Entry::new(Tag::Dirty, 0) };
+        if !source.is_present() {
+            let target = self.table.claim_now(to);
+            self.table.publish(to, if source.tag() == Tag::Empty { target } else { source.with_heat(0) });
+            self.table.publish(page, if source.tag() == Tag::Empty { source } else { Entry::EMPTY });
+            return;
+        }
+        while self.make_room(&mut seat, PAGE_BYTES, true) != Room::Made {}
+        let target = self.table.claim_now(to);
+        // SAFETY: the source is present (or native) and readable, as `remap` saw to; the target is busy and absent.
+        let progress = unsafe { self.place(to, address_of(page) as *const Page, 1, false) };
+        if progress.bytes == 0 {
+            kernel::end(
+                "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n",
+                LOST_EXIT_CODE,
+            );
+        }
+        self.table.chunk(to / CHUNK_PAGES).present.fetch_add(1, Ordering::AcqRel);
+        self.counts.present.fetch_add(1, Ordering::Relaxed);
+        self.table.publish(to, Entry::new(Tag::Dirty, 0).with_heat(1).with_pins(target.pins()));
+        if armed {
+            let _ = kernel::advise(address_of(page), PAGE_BYTES, libc::MADV_DONTNEED);
+            self.free_copy(source);
+            self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+            self.counts.present.fetch_sub(1, Ordering::Relaxed);
+            self.job.uncharge(PAGE_BYTES);
+            self.table.publish(page, Entry::EMPTY.with_pins(source.pins()));
+        }
+    }
+}

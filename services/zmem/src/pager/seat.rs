@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Seats: what a thread needs to work on pages — a packer and room for a cluster — one per thread at a time.
+//!
+//! Flow    fault, eviction or pin ──▶ [`Seats::take`] ──▶ claim pages, work, publish ──▶ the seat is free again
+//! Order   whoever holds a busy page or chunk holds a seat (or the space lock): a fork that holds all seats and the space
+//!         lock knows that nothing is half done
+//! Owner   in a mapping of the pager's; a seat's pages are touched from the first cluster on, and charged then
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memlift_engine::page::Packer;
+
+use crate::Result;
+use crate::lock::{Guard, Lock};
+use crate::mapping::{Mapping, PAGE_BYTES};
+
+/// Most pages that one fault brings in.
+pub(super) const CLUSTER: usize = 64;
+
+const SEATS: usize = 8;
+
+/// Plain bytes of a page.
+pub(super) type Page = [u8; PAGE_BYTES];
+
+/// One thread's workplace.
+pub(super) struct Seat {
+    /// The packer, one packed page and a cluster.
+    room: Mapping,
+    /// Pages of the cluster that were ever used, and so are charged.
+    pub reached: usize,
+}
+
+/// How a seat's mapping is laid out.
+#[repr(C)]
+struct Room {
+    packed: Page,
+    pages: [Page; CLUSTER],
+    packer: Packer,
+}
+
+impl Seat {
+    fn new() -> Result<Seat> {
+        let room = Mapping::reserve("room for the pages of a fault", size_of::<Room>())?;
+        // SAFETY: the mapping is as large as a Room, aligned to a page and nobody else's; the packer is written before
+        // anything refers to it, and plain bytes need no writing.
+        unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
+        Ok(Seat { room, reached: 0 })
+    }
+
+    /// The packer, room for a packed page, room for a cluster.
+    pub fn parts(&mut self) -> (&mut Packer, &mut Page, &mut [Page; CLUSTER]) {
+        // SAFETY: the mapping holds a Room, made in `new`, which this value owns alone.
+        let room = unsafe { &mut *self.room.pointer().as_ptr().cast::<Room>() };
+        (&mut room.packer, &mut room.packed, &mut room.pages)
+    }
+}
+
+/// All of them.
+pub(super) struct Seats {
+    seats: [Lock<Seat>; SEATS],
+    next: AtomicUsize,
+}
+
+impl Seats {
+    /// All free.
+    pub fn new() -> Result<Seats> {
+        let mut seats = [const { None }; SEATS];
+        for seat in &mut seats {
+            *seat = Some(Seat::new()?);
+        }
+        let seats = seats.map(|seat| Lock::new(seat.expect("each was filled above")));
+        Ok(Seats { seats, next: AtomicUsize::new(0) })
+    }
+
+    /// Waits for a free seat.
+    pub fn take(&self) -> Guard<'_, Seat> {
+        let first = self.next.load(Ordering::Relaxed);
+        for turn in 0..SEATS {
+            if let Some(seat) = self.seats[(first + turn) % SEATS].try_lock() {
+                return seat;
+            }
+        }
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        self.seats[index % SEATS].lock()
+    }
+
+    /// Waits for all of them and keeps them; [`Seats::open`] ends that.
+    pub fn close(&self) {
+        for seat in &self.seats {
+            std::mem::forget(seat.lock());
+        }
+    }
+
+    /// Ends [`Seats::close`].
+    ///
+    /// # Safety
+    ///
+    /// This thread, or in a fork's child the thread that forked, closed them.
+    pub unsafe fn open(&self) {
+        for seat in &self.seats {
+            // SAFETY: the caller's.
+            unsafe { seat.unlock() };
+        }
+    }
+}

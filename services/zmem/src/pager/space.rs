@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is mapped: `mmap`, `munmap` and `mprotect` of the arena.
+//!
+//! Flow    map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
+//!         unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
+//! Layout  the arena is one private anonymous reservation; mapping is `mprotect` of it, so that registration stays
+//! Order   one such call at a time (space lock). Access is granted in the kernel first and in the table afterwards, and
+//!         taken back in the kernel first too: a fault that the table forbids is the program's own
+//! Not here moving ([`super::remap`]), advice ([`super::advise`])
+
+use std::sync::atomic::Ordering;
+
+use super::entry::{Entry, Tag};
+use super::kernel::{self, Quiet};
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{ARENA_BASE, Errno, Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+
+/// On the access byte of a mapped page.
+const MAPPED: u8 = 8;
+
+/// Partly used chunks that are searched for a small mapping before a new one is taken.
+const CHUNKS_SEARCHED: usize = 32;
+
+/// Where to look for free pages.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    /// No chunk before this one is without a mapping.
+    vacant: usize,
+    /// Where a small mapping found room last.
+    small: usize,
+}
+
+/// Pages `[first, first + count)`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pages {
+    pub first: usize,
+    pub count: usize,
+}
+
+impl Pages {
+    pub fn end(self) -> usize {
+        self.first + self.count
+    }
+
+    pub fn address(self) -> usize {
+        address_of(self.first)
+    }
+
+    pub fn bytes(self) -> usize {
+        self.count * PAGE_BYTES
+    }
+
+    /// Its parts, one per chunk.
+    pub fn by_chunk(self) -> impl Iterator<Item = (usize, Pages)> {
+        let chunks = self.first / CHUNK_PAGES..self.end().div_ceil(CHUNK_PAGES);
+        chunks.map(move |chunk| {
+            let first = self.first.max(chunk * CHUNK_PAGES);
+            let end = self.end().min((chunk + 1) * CHUNK_PAGES);
+            (chunk, Pages { first, count: end - first })
+        })
+    }
+}
+
+impl Pager {
+    /// `mmap` of private anonymous memory: `bytes` (rounded up to pages), `PROT_*`, at an address of the pager's choice or
+    /// exactly `at` (in the arena; replaces what is there, as `MAP_FIXED`). Returns the address.
+    ///
+    /// # Errors
+    ///
+    /// As `mmap`.
+    pub fn map(&self, bytes: usize, prot: i32, at: Option<usize>) -> Result<usize, Errno> {
+        if bytes == 0 || prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
+            return Err(libc::EINVAL);
+        }
+        let count = bytes.div_ceil(PAGE_BYTES);
+        let _quiet = Quiet::new();
+        let mut space = self.space.lock();
+        let pages = match at {
+            Some(address) => {
+                let pages = self.range(address, bytes).ok_or(libc::ENOMEM)?;
+                self.unmap_held(&mut space, pages)?;
+                pages
+            }
+            None => Pages { first: self.find(&mut space, count).ok_or(libc::ENOMEM)?, count },
+        };
+        self.commit(&mut space, pages, prot)?;
+        Ok(pages.address())
+    }
+
+    /// `munmap` of a range in the arena.
+    ///
+    /// # Errors
+    ///
+    /// As `munmap`.
+    pub fn unmap(&self, address: usize, bytes: usize) -> Result<(), Errno> {
+        let pages = self.range(address, bytes).ok_or(libc::EINVAL)?;
+        let _quiet = Quiet::new();
+        let mut space = self.space.lock();
+        self.unmap_held(&mut space, pages)
+    }
+
+    /// `mprotect` of a range in the arena.
+    ///
+    /// # Errors
+    ///
+    /// As `mprotect`.
+    pub fn protect(&self, address: usize, bytes: usize, prot: i32) -> Result<(), Errno> {
+        if prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
+            return Err(libc::EINVAL);
+        }
+        if bytes == 0 && address.is_multiple_of(PAGE_BYTES) {
+            return Ok(());
+        }
+        let pages = self.range(address, bytes).ok_or(libc::EINVAL)?;
+        let _quiet = Quiet::new();
+        let mut space = self.space.lock();
+        if (pages.first..pages.end()).any(|page| !self.table.is_mapped(page)) {
+            return Err(libc::ENOMEM);
+        }
+        if prot != libc::PROT_NONE {
+            self.admit(&mut space, pages)?;
+        }
+        self.hold(pages);
+        let outcome = kernel::protect(pages.address(), pages.bytes(), prot);
+        if outcome.is_ok() {
+            self.set_access(pages, MAPPED | prot as u8);
+        }
+        self.let_go(pages, |_, entry| entry);
+        outcome
+    }
+
+    /// Whether all pages of the range are mapped.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, as `mincore`, where one is not.
+    pub fn mapped(&self, address: usize, bytes: usize) -> Result<(), Errno> {
+        let pages =
+            self.range(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES).ok_or(libc::ENOMEM)?;
+        if (pages.first..pages.end()).all(|page| self.table.is_mapped(page)) {
+            Ok(())
+        } else {
+            Err(libc::ENOMEM)
+        }
+    }
+
+    /// The pages of a range that begins at a page and lies in the arena.
+    pub(super) fn range(&self, address: usize, bytes: usize) -> Option<Pages> {
+        let bytes = bytes.checked_next_multiple_of(PAGE_BYTES)?;
+        (bytes > 0 && address.is_multiple_of(PAGE_BYTES) && self.has_range(address, bytes))
+            .then(|| Pages { first: (address - ARENA_BASE) / PAGE_BYTES, count: bytes / PAGE_BYTES })
+    }
+
+    /// Free pages: the first.
+    pub(super) fn find(&self, space: &mut Space, count: usize) -> Option<usize> {
+        if count < CHUNK_PAGES
+            && let Some(first) = self.find_small(space, count)
+        {
+            return Some(first);
+        }
+        let chunks = count.div_ceil(CHUNK_PAGES);
+        let (mut first, mut run, mut lowest) = (space.vacant, 0, true);
+        for chunk in space.vacant..self.table.chunk_count() {
+            if self.table.chunk(chunk).mapped.load(Ordering::Relaxed) > 0 {
+                (run, first) = (0, chunk + 1);
+                if lowest {
+                    space.vacant = first;
+                }
+                continue;
+            }
+            lowest = false;
+            run += 1;
+            if run == chunks {
+                space.small = first + chunks - 1;
+                return Some(first * CHUNK_PAGES);
+            }
+        }
+        None
+    }
+
+    fn find_small(&self, space: &mut Space, count: usize) -> Option<usize> {
+        let reached = self.reached.load(Ordering::Relaxed);
+        let mut searched = 0;
+        for turn in 0..reached.min(4 * CHUNKS_SEARCHED) {
+            let chunk = (space.small + reached - turn % reached) % reached;
+            let mapped = self.table.chunk(chunk).mapped.load(Ordering::Relaxed) as usize;
+            if mapped == 0 || CHUNK_PAGES - mapped < count {
+                continue;
+            }
+            let mut run = 0;
+            for page in chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES {
+                run = if self.table.is_mapped(page) { 0 } else { run + 1 };
+                if run == count {
+                    space.small = chunk;
+                    return Some(page + 1 - count);
+                }
+            }
+            searched += 1;
+            if searched == CHUNKS_SEARCHED {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Maps free pages.
+    pub(super) fn commit(&self, space: &mut Space, pages: Pages, prot: i32) -> Result<(), Errno> {
+        for (chunk, part) in pages.by_chunk() {
+            self.table.chunk(chunk).mapped.fetch_add(part.count as u32, Ordering::AcqRel);
+        }
+        self.counts.mapped.fetch_add(pages.count, Ordering::Relaxed);
+        self.reached.fetch_max(pages.end().div_ceil(CHUNK_PAGES), Ordering::AcqRel);
+        // Before there is access there is a byte that says so: nobody but the caller knows the address yet.
+        self.set_access(pages, MAPPED | prot as u8);
+        let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
+        let outcome = admitted.and_then(|()| kernel::protect(pages.address(), pages.bytes(), prot));
+        if let Err(error) = outcome {
+            self.unmap_held(space, pages)?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Gives a mode to chunks in which something becomes accessible for the first time.
+    fn admit(&self, _space: &mut Space, pages: Pages) -> Result<(), Errno> {
+        let mut chunk = pages.first / CHUNK_PAGES;
+        let end = pages.end().div_ceil(CHUNK_PAGES);
+        while chunk < end {
+            if self.table.chunk(chunk).mode() != Mode::Vacant {
+                chunk += 1;
+                continue;
+            }
+            if !self.active() {
+                if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes())
+                    && self.table.chunk(chunk).claim(Mode::Vacant, false)
+                {
+                    self.counts.native.fetch_add(1, Ordering::Relaxed);
+                    self.table.settle(chunk, Mode::Native);
+                    chunk += 1;
+                    continue;
+                }
+                self.activate_held();
+            }
+            let first = chunk;
+            while chunk < end && self.table.chunk(chunk).mode() == Mode::Vacant {
+                chunk += 1;
+            }
+            self.register(first, chunk - first)?;
+            for chunk in first..chunk {
+                if self.table.chunk(chunk).claim(Mode::Vacant, false) {
+                    self.table.settle(chunk, Mode::Guarded);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn set_access(&self, pages: Pages, access: u8) {
+        for page in pages.first..pages.end() {
+            self.table.access(page).store(access, Ordering::Release);
+        }
+    }
+
+    /// Claims chunks (native, guarded) or pages (armed) of a range, waiting for each: nobody faults or evicts there.
+    pub(super) fn hold(&self, pages: Pages) {
+        for (chunk, part) in pages.by_chunk() {
+            let record = self.table.chunk(chunk);
+            loop {
+                match record.mode() {
+                    Mode::Vacant => break,
+                    Mode::Busy => self.table.wait_chunk(chunk),
+                    mode @ (Mode::Native | Mode::Guarded) => {
+                        if record.claim(mode, false) {
+                            record.set_held(mode);
+                            break;
+                        }
+                    }
+                    Mode::Armed => {
+                        for page in part.first..part.end() {
+                            let entry = self.table.claim_now(page);
+                            self.table.park(page, entry);
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends [`Pager::hold`]: `change` says what each page of an armed chunk becomes.
+    pub(super) fn let_go(&self, pages: Pages, mut change: impl FnMut(usize, Entry) -> Entry) {
+        for (chunk, part) in pages.by_chunk() {
+            let record = self.table.chunk(chunk);
+            match record.mode() {
+                Mode::Busy => self.table.settle(chunk, record.held()),
+                Mode::Armed => {
+                    for page in part.first..part.end() {
+                        let entry = self.table.parked(page);
+                        self.table.publish(page, change(page, entry));
+                    }
+                }
+                Mode::Vacant | Mode::Native | Mode::Guarded => {}
+            }
+        }
+    }
+
+    /// Unmaps what is mapped of the range; the caller holds the space lock.
+    pub(super) fn unmap_held(&self, space: &mut Space, pages: Pages) -> Result<(), Errno> {
+        if (pages.first..pages.end()).all(|page| !self.table.is_mapped(page)) {
+            return Ok(());
+        }
+        self.hold(pages);
+        if let Err(error) = kernel::protect(pages.address(), pages.bytes(), libc::PROT_NONE) {
+            self.let_go(pages, |_, entry| entry);
+            return Err(error);
+        }
+        self.discard(pages);
+        let mut gone = 0;
+        for (chunk, part) in pages.by_chunk() {
+            let mut here = 0;
+            for page in part.first..part.end() {
+                here += u32::from(self.table.access(page).swap(0, Ordering::AcqRel) & MAPPED != 0);
+            }
+            gone += here as usize;
+            let record = self.table.chunk(chunk);
+            let left = record.mapped.fetch_sub(here, Ordering::AcqRel) - here;
+            let held = matches!(record.mode(), Mode::Busy);
+            if left == 0 {
+                space.vacant = space.vacant.min(chunk);
+            }
+            if left == 0 && held && record.pins() == 0 {
+                let mode = record.held();
+                let _ = kernel::vacate(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES);
+                if mode == Mode::Native {
+                    self.counts.native.fetch_sub(1, Ordering::Relaxed);
+                    self.job.uncharge(CHUNK_BYTES);
+                }
+                self.table.settle(chunk, Mode::Vacant);
+            } else if left == 0 && record.mode() == Mode::Armed {
+                self.disarm(chunk, part);
+            } else {
+                self.let_go(part, |_, entry| entry);
+            }
+        }
+        self.counts.mapped.fetch_sub(gone, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes an armed chunk vacant in which nothing is mapped any more, and lets go of its pages. One with a pinned page
+    /// stays armed.
+    fn disarm(&self, chunk: usize, part: Pages) {
+        let pages = Pages { first: chunk * CHUNK_PAGES, count: CHUNK_PAGES };
+        let record = self.table.chunk(chunk);
+        let pinned = (part.first..part.end()).any(|page| self.table.parked(page).pins() > 0)
+            || (pages.first..part.first)
+                .chain(part.end()..pages.end())
+                .any(|page| self.table.load(page) != Entry::EMPTY);
+        if pinned || !record.claim(Mode::Armed, false) {
+            self.let_go(part, |_, entry| entry);
+            return;
+        }
+        let _ = kernel::vacate(pages.address(), pages.bytes());
+        for page in part.first..part.end() {
+            self.table.publish(page, Entry::EMPTY);
+        }
+        self.table.forget(chunk);
+        self.uncharge_tables(PAGE_BYTES);
+        self.table.settle(chunk, Mode::Vacant);
+    }
+
+    /// Drops the contents of held pages: they read as zeros afterwards.
+    pub(super) fn discard(&self, pages: Pages) {
+        let _ = kernel::advise(pages.address(), pages.bytes(), libc::MADV_DONTNEED);
+        for (chunk, part) in pages.by_chunk() {
+            let record = self.table.chunk(chunk);
+            if record.mode() != Mode::Armed {
+                continue;
+            }
+            let mut present = 0;
+            for page in part.first..part.end() {
+                let entry = self.table.parked(page);
+                present += u32::from(entry.is_present());
+                if entry.tag() != Tag::Empty {
+                    self.free_copy(entry);
+                    self.table.park(page, Entry::EMPTY.with_pins(entry.pins()));
+                }
+            }
+            record.present.fetch_sub(present, Ordering::AcqRel);
+            self.counts.present.fetch_sub(present as usize, Ordering::Relaxed);
+            self.job.uncharge(present as usize * PAGE_BYTES);
+        }
+    }
+}
