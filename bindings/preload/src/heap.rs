@@ -15,7 +15,7 @@ use memlift_zmem::lock::Lock;
 use crate::sys;
 
 /// First address of the reservation: told by its high bits.
-pub const BASE: usize = 0x1ff0_0000_0000;
+pub const BASE: usize = 0x1f00_0000_0000;
 const BYTES: usize = 1 << 36;
 const HEADER_BYTES: usize = 16;
 const SMALLEST: u32 = 5;

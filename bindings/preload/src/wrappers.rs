@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memlift_zmem::pager::Pager;
 
 use crate::gate::give;
-use crate::thread::{Quiet, inside};
+use crate::thread::{OURS, Quiet, inside};
 use crate::{activate, start, trap};
 
 /// A function of libc's, found when first asked for.
@@ -124,14 +124,24 @@ pub unsafe extern "C" fn syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    let arguments = [first, second, third, fourth, fifth, sixth];
-    if !inside() {
+    let mut arguments = [first, second, third, fourth, fifth, sixth];
+    let mut mask = 0u64;
+    if inside() {
+        // The pager blocks all signals where it holds a lock; the three are never blocked.
+        if number == libc::SYS_rt_sigprocmask && second != 0 {
+            // SAFETY: the pager's mask.
+            mask = unsafe { (second as *const u64).read() } & !OURS;
+            arguments[1] = (&raw const mask) as usize;
+        }
+    } else {
         if let Some(result) = trap::ask(number as usize, arguments) {
             return give(result) as c_long;
         }
     }
     // SAFETY: the caller's.
-    give(unsafe { crate::gate::call(number as usize, arguments) }) as c_long
+    let result = unsafe { crate::gate::call(number as usize, arguments) };
+    std::hint::black_box(&mask);
+    give(result) as c_long
 }
 
 /// Before a second thread of the program can run.
