@@ -35,6 +35,8 @@ pub mod arena;
 pub mod pager;
 #[expect(unsafe_code, reason = "calls the kernel with addresses")]
 pub mod uffd;
+#[expect(unsafe_code, reason = "waits for signals and sends them on")]
+pub mod supervise;
 pub mod watch;
 
 pub use error::{Error, Result};

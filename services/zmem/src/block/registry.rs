@@ -16,7 +16,7 @@ use super::ledger::{Ledger, OnOverflow};
 use super::pid::Process;
 use super::shared::Shared;
 use super::slot::{CLAIMED, FREE, LIVE, Slot};
-use super::{ControlBlock, directory, overflow, turn};
+use super::{ControlBlock, directory, overflow, shared, turn};
 use crate::{Error, Result};
 
 pub use super::shared::{BLOCKS, SLOTS};
@@ -437,6 +437,28 @@ impl Admission {
     /// What stands beside it.
     pub fn ledger(&self) -> &Ledger {
         self.registry.ledger(self.block)
+    }
+
+    /// The registry under a number that programs inherit, high enough to be in nobody's way; and the job's first process
+    /// may be named by it ([`Admission::name_holder`]).
+    ///
+    /// # Errors
+    ///
+    /// The process has too many descriptors open.
+    pub fn inheritable(&self) -> Result<OwnedFd> {
+        let file = self.registry.file();
+        let high = shared::duplicate(file, 200);
+        high.or_else(|_| shared::duplicate(file, 3))
+            .map_err(|source| Error::Registry { source: source.into() })
+    }
+
+    /// Names a process that inherited the registry as `number`, so that others find it while that one lives.
+    ///
+    /// # Errors
+    ///
+    /// The folder's file cannot be written.
+    pub fn name_holder(&self, folder: &Path, pid: u32, number: RawFd) -> Result<()> {
+        Process::of(pid).map_or(Ok(()), |process| directory::add(folder, process, number))
     }
 
     /// Environment of the job's processes, besides the library to preload. The registry's descriptor must stay open over

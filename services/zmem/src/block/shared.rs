@@ -153,6 +153,13 @@ impl Shared {
     }
 }
 
+/// A second number for `file`, at least `least`, that stays open over exec.
+pub(super) fn duplicate(file: BorrowedFd<'_>, least: RawFd) -> rustix::io::Result<OwnedFd> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(file, least)?;
+    rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
+    Ok(copy)
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: the range is this value's mapping, and references into it borrow from this value.

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A program as a child that sees no difference: signals go on to it, its end is the caller's end.
+//!
+//! Flow    [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
+//!         pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on
+//! Order   the signals are blocked before the child is started and before the caller starts a thread: none is lost and no
+//!         thread takes one
+//! Owner   signals of the terminal (Ctrl-C, Ctrl-Z) reach the child from the kernel, since it is of the same process group:
+//!         those are not sent a second time
+//! Not here what is watched meanwhile ([`crate::watch`])
+
+use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags};
+
+/// What is sent on.
+const FORWARDED: [libc::c_int; 9] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+];
+
+/// A running program.
+#[derive(Debug)]
+pub struct Supervised {
+    child: Child,
+    signals: libc::sigset_t,
+}
+
+fn set(signals: &[libc::c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the set that it is given.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    // SAFETY: initialised above.
+    let mut set = unsafe { set.assume_init() };
+    for signal in signals {
+        // SAFETY: the set is initialised and the signal a constant of this platform.
+        unsafe { libc::sigaddset(&mut set, *signal) };
+    }
+    set
+}
+
+impl Supervised {
+    /// Starts it. The calling thread's signals stay blocked afterwards, and those of threads that it starts: call this
+    /// before starting any other.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started.
+    pub fn spawn(mut command: Command) -> std::io::Result<Supervised> {
+        let signals = set(&FORWARDED);
+        let mut before = set(&[]);
+        // SAFETY: both sets are initialised and live over the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before) };
+        let restore = move || {
+            // SAFETY: the set is initialised; the call is async-signal-safe, as the child of a fork needs it.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+            Ok(())
+        };
+        // SAFETY: the closure makes one async-signal-safe call and touches nothing of other threads.
+        unsafe { command.pre_exec(restore) };
+        let started = command.spawn();
+        if started.is_err() {
+            // SAFETY: as above.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        }
+        Ok(Supervised { child: started?, signals })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not say how it ended: somebody else waited for it.
+    pub fn wait(mut self) -> std::io::Result<ExitStatus> {
+        let ended = rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
+        // SAFETY: the set is initialised and lives over the call, which makes a new descriptor.
+        let sent = unsafe { libc::signalfd(-1, &self.signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if sent < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let sent = unsafe { OwnedFd::from_raw_fd(sent) };
+        loop {
+            let mut either = [PollFd::new(&ended, PollFlags::IN), PollFd::new(&sent, PollFlags::IN)];
+            match poll(&mut either, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            while let Some((signal, code)) = next(&sent) {
+                // Positive: from the kernel (the terminal); the child has it too.
+                if code <= 0 && self.child.try_wait()?.is_none() {
+                    // SAFETY: the child was not waited for yet, so the pid is its own.
+                    unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+                }
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+        }
+    }
+}
+
+/// A signal that came, and its code.
+fn next(sent: &OwnedFd) -> Option<(libc::c_int, i32)> {
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    (rustix::io::read(sent, &mut info) == Ok(info.len())).then(|| {
+        // Signal, errno and code are the first three words.
+        let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+        (
+            word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo)),
+            word(std::mem::offset_of!(libc::signalfd_siginfo, ssi_code)),
+        )
+    })
+}
+
+/// The exit code that a shell would show: the program's, or 128 and the signal that ended it.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128u8.wrapping_add(signal.unwrap_or(0) as u8),
+    }
+}
+
+/// Asks every process of a job to end, or ends it.
+pub fn end(pids: impl IntoIterator<Item = u32>, at_once: bool) {
+    for pid in pids {
+        let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1) else { continue };
+        // SAFETY: sends a signal; the caller names processes of its own job.
+        unsafe { libc::kill(pid, if at_once { libc::SIGKILL } else { libc::SIGTERM }) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_as_the_program_had_them() {
+        let code = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            exit_code(Supervised::spawn(command).expect("sh starts").wait().expect("it ends"))
+        };
+        assert_eq!(code("exit 7"), 7);
+        assert_eq!(code("kill -9 $$"), 137);
+        // The mask of the child is the caller's: its own TERM ends it.
+        assert_eq!(code("kill -TERM $$; sleep 1000"), 143);
+        assert!(Supervised::spawn(Command::new("/nonexistent")).is_err());
+    }
+}
