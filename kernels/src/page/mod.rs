@@ -10,6 +10,7 @@
 //! Not here where packed pages are kept
 
 mod choose;
+mod decimal;
 mod dense;
 mod integers;
 mod lz;
@@ -87,10 +88,12 @@ pub enum Method {
     DenseDifferences4 = 14,
     /// Differences of numbers of 8 bytes in planes, Zstandard.
     DenseDifferences8 = 15,
+    /// Floating-point numbers of 8 bytes that are decimals, frame of reference.
+    Decimal8 = 16,
 }
 
 /// Every method, in the order of their bytes.
-pub const METHODS: [Method; 15] = [
+pub const METHODS: [Method; 16] = [
     Method::Lz,
     Method::Planes2,
     Method::Planes4,
@@ -106,6 +109,7 @@ pub const METHODS: [Method; 15] = [
     Method::DensePlanes8,
     Method::DenseDifferences4,
     Method::DenseDifferences8,
+    Method::Decimal8,
 ];
 
 impl Method {
@@ -175,13 +179,15 @@ impl Packer {
         }
     }
 
-    /// Packs one page by a given method; the bytes written, or none when they would be more than `target` has.
+    /// Packs one page by a given method; the bytes written, or none when they would be more than `target` has, or the
+    /// page is not what the method is for ([`Method::Decimal8`]).
     pub fn pack_as(&mut self, method: Method, page: &[u8; PAGE_BYTES], target: &mut [u8]) -> Option<usize> {
         let (tag, room) = target.split_first_mut()?;
         *tag = method as u8;
         let bytes = match method {
             Method::Lz => lz::pack(page, &mut self.table, room)?,
             Method::Dense => dense::pack(&mut self.dense, page, room)?,
+            Method::Decimal8 => decimal::pack(page, &mut self.first, room)?,
             Method::Frame4 => integers::pack::<u32>(page, false, room)?,
             Method::Frame8 => integers::pack::<u64>(page, false, room)?,
             Method::FrameDifferences4 => integers::pack::<u32>(page, true, room)?,
@@ -238,6 +244,7 @@ impl Packer {
         match method {
             Method::Lz => return lz::unpack(block, page),
             Method::Dense => return dense::unpack(&mut self.dense, block, page),
+            Method::Decimal8 => return decimal::unpack(block, page),
             Method::Frame4 => return integers::unpack::<u32>(block, false, page),
             Method::Frame8 => return integers::unpack::<u64>(block, false, page),
             Method::FrameDifferences4 => return integers::unpack::<u32>(block, true, page),
@@ -299,6 +306,9 @@ mod tests {
             assert_eq!(page, again);
         }
         for method in METHODS {
+            if method == Method::Decimal8 {
+                continue; // These are no decimals; `decimal` has its own test.
+            }
             let mut room = [0; 2 * PAGE_BYTES];
             let bytes = packer.pack_as(method, &page, &mut room).expect("there is room");
             assert_eq!(Method::of(&room), Some(method));
