@@ -167,9 +167,12 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
         let token = usize::from(*block.get(from)?);
         from += 1;
         let mut literals = token >> 4;
-        if literals < 15 && block.len() - from >= 18 && room - to >= 16 {
+        let short = literals < 15 && block.len() - from >= 18 && room - to >= 48;
+        if short {
             // SAFETY: 16 bytes are there to read and to write, as was just checked; fewer than 15 of them count.
             unsafe { page.add(to).copy_from_nonoverlapping(source.add(from), 16) };
+            from += literals;
+            to += literals;
         } else {
             if literals == 15 {
                 literals += longer(&mut from)?;
@@ -179,11 +182,11 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
             }
             // SAFETY: so many bytes are there to read and to write, as was just checked.
             unsafe { page.add(to).copy_from_nonoverlapping(source.add(from), literals) };
-        }
-        from += literals;
-        to += literals;
-        if from == block.len() {
-            return (to == PAGE_BYTES).then_some(());
+            from += literals;
+            to += literals;
+            if from == block.len() {
+                return (to == PAGE_BYTES).then_some(());
+            }
         }
         let offset = usize::from(u16::from_le_bytes([*block.get(from)?, *block.get(from + 1)?]));
         from += 2;
@@ -191,6 +194,18 @@ pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
             return None;
         }
         let mut bytes = (token & 15) + MIN_MATCH;
+        if short && bytes < 15 + MIN_MATCH && offset >= 8 {
+            // SAFETY: before the literals there was room for 48 bytes, and they were fewer than 15: 18 more fit. Each
+            // copy reads at least 8 bytes behind where it writes.
+            unsafe {
+                let (to_byte, from_byte) = (page.add(to), page.add(to - offset));
+                to_byte.copy_from_nonoverlapping(from_byte, 8);
+                to_byte.add(8).copy_from_nonoverlapping(from_byte.add(8), 8);
+                to_byte.add(16).copy_from_nonoverlapping(from_byte.add(16), 2);
+            }
+            to += bytes;
+            continue;
+        }
         if bytes == 15 + MIN_MATCH {
             bytes += longer(&mut from)?;
         }
