@@ -26,6 +26,7 @@ mod remap;
 mod seat;
 pub mod signal;
 mod space;
+mod spill;
 mod stream;
 mod table;
 
@@ -36,6 +37,7 @@ use memlift_engine::facility::{Facility, usable};
 use crate::block::Job;
 use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::spill::{Slot, Spill};
 use crate::store::Store;
 use crate::uffd::Uffd;
 use crate::{Error, Result};
@@ -98,6 +100,8 @@ pub struct Numbers {
     pub pages_dropped: u64,
     /// Pages that packing did not make smaller.
     pub pages_raw: u64,
+    /// Pages written to the spill file.
+    pub pages_spilled: u64,
     /// Evictions inside a fault.
     pub evictions: u64,
     /// Bytes present in armed chunks.
@@ -120,6 +124,7 @@ struct Counts {
     packed: AtomicU64,
     dropped: AtomicU64,
     raw: AtomicU64,
+    spilled: AtomicU64,
     evictions: AtomicU64,
     /// Pages present in armed chunks, all charged.
     present: AtomicUsize,
@@ -147,6 +152,8 @@ pub struct Pager {
     single_threaded: AtomicBool,
     vectored: AtomicBool,
     hook: AtomicPtr<()>,
+    spill: AtomicPtr<Spill>,
+    spill_hand: AtomicUsize,
     /// Signals of the thread that forks.
     fork_mask: AtomicU64,
     /// Chunks from here on were never used.
@@ -193,11 +200,15 @@ impl Pager {
             single_threaded: AtomicBool::new(options.single_threaded),
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
             hook: AtomicPtr::new(std::ptr::null_mut()),
+            spill: AtomicPtr::new(std::ptr::null_mut()),
+            spill_hand: AtomicUsize::new(0),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),
             round: AtomicU64::new(0),
         };
-        value.attach_uffd().map_err(|errno| Error::Faults { source: std::io::Error::from_raw_os_error(errno) })?;
+        value
+            .attach_uffd()
+            .map_err(|errno| Error::Faults { source: std::io::Error::from_raw_os_error(errno) })?;
         // SAFETY: the mapping is as large as the value, aligned to a page, and nobody else's; it is never unmapped.
         unsafe { pager.write(value) };
         if PAGER.compare_exchange(std::ptr::null_mut(), pager, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -253,6 +264,7 @@ impl Pager {
             pages_packed: counts.packed.load(Ordering::Relaxed),
             pages_dropped: counts.dropped.load(Ordering::Relaxed),
             pages_raw: counts.raw.load(Ordering::Relaxed),
+            pages_spilled: counts.spilled.load(Ordering::Relaxed),
             evictions: counts.evictions.load(Ordering::Relaxed),
             present_bytes: counts.present.load(Ordering::Relaxed) * PAGE_BYTES,
             native_bytes: counts.native.load(Ordering::Relaxed) * CHUNK_BYTES,
@@ -273,16 +285,26 @@ impl Pager {
         offset < self.bytes && bytes <= self.bytes - offset
     }
 
-    /// Forgets a page's copy.
-    fn free_copy(&self, entry: Entry) {
-        if matches!(entry.tag(), Tag::Clean | Tag::Stored | Tag::Word)
-            && let Some(handle) = store_handle(entry)
-        {
-            let released = self.store.free(handle);
-            if released > 0 {
-                self.job.uncharge(released);
+    /// Forgets a page's copy; gives the bytes of memory that came back to the job.
+    fn free_copy(&self, entry: Entry) -> usize {
+        let mut released = 0;
+        match entry.tag() {
+            Tag::Clean | Tag::Stored | Tag::Word => {
+                if let Some(handle) = store_handle(entry) {
+                    released = self.store.free(handle);
+                }
             }
+            Tag::Spilled => {
+                if let Some(spill) = self.spill() {
+                    spill.free(Slot(entry.handle()));
+                }
+            }
+            _ => {}
         }
+        if released > 0 {
+            self.job.uncharge(released);
+        }
+        released
     }
 
     /// Charges memory of tables and workplaces, where needed after making room; false where there is none yet.

@@ -3,21 +3,11 @@
 
 mod pager_child;
 
-use memlift_zmem::arena::{Arena, attach};
-use memlift_zmem::block::{Job, Objectives, OnOverflow, Registry};
-use memlift_zmem::pager::{Options, Pager};
-use pager_child::in_child;
+use memlift_zmem::arena::Arena;
+use memlift_zmem::block::OnOverflow;
+use pager_child::{in_child, start};
 
 const MIB: usize = 1 << 20;
-
-/// A job of its own in a registry of its own; its pager.
-fn pager(total: usize, single_threaded: bool) -> &'static Pager {
-    let registry = Registry::create(1 << 40).expect("a registry");
-    let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
-    let admission = Box::leak(Box::new(registry.admit("test", &objectives).expect("admitted")));
-    let job = Box::leak(Box::new(Job::attach(registry, admission.block()).expect("attached")));
-    attach(job, Options { single_threaded }).expect("a pager")
-}
 
 /// Contents of a page by its number: half of it compressible.
 fn expected(page: usize, version: u64, word: usize) -> u64 {
@@ -60,7 +50,7 @@ fn next(state: &mut u64) -> usize {
 fn every_byte_is_right_under_half_the_memory() {
     in_child("every_byte_is_right_under_half_the_memory", || {
         let pages = 64 * MIB / 4096;
-        let pager = pager(40 * MIB, false);
+        let pager = start(40 * MIB, OnOverflow::Fail, false);
         let mut arena = Arena::new(pager, 64 * MIB).expect("an arena");
         let mut version = vec![1u64; pages];
         for page in 0..pages {

@@ -100,6 +100,11 @@ impl Pager {
         if !must {
             return Room::Short;
         }
+        while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
+            if self.job.try_charge(bytes, 0) {
+                return Room::Made;
+            }
+        }
         if self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
@@ -151,7 +156,7 @@ impl Pager {
     }
 
     /// Gives the store's empty pages back; at most `budget` objects are moved.
-    fn compact(&self, budget: usize) -> usize {
+    pub(super) fn compact(&self, budget: usize) -> usize {
         let released = self.store.compact(budget);
         if released > 0 {
             self.job.uncharge(released);

@@ -16,6 +16,8 @@ use super::evict::Room;
 use super::seat::{CLUSTER, Page, Seat};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Fault, Pager, address_of, kernel, store_handle};
+use crate::block::Counter;
+use crate::spill::Slot;
 use crate::uffd::Progress;
 
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
@@ -195,7 +197,11 @@ impl Pager {
         let progress = match kind {
             Kind::Nothing => self.place_zeros(page, pages),
             _ => {
-                self.unpack(seat, &old[..pages]);
+                let mut numbers = [0; CLUSTER];
+                for (index, number) in numbers.iter_mut().enumerate() {
+                    *number = page + index;
+                }
+                self.unpack(seat, &numbers[..pages], &old[..pages]);
                 let (_, _, room) = seat.parts();
                 // SAFETY: the seat's pages are plain memory; the target pages are busy and absent.
                 unsafe { self.place(page, room.as_ptr().cast(), pages, keep) }
@@ -246,11 +252,27 @@ impl Pager {
         }
     }
 
-    /// Unpacks absent pages into the seat.
-    fn unpack(&self, seat: &mut Seat, old: &[Entry]) {
+    /// Brings the contents of claimed pages into the seat: absent ones from wherever they are, present ones as they are.
+    pub(super) fn unpack(&self, seat: &mut Seat, pages: &[usize], old: &[Entry]) {
         let (packer, _, room) = seat.parts();
-        for (entry, target) in old.iter().zip(room.iter_mut()) {
+        for ((page, entry), target) in pages.iter().zip(old).zip(room.iter_mut()) {
             let whole = match entry.tag() {
+                Tag::Dirty => {
+                    self.copy_out(*page, target);
+                    true
+                }
+                Tag::Spilled => {
+                    let read =
+                        self.spill().map(|spill| spill.read(Slot(entry.handle()), *page as u64, target));
+                    if !matches!(read, Some(Ok(()))) {
+                        kernel::end(
+                            "memlift: a page of the spill file could not be read; the job ends before it reads wrong data\n",
+                            CORRUPT_EXIT_CODE,
+                        );
+                    }
+                    self.job.count(Counter::PagesUnspilled, 1);
+                    true
+                }
                 Tag::Filled => {
                     fill(entry.word(), target);
                     true

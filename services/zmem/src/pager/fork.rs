@@ -27,11 +27,18 @@ impl Pager {
         self.seats.close();
         std::mem::forget(self.evict.lock());
         self.store.lock_all();
+        if let Some(spill) = self.spill() {
+            spill.before_fork();
+        }
         self.fork_mask.store(mask, Ordering::Relaxed);
     }
 
     /// The parent goes on (also after a failed fork).
     pub fn after_fork_parent(&self) {
+        if let Some(spill) = self.spill() {
+            // SAFETY: this thread called `before_fork`, which called the spill file's.
+            unsafe { spill.after_fork_parent() };
+        }
         self.reopen();
     }
 
@@ -40,6 +47,10 @@ impl Pager {
     pub fn after_fork_child(&self) {
         self.uffd.close();
         let _ = self.job.fork_child();
+        if let Some(spill) = self.spill() {
+            // SAFETY: the thread that forked called `before_fork`, and there is no other.
+            unsafe { spill.after_fork_child() };
+        }
         if self.attach_uffd().is_err() {
             kernel::end(
                 "memlift: a forked process got no userfaultfd; it ends before it reads zeros for data\n",

@@ -174,6 +174,15 @@ impl Pager {
         let mut seat = self.seats.take();
         let armed = self.settled_mode(page / CHUNK_PAGES) == Mode::Armed;
         let source = if armed { self.table.claim_now(page) } else { Entry::new(Tag::Dirty, 0) };
+        if source.tag() == Tag::Spilled {
+            // The file knows the page by its number.
+            self.table.publish(page, source);
+            drop(seat);
+            while self.table.load(page).tag() == Tag::Spilled {
+                let _ = self.answer(page, false);
+            }
+            return self.move_page(page, to);
+        }
         if !source.is_present() {
             let target = self.table.claim_now(to);
             self.table.publish(to, if source.tag() == Tag::Empty { target } else { source.with_heat(0) });

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A test in a process of its own: a process has one pager.
 
+#![allow(dead_code, reason = "each test program uses a part")]
+
 use std::process::Command;
+
+use memlift_zmem::arena::attach;
+use memlift_zmem::block::{Job, Objectives, OnOverflow, Registry};
+use memlift_zmem::pager::{Options, Pager};
 
 /// Names the test that this process is for.
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
@@ -26,4 +32,60 @@ pub fn in_child_with(name: &str, prepare: impl FnOnce(&mut Command), body: impl 
     println!("{text}");
     assert!(output.status.success(), "{name} in its own process: {}", output.status);
     assert!(text.contains("1 passed"), "{name} did not run in its own process");
+}
+
+/// A pager of a job of its own, in a registry of its own.
+pub fn start(total: usize, on_overflow: OnOverflow, single_threaded: bool) -> &'static Pager {
+    let registry = Registry::create(1 << 40).expect("a registry");
+    let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
+    let admission = Box::leak(Box::new(registry.admit("test", &objectives).expect("admitted")));
+    let job = Box::leak(Box::new(Job::attach(registry, admission.block()).expect("attached")));
+    attach(job, Options { single_threaded }).expect("a pager")
+}
+
+/// Numbers that repeat with their seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 16) as usize % bound.max(1)
+    }
+}
+
+/// A child of a fork.
+pub struct Child(i32);
+
+impl Child {
+    /// Waits for it; its failure is this test's.
+    pub fn wait(self) {
+        let mut status = 0;
+        // SAFETY: the status is a local.
+        let waited = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
+        assert_eq!(waited, self.0);
+        assert_eq!(status, 0, "the child of a fork failed");
+    }
+}
+
+/// Forks as the preloaded library does; the child runs `body` and ends.
+pub fn forked(pager: &Pager, body: impl FnOnce()) -> Child {
+    pager.before_fork();
+    // SAFETY: the child runs the body and leaves by `_exit`; what it uses of the C library is not held by another thread,
+    // for the evictor allocates nothing.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        pager.after_fork_child();
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(!passed)) };
+    }
+    pager.after_fork_parent();
+    assert!(pid > 0, "fork");
+    Child(pid)
 }

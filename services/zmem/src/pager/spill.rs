@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What fits in memory not even packed: pages go to the spill file.
+//!
+//! Flow    no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
+//!         help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
+//! Order   a page is claimed while it is written; it is dropped after the write is done
+//! Owner   the file is set once, and lives as long as the process
+//! Not here the file ([`crate::spill`]); reading back ([`super::fault`])
+
+use std::sync::atomic::Ordering;
+
+use super::entry::{Entry, Tag};
+use super::evict::Evicted;
+use super::seat::{Page, Seat};
+use super::table::{CHUNK_PAGES, Mode};
+use super::{Pager, address_of, kernel};
+use crate::block::Counter;
+use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::spill::{Slot, Spill};
+use crate::{Error, Result};
+
+/// Pages written at once.
+const BATCH: usize = 16;
+
+impl Pager {
+    /// Where pages go that do not fit. Once.
+    ///
+    /// # Errors
+    ///
+    /// There is one already, or no memory.
+    pub fn spill_to(&self, spill: Spill) -> Result<()> {
+        let place = Mapping::reserve("the spill file's tables", size_of::<Spill>())?;
+        let pointer = place.pointer().as_ptr().cast::<Spill>();
+        // SAFETY: the mapping is as large as the value and nobody else's; it is never unmapped once it is stored below.
+        unsafe { pointer.write(spill) };
+        let none = std::ptr::null_mut();
+        if self.spill.compare_exchange(none, pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: written above, and read back by this thread alone.
+            drop(unsafe { pointer.read() });
+            return Err(Error::Started);
+        }
+        std::mem::forget(place);
+        Ok(())
+    }
+
+    /// The spill file.
+    pub(super) fn spill(&self) -> Option<&Spill> {
+        // SAFETY: what is stored there lives as long as the process.
+        unsafe { self.spill.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Spills cold pages until `want` bytes came back to the job, or there are no more.
+    pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize) -> Evicted {
+        let mut evicted = Evicted::default();
+        let Some(spill) = self.spill() else { return evicted };
+        if seat.reached < BATCH {
+            // The job is at its end already: these pages are what it takes to save it.
+            let bytes = (BATCH - seat.reached) * PAGE_BYTES;
+            let _ = self.job.charge(bytes);
+            self.counts.tables.fetch_add(bytes, Ordering::Relaxed);
+            seat.reached = BATCH;
+        }
+        let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
+        let (mut looked, mut hand) = (0, self.spill_hand.load(Ordering::Relaxed));
+        while evicted.bytes < want && looked < reached {
+            let (mut pages, mut old, mut count) = ([0; BATCH], [Entry::EMPTY; BATCH], 0);
+            while count < BATCH && looked < reached {
+                let page = if hand < reached { hand } else { 0 };
+                if page % CHUNK_PAGES == 0 && self.table.chunk(page / CHUNK_PAGES).mode() != Mode::Armed {
+                    (hand, looked) = (page + CHUNK_PAGES, looked + CHUNK_PAGES);
+                    continue;
+                }
+                (hand, looked) = (page + 1, looked + 1);
+                let entry = self.table.load(page);
+                let cold = entry.tag() == Tag::Stored || entry.is_raw() && entry.pins() == 0;
+                if cold && self.table.allows(page, false) && self.table.claim(page, entry) {
+                    (pages[count], old[count]) = (page, entry);
+                    count += 1;
+                }
+            }
+            let done = self.spill_batch(seat, spill, &pages[..count], &old[..count]);
+            if done.steps == 0 && count > 0 {
+                break;
+            }
+            evicted.steps += done.steps;
+            evicted.bytes += done.bytes;
+        }
+        self.spill_hand.store(hand, Ordering::Relaxed);
+        evicted
+    }
+
+    /// Writes claimed pages and publishes what they are now.
+    fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
+        let mut evicted = Evicted::default();
+        for (page, old) in pages.iter().zip(old).filter(|(_, old)| old.is_present()) {
+            let _ = (old, self.uffd.protect(address_of(*page), PAGE_BYTES, true));
+        }
+        self.unpack(seat, pages, old);
+        let (_, _, room) = seat.parts();
+        let mut parts = [(0, &room[0]); BATCH];
+        for (part, (page, contents)) in parts.iter_mut().zip(pages.iter().zip(room.iter())) {
+            *part = (*page as u64, contents);
+        }
+        let mut slots = [Slot::default(); BATCH];
+        let written = spill.write(&parts[..pages.len()], &mut slots).is_ok();
+        for ((page, old), slot) in pages.iter().zip(old).zip(slots) {
+            if !written {
+                if old.is_present() {
+                    let _ = self.uffd.protect(address_of(*page), PAGE_BYTES, false);
+                }
+                self.table.publish(*page, *old);
+                continue;
+            }
+            if old.is_present() {
+                let _ = kernel::advise(address_of(*page), PAGE_BYTES, libc::MADV_DONTNEED);
+                self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+                self.counts.present.fetch_sub(1, Ordering::Relaxed);
+                self.job.uncharge(PAGE_BYTES);
+                evicted.bytes += PAGE_BYTES;
+            } else {
+                evicted.bytes += self.free_copy(*old);
+            }
+            evicted.steps += 1;
+            self.table.publish(*page, Entry::new(Tag::Spilled, slot.0));
+        }
+        if written {
+            self.counts.spilled.fetch_add(pages.len() as u64, Ordering::Relaxed);
+            self.job.count(Counter::PagesSpilled, pages.len() as u64);
+            evicted.bytes += self.compact(pages.len());
+        }
+        evicted
+    }
+
+    /// Copies a present, protected page: the copy is written, so that the write needs no claim on arena memory.
+    pub(super) fn copy_out(&self, page: usize, target: &mut Page) {
+        // SAFETY: the page is present, readable, write-protected and busy by this thread.
+        let contents = unsafe { &*(address_of(page) as *const Page) };
+        target.copy_from_slice(contents);
+    }
+}
