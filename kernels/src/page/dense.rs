@@ -2,8 +2,8 @@
 //! Zstandard for pages, in a workspace of fixed size: the library allocates nothing.
 //!
 //! Flow    workspace ──[`ZSTD_initStaticCCtx`], level 1 with a window of 4 KiB──▶ frame without magic number and size
-//! Layout  the workspace serves packing and unpacking by turns: each call makes its context anew, in a few hundred
-//!         nanoseconds
+//! Layout  the workspace serves packing and unpacking by turns; a context stays as long as only one of them is done and
+//!         the workspace does not move (a context points into itself)
 //! Not here when it is worth its time (`choose`)
 //!
 //! Source: zstd.h of libzstd 1.5.7, "Static allocation" and "Advanced parameters".
@@ -20,11 +20,31 @@ const WORKSPACE_BYTES: usize = 104 << 10;
 
 /// Where a context lies while it is used.
 #[repr(C, align(64))]
-pub(super) struct Workspace([u8; WORKSPACE_BYTES]);
+pub(super) struct Workspace {
+    bytes: [u8; WORKSPACE_BYTES],
+    /// The address at which the context was made, and for what.
+    home: usize,
+    holds: u8,
+}
+
+const NOTHING: u8 = 0;
+const PACKS: u8 = 1;
+const UNPACKS: u8 = 2;
 
 impl Workspace {
     pub(super) const fn new() -> Workspace {
-        Workspace([0; WORKSPACE_BYTES])
+        Workspace { bytes: [0; WORKSPACE_BYTES], home: 0, holds: NOTHING }
+    }
+
+    /// The context's address, and whether it is one for this.
+    fn context(&mut self, wanted: u8) -> (*mut std::ffi::c_void, bool) {
+        let start = self.bytes.as_mut_ptr().cast::<std::ffi::c_void>();
+        (start, self.holds == wanted && self.home == start.addr())
+    }
+
+    /// The context of this kind is ready at this address.
+    fn keep(&mut self, kind: u8) {
+        (self.home, self.holds) = (self.bytes.as_ptr().addr(), kind);
     }
 }
 
@@ -37,17 +57,23 @@ const PARAMETERS: [(ZSTD_cParameter, i32); 4] = [
 
 /// Packs the page; none if it does not fit.
 pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &mut [u8]) -> Option<usize> {
-    // SAFETY: the context lies in the workspace, which is aligned, as large as said, and borrowed for the calls; source
-    // and target are slices that are borrowed as long.
+    let (start, ready) = workspace.context(PACKS);
+    // SAFETY: the context lies in the workspace, which is aligned, as large as said, and borrowed for the calls; one that
+    // is ready was made there by this function and not touched since; source and target are slices borrowed as long.
     unsafe {
-        let context = ZSTD_initStaticCCtx(workspace.0.as_mut_ptr().cast(), WORKSPACE_BYTES);
-        if context.is_null() {
-            return None;
-        }
-        for (parameter, value) in PARAMETERS {
-            if ZSTD_isError(ZSTD_CCtx_setParameter(context, parameter, value)) != 0 {
+        let mut context = start.cast();
+        if !ready {
+            workspace.holds = NOTHING;
+            context = ZSTD_initStaticCCtx(start, WORKSPACE_BYTES);
+            if context.is_null() {
                 return None;
             }
+            for (parameter, value) in PARAMETERS {
+                if ZSTD_isError(ZSTD_CCtx_setParameter(context, parameter, value)) != 0 {
+                    return None;
+                }
+            }
+            workspace.keep(PACKS);
         }
         let bytes = ZSTD_compress2(
             context,
@@ -62,16 +88,22 @@ pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &
 
 /// Unpacks what must be a page; none if it is none.
 pub(super) fn unpack(workspace: &mut Workspace, source: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
+    let (start, ready) = workspace.context(UNPACKS);
     // SAFETY: as in `pack`; the library checks the source and writes no more than the page.
     unsafe {
-        let context = ZSTD_initStaticDCtx(workspace.0.as_mut_ptr().cast(), WORKSPACE_BYTES);
-        if context.is_null() {
-            return None;
-        }
-        let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
-        let set = ZSTD_DCtx_setParameter(context, ZSTD_dParameter::ZSTD_d_experimentalParam1, magicless);
-        if ZSTD_isError(set) != 0 {
-            return None;
+        let mut context = start.cast();
+        if !ready {
+            workspace.holds = NOTHING;
+            context = ZSTD_initStaticDCtx(start, WORKSPACE_BYTES);
+            if context.is_null() {
+                return None;
+            }
+            let magicless = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
+            let set = ZSTD_DCtx_setParameter(context, ZSTD_dParameter::ZSTD_d_experimentalParam1, magicless);
+            if ZSTD_isError(set) != 0 {
+                return None;
+            }
+            workspace.keep(UNPACKS);
         }
         let bytes = ZSTD_decompressDCtx(
             context,
@@ -96,6 +128,26 @@ mod tests {
             (ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(1, 4096, 0)), ZSTD_estimateDCtxSize())
         };
         assert!(packs <= WORKSPACE_BYTES && unpacks <= WORKSPACE_BYTES, "{packs} {unpacks}");
-        println!("{packs} {unpacks}");
+    }
+
+    #[test]
+    fn a_workspace_that_moves_makes_its_context_anew() {
+        let page: [u8; PAGE_BYTES] = std::array::from_fn(|index| (index / 9 % 40) as u8);
+        let mut places = Box::new([Workspace::new(), Workspace::new()]);
+        let (mut target, mut again) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+        for _ in 0..4 {
+            let bytes = pack(&mut places[0], &page, &mut target).expect("it repeats");
+            assert_eq!(pack(&mut places[0], &page, &mut target), Some(bytes));
+            assert_eq!(pack(&mut places[0], &page, &mut target[..bytes - 1]), None);
+            assert_eq!(pack(&mut places[0], &page, &mut target), Some(bytes));
+            places.swap(0, 1);
+            for _ in 0..2 {
+                again.fill(0);
+                unpack(&mut places[1], &target[..bytes], &mut again).expect("our own bytes");
+                assert!(page == again);
+                assert_eq!(unpack(&mut places[1], &target[..bytes - 1], &mut again), None);
+            }
+            places.swap(0, 1);
+        }
     }
 }
