@@ -19,6 +19,7 @@ pub mod libz;
 pub mod mutate;
 #[expect(unsafe_code, reason = "calls routines that take addresses")]
 pub mod open;
+pub mod page;
 pub mod pool;
 #[expect(unsafe_code, reason = "calls zlib-rs by its C interface")]
 mod reference;
@@ -41,7 +42,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "unpack", run: unpack::run, seeds: unpack::seeds },
     Target { name: "libz", run: libz::run, seeds: libz::seeds },
     Target { name: "ipc", run: ipc::run, seeds: ipc::seeds },
+    Target { name: "page", run: page::run, seeds: page::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },
     Target { name: "walk_map", run: walk_map::run, seeds: walk_map::seeds },

@@ -46,7 +46,7 @@ macro_rules! tests {
     )*};
 }
 
-tests! { inflate deflate open chains unpack libz ipc pool walk_bytecode walk_map walk_packet }
+tests! { inflate deflate open chains unpack libz ipc page pool walk_bytecode walk_map walk_packet }
 
 #[test]
 fn every_target_is_tested_and_takes_no_bytes_at_all() {
