@@ -85,7 +85,7 @@ venv:
 	@tools/setup venv
 
 binary: rust
-	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c
+	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload
 
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Where the built drop-ins lie: libmemlift_z.so and libmemlift_openssl.so.
+//! Where the built drop-ins lie: libmemlift_z.so and libmemlift_openssl.so; and the library of `memlift run`.
 //!
 //! Order    $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it ─▶ target/release of the checkout
 //!          above the current folder
@@ -48,18 +48,27 @@ impl Dropin {
 
     /// Its file, absolute; None where it is not built.
     pub fn find(self) -> Option<PathBuf> {
-        let program = env::current_exe().ok();
-        let beside = program.as_deref().and_then(Path::parent);
-        let mut places: Vec<PathBuf> = Vec::new();
-        places.extend(env::var_os("MEMLIFT_DROPINS").map(PathBuf::from));
-        places.extend(beside.map(Path::to_path_buf));
-        places.extend(beside.map(|folder| folder.join("../lib/memlift")));
-        if let Ok(current) = env::current_dir() {
-            places.extend(current.ancestors().map(|folder| folder.join("target/release")));
-        }
-        let found = places.iter().map(|place| place.join(self.file())).find(|path| path.is_file())?;
-        found.canonicalize().ok()
+        find(self.file())
     }
+}
+
+/// The library that is loaded into programs under `memlift run`, absolute; None where it is not built.
+pub fn preload() -> Option<PathBuf> {
+    find("libmemlift_preload.so")
+}
+
+fn find(file: &str) -> Option<PathBuf> {
+    let program = env::current_exe().ok();
+    let beside = program.as_deref().and_then(Path::parent);
+    let mut places: Vec<PathBuf> = Vec::new();
+    places.extend(env::var_os("MEMLIFT_DROPINS").map(PathBuf::from));
+    places.extend(beside.map(Path::to_path_buf));
+    places.extend(beside.map(|folder| folder.join("../lib/memlift")));
+    if let Ok(current) = env::current_dir() {
+        places.extend(current.ancestors().map(|folder| folder.join("target/release")));
+    }
+    let found = places.iter().map(|place| place.join(file)).find(|path| path.is_file())?;
+    found.canonicalize().ok()
 }
 
 /// Those that are built, as arguments of the scripts of bench and tour.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`] and [`traverse`] measure here, [`scripted`] lets Python
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`scripted`] lets Python
 //!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
@@ -39,10 +39,11 @@ mod tour;
 mod transform;
 mod traverse;
 mod zlib_h;
+mod zmem;
 
 pub use contender::child;
 pub use definition::Definition;
-pub use dropins::Dropin;
+pub use dropins::{Dropin, preload};
 pub use error::BenchError;
 pub use probe::{Compared, compare};
 pub use row::{CpuSeconds, Row, Verdict};
@@ -50,7 +51,7 @@ pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_lo
 pub use tour::{TourOptions, tour};
 
 /// The services that have benches.
-pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform", "traverse"];
+pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform", "traverse", "zmem"];
 
 /// What `memlift bench` was asked for.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +95,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
         "persist" => persist::run(&definitions, options, &mut sink)?,
         "transform" => transform::run(&definitions, options, &mut sink)?,
         "traverse" => traverse::run(&definitions, options, &mut sink)?,
+        "zmem" => zmem::run(&definitions, options, &mut sink)?,
         _ => scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &definitions, options, &mut sink)?,
     };
     let rows = sink.finish();

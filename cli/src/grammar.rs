@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{dropin, map, node, pool};
+use crate::{dropin, job, map, node, pool, run};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -108,6 +108,15 @@ pub enum Command {
         /// What about them
         #[command(subcommand)]
         verb: map::Verb,
+    },
+    /// A program under an exact budget of memory, compressed pages included
+    #[command(after_help = run::EXAMPLES)]
+    Run(Box<run::Wish>),
+    /// Jobs that run under a budget
+    Job {
+        /// What about them
+        #[command(subcommand)]
+        verb: job::Verb,
     },
     /// Pools: objects that survive a crash, in a file
     Pool {

@@ -16,12 +16,14 @@ mod exposition;
 mod failure;
 mod grammar;
 mod http;
+mod job;
 mod map;
 mod metrics;
 mod node;
 mod pool;
 mod print;
 mod python;
+mod run;
 mod sample;
 mod sessions;
 mod top;
@@ -54,18 +56,26 @@ fn main() -> ExitCode {
         }
     };
     let json = arguments.json;
-    match run(arguments.command, json) {
+    if let Command::Run(wish) = &arguments.command {
+        return match run::run(wish, json) {
+            Ok(code) => ExitCode::from(code),
+            Err(failure) => failed(&failure),
+        };
+    }
+    match verb(arguments.command, json) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if !matches!(failure, Failure::NobodyReads) {
-                let _ = writeln!(std::io::stderr(), "memlift: error: {failure}");
-            }
-            ExitCode::from(failure.exit_code())
-        }
+        Err(failure) => failed(&failure),
     }
 }
 
-fn run(command: Command, json: bool) -> Result<(), Failure> {
+fn failed(failure: &Failure) -> ExitCode {
+    if !matches!(failure, Failure::NobodyReads) {
+        let _ = writeln!(std::io::stderr(), "memlift: error: {failure}");
+    }
+    ExitCode::from(failure.exit_code())
+}
+
+fn verb(command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Doctor { path } => doctor::run(&path, json),
         Command::Config { verb: ConfigVerb::Show } => config::show(json),
@@ -77,6 +87,8 @@ fn run(command: Command, json: bool) -> Result<(), Failure> {
         Command::Dropin { verb } => dropin::run(verb, json),
         Command::Node(wish) => node::run(&wish, json),
         Command::Map { verb } => map::run(verb, json),
+        Command::Job { verb } => job::run(&verb, json),
+        Command::Run(wish) => run::run(&wish, json).map(|_| ()),
         Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),

@@ -87,6 +87,7 @@ pub fn run(folder: &Path, as_json: bool) -> Result<(), Failure> {
         ("transform", transform::checks()),
         ("persist", persist::checks(folder)),
         ("traverse", traverse::checks()),
+        ("zmem", crate::run::checks()),
         ("Intel DSA", dsa::checks()),
         ("calibration", calibration::checks(&engine)),
         ("Python", python::checks()),

@@ -7,7 +7,7 @@
 
 pub mod check;
 mod copies;
-mod elf;
+pub mod elf;
 mod enable;
 mod openssl_cnf;
 mod status;

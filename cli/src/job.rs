@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift job`: the jobs of this user that run under a budget, and their objectives, live.
+//!
+//! Flow    the registry that the user's folder names ─▶ a line per block · one store per objective: the job follows at its
+//!         next charge, nobody is asked
+//! Not here starting one: run/
+
+use clap::Subcommand;
+use memlift::zmem::block::Registry;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::print;
+use crate::run::size;
+
+/// Verbs of `job`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Verb {
+    /// What runs, how much it has and what it costs
+    List,
+    /// Change what a running job is given
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Set {
+        /// Its number in `memlift job list`
+        job: usize,
+        /// Budget of real memory
+        #[arg(long, short, value_name = "SIZE", value_parser = size, group = "what")]
+        memory: Option<u64>,
+        /// Memory that is kept free ahead of need
+        #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
+        unused: Option<u64>,
+        /// Least memory that stays uncompressed
+        #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
+        min_uncompressed: Option<u64>,
+        /// Take away memory that it does not use, if it has so much
+        #[arg(long, value_name = "SIZE", value_parser = size, group = "what")]
+        steal: Option<u64>,
+    },
+}
+
+/// Runs one.
+pub fn run(verb: &Verb, as_json: bool) -> Result<(), Failure> {
+    let registry = Registry::of_user().map_err(|error| Failure::Unavailable(error.to_string()))?;
+    match verb {
+        Verb::List => list(&registry, as_json),
+        Verb::Set { job, memory, unused, min_uncompressed, steal } => {
+            if !registry.is_live(*job) {
+                return Err(Failure::Unavailable(format!("there is no job {job}: memlift job list")));
+            }
+            if let Some(bytes) = memory {
+                registry
+                    .set_total(*job, *bytes as usize)
+                    .map_err(|error| Failure::Unavailable(error.to_string()))?;
+            }
+            if let Some(bytes) = unused {
+                registry.set_unused_objective(*job, *bytes as usize);
+            }
+            if let Some(bytes) = min_uncompressed {
+                registry.set_min_uncompressed(*job, *bytes as usize);
+            }
+            if let Some(bytes) = steal
+                && !registry.steal(*job, *bytes as usize)
+            {
+                let unused = registry.control(*job).unused().max(0) as u64;
+                return Err(Failure::Unavailable(format!(
+                    "job {job} has {} unused: take less, or set --unused and wait",
+                    print::bytes(unused)
+                )));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn list(registry: &Registry, as_json: bool) -> Result<(), Failure> {
+    let signed = |bytes: i64| match bytes {
+        0.. => print::bytes(bytes as u64),
+        _ => format!("-{}", print::bytes(bytes.unsigned_abs())),
+    };
+    if as_json {
+        let jobs: Vec<Value> = registry
+            .jobs()
+            .map(|(index, block, ledger)| {
+                json!({
+                    "job": index,
+                    "name": ledger.name(),
+                    "total_bytes": block.total(),
+                    "unused_bytes": block.unused() - ledger.borrowed(),
+                    "unused_objective_bytes": block.unused_objective(),
+                    "min_uncompressed_bytes": block.min_uncompressed(),
+                    "outside_bytes": ledger.outside(),
+                    "compressed_accesses": block.compressed_accesses(),
+                    "compressed_memory_faults": ledger.events(),
+                    "active": ledger.active(),
+                    "pids": registry.processes(index).filter_map(|slot| slot.pid()).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let implicit = registry.implicit();
+        return print::json(&json!({
+            "machine_bytes": implicit.total(),
+            "left_bytes": implicit.unused(),
+            "jobs": jobs,
+        }));
+    }
+    let rows: Vec<Vec<String>> = registry
+        .jobs()
+        .map(|(index, block, ledger)| {
+            vec![
+                index.to_string(),
+                ledger.name(),
+                signed(block.total()),
+                signed(block.unused() - ledger.borrowed()),
+                signed(ledger.outside()),
+                block.compressed_accesses().to_string(),
+                registry.processes(index).count().to_string(),
+                if ledger.active() { "compressing" } else { "fits" }.to_owned(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return print::line("no job runs under a budget; start one with: memlift run --memory 2G -- program");
+    }
+    let headings =
+        [">job", "name", ">budget", ">unused", ">outside", ">compressed accesses", ">processes", "state"];
+    print::line(&print::table(&headings, &rows))
+}

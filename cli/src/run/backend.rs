@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who keeps the budget: memlift in the program's own processes, or the kernel.
+//!
+//! Order    auto: user space where the program can be covered and the library is here; else the kernel where this user has
+//!          a cgroup v2 with a memory controller of its own; else refused, with both reasons
+//! Not here how either works: launch.rs, kernel.rs
+
+use std::path::PathBuf;
+
+use memlift::engine::facility::{Facility, usable};
+
+use super::kernel::Group;
+use super::program::Program;
+use super::{Backend, kernel};
+use crate::doctor::Check;
+use crate::failure::Failure;
+
+/// The decision.
+#[derive(Debug)]
+pub enum Choice {
+    /// By the library that is loaded into every process.
+    User {
+        /// Its file.
+        library: PathBuf,
+    },
+    /// By a cgroup v2.
+    Kernel(Group),
+}
+
+/// Decides.
+pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
+    let user = user(program);
+    match (asked, user) {
+        (Backend::Auto | Backend::User, Ok(library)) => Ok(Choice::User { library }),
+        (Backend::User, Err(why)) => Err(Failure::Unavailable(why)),
+        (Backend::Kernel, _) => kernel::find().map(Choice::Kernel).map_err(Failure::Unavailable),
+        (Backend::Auto, Err(why)) => kernel::find()
+            .map(Choice::Kernel)
+            .map_err(|kernel| Failure::Unavailable(format!("{why}; the kernel instead: {kernel}"))),
+    }
+}
+
+fn user(program: &Program) -> Result<PathBuf, String> {
+    if let Some(why) = &program.uncovered {
+        return Err(why.clone());
+    }
+    memlift_bench::preload().ok_or_else(|| {
+        "libmemlift_preload.so is not here: cargo build --release -p memlift-preload, or name its folder in \
+         MEMLIFT_DROPINS"
+            .to_owned()
+    })
+}
+
+/// For `memlift doctor`.
+pub fn checks() -> Vec<Check> {
+    let library = match memlift_bench::preload() {
+        Some(path) => Check::usable("library for programs", path.display().to_string()),
+        None => Check::absent("library for programs", "libmemlift_preload.so is not here")
+            .advise("cargo build --release -p memlift-preload"),
+    };
+    let faults = if usable(Facility::Uffd) {
+        let safe = if usable(Facility::UffdMove) { ", pages move without a copy" } else { "" };
+        Check::usable("faults", format!("userfaultfd, answered in the thread that meets them{safe}"))
+    } else {
+        Check::absent("faults", "no userfaultfd: PROT_NONE and SIGSEGV, slower")
+            .advise("let the container's seccomp profile allow userfaultfd")
+    };
+    let filter = if usable(Facility::SeccompFilter) {
+        Check::usable("system calls on compressed memory", "a seccomp filter finds them")
+    } else {
+        Check::absent("system calls on compressed memory", "no seccomp filter")
+            .advise("allow prctl(PR_SET_SECCOMP) and PR_SET_NO_NEW_PRIVS")
+    };
+    let kernel = match kernel::find() {
+        Ok(group) => Check::usable("kernel backend", group.folder.display().to_string()),
+        Err(why) => Check::absent("kernel backend", why),
+    };
+    vec![library, faults, filter, kernel]
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How much memory a job gets when nobody says it, and how sizes are written.
+//!
+//! Order   --memory ─▶ what is left below the tightest cgroup limit, less headroom ─▶ Slurm's `SLURM_MEM_PER_NODE` (MiB) ─▶
+//!         refused: a machine's whole memory is no budget
+//! Owner   headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
+
+use memlift::engine::region::Headroom;
+
+use crate::failure::Failure;
+
+/// Less than this no program starts in.
+const LEAST_BYTES: u64 = 8 << 20;
+
+/// A budget and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// Bytes.
+    pub bytes: u64,
+    /// In words.
+    pub origin: String,
+}
+
+/// The budget of a job.
+pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
+    if let Some(bytes) = said {
+        if bytes < LEAST_BYTES {
+            return Err(Failure::Usage(format!("--memory {bytes}: nothing runs in less than 8M")));
+        }
+        return Ok(Budget { bytes, origin: "--memory".to_owned() });
+    }
+    let headroom = Headroom::read();
+    if headroom.source.contains("memory.max") || headroom.source.contains("limit_in_bytes") {
+        let bytes = less_headroom(headroom.bytes);
+        if bytes < LEAST_BYTES {
+            return Err(Failure::Unavailable(format!(
+                "only {} bytes are left below {}: nothing runs in that",
+                headroom.bytes, headroom.source
+            )));
+        }
+        return Ok(Budget { bytes, origin: format!("{}, less headroom", headroom.source) });
+    }
+    let slurm = std::env::var("SLURM_MEM_PER_NODE").ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(bytes) = slurm.and_then(|mib| mib.checked_mul(1 << 20)).filter(|bytes| *bytes >= LEAST_BYTES)
+    {
+        return Ok(Budget {
+            bytes: less_headroom(bytes),
+            origin: "SLURM_MEM_PER_NODE, less headroom".to_owned(),
+        });
+    }
+    Err(Failure::Usage(
+        "no memory limit binds this process, so say the budget: memlift run --memory 2G -- …".to_owned(),
+    ))
+}
+
+fn less_headroom(bytes: u64) -> u64 {
+    bytes.saturating_sub((bytes / 32).max(16 << 20))
+}
+
+/// Bytes: a number, or one with K, M, G or T.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wrong = || "write bytes, or a number with K, M, G or T".to_owned();
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes < 1 << 48);
+    bytes.ok_or_else(|| "that is more than a machine can have".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_small_budgets_refused() {
+        assert_eq!(size("2G"), Ok(2 << 30));
+        assert_eq!(size("64mib"), Ok(64 << 20));
+        for wrong in ["", "G", "-1", "1.5G", "2X", "999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert!(matches!(choose(Some(1 << 20)), Err(Failure::Usage(_))));
+        assert_eq!(less_headroom(1 << 30), (1 << 30) - (32 << 20));
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The kernel backend: cgroup v2 keeps the budget, zswap compresses, the freezer pauses.
+//!
+//! ```text
+//! total              memory.high = budget, memory.max = budget + twice the grace (zswap's bytes are charged since 5.19)
+//! unused objective   what is missing to it is asked for by memory.reclaim
+//! min uncompressed   memory.zswap.max = budget − it
+//! fault and grace    memory.current above budget + grace ─▶ pause: cgroup.freeze, a line, a time limit; fail: cgroup.kill
+//! accesses           memory.stat zswpin
+//! ```
+//!
+//! Flow    [`find`] a group that this user may make ─▶ [`run`]: the child enters it before it becomes the program ─▶ a look
+//!         every 20 ms ─▶ the group is removed
+//! Owner   the group `memlift-PID` beside this process's own
+//! Not here fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memlift::engine::region::MemoryGroup;
+use memlift::zmem::block::{GRACE_BYTES, OVERFLOW_EXIT_CODE, OnOverflow};
+use memlift::zmem::supervise::{self, Supervised};
+
+use super::budget::Budget;
+use super::launch::Outcome;
+use super::program::Program;
+use super::{Wish, streams};
+use crate::failure::Failure;
+use crate::print;
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Where a group can be made.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The folder that it will be made in.
+    pub folder: PathBuf,
+}
+
+/// Whether this user has a place for a group with a memory controller; else why not.
+pub fn find() -> Result<Group, String> {
+    let own = MemoryGroup::own().filter(|group| group.version == 2);
+    let own = own.ok_or("memory is not on cgroup v2 here (boot with systemd.unified_cgroup_hierarchy=1)")?;
+    let root = own.directory.parent().is_none_or(|parent| !parent.join("cgroup.procs").exists());
+    let folder = if root {
+        own.directory.clone()
+    } else {
+        own.directory.parent().map_or(own.directory.clone(), Path::to_owned)
+    };
+    let controllers = fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
+    if !controllers.split_whitespace().any(|name| name == "memory") {
+        return Err(format!(
+            "{} gives its groups no memory controller (systemd: Delegate=memory)",
+            folder.display()
+        ));
+    }
+    if fs::OpenOptions::new().write(true).open(folder.join("cgroup.procs")).is_err() {
+        return Err(format!("{} is not this user's to change (systemd: Delegate=yes)", folder.display()));
+    }
+    if fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() < 2) {
+        return Err("no swap device is on, and zswap needs one".to_owned());
+    }
+    if fs::read_to_string("/sys/module/zswap/parameters/enabled").is_ok_and(|text| !text.starts_with('Y')) {
+        return Err("zswap is off (as root: echo Y > /sys/module/zswap/parameters/enabled)".to_owned());
+    }
+    Ok(Group { folder })
+}
+
+/// CPU of children that ended, seconds.
+pub fn children_cpu_s() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks =
+        |field: usize| fields.split(' ').nth(field).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
+    // Fields 16 and 17 of the line; every Linux that runs this counts hundredths for /proc.
+    (ticks(13) + ticks(14)) / 100.0
+}
+
+struct Made {
+    folder: PathBuf,
+}
+
+impl Made {
+    fn set(&self, file: &str, value: &str) -> Result<(), Failure> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(|error| Failure::Unavailable(format!("{}: {error}", path.display())))
+    }
+
+    fn number(&self, file: &str) -> u64 {
+        fs::read_to_string(self.folder.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = fs::write(self.folder.join("cgroup.freeze"), "0");
+        // Fails while processes outlive the program: then the group stays theirs.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Runs it.
+pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Result<Outcome, Failure> {
+    let folder = group.folder.join(format!("memlift-{}", std::process::id()));
+    fs::create_dir(&folder)
+        .map_err(|error| Failure::Unavailable(format!("{}: {error}", folder.display())))?;
+    let made = Arc::new(Made { folder });
+    let grace = GRACE_BYTES as u64;
+    made.set("memory.high", &budget.bytes.to_string())?;
+    made.set("memory.max", &(budget.bytes + 2 * grace).to_string())?;
+    if made.folder.join("memory.zswap.max").exists() {
+        let zswap = budget.bytes.saturating_sub(wish.min_uncompressed);
+        made.set("memory.zswap.max", &zswap.to_string())?;
+        // What is spilled goes to the swap device; without --spill nothing does.
+        let _ = made.set("memory.zswap.writeback", if wish.spill.is_some() { "1" } else { "0" });
+    }
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(made.folder.join("cgroup.procs"));
+    command.arg(&program.path).args(&wish.command[1..]);
+    streams(wish, &mut command);
+    let (began, cpu_before) = (Instant::now(), children_cpu_s());
+    let child =
+        Supervised::spawn(command).map_err(|error| Failure::Unavailable(format!("/bin/sh: {error}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let overs = Arc::new(AtomicU64::new(0));
+    let thread = {
+        let (made, stop, overs, wish, budget) =
+            (made.clone(), stop.clone(), overs.clone(), wish.clone(), budget.bytes);
+        std::thread::spawn(move || look(&made, &wish, budget, &stop, &overs))
+    };
+    let status = child.wait().map_err(|error| Failure::Failed(error.to_string()))?;
+    let wall_s = began.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Release);
+    let failed = thread.join().unwrap_or(false);
+    let of_stat = |name| MemoryGroup { directory: made.folder.clone(), version: 2 }.stat(name).unwrap_or(0);
+    let peak = made.number("memory.peak");
+    Ok(Outcome {
+        exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { supervise::exit_code(status) },
+        backend: "kernel",
+        budget: budget.bytes,
+        origin: budget.origin.clone(),
+        source: made.folder.display().to_string(),
+        peak,
+        peak_counted: peak,
+        covered: peak,
+        wall_s,
+        cpu_s: children_cpu_s() - cpu_before,
+        processes: 1,
+        events: overs.load(Ordering::Relaxed),
+        compressed_accesses: of_stat("zswpin"),
+        counters: vec![("pages_stored", of_stat("zswpout")), ("faults", of_stat("zswpin"))],
+        ..Outcome::default()
+    })
+}
+
+/// Looks until the program ended; says whether it was ended for want of memory.
+fn look(made: &Made, wish: &Wish, budget: u64, stop: &AtomicBool, overs: &AtomicU64) -> bool {
+    let grace = GRACE_BYTES as u64;
+    let mut paused: Option<Instant> = None;
+    while !stop.load(Ordering::Acquire) {
+        let current = made.number("memory.current");
+        let wanted = wish.unused.unwrap_or(budget / 32);
+        if let Some(missing) = (current + wanted).checked_sub(budget).filter(|missing| *missing > 0) {
+            let _ = fs::write(made.folder.join("memory.reclaim"), missing.to_string());
+        }
+        if made.number("memory.current") > budget + grace {
+            let limit = match wish.on_overflow {
+                OnOverflow::Fail => Duration::ZERO,
+                OnOverflow::Pause { limit_s } => Duration::from_secs(limit_s.into()),
+            };
+            let since = *paused.get_or_insert_with(|| {
+                overs.fetch_add(1, Ordering::Relaxed);
+                print::warn(&format!(
+                    "this job needs more than its budget of {}, compressed as far as it goes; it waits at most {} s; give it \
+                     more with --memory",
+                    print::bytes(budget),
+                    limit.as_secs()
+                ));
+                let _ = fs::write(made.folder.join("cgroup.freeze"), "1");
+                Instant::now()
+            });
+            if since.elapsed() >= limit {
+                let _ = fs::write(made.folder.join("cgroup.kill"), "1");
+                return true;
+            }
+        } else if paused.take().is_some() {
+            let _ = fs::write(made.folder.join("cgroup.freeze"), "0");
+        }
+        std::thread::sleep(LOOK);
+    }
+    false
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The program under memlift's own budget: admission, environment, child, watcher.
+//!
+//! Flow    registry ─▶ admission (the total is taken from the machine's) ─▶ child with LD_PRELOAD and the registry's
+//!         descriptor ─▶ watcher's looks until it ends ─▶ [`Outcome`]
+//! Order   the child is started before the watcher's thread: signals are blocked for both, and reach the child
+//! Owner   what cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
+//! Not here what the processes do with their budget
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use memlift::engine::region::MemoryGroup;
+use memlift::zmem::block::{
+    Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry,
+};
+use memlift::zmem::supervise::{self, Supervised};
+use memlift::zmem::watch::{Source, Watcher};
+
+use super::budget::Budget;
+use super::program::Program;
+use super::{Wish, kernel, streams};
+use crate::failure::Failure;
+use crate::print;
+
+/// Looks in a row that must find the outside alone above the budget before the job is ended.
+const PATIENCE: u32 = 40;
+
+/// How a run went.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Of the program, or 75.
+    pub exit_code: u8,
+    /// Who kept the budget.
+    pub backend: &'static str,
+    /// Bytes.
+    pub budget: u64,
+    /// In words.
+    pub origin: String,
+    /// What the peak is of: the cgroup's folder, or `resident sizes`.
+    pub source: String,
+    /// Most that the killer saw, bytes, all page cache included.
+    pub peak: u64,
+    /// The same without cache that the kernel drops first.
+    pub peak_counted: u64,
+    /// At that moment in arenas, stores and tables, bytes.
+    pub covered: u64,
+    /// Most that lay outside, bytes.
+    pub outside: u64,
+    /// Wall clock, seconds.
+    pub wall_s: f64,
+    /// CPU of the program and its children, seconds.
+    pub cpu_s: f64,
+    /// Processes that were members.
+    pub processes: u32,
+    /// Compressed-memory faults.
+    pub events: u64,
+    /// Accesses to compressed pages.
+    pub compressed_accesses: u64,
+    /// Counters of the report, in [`super::report`]'s order.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Why memlift ended the job.
+    pub refused: Option<String>,
+}
+
+/// The counters that the report shows.
+const COUNTERS: [(&str, Counter); 12] = [
+    ("faults", Counter::Faults),
+    ("fault_ns", Counter::FaultNs),
+    ("pages_stored", Counter::PagesStored),
+    ("bytes_stored", Counter::BytesStored),
+    ("pages_filled", Counter::PagesFilled),
+    ("pages_incompressible", Counter::PagesIncompressible),
+    ("pages_spilled", Counter::PagesSpilled),
+    ("pages_unspilled", Counter::PagesUnspilled),
+    ("evictions_in_faults", Counter::SynchronousEvictions),
+    ("evictions_ahead", Counter::BackgroundEvictions),
+    ("visits", Counter::Visits),
+    ("trapped_calls", Counter::TrappedCalls),
+];
+
+#[derive(Debug, Default)]
+struct Peaks {
+    counted: AtomicI64,
+    covered: AtomicI64,
+    outside: AtomicI64,
+    over: AtomicU32,
+}
+
+/// Runs it.
+pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> Result<Outcome, Failure> {
+    let unavailable = |error: memlift::zmem::Error| Failure::Unavailable(error.to_string());
+    if let Some(folder) = &wish.spill
+        && !folder.is_dir()
+    {
+        return Err(Failure::Usage(format!("--spill {}: there is no such folder", folder.display())));
+    }
+    let folder = Registry::folder();
+    let registry = Registry::open(&folder).map_err(unavailable)?;
+    let objectives = Objectives {
+        total: usize::try_from(budget.bytes).unwrap_or(usize::MAX),
+        unused: wish.unused.unwrap_or(budget.bytes / 32) as usize,
+        min_uncompressed: wish.min_uncompressed as usize,
+        on_overflow: wish.on_overflow,
+    };
+    let name = Path::new(&wish.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let job = registry.admit(&name, &objectives).map_err(unavailable)?;
+    let inherited = job.inheritable().map_err(unavailable)?;
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited);
+
+    let mut command = Command::new(&program.path);
+    std::os::unix::process::CommandExt::arg0(&mut command, &wish.command[0]);
+    command.args(&wish.command[1..]).envs(job.environment(number));
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|already| !already.is_empty()) {
+        preload.push(":");
+        preload.push(already);
+    }
+    command.env("LD_PRELOAD", preload).env(ENV_ON_OVERFLOW, wish.on_overflow.to_string());
+    match &wish.spill {
+        Some(folder) => command
+            .env(ENV_SPILL, std::path::absolute(folder).map_err(|error| Failure::Usage(error.to_string()))?),
+        None => command.env_remove(ENV_SPILL),
+    };
+    streams(wish, &mut command);
+    let watcher = Watcher::new(&job);
+    let source = match watcher.source() {
+        Source::Group(group) => group.directory.display().to_string(),
+        Source::Resident => "resident sizes".to_owned(),
+    };
+    let began = Instant::now();
+    let cpu_before = kernel::children_cpu_s();
+    let child = Supervised::spawn(command)
+        .map_err(|error| Failure::Unavailable(format!("{}: {error}", program.path.display())))?;
+    if let Err(error) = job.name_holder(&folder, child.pid(), number) {
+        print::warn(&format!("{error}"));
+    }
+    let (stop, peaks) = (Arc::new(AtomicBool::new(false)), Arc::new(Peaks::default()));
+    let thread = watch(watcher, &job, child.pid(), &stop, &peaks)?;
+    let status = child.wait().map_err(|error| Failure::Failed(error.to_string()))?;
+    let wall_s = began.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Release);
+    thread.thread().unpark();
+    if thread.join().is_err() {
+        print::warn("the watcher ended early; the numbers of the report are incomplete");
+    }
+    let mut exit_code = supervise::exit_code(status);
+    let refused = (peaks.over.load(Ordering::Relaxed) > PATIENCE).then(|| {
+        exit_code = OVERFLOW_EXIT_CODE as u8;
+        refusal(peaks.outside.load(Ordering::Relaxed), budget.bytes)
+    });
+    let (control, ledger) = (job.control(), job.ledger());
+    let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
+    let kept =
+        Path::new(&source).is_absolute().then(MemoryGroup::own).flatten().and_then(|group| group.peak());
+    Ok(Outcome {
+        exit_code,
+        backend: "user",
+        budget: budget.bytes,
+        origin: budget.origin.clone(),
+        source,
+        // The kernel's own peak may be of an earlier program in the same cgroup: what was seen here counts.
+        peak: ledger.peak().min(kept.unwrap_or(u64::MAX)),
+        peak_counted: at_least_zero(&peaks.counted),
+        covered: at_least_zero(&peaks.covered),
+        outside: at_least_zero(&peaks.outside),
+        wall_s,
+        cpu_s: kernel::children_cpu_s() - cpu_before,
+        processes: ledger.processes(),
+        events: ledger.events(),
+        compressed_accesses: control.compressed_accesses(),
+        counters: COUNTERS.iter().map(|(name, counter)| (*name, ledger.counted(*counter))).collect(),
+        refused,
+    })
+}
+
+fn refusal(outside: i64, budget: u64) -> String {
+    format!(
+        "what memlift cannot compress of this job (text, stacks, page tables, memory of uncovered programs) is {}, its \
+         whole budget {}: give it more with --memory, or see --backend kernel",
+        print::bytes(outside.max(0) as u64),
+        print::bytes(budget)
+    )
+}
+
+fn watch(
+    watcher: Watcher,
+    job: &Admission,
+    child: u32,
+    stop: &Arc<AtomicBool>,
+    peaks: &Arc<Peaks>,
+) -> Result<std::thread::JoinHandle<Watcher>, Failure> {
+    let (registry, block) = (job.registry().clone(), job.block());
+    let peaks = peaks.clone();
+    let mut ended: Option<Instant> = None;
+    let each = move |seen: memlift::zmem::watch::Seen| {
+        if seen.usage > peaks.counted.fetch_max(seen.usage, Ordering::Relaxed) {
+            peaks.covered.store(seen.present, Ordering::Relaxed);
+        }
+        peaks.outside.fetch_max(seen.outside, Ordering::Relaxed);
+        let total = registry.control(block).total();
+        let over = peaks.over.load(Ordering::Relaxed);
+        if over <= PATIENCE {
+            // Once it is ended it stays so.
+            peaks.over.store(if seen.outside > total { over + 1 } else { 0 }, Ordering::Relaxed);
+            if over == PATIENCE && seen.outside > total {
+                print::warn(&refusal(seen.outside, total.max(0) as u64));
+                end(&registry, block, child, false);
+                ended = Some(Instant::now());
+            }
+        } else if ended.is_some_and(|at| at.elapsed() > Duration::from_secs(5)) {
+            end(&registry, block, child, true);
+        }
+    };
+    watcher.spawn(stop.clone(), each).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn end(registry: &Registry, block: usize, child: u32, at_once: bool) {
+    let members = registry.processes(block).filter_map(memlift::zmem::block::Slot::pid);
+    supervise::end(members.chain([child]), at_once);
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift run`: a program under an exact budget of real memory, compressed pages included.
+//!
+//! Flow     [`budget`] (said, or from the cgroup) ─▶ [`program`]: can it be covered? ─▶ [`backend`]: user space or the kernel ─▶
+//!          admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]
+//!          with `--profile`: the same under several budgets, [`profile`]
+//! Exit     the program's own code, 128 + signal where one ended it; 75 where the budget was not enough; 1–3 as everywhere
+//!          when it was not started at all
+//! Not here the memory itself: bindings/preload in the program, services/zmem
+
+mod backend;
+mod budget;
+mod kernel;
+mod launch;
+mod plot;
+mod profile;
+mod program;
+mod report;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use memlift::zmem::block::OnOverflow;
+
+use crate::failure::Failure;
+pub use backend::checks;
+pub use budget::size;
+
+/// Some calls, for the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  memlift run --memory 2G -- python train.py
+  memlift run --memory 2G --spill /scratch --on-overflow pause:300 -- ./solver input
+  memlift run --profile -- ./solver input        which budget is enough?
+
+Exit codes: the program's own; 75 when it did not fit into its budget; 128 + N when signal N ended it.";
+
+/// What is asked for.
+#[derive(Clone, Debug, Args)]
+pub struct Wish {
+    /// Budget of real memory for everything: bytes, or with K, M, G, T [default: the cgroup's limit less headroom]
+    #[arg(long, short, value_name = "SIZE", value_parser = budget::size)]
+    memory: Option<u64>,
+    /// Least memory that stays uncompressed
+    #[arg(long, value_name = "SIZE", value_parser = budget::size, default_value = "0")]
+    min_uncompressed: u64,
+    /// Memory that is kept free ahead of need [default: 1/32 of the budget]
+    #[arg(long, value_name = "SIZE", value_parser = budget::size)]
+    unused: Option<u64>,
+    /// Folder on a disk of this node for what does not fit even compressed
+    #[arg(long, value_name = "FOLDER")]
+    spill: Option<PathBuf>,
+    /// When even that is not enough: pause[:SECONDS] or fail
+    #[arg(long, value_name = "WHAT", value_parser = overflow, default_value = "pause:60")]
+    on_overflow: OnOverflow,
+    /// Who keeps the budget
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    backend: Backend,
+    /// Write the exit report there as JSON; `-` is standard error
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// No exit report
+    #[arg(long, short)]
+    quiet: bool,
+    /// Run it under several budgets, in % of what it needs: run time against memory
+    #[arg(long, value_name = "PERCENT,…", num_args = 0..=1, require_equals = true, default_missing_value = "100,90,80,70,60,50")]
+    profile: Option<String>,
+    /// With --profile: the slow-down that is accepted
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.25, requires = "profile")]
+    slow_down: f64,
+    /// With --profile: draw the curve into this SVG file
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    plot: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Who keeps the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// User space where the program can be covered, else the kernel
+    Auto,
+    /// memlift, in the program's own processes
+    User,
+    /// cgroup v2 with zswap
+    Kernel,
+}
+
+fn overflow(text: &str) -> Result<OnOverflow, String> {
+    OnOverflow::parse(text).ok_or_else(|| "write pause, pause:SECONDS or fail".to_owned())
+}
+
+/// Runs it; the exit code is the program's.
+pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
+    if let Some(percents) = &wish.profile {
+        return profile::run(wish, percents, json).map(|()| 0);
+    }
+    let outcome = once(wish)?;
+    if !wish.quiet {
+        report::write(&outcome, wish.report.as_deref(), json)?;
+    }
+    Ok(outcome.exit_code)
+}
+
+/// A program that runs several times shares neither input nor output with its user.
+fn streams(wish: &Wish, command: &mut std::process::Command) {
+    if wish.profile.is_some() {
+        command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    }
+}
+
+/// One run under one budget.
+fn once(wish: &Wish) -> Result<launch::Outcome, Failure> {
+    let program = program::find(&wish.command[0])?;
+    let budget = budget::choose(wish.memory)?;
+    match backend::choose(wish.backend, &program)? {
+        backend::Choice::User { library } => launch::run(wish, &program, &budget, &library),
+        backend::Choice::Kernel(group) => kernel::run(wish, &program, &budget, group),
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift run --profile`: run time against memory, and the smallest budget that is good enough.
+//!
+//! Flow    once with all the memory there is: what it needs, how long it takes ─▶ once per percentage of that ─▶ table, curve,
+//!         SVG ─▶ the smallest budget whose run ended as the first did and was not slower than asked for
+//! Order   a budget at which the job does not end well ends the search downwards: less will not do either
+//! Owner   the program's standard output is left out and its standard input empty: it runs several times
+//! Not here averaging: run the profile again where runs vary
+
+use serde_json::json;
+
+use super::launch::Outcome;
+use super::{Wish, once, plot};
+use crate::failure::Failure;
+use crate::print;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// Of what the job needs, %.
+    pub percent: f64,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+/// Runs it several times.
+pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<(), Failure> {
+    let mut percents = parse(percents)?;
+    percents.sort_by(|one, other| other.total_cmp(one));
+    let available = memlift::engine::region::Headroom::read().bytes;
+    let first = once(&Wish { memory: Some(available / 16 * 15), ..wish.clone() })?;
+    print::progress(&format!(
+        "without a tight budget: {} and {:.2} s",
+        print::bytes(first.peak_counted),
+        first.wall_s
+    ));
+    if first.exit_code != 0 {
+        print::warn(&format!(
+            "the program ends with exit code {}; the same is expected of every run",
+            first.exit_code
+        ));
+    }
+    let mut points = Vec::new();
+    for percent in percents {
+        let bytes = (first.peak_counted as f64 * percent / 100.0) as u64;
+        let outcome = match once(&Wish { memory: Some(bytes), ..wish.clone() }) {
+            Ok(outcome) => outcome,
+            Err(Failure::Usage(why)) => {
+                print::warn(&why);
+                break;
+            }
+            Err(other) => return Err(other),
+        };
+        let ended_well = outcome.exit_code == first.exit_code;
+        print::progress(&format!("{}: {:.2} s", print::bytes(bytes), outcome.wall_s));
+        points.push(Point { percent, outcome });
+        if !ended_well {
+            break;
+        }
+    }
+    let good = |point: &&Point| {
+        point.outcome.exit_code == first.exit_code && point.outcome.wall_s <= first.wall_s * wish.slow_down
+    };
+    let best = points.iter().filter(good).min_by_key(|point| point.outcome.budget);
+    if let Some(file) = &wish.plot {
+        std::fs::write(file, plot::svg(&first, &points, best, wish.slow_down))
+            .map_err(|error| Failure::Failed(format!("--plot {}: {error}", file.display())))?;
+    }
+    if as_json {
+        let rows: Vec<_> = points
+            .iter()
+            .map(|point| {
+                let mut row = point.outcome.json();
+                row["percent"] = json!(point.percent);
+                row["slow_down"] = json!(point.outcome.wall_s / first.wall_s);
+                row
+            })
+            .collect();
+        return print::json(&json!({
+            "unlimited": first.json(),
+            "runs": rows,
+            "slow_down_accepted": wish.slow_down,
+            "smallest_budget_bytes": best.map(|point| point.outcome.budget),
+        }));
+    }
+    print::line(&table(&first, &points))?;
+    print::line(&plot::terminal(&first, &points))?;
+    print::line(&match best {
+        Some(point) => format!(
+            "smallest budget within {:.2}×: --memory {}M ({:.0} % of what it needs)",
+            wish.slow_down,
+            point.outcome.budget.div_ceil(1 << 20),
+            point.percent
+        ),
+        None => format!(
+            "no budget of these is within {:.2}×: it needs {}",
+            wish.slow_down,
+            print::bytes(first.peak_counted)
+        ),
+    })
+}
+
+fn parse(percents: &str) -> Result<Vec<f64>, Failure> {
+    let wrong = || Failure::Usage(format!("--profile={percents}: write percentages, for example 100,80,60"));
+    let parsed: Option<Vec<f64>> = percents
+        .split(',')
+        .map(|text| text.trim().parse::<f64>().ok().filter(|percent| (1.0..=1000.0).contains(percent)))
+        .collect();
+    parsed.filter(|percents| !percents.is_empty()).ok_or_else(wrong)
+}
+
+fn table(first: &Outcome, points: &[Point]) -> String {
+    let row = |percent: String, outcome: &Outcome| {
+        vec![
+            percent,
+            print::bytes(outcome.budget),
+            print::bytes(outcome.peak_counted),
+            format!("{:.2} s", outcome.wall_s),
+            format!("{:.2}×", outcome.wall_s / first.wall_s.max(1e-9)),
+            if outcome.exit_code == first.exit_code {
+                "ok".to_owned()
+            } else {
+                format!("exit {}", outcome.exit_code)
+            },
+        ]
+    };
+    let mut rows = vec![row("all".to_owned(), first)];
+    rows.extend(points.iter().map(|point| row(format!("{:.0} %", point.percent), &point.outcome)));
+    print::table(&[">memory", ">budget", ">peak", ">time", ">slow-down", "end"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_read() {
+        assert_eq!(parse("100, 80,62.5").ok(), Some(vec![100.0, 80.0, 62.5]));
+        for wrong in ["", "0", "-3", "x", "100,,50"] {
+            assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong}");
+        }
+    }
+}

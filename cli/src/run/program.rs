@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The program that is to run, and whether user space can cover it.
+//!
+//! Flow     name ─▶ file (PATH, as the shell looks) ─▶ ELF header; a script's interpreter instead of the script ─▶
+//!          [`Program`] with the reason why not, where there is one
+//! Reasons  statically linked · Go (its runtime calls the kernel itself) · set-uid or file capabilities (the loader ignores
+//!          LD_PRELOAD) · another C library than glibc · another machine
+//! Not here programs that this one starts: they meet the same library, or are outside and counted
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::dropin::elf::{Object, Unfit};
+use crate::failure::Failure;
+
+/// A program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its file.
+    pub path: PathBuf,
+    /// Why user space cannot cover it.
+    pub uncovered: Option<String>,
+}
+
+/// Finds it.
+pub fn find(name: &OsStr) -> Result<Program, Failure> {
+    let path = look_up(name).ok_or_else(|| {
+        Failure::Unavailable(format!("{}: there is no such program", Path::new(name).display()))
+    })?;
+    let uncovered = reason(&path, 0);
+    Ok(Program { path, uncovered })
+}
+
+fn look_up(name: &OsStr) -> Option<PathBuf> {
+    let runs =
+        |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0);
+    if name.as_encoded_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name)).filter(runs);
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(runs)
+}
+
+fn reason(path: &Path, depth: u32) -> Option<String> {
+    if let Ok(meta) = std::fs::metadata(path)
+        && meta.mode() & 0o6000 != 0
+        && !(meta.uid() == 0 && is_root())
+    {
+        return Some(format!("{} is set-uid: the loader lets no library into it", path.display()));
+    }
+    match Object::read(path) {
+        Ok(object) => of_object(path, &object),
+        Err(Unfit::Script(line)) if depth < 4 => {
+            let mut words = line.split_whitespace();
+            let mut interpreter = words.next()?.to_owned();
+            if interpreter.ends_with("/env") {
+                interpreter = words.find(|word| !word.starts_with('-') && !word.contains('='))?.to_owned();
+            }
+            look_up(OsStr::new(&interpreter)).and_then(|path| reason(&path, depth + 1))
+        }
+        Err(Unfit::Script(_)) => None,
+        Err(Unfit::Unreadable(error)) => Some(format!("{} cannot be read: {error}", path.display())),
+        Err(Unfit::Other) => Some(format!("{} is no 64-bit ELF program", path.display())),
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+fn of_object(path: &Path, object: &Object) -> Option<String> {
+    let shown = path.display();
+    let machine = object.bytes.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+    let ours = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    if machine != Some(ours) {
+        return Some(format!("{shown} is for another machine"));
+    }
+    if object.find_text("Go buildinf:", |_| true).is_some()
+        || object.find_text(" Go buildinf:", |_| true).is_some()
+    {
+        return Some(format!(
+            "{shown} is a Go program: its runtime calls the kernel itself, past any library"
+        ));
+    }
+    let Some(loader) = &object.interpreter else {
+        return Some(format!("{shown} is statically linked: no library can be loaded before it"));
+    };
+    if loader.contains("musl") {
+        return Some(format!("{shown} uses musl: the library is for glibc"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_programs_are_covered_and_others_say_why() {
+        let sh = find(OsStr::new("sh")).expect("there is a shell");
+        assert!(sh.path.is_absolute() && sh.uncovered.is_none(), "{sh:?}");
+        assert!(matches!(find(OsStr::new("no-such-program-here")), Err(Failure::Unavailable(_))));
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, bytes: &[u8]| {
+            use std::os::unix::fs::PermissionsExt;
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("set");
+            find(path.as_os_str()).expect("found").uncovered
+        };
+        assert_eq!(write("script", b"#!/bin/sh\necho\n"), None);
+        assert_eq!(write("env", b"#!/usr/bin/env -S sh -e\necho\n"), None);
+        let mut elf = std::fs::read(&sh.path).expect("read");
+        assert!(write("whole", &elf).is_none());
+        // Program headers away: no loader is named.
+        elf[56..58].copy_from_slice(&[0, 0]);
+        assert!(write("static", &elf).is_some_and(|why| why.contains("statically linked")));
+        elf[18] = 243;
+        assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));
+        assert!(write("text", b"hello").is_some_and(|why| why.contains("no 64-bit ELF")));
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The exit report: what the job needed, what it got, what that cost.
+//!
+//! Flow    [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file: standard output is the program's
+//! Order   the peak is what the killer saw; the share that memlift covers and the ratio say what more it could do
+//! Owner   the slow-down is an estimate: time in faults over the rest of the CPU time
+
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::launch::Outcome;
+use crate::failure::Failure;
+use crate::print;
+
+const PAGE_BYTES: u64 = 4096;
+
+impl Outcome {
+    fn counter(&self, name: &str) -> u64 {
+        self.counters.iter().find(|(own, _)| *own == name).map_or(0, |(_, count)| *count)
+    }
+
+    /// Bytes of stored pages over the bytes that they took; none where none was stored.
+    fn ratio(&self) -> Option<f64> {
+        let bytes = self.counter("bytes_stored");
+        (bytes > 0).then(|| (self.counter("pages_stored") * PAGE_BYTES) as f64 / bytes as f64)
+    }
+
+    /// How much longer the program took than without faults, estimated.
+    fn slow_down(&self) -> f64 {
+        let faults_s = self.counter("fault_ns") as f64 / 1e9;
+        let rest = (self.cpu_s - faults_s).max(self.cpu_s / 100.0).max(1e-3);
+        1.0 + faults_s / rest
+    }
+
+    /// Share of the peak that memlift covered.
+    fn covered_share(&self) -> f64 {
+        if self.peak_counted == 0 { 0.0 } else { self.covered as f64 / self.peak_counted as f64 }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let mut value = json!({
+            "exit_code": self.exit_code,
+            "backend": self.backend,
+            "budget_bytes": self.budget,
+            "budget_from": self.origin,
+            "peak_bytes": self.peak,
+            "peak_counted_bytes": self.peak_counted,
+            "peak_from": self.source,
+            "outside_bytes": self.outside,
+            "covered_share": self.covered_share(),
+            "ratio": self.ratio(),
+            "slow_down_estimate": self.slow_down(),
+            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
+            "processes": self.processes,
+            "compressed_memory_faults": self.events,
+            "compressed_accesses": self.compressed_accesses,
+            "spilled_bytes": self.counter("pages_spilled") * PAGE_BYTES,
+            "refused": self.refused,
+        });
+        for (name, count) in &self.counters {
+            value[*name] = json!(count);
+        }
+        value
+    }
+
+    fn text(&self) -> String {
+        let of_budget = 100.0 * self.peak_counted as f64 / self.budget.max(1) as f64;
+        let mut lines = vec![format!(
+            "memlift: peak {} of {} ({of_budget:.0} %; {}), {:.1} s, {} process{}",
+            print::bytes(self.peak_counted),
+            print::bytes(self.budget),
+            self.source,
+            self.wall_s,
+            self.processes,
+            if self.processes == 1 { "" } else { "es" },
+        )];
+        let ratio =
+            self.ratio().map_or("nothing was compressed".to_owned(), |ratio| format!("ratio {ratio:.1}"));
+        lines.push(format!(
+            "memlift: covered {:.0} %, {ratio}, {} faults, {} spilled, slow-down about {:.2}×",
+            100.0 * self.covered_share(),
+            self.counter("faults"),
+            print::bytes(self.counter("pages_spilled") * PAGE_BYTES),
+            self.slow_down(),
+        ));
+        if self.processes == 0 {
+            lines.push(
+                "memlift: no process of this job could be covered: its memory was only watched".to_owned(),
+            );
+        }
+        lines.extend(self.refused.as_ref().map(|why| format!("memlift: ended: {why}")));
+        lines.join("\n")
+    }
+}
+
+/// Writes it where it was asked for.
+pub fn write(outcome: &Outcome, file: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+    let text = match file {
+        Some(file) if file != Path::new("-") => {
+            return std::fs::write(file, format!("{:#}\n", outcome.json()))
+                .map_err(|error| Failure::Failed(format!("--report {}: {error}", file.display())));
+        }
+        Some(_) => format!("{}", outcome.json()),
+        None if as_json => format!("{}", outcome.json()),
+        None => outcome.text(),
+    };
+    let _ = writeln!(std::io::stderr(), "{text}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_ratios_come_from_the_counters() {
+        let outcome = Outcome {
+            budget: 100 << 20,
+            peak_counted: 80 << 20,
+            covered: 60 << 20,
+            cpu_s: 3.0,
+            processes: 1,
+            source: "resident sizes".to_owned(),
+            counters: vec![
+                ("pages_stored", 10),
+                ("bytes_stored", 20480),
+                ("fault_ns", 1_000_000_000),
+                ("faults", 7),
+            ],
+            ..Outcome::default()
+        };
+        let json = outcome.json();
+        assert_eq!(json["ratio"], 2.0);
+        assert_eq!(json["covered_share"], 0.75);
+        assert_eq!(json["slow_down_estimate"], 1.5);
+        assert!(outcome.text().contains("peak 80.0 MiB of 100.0 MiB (80 %"), "{}", outcome.text());
+    }
+}
