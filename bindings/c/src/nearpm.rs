@@ -170,7 +170,7 @@ pub unsafe extern "C" fn memlift_nearpm_shadowcpy(
         }
         let (made, start) = tx.change(|t| {
             let bytes = read_raw(t, page, kind.id)?.to_vec();
-            let (made, payload) = t.alloc_raw_lent(kind.id, &[&bytes])?;
+            let (made, payload) = t.alloc_raw_lent(kind.id, bytes.len() as u64, &[&bytes])?;
             Ok((made, payload.as_mut_ptr()))
         })?;
         // SAFETY: writable (the caller's promise).

@@ -210,12 +210,8 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             return Err(Fault::argument("the type has a size: give 0, or that"));
         }
         let bytes = kind.bytes.max(bytes);
-        // More than a zone holds is refused before memory is taken for it.
-        if bytes > 64 << 20 {
-            return Err(Fault::argument("an object has 64 MiB at most"));
-        }
         let (offset, start) = tx.change(|t| {
-            let (offset, payload) = t.alloc_raw_lent(kind.id, &[&vec![0; bytes as usize]])?;
+            let (offset, payload) = t.alloc_raw_lent(kind.id, bytes, &[])?;
             Ok((offset, payload.as_mut_ptr()))
         })?;
         // SAFETY: writable (the caller's promise).

@@ -170,6 +170,8 @@ static memlift_object transactions(void) {
     CHECK(memlift_tx_begin(pool, MEMLIFT_SYNC, &tx) == MEMLIFT_OK);
     CHECK(memlift_tx_get(tx, blob, gone, &seen, NULL) == MEMLIFT_OK && ((const uint8_t *)seen)[7] == 0);
     CHECK(memlift_tx_alloc(tx, blob, 30 << 20, &gone, NULL) == MEMLIFT_POOL_FULL);
+    CHECK(memlift_tx_alloc(tx, blob, 100 << 20, &gone, NULL) == MEMLIFT_POOL_FULL);
+    CHECK(memlift_tx_alloc(tx, blob, UINT64_C(1) << 60, &gone, NULL) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_tx_abort(tx) == MEMLIFT_OK);
     CHECK(memlift_tx_commit(NULL) == MEMLIFT_BAD_ARGUMENT && memlift_read_end(NULL) == MEMLIFT_OK);
     return object;

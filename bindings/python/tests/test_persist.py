@@ -429,11 +429,24 @@ def test_too_much(path):
             for number in range(2_000):
                 d[number] = b"x" * 500
         assert not d
-        with pytest.raises(errors.BadArgument, match="larger than a zone"):
-            pool.put_array("a", np.zeros(9 << 20))
-        with pytest.raises(errors.BadArgument, match="larger than a zone"):
-            d["a"] = b"x" * (65 << 20)
-        assert not d and list(pool) == ["d"]
+        assert list(pool) == ["d"]
+
+
+def test_arrays_and_values_of_more_than_64_mib(path):
+    array = np.arange(9 << 20, dtype=np.float64)
+    with persist.open(path, **SMALL) as pool:
+        pool.put_array("a", array)
+        pool.dict("d")["a"] = b"x" * (65 << 20)
+    with persist.open(path, **SMALL) as pool:
+        assert np.array_equal(pool.array("a"), array) and len(pool.dict("d")["a"]) == 65 << 20
+        pool.put_array("a", array[:10])
+        pool.put_array("b", array + 1)
+        assert np.array_equal(pool.array("b"), array + 1) and pool.array("a").tolist() == list(range(10))
+    refusing = path.with_name("shadow")
+    with persist.open(refusing, mechanism="shadow", **SMALL) as pool:
+        with pytest.raises(errors.BadArgument, match="redo and undo"):
+            pool.put_array("a", array)
+        assert not list(pool)
 
 
 def test_full_pools_say_so_and_go_on(path):

@@ -340,7 +340,7 @@ fn log(snapshot: &Snapshot, header: &Header, lanes: &[LaneReport], findings: &mu
     }
 }
 
-/// Reads the directory as it lies.
+/// Reads the directory as it lies; in a zone that has none, what is there instead.
 pub(crate) fn directory_words(snapshot: &Snapshot, header: &Header) -> Result<Vec<directory::Words>> {
     let slabs = header.heap_bytes / SLAB_BYTES;
     let mut words = Vec::with_capacity(slabs as usize);
@@ -386,14 +386,16 @@ fn heap(
 ) -> Result<()> {
     let types = catalog(snapshot, findings)?;
     let words = directory_words(snapshot, &header)?;
-    let (mut directory, mut odd) = directory::judge(&words, &header, &types);
+    let marked = directory::marked(snapshot, &header)?;
+    let (mut directory, mut odd) = directory::judge(&words, &marked, &header, &types);
     if pointers {
         objects::resolve(snapshot, &mut directory, &mut odd, &types)?;
     }
     let home = snapshot.home()?;
     let in_file = |offset: u64| home.place(offset);
     for one in odd {
-        findings.damage(Part::Directory, in_file(Entry::offset(one.slab)), one.what);
+        let place = one.proposed.first().map(|(offset, _)| in_file(*offset));
+        findings.damage(Part::Directory, place, one.what);
     }
     let (heap, beyond) = Heap::new(snapshot, directory, &types)?;
     for one in beyond {
@@ -428,7 +430,7 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
         if entry.state == Entry::FREE && !crate::heap::is_system(slab as u64) {
             report.slabs.1 += 1;
         }
-        if !matches!(entry.state, Entry::SLOTS | Entry::RUN) {
+        if !matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::SPAN) {
             continue;
         }
         let usage = types.entry(entry.tag).or_insert_with(|| TypeUsage {
@@ -438,7 +440,7 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
             bytes: 0,
             slabs: 0,
         });
-        usage.slabs += u64::from(entry.run.max(1));
+        usage.slabs += entry.slabs();
         for place in heap.in_slab(slab as u64) {
             usage.objects += 1;
             usage.bytes += place.room;

@@ -7,11 +7,12 @@
 //! Rule     the source is not written to; a crash leaves a whole target or none
 //! Not here older versions of the format: there are none, version 1 is the first. A pool of another version is refused
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::catalog::Catalog;
 use crate::check::Files;
-use crate::check::directory::judge;
+use crate::check::directory::{SPAN_REST, judge, marked};
 use crate::check::directory_words;
 use crate::check::home::Home;
 use crate::check::snapshot::Snapshot;
@@ -19,7 +20,10 @@ use crate::check::types::Types;
 use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::heap::is_system;
-use crate::layout::{CATALOG_BYTES, CATALOG_START, Entry, Header, SLAB_BYTES};
+use crate::layout::{
+    BODIES_BYTES, BODIES_OFFSET, CATALOG_BYTES, CATALOG_START, Entry, FEATURE_SPANS, Header, SLAB_BYTES,
+    ZONE_SLABS,
+};
 use crate::medium::{Counters, Mapped, Medium};
 use crate::open;
 use crate::options::{Domain, Mechanism, Options};
@@ -63,39 +67,53 @@ pub fn convert(source: impl Files, target: impl AsRef<Path>, wish: &Conversion) 
     let (header, recovered) = snapshot.sound()?;
     let catalog = Catalog::read(&snapshot.medium)?;
     let words = directory_words(&snapshot, &header)?;
-    let (directory, odd) = judge(&words, &header, &Types::new(catalog.records()));
+    let marked = marked(&snapshot, &header)?;
+    let (directory, odd) = judge(&words, &marked, &header, &Types::new(catalog.records()));
     if let Some(odd) = odd.first() {
         return Err(Error::corrupt(odd.what.clone()));
     }
     let options = wanted(&header, wish, &directory)?;
     let fresh = Fresh::beside(target.as_ref())?;
-    let (new, copied) = fill(&snapshot, &directory, fresh.path(), &options)?;
+    let (new, copied) = fill(&snapshot, &directory, &marked, fresh.path(), &options)?;
     fresh.publish()?;
     Ok(Converted { source: header, target: new, replayed: recovered.transactions, copied })
 }
 
 fn wanted(header: &Header, wish: &Conversion, directory: &[Entry]) -> Result<Options> {
     let wrong = |what: String| Err(Error::Argument { what });
-    let used = |entry: &&Entry| matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::RUN_REST);
+    let used = |entry: &&Entry| {
+        matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::RUN_REST | Entry::SPAN | SPAN_REST)
+    };
     let sections = wish.sections.unwrap_or(header.sections);
     let last = directory.iter().filter(used).map(|entry| u32::from(entry.section)).max().unwrap_or(0);
     if last >= sections {
         return wrong(format!("section {last} has objects: {} sections are the fewest", last + 1));
     }
     let heap_bytes = wish.heap_bytes.unwrap_or(header.heap_bytes);
-    let slabs = directory.iter().rposition(|entry| used(&entry)).map_or(0, |slab| slab as u64 + 1);
+    let starts = |entry: &&Entry| used(entry) && !matches!(entry.state, Entry::RUN_REST | SPAN_REST);
+    let ends = directory.iter().enumerate().filter(|(_, entry)| starts(entry));
+    let slabs = ends.map(|(slab, entry)| slab as u64 + entry.slabs()).max().unwrap_or(0);
     let least = (slabs * SLAB_BYTES).max(crate::layout::HEAP_BYTES_MIN);
     if heap_bytes < least {
         return wrong(format!("the heap's last object ends at {least}: {heap_bytes} bytes are too few"));
     }
     let mechanism = Mechanism::from_byte(header.mechanism).unwrap_or_default();
+    let mechanism = wish.mechanism.unwrap_or(mechanism);
+    let by_pages = matches!(mechanism, Mechanism::Checkpoint | Mechanism::Shadow);
+    if by_pages && let Some(slab) = directory.iter().position(|entry| entry.state == Entry::SPAN) {
+        let offset = slab as u64 * SLAB_BYTES;
+        return wrong(format!(
+            "the object at {offset:#x} of the heap is larger than a {} pool takes: free it, or choose redo or undo",
+            mechanism.name()
+        ));
+    }
     let lane_bytes = wish.lane_bytes.unwrap_or(header.lane_bytes);
     Ok(Options {
         heap_bytes,
         lanes: wish.lanes.unwrap_or(header.lanes),
         lane_bytes,
         sections,
-        mechanism: wish.mechanism.unwrap_or(mechanism),
+        mechanism,
         max_bytes: Options::default().max_bytes.max(heap_bytes),
         domain: Domain::Auto,
         ..Options::default()
@@ -103,13 +121,19 @@ fn wanted(header: &Header, wish: &Conversion, directory: &[Entry]) -> Result<Opt
 }
 
 /// Makes the file of a new pool and copies the heap into it.
-fn fill(snapshot: &Snapshot, directory: &[Entry], path: &Path, options: &Options) -> Result<(Header, u64)> {
+fn fill(
+    snapshot: &Snapshot,
+    directory: &[Entry],
+    marked: &BTreeSet<u64>,
+    path: &Path,
+    options: &Options,
+) -> Result<(Header, u64)> {
     open::create(path, options)?;
     let failed = |action| move |source: std::io::Error| Error::File { action, path: path.to_owned(), source };
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).map_err(failed("open"))?;
     let bytes = file.metadata().map_err(failed("stat"))?.len();
     let medium = Medium::Mapped(Mapped::new(file, path, bytes, Domain::Pages, true)?);
-    let new = crate::recover::read_header(&medium)?;
+    let mut new = crate::recover::read_header(&medium)?;
     let mut counters = Counters::default();
     let mut types = vec![0; CATALOG_BYTES as usize];
     snapshot.medium.read(CATALOG_START, &mut types)?;
@@ -117,13 +141,36 @@ fn fill(snapshot: &Snapshot, directory: &[Entry], path: &Path, options: &Options
     let home = Home::of(&medium, &new)?;
     let (mut copied, mut slab_bytes) = (0, vec![0; SLAB_BYTES as usize]);
     for (slab, entry) in directory.iter().enumerate().map(|(slab, entry)| (slab as u64, entry)) {
-        if slab * SLAB_BYTES >= new.heap_bytes || (entry.state == Entry::FREE && !is_system(slab)) {
+        let system = is_system(slab) && !marked.contains(&(slab / ZONE_SLABS));
+        if slab * SLAB_BYTES >= new.heap_bytes || (entry.state == Entry::FREE && !system) {
             continue;
         }
         snapshot.heap(slab * SLAB_BYTES, &mut slab_bytes)?;
         home.store(&medium, slab * SLAB_BYTES, &slab_bytes, &mut counters)?;
         copied += SLAB_BYTES;
     }
+    bodies(&medium, &home, &mut new, directory, &mut counters)?;
     medium.harden(&mut counters)?;
     Ok((new, copied))
+}
+
+/// Marks the zones that have no directory; idle ones get one: they were not copied.
+fn bodies(
+    medium: &Medium,
+    home: &Home,
+    new: &mut Header,
+    directory: &[Entry],
+    counters: &mut Counters,
+) -> Result<()> {
+    let mut bytes = vec![0; BODIES_BYTES as usize];
+    for (zone, first) in directory.iter().step_by(ZONE_SLABS as usize).enumerate() {
+        bytes[zone / 8] |= u8::from(first.state == SPAN_REST) << (zone % 8);
+    }
+    home.store(medium, BODIES_OFFSET, &bytes, counters)?;
+    if directory.iter().any(|entry| entry.state == Entry::SPAN) {
+        new.incompat |= FEATURE_SPANS;
+        new.generation += 1;
+        crate::store::write_header(medium, new, counters)?;
+    }
+    Ok(())
 }

@@ -104,7 +104,9 @@ pub fn dump(files: impl Files, filter: &Filter, mut each: impl FnMut(Object) -> 
         let what = format!("no type {name} in this pool; it has: {}", names.join(", "));
         return Err(Error::Argument { what });
     }
-    let (directory, _) = directory::judge(&directory_words(&snapshot, &header)?, &header, &types);
+    let marked = directory::marked(&snapshot, &header)?;
+    let words = directory_words(&snapshot, &header)?;
+    let (directory, _) = directory::judge(&words, &marked, &header, &types);
     let (heap, _) = Heap::new(&snapshot, directory, &types)?;
     if let Some(offset) = filter.offset {
         let place = heap.place(offset).filter(|place| place.used).ok_or_else(|| Error::Argument {

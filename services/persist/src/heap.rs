@@ -3,10 +3,16 @@
 //!
 //! Owner    [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes it,
 //!          and comes back when the transaction aborts, or when the freeing is durable
+//!          Zones without a directory that are nobody's are a list of their own: they have no slabs (`span`)
 //! Layout   see `layout`
 
+use std::collections::BTreeSet;
+
 use crate::image::Image;
-use crate::layout::{DIRECTORY_SLABS, Entry, SUPERBLOCK_SLAB, ZONE_SLABS};
+use crate::layout::{
+    BODIES_ZONES, DIRECTORY_SLABS, Entry, HEAD_SLABS, RUN_SLABS_MAX, SUPERBLOCK_SLAB, ZONE_SLABS,
+};
+use crate::span::{HEAD_SLAB, Zones, body_zones, zones};
 
 /// A bit for each slab: 1 = free.
 #[derive(Debug, Default)]
@@ -14,6 +20,8 @@ pub(crate) struct FreeSlabs {
     words: Vec<u64>,
     slabs: u64,
     hint: usize,
+    /// Zones without a directory that are nobody's.
+    idle: BTreeSet<u64>,
 }
 
 impl FreeSlabs {
@@ -28,9 +36,80 @@ impl FreeSlabs {
         self.slabs
     }
 
-    /// How many are free.
+    /// How many are free, or would be if idle zones had their directory.
     pub fn free(&self) -> u64 {
-        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+        let slabs: u64 = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
+        slabs + self.idle.iter().map(|zone| self.in_zone(*zone).saturating_sub(DIRECTORY_SLABS)).sum::<u64>()
+    }
+
+    /// Slabs of a zone: the last one may be shorter.
+    fn in_zone(&self, zone: u64) -> u64 {
+        ZONE_SLABS.min(self.slabs.saturating_sub(zone * ZONE_SLABS))
+    }
+
+    /// A zone without a directory is nobody's.
+    pub fn give_idle(&mut self, zone: u64) {
+        self.idle.insert(zone);
+    }
+
+    /// Takes a zone without a directory that has room for slabs, and how many slabs it has with those of a directory.
+    pub fn take_idle(&mut self) -> Option<(u64, u64)> {
+        let zone = *self.idle.iter().find(|zone| self.in_zone(**zone) > DIRECTORY_SLABS)?;
+        self.idle.remove(&zone);
+        Some((zone, self.in_zone(zone)))
+    }
+
+    /// Whether nothing is in a zone.
+    fn is_empty(&self, zone: u64) -> bool {
+        let first = zone * ZONE_SLABS;
+        self.idle.contains(&zone)
+            || (first + DIRECTORY_SLABS..first + self.in_zone(zone)).all(|slab| self.is_free(slab))
+    }
+
+    /// Takes the zones of an object of `count` slabs, more than a zone has.
+    pub fn take_span(&mut self, count: u64) -> Option<Zones> {
+        let bodies = body_zones(count);
+        let (mut zone, last) = (1, zones(self.slabs).min(BODIES_ZONES));
+        while zone + bodies < last && zone * ZONE_SLABS + HEAD_SLAB + count <= self.slabs {
+            if let Some(taken) = (zone..=zone + bodies).rev().find(|one| !self.is_empty(*one)) {
+                zone = taken + 1;
+                continue;
+            }
+            let mut found = Zones { first: zone * ZONE_SLABS + HEAD_SLAB, ..Zones::default() };
+            for one in zone..=zone + bodies {
+                match (self.idle.remove(&one), one == zone) {
+                    (true, true) => found.restore = Some(one),
+                    (false, false) => found.lose.push(one),
+                    _ => {}
+                }
+                for slab in one * ZONE_SLABS..one * ZONE_SLABS + self.in_zone(one) {
+                    self.words[slab as usize / 64] &= !(1 << (slab % 64));
+                }
+            }
+            return Some(found);
+        }
+        None
+    }
+
+    /// Slabs that the heap has to have for such an object.
+    pub fn span_end(&self, count: u64) -> u64 {
+        let mut first = zones(self.slabs);
+        while first > 1 && self.is_empty(first - 1) {
+            first -= 1;
+        }
+        first.max(1) * ZONE_SLABS + HEAD_SLAB + count
+    }
+
+    /// Gives an object's slabs back, however many they are.
+    pub fn give_back(&mut self, first: u64, count: u64) {
+        if count > RUN_SLABS_MAX { self.give_span(first, count) } else { self.give(first, count) }
+    }
+
+    /// Gives such an object's zones back: the first has a directory, the others are idle.
+    pub fn give_span(&mut self, first: u64, count: u64) {
+        self.give(first, HEAD_SLABS);
+        let zone = first / ZONE_SLABS;
+        self.idle.extend(zone + 1..=zone + body_zones(count));
     }
 
     pub fn give(&mut self, first: u64, count: u64) {
@@ -80,12 +159,18 @@ pub(crate) fn is_system(slab: u64) -> bool {
     slab % ZONE_SLABS < DIRECTORY_SLABS || slab == SUPERBLOCK_SLAB
 }
 
-/// Reads the directory: calls `each` for every slab with its entry; a system slab is skipped.
+/// Reads the directory: calls `each` for every slab with its entry; system slabs, and zones without a directory, are skipped.
 pub(crate) fn walk(image: &Image, from: u64, to: u64, mut each: impl FnMut(u64, Entry)) {
-    for slab in from..to {
+    let mut slab = from;
+    while slab < to {
+        if image.is_body(slab / ZONE_SLABS) {
+            slab = (slab / ZONE_SLABS + 1) * ZONE_SLABS;
+            continue;
+        }
         if !is_system(slab) {
             each(slab, image.entry(slab));
         }
+        slab += 1;
     }
 }
 

@@ -12,12 +12,12 @@
 
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::layout::Entry;
+use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
 use crate::medium::{Mapped, Medium, Striped};
 
 /// See the module's header.
@@ -25,6 +25,10 @@ use crate::medium::{Mapped, Medium, Striped};
 pub(crate) struct Image {
     base: *mut u8,
     length: AtomicU64,
+    /// Slabs from here on may lie in zones without a directory. Never raised: see [`Image::entry_word`].
+    bodies: AtomicU64,
+    /// Goes up before a zone loses its directory.
+    changes: AtomicU64,
     reserved: u64,
     owned: bool,
     filled: bool,
@@ -68,6 +72,8 @@ impl Image {
                 // SAFETY: the medium's reservation covers the heap's start (heap_start is less than its length).
                 base: unsafe { mapped.base().add(usize::try_from(heap_start).expect(NEVER)) },
                 length: AtomicU64::new(heap_bytes),
+                bodies: AtomicU64::new(u64::MAX),
+                changes: AtomicU64::new(0),
                 reserved,
                 owned: false,
                 filled: false,
@@ -146,6 +152,8 @@ impl Image {
         Ok(Image {
             base: base.cast(),
             length: AtomicU64::new(0),
+            bodies: AtomicU64::new(u64::MAX),
+            changes: AtomicU64::new(0),
             reserved,
             owned: true,
             filled: false,
@@ -285,8 +293,54 @@ impl Image {
         if offset + 16 > self.len() {
             return 0;
         }
-        // SAFETY: in bounds (above), 8-byte aligned, and only ever stored to as a whole word while others may read.
-        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Relaxed)
+        // SAFETY: in bounds (above), 8-byte aligned, and only ever stored to as a whole word while others may read; where an
+        // object's bytes lie instead, what was read is not used.
+        let word = unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire);
+        if slab >= self.bodies.load(Ordering::Relaxed) {
+            return self.word_unless_body(slab, offset);
+        }
+        word
+    }
+
+    /// A word of the directory, or 0 where the zone has none. Zones lose and get their directories while others read: a stale
+    /// pointer leads anywhere. So the word counts only if no zone lost its directory from before it was known to have one until
+    /// after the word was read.
+    #[cold]
+    fn word_unless_body(&self, slab: u64, offset: u64) -> u64 {
+        loop {
+            let before = self.changes.load(Ordering::Acquire);
+            if self.is_body(slab / ZONE_SLABS) {
+                return 0;
+            }
+            // SAFETY: as in `entry_word`, which checked the bounds.
+            let word = unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire);
+            if self.changes.load(Ordering::Relaxed) == before {
+                return word;
+            }
+        }
+    }
+
+    /// Whether a zone has no directory.
+    pub fn is_body(&self, zone: u64) -> bool {
+        let at = BODIES_OFFSET + zone / 64 * 8;
+        if zone * ZONE_SLABS < self.bodies.load(Ordering::Relaxed) || zone >= BODIES_ZONES {
+            return false;
+        }
+        debug_assert!(at + 8 <= self.len());
+        // SAFETY: the superblock's slab is in every heap, and the word is aligned.
+        let word = unsafe { AtomicU64::from_ptr(self.at(at).cast()) }.load(Ordering::Acquire);
+        word >> (zone % 64) & 1 == 1
+    }
+
+    /// Zones from this one on may be without a directory.
+    pub fn bodies_from(&self, zone: u64) {
+        self.bodies.fetch_min(zone * ZONE_SLABS, Ordering::AcqRel);
+    }
+
+    /// A zone is about to lose its directory: whoever reads an entry there and does not know it yet reads again.
+    pub fn body_changes(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
     }
 
     /// Second word: stride and run.
@@ -297,7 +351,11 @@ impl Image {
             return 0;
         }
         // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Relaxed)
+        let word = unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire);
+        if slab >= self.bodies.load(Ordering::Relaxed) {
+            return self.word_unless_body(slab, offset);
+        }
+        word
     }
 
     /// Stores a directory entry; the caller owns the slab.
@@ -305,6 +363,7 @@ impl Image {
         let [word, rest] = entry.words();
         let offset = Entry::offset(slab);
         assert!(offset + 16 <= self.len());
+        debug_assert!(!self.is_body(slab / ZONE_SLABS));
         // SAFETY: in bounds (above) and 8-byte aligned.
         unsafe {
             AtomicU64::from_ptr(self.at(offset).cast()).store(word, Ordering::Relaxed);

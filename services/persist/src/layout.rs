@@ -8,7 +8,8 @@
 //!          81920    lanes, one after the other, [`Header::lane_bytes`] each
 //!          …        from [`Header::heap_start`] on: the heap, in zones
 //! Heap     a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
-//!          zone 0 holds the [`Superblock`]
+//!          zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
+//!          an object of more than a zone (`span`)
 //! Slab     a bitmap of its slots (1 = in use), padded to 64 bytes, then the slots; all of one type and one section
 //! Order    little endian; checksums are CRC-32C over everything but themselves
 //! Not here log records: `docs/formats/log.md`, `memlift_spec`
@@ -43,11 +44,23 @@ pub const DIRECTORY_SLABS: u64 = ZONE_SLABS * size_of::<Entry>() as u64 / SLAB_B
 pub const SUPERBLOCK_SLAB: u64 = DIRECTORY_SLABS;
 /// The superblock's place in the heap.
 pub const SUPERBLOCK_OFFSET: u64 = SUPERBLOCK_SLAB * SLAB_BYTES;
+/// Where the bitmap of zones without a directory starts in the heap.
+pub const BODIES_OFFSET: u64 = SUPERBLOCK_OFFSET + 4096;
+/// Its size.
+pub const BODIES_BYTES: u64 = SLAB_BYTES - 4096;
+/// Zones that it has bits for: the first 6 TiB of a heap.
+pub const BODIES_ZONES: u64 = BODIES_BYTES * 8;
+/// Most slabs of a run: the superblock has one of the first zone's.
+pub const RUN_SLABS_MAX: u64 = ZONE_SLABS - DIRECTORY_SLABS - 1;
+/// Slabs of an object of more than a zone that lie in its first zone: all but the directory's.
+pub const HEAD_SLABS: u64 = ZONE_SLABS - DIRECTORY_SLABS;
 /// The smallest heap: a directory, a superblock and one slab.
 pub const HEAP_BYTES_MIN: u64 = (SUPERBLOCK_SLAB + 2) * SLAB_BYTES;
 
+/// Feature: the pool has, or had, objects of more than a zone. Without it the bitmap of zones without a directory does not count.
+pub const FEATURE_SPANS: u32 = 1;
 /// Features without which a program must not open the pool.
-pub const INCOMPAT_KNOWN: u32 = 0;
+pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 
@@ -174,6 +187,7 @@ impl Header {
             && (HEAP_BYTES_MIN..=1 << 43).contains(&self.heap_bytes);
         let rest_fits = (1..=1 << 16).contains(&self.sections)
             && self.mechanism < 4
+            && (!self.has_spans() || self.mechanism < 2)
             && self.devices >= 1
             && self.device < self.devices
             && (self.devices == 1 || (self.stripe_bytes >= 4096 && self.stripe_bytes.is_power_of_two()));
@@ -181,6 +195,11 @@ impl Header {
             return Ok(());
         }
         Err(Error::corrupt("the header's numbers do not fit together"))
+    }
+
+    /// Whether there may be objects of more than a zone.
+    pub fn has_spans(&self) -> bool {
+        self.incompat & FEATURE_SPANS != 0
     }
 
     /// Bytes that the file must have.
@@ -249,7 +268,7 @@ pub struct Entry {
     pub reserved: u8,
     /// Slab: bytes from slot to slot. Run: bytes of an element.
     pub stride: u32,
-    /// Run: slabs that it covers.
+    /// Run or span: slabs that it covers.
     pub run: u32,
 }
 
@@ -264,6 +283,8 @@ impl Entry {
     pub const RUN_REST: u8 = 3;
     /// Directory or superblock.
     pub const SYSTEM: u8 = 4;
+    /// An object of more than a zone; the only entry that it has.
+    pub const SPAN: u8 = 5;
     /// Tag of directory and superblock.
     pub const TAG_SYSTEM: u32 = 1;
     /// As the two words in which it is read and written.
@@ -284,6 +305,16 @@ impl Entry {
             stride: rest as u32,
             run: (rest >> 32) as u32,
         }
+    }
+
+    /// Slabs that it says something about.
+    pub fn slabs(self) -> u64 {
+        u64::from(self.run.max(1))
+    }
+
+    /// How many entries say the same: one for each slab, but one only for an object of more than a zone.
+    pub fn copies(self) -> u64 {
+        if self.state == Entry::SPAN { 1 } else { self.slabs() }
     }
 
     /// Where the entry of slab `slab` (counted over all zones) lies in the heap.
@@ -326,6 +357,7 @@ const _: () = {
     assert!(size_of::<Superblock>() == 64);
     assert!(HEADS_START + LANES_MAX as u64 * 2 * HEAD_BYTES <= CATALOG_START);
     assert!(DIRECTORY_SLABS == 4);
+    assert!(BODIES_OFFSET + BODIES_BYTES == (SUPERBLOCK_SLAB + 1) * SLAB_BYTES);
 };
 
 /// CRC-32C of the pieces, one after the other.

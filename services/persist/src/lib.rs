@@ -81,6 +81,7 @@ mod section;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod shadow;
+mod span;
 mod store;
 pub mod structures;
 mod trim;

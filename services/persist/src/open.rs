@@ -28,6 +28,7 @@ use crate::options::{Mechanism, Options};
 use crate::recover::{self, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
+use crate::span::Covered;
 use crate::store::{Parts, Store};
 use memlift_engine::persist::Biased;
 
@@ -349,8 +350,15 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     let catalog = Catalog::read(&medium)?;
     let mut odd = None;
     let mut run = Run::default();
+    let mut covered = Covered::read(&image, &header)?;
     walk(&image, 0, slabs, |slab, entry| match entry.state {
         _ if !run.goes_on(slab, entry) => odd = Some(slab),
+        _ if covered.within(slab) => odd = odd.or((entry != Entry::default()).then_some(slab)),
+        Entry::SPAN => {
+            if !covered.admit(slab, entry) || usize::from(entry.section) >= sections.len() {
+                odd = Some(slab);
+            }
+        }
         Entry::FREE => free_slabs.give(slab, 1),
         Entry::SLOTS => match sections.get_mut(usize::from(entry.section)) {
             Some(section) if entry.stride >= 16 && u64::from(entry.stride) <= crate::layout::STRIDE_MAX => {
@@ -368,6 +376,7 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
     if let Some(slab) = odd.or_else(|| run.is_open().then_some(slabs)) {
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
+    covered.idle.iter().for_each(|zone| free_slabs.give_idle(*zone));
     sizes_fit(&image, slabs, &Types::new(catalog.records()))?;
     let sequence = applier.applied;
     let sections = sections.into_iter().map(Biased::new).collect();

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::Catalog;
-use crate::check::directory::judge;
+use crate::check::directory::{judge, marked};
 use crate::check::home::Home;
 use crate::check::objects::{Heap, resolve};
 use crate::check::snapshot::{Snapshot, lock_file};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::interleave;
 use crate::layout::{
-    CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
+    CATALOG_BYTES, CATALOG_START, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
 };
 use crate::medium::{Counters, Geometry, Mapped, Medium};
 use crate::options::{Domain, Mechanism};
@@ -341,13 +341,14 @@ impl Mend {
         let home = Home::of(&self.medium, &self.header)?;
         let types = Types::new(Catalog::read(&self.medium)?.records());
         let words = directory_words(&snapshot, &self.header)?;
-        let (mut directory, mut odd) = judge(&words, &self.header, &types);
+        let marked = marked(&snapshot, &self.header)?;
+        let (mut directory, mut odd) = judge(&words, &marked, &self.header, &types);
         resolve(&snapshot, &mut directory, &mut odd, &types)?;
         for one in odd {
-            let offset = Entry::offset(one.slab);
-            self.change(Part::Directory, home.place(offset), one.what);
-            for (at, word) in one.proposed.iter().enumerate() {
-                home.store(&self.medium, offset + at as u64 * 8, &word.to_le_bytes(), &mut self.counters)?;
+            let first = one.proposed.first().map_or(0, |(offset, _)| home.place(*offset));
+            self.change(Part::Directory, first, one.what);
+            for (offset, word) in one.proposed {
+                home.store(&self.medium, offset, &word.to_le_bytes(), &mut self.counters)?;
             }
         }
         let (heap, beyond) = Heap::new(&snapshot, directory, &types)?;

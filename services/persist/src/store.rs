@@ -3,7 +3,7 @@
 //!
 //! Owner    lane 0 is shared: groups, buffered transactions, and everything where hardening is worth sharing. Lanes from 1 on
 //!          belong to one transaction at a time
-//! Order    locks, outermost first: sections ─▶ lane ─▶ shared lane ─▶ applier ─▶ header, free slabs, catalog
+//! Order    locks, outermost first: sections ─▶ lane ─▶ shared lane ─▶ applier ─▶ bodies ─▶ header, free slabs, catalog
 //! Not here the public face: `pool`
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::flusher::Flusher;
 use crate::heap::FreeSlabs;
 use crate::image::Image;
 use crate::lane::Lane;
-use crate::layout::Header;
+use crate::layout::{DIRECTORY_SLABS, Header, SLAB_BYTES, ZONE_SLABS};
 use crate::medium::{Counters, Medium};
 use crate::options::{Mechanism, Options};
 use crate::section::Section;
@@ -53,6 +53,8 @@ pub(crate) struct Store {
     pub sequence: AtomicU64,
     pub applier: Mutex<Applier>,
     pub free_slabs: Mutex<FreeSlabs>,
+    /// Held by who changes which zones have a directory.
+    pub bodies: Mutex<()>,
     pub catalog: Mutex<Catalog>,
     /// Makes buffered transactions durable in time.
     pub flusher: Flusher,
@@ -118,6 +120,7 @@ impl Store {
             sequence: AtomicU64::new(sequence),
             applier: Mutex::new(applier),
             free_slabs: Mutex::new(free_slabs),
+            bodies: Mutex::new(()),
             catalog: Mutex::new(catalog),
             flusher: Flusher::default(),
             stopped: AtomicBool::new(false),
@@ -185,10 +188,22 @@ impl Store {
 
     /// Makes the heap larger by at least `slabs` slabs.
     pub fn grow(&self, slabs: u64) -> Result<()> {
-        use crate::layout::SLAB_BYTES;
-        let mut header = lock(&self.header);
-        let full = |header: &Header| Error::Full { bytes: slabs * SLAB_BYTES, heap_bytes: header.heap_bytes };
-        let least = header.heap_bytes + (slabs + crate::layout::DIRECTORY_SLABS) * SLAB_BYTES;
+        let header = lock(&self.header);
+        let least = header.heap_bytes + (slabs + DIRECTORY_SLABS) * SLAB_BYTES;
+        self.grow_header(header, least, slabs * SLAB_BYTES)
+    }
+
+    /// Makes the heap at least so large, for something of `bytes`.
+    pub fn grow_to(&self, heap_bytes: u64, bytes: u64) -> Result<()> {
+        let header = lock(&self.header);
+        if header.heap_bytes >= heap_bytes {
+            return Ok(()); // somebody else did
+        }
+        self.grow_header(header, heap_bytes, bytes)
+    }
+
+    fn grow_header(&self, mut header: MutexGuard<'_, Header>, least: u64, bytes: u64) -> Result<()> {
+        let full = |header: &Header| Error::Full { bytes, heap_bytes: header.heap_bytes };
         let room = if self.shadow.is_some() { shadow::capacity(&header) } else { u64::MAX };
         let most = self.image.max().min(room) / SLAB_BYTES * SLAB_BYTES;
         let wanted =
@@ -210,7 +225,8 @@ impl Store {
         *header = next;
         let mut free = lock(&self.free_slabs);
         free.grow(wanted / SLAB_BYTES);
-        for slab in (from..wanted / SLAB_BYTES).filter(|slab| !crate::heap::is_system(*slab)) {
+        let none = |slab: u64| crate::heap::is_system(slab) || self.image.is_body(slab / ZONE_SLABS);
+        for slab in (from..wanted / SLAB_BYTES).filter(|slab| !none(*slab)) {
             free.give(slab, 1);
         }
         Ok(())

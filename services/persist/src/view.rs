@@ -45,7 +45,7 @@ pub(crate) fn locate(
     }
     let fits = match state {
         Entry::SLOTS => inside + bytes <= SLAB_BYTES && inside >= 64,
-        Entry::RUN => inside == 0 && bytes <= (image.entry_rest(slab) >> 32) * SLAB_BYTES,
+        Entry::RUN | Entry::SPAN => inside == 0 && bytes <= (image.entry_rest(slab) >> 32) * SLAB_BYTES,
         _ => false,
     };
     if word as u32 != tag || !fits || !offset.is_multiple_of(align) {

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether each slab's directory entry makes sense, and what a damaged one was.
 //!
-//! Flow     runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
+//! Flow     objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
 //!          everything else on its own
 //! Rule     entries have no checksum; what makes up for it: free is all zeros, the catalog knows each type's size, a run says the
 //!          same in each of its slabs. An entry that makes no sense is what it makes sense as after one flipped bit, if that is
 //!          one thing; else it is free, and what was there is lost
 //! Not here what is in the slabs: `objects`
 
+mod zones;
+
+use std::collections::BTreeSet;
+
 use super::types::Types;
 use crate::heap::is_system;
 use crate::layout::{Entry, Header, SLAB_BYTES, STRIDE_MAX, ZONE_SLABS};
+
+pub(crate) use zones::{SPAN_REST, marked};
 
 /// An entry's two words as they lie in the file.
 pub(crate) type Words = [u64; 2];
@@ -19,15 +25,28 @@ pub(crate) type Words = [u64; 2];
 #[derive(Clone, Debug)]
 pub(crate) struct Odd {
     pub slab: u64,
-    /// What it should be.
-    pub proposed: Words,
+    /// What it should be: words by their offset in the heap.
+    pub proposed: Vec<(u64, u64)>,
     /// Other things that one flipped bit makes of it: `objects::resolve` chooses.
     pub candidates: Vec<Entry>,
     pub what: String,
 }
 
+impl Odd {
+    /// What an entry should be.
+    pub fn words(slab: u64, entry: Entry) -> Vec<(u64, u64)> {
+        let offset = Entry::offset(slab);
+        entry.words().into_iter().zip([offset, offset + 8]).map(|(word, at)| (at, word)).collect()
+    }
+}
+
 struct Judge<'a> {
     words: &'a [Words],
+    spans: bool,
+    /// Zones that are marked as without a directory, and that nobody covers so far.
+    idle: BTreeSet<u64>,
+    /// Zones without a directory.
+    bodies: BTreeSet<u64>,
     sane: Vec<Entry>,
     claimed: Vec<bool>,
     sections: u32,
@@ -35,11 +54,20 @@ struct Judge<'a> {
     odd: Vec<Odd>,
 }
 
-/// The directory with every odd entry replaced by its proposal, and the odd ones.
-pub(crate) fn judge(words: &[Words], header: &Header, types: &Types) -> (Vec<Entry>, Vec<Odd>) {
+/// The directory with every odd entry replaced by its proposal, and the odd ones. `marked` are the zones that have none. A slab in
+/// an object of more than a zone has [`SPAN_REST`].
+pub(crate) fn judge(
+    words: &[Words],
+    marked: &BTreeSet<u64>,
+    header: &Header,
+    types: &Types,
+) -> (Vec<Entry>, Vec<Odd>) {
     let sane = words.iter().map(|words| Entry::from_words(*words)).collect();
     let claimed = (0..words.len() as u64).map(is_system).collect();
-    let mut judge = Judge { words, sane, claimed, sections: header.sections, types, odd: Vec::new() };
+    let (sections, spans) = (header.sections, header.has_spans());
+    let (idle, bodies) = (BTreeSet::new(), BTreeSet::new());
+    let mut judge = Judge { words, spans, idle, bodies, sane, claimed, sections, types, odd: Vec::new() };
+    judge.zones(marked);
     judge.system();
     judge.whole_runs();
     judge.runs_by_majority();
@@ -57,6 +85,7 @@ pub(crate) fn describe(entry: Entry, types: &Types) -> String {
         Entry::SLOTS => format!("slots of {} bytes for {name}, section {}", entry.stride, entry.section),
         Entry::RUN => format!("first of {} slabs of a {name}, section {}", entry.run, entry.section),
         Entry::RUN_REST => format!("later one of {} slabs of a {name}, section {}", entry.run, entry.section),
+        Entry::SPAN => format!("start of {} slabs of a {name}, section {}", entry.run, entry.section),
         Entry::SYSTEM => "the heap's own".to_owned(),
         state => format!("state {state}, {name}"),
     }
@@ -67,7 +96,8 @@ impl Judge<'_> {
         let found = self.words[slab];
         let (was, is) = (describe(Entry::from_words(found), self.types), describe(proposed, self.types));
         let what = format!("slab {slab} is \"{was}\" in the directory: {why}; taken as \"{is}\"");
-        self.odd.push(Odd { slab: slab as u64, proposed: proposed.words(), candidates: Vec::new(), what });
+        let words = Odd::words(slab as u64, proposed);
+        self.odd.push(Odd { slab: slab as u64, proposed: words, candidates: Vec::new(), what });
         self.sane[slab] = proposed;
         self.claimed[slab] = true;
     }
@@ -76,6 +106,9 @@ impl Judge<'_> {
     fn system(&mut self) {
         let system = Entry { tag: Entry::TAG_SYSTEM, state: Entry::SYSTEM, ..Entry::default() };
         for slab in (0..self.words.len()).filter(|slab| is_system(*slab as u64)) {
+            if self.bodies.contains(&(slab as u64 / ZONE_SLABS)) {
+                continue;
+            }
             let later = slab as u64 >= ZONE_SLABS && self.words[slab] == [0; 2];
             if self.words[slab] != system.words() && !later {
                 self.propose(slab, system, "it holds the directory or the superblock");
@@ -206,7 +239,10 @@ impl Judge<'_> {
             let run = self.run_form(slab, other).filter(|entry| {
                 self.types.get(entry.tag).is_some() && self.followers(slab, *entry) + 1 == entry.run as usize
             });
-            if other == [0; 2] || self.slots_form(other) == Some(true) || run.is_some() {
+            let span = self.span_form(slab, other).filter(|entry| {
+                self.types.get(entry.tag).is_some() && self.unmarked(slab, *entry).is_empty()
+            });
+            if other == [0; 2] || self.slots_form(other) == Some(true) || run.or(span).is_some() {
                 let entry = Entry::from_words(other);
                 if !found.contains(&entry) {
                     found.push(entry);
@@ -232,8 +268,10 @@ impl Judge<'_> {
             match (nearest.as_slice(), known) {
                 ([entry], _) => {
                     self.propose(slab, *entry, "that fits nothing, and one bit makes it fit");
-                    if entry.state == Entry::RUN {
-                        self.claim(slab, entry.run);
+                    match entry.state {
+                        Entry::RUN => self.claim(slab, entry.run),
+                        Entry::SPAN => self.cover(slab, *entry),
+                        _ => {}
                     }
                 }
                 // A type that the catalog lost.
@@ -244,6 +282,7 @@ impl Judge<'_> {
                     self.propose(slab, Entry::default(), &why);
                     if let Some(odd) = self.odd.last_mut() {
                         odd.candidates = nearest;
+                        odd.candidates.retain(|one| one.state != Entry::SPAN);
                     }
                 }
             }
@@ -255,6 +294,10 @@ impl Judge<'_> {
 mod tests {
     use super::*;
     use crate::catalog::TypeRecord;
+
+    fn judge(words: &[Words], header: &Header, types: &Types) -> (Vec<Entry>, Vec<Odd>) {
+        super::judge(words, &BTreeSet::new(), header, types)
+    }
 
     const NODE: u32 = 100;
     const BIG: u32 = 200;

@@ -7,11 +7,12 @@
 //! Owner    a bit per slot is kept in memory, and another for those that were met
 //! Not here what it means: `check` reports, `repair` repairs
 
-use super::directory::{Odd, describe};
+use super::directory::{Odd, SPAN_REST, describe};
 use super::snapshot::Snapshot;
 use super::types::{Kind, Types};
 use crate::error::Result;
-use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET, slots};
+use crate::layout::{Entry, SLAB_BYTES, SUPERBLOCK_OFFSET, ZONE_SLABS, slots};
+use crate::span::HEAD_SLAB;
 
 /// A heap whose directory was judged.
 pub(crate) struct Heap<'a> {
@@ -114,7 +115,14 @@ impl<'a> Heap<'a> {
                 let slot = inside.checked_sub(first)? / stride;
                 (slot < count).then(|| self.slot(slab, entry, slot))
             }
-            Entry::RUN => Some(self.run(slab, entry)),
+            Entry::RUN | Entry::SPAN => Some(self.run(slab, entry)),
+            SPAN_REST => {
+                let starts = (0..=slab / ZONE_SLABS).rev().map(|zone| zone * ZONE_SLABS + HEAD_SLAB);
+                let first = starts
+                    .filter(|first| *first < slab)
+                    .find(|first| self.directory[*first as usize].state == Entry::SPAN)?;
+                Some(self.run(first, self.directory[first as usize]))
+            }
             Entry::RUN_REST => {
                 let run = u64::from(entry.run);
                 let first = (slab.saturating_sub(run)..slab)
@@ -157,19 +165,13 @@ impl<'a> Heap<'a> {
         let entry = self.directory[slab as usize];
         let count = match entry.state {
             Entry::SLOTS => slots(entry.stride.into()).0,
-            Entry::RUN => 1,
+            Entry::RUN | Entry::SPAN => 1,
             _ => 0,
         };
         (0..count)
-            .map(
-                move |slot| {
-                    if entry.state == Entry::RUN {
-                        self.run(slab, entry)
-                    } else {
-                        self.slot(slab, entry, slot)
-                    }
-                },
-            )
+            .map(move |slot| {
+                if entry.state != Entry::SLOTS { self.run(slab, entry) } else { self.slot(slab, entry, slot) }
+            })
             .filter(|place| place.used)
     }
 
@@ -237,7 +239,7 @@ pub(crate) fn resolve(
             && best < next
         {
             directory[one.slab as usize] = entry;
-            one.proposed = entry.words();
+            one.proposed = Odd::words(one.slab, entry);
             one.what = format!(
                 "slab {} is impossible in the directory; with \"{}\" the pointers fit best: taken as that",
                 one.slab,

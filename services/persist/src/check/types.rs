@@ -123,12 +123,12 @@ impl Types {
     pub fn misfit(&self, entry: Entry) -> Option<String> {
         let fits = match entry.state {
             Entry::SLOTS => self.stride_fits(entry.tag, entry.stride.into()),
-            Entry::RUN => self.run_fits(entry.tag, entry.stride, entry.run),
+            Entry::RUN | Entry::SPAN => self.run_fits(entry.tag, entry.stride, entry.run),
             _ => None,
         };
         let known = self.get(entry.tag).filter(|_| fits == Some(false))?;
         let has = match entry.state {
-            Entry::RUN => format!("{} slabs for elements of {} bytes", entry.run, entry.stride),
+            Entry::RUN | Entry::SPAN => format!("{} slabs for elements of {} bytes", entry.run, entry.stride),
             _ => format!("slots of {} bytes", entry.stride),
         };
         Some(format!("{has} for {}, whose size is {} in the list of types", known.name, known.bytes))

@@ -149,9 +149,14 @@ pub(crate) struct Home {
 }
 
 impl Home {
+    /// Whether it is one object with slabs of its own.
+    pub fn is_run(&self) -> bool {
+        matches!(self.entry.state, Entry::RUN | Entry::SPAN)
+    }
+
     /// Slots, and where the first one starts; a run is one.
     pub fn slots(&self) -> (u64, u64) {
-        if self.entry.state == Entry::RUN {
+        if self.is_run() {
             return (1, self.slab * SLAB_BYTES);
         }
         let (count, first) = slots(u64::from(self.entry.stride).max(16));
@@ -160,7 +165,7 @@ impl Home {
 
     /// Bytes that an object has there.
     pub fn room(&self) -> u64 {
-        if self.entry.state == Entry::RUN {
+        if self.is_run() {
             return u64::from(self.entry.run) * SLAB_BYTES;
         }
         u64::from(self.entry.stride)
@@ -170,8 +175,7 @@ impl Home {
     pub fn in_use(&self, store: &Store) -> Vec<u64> {
         let (count, first) = self.slots();
         let used = |slot: u64| {
-            self.entry.state == Entry::RUN
-                || store.image.word(self.slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
+            self.is_run() || store.image.word(self.slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
         };
         (0..count).filter(|slot| used(*slot)).map(|slot| first + slot * self.room()).collect()
     }
@@ -188,7 +192,7 @@ impl Home {
 fn homes(store: &Store, wanted: impl Fn(u32) -> bool) -> Vec<Home> {
     let mut found = Vec::new();
     crate::heap::walk(&store.image, 0, store.image.len() / SLAB_BYTES, |slab, entry| {
-        if matches!(entry.state, Entry::SLOTS | Entry::RUN) && wanted(entry.tag) {
+        if matches!(entry.state, Entry::SLOTS | Entry::RUN | Entry::SPAN) && wanted(entry.tag) {
             found.push(Home { slab, entry });
         }
     });
@@ -198,7 +202,14 @@ fn homes(store: &Store, wanted: impl Fn(u32) -> bool) -> Vec<Home> {
 /// Where the byte at `offset` belongs to.
 fn home_of(store: &Store, offset: u64) -> Option<Home> {
     let slab = offset / SLAB_BYTES;
-    if offset >= store.image.len() || crate::heap::is_system(slab) {
+    if offset >= store.image.len() {
+        return None;
+    }
+    let span = crate::span::start_of(slab, |zone| store.image.is_body(zone), |one| store.image.entry(one));
+    if let Some((slab, entry)) = span {
+        return Some(Home { slab, entry });
+    }
+    if crate::heap::is_system(slab) {
         return None;
     }
     let entry = store.image.entry(slab);

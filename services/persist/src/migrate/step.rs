@@ -94,8 +94,8 @@ impl Step {
 fn convert<New: Migrates>(step: &Step, context: &Context<'_>, home: Home, did: &mut Migrated) -> Result<()> {
     let array = step.is_old_array(home.entry.tag);
     match (home.entry.state, step.is_moving(home.entry.tag)) {
-        (Entry::RUN, true) => Ok(()), // done by one transaction
-        (Entry::RUN, false) => run::<New>(context, home, array, did),
+        (Entry::RUN | Entry::SPAN, true) => Ok(()), // done by one transaction
+        (Entry::RUN | Entry::SPAN, false) => run::<New>(context, home, array, did),
         (_, false) if step.stays(context.store, &home) => in_place::<New>(context, home, array, did),
         (_, false) => {
             start::<New>(context.store, home, array)?;

@@ -13,7 +13,7 @@ use crate::view::{View, slice_tag};
 
 /// Bytes before the payload.
 pub const OBJECT_HEADER_BYTES: u64 = 16;
-/// No object is larger; the heap's own limit is lower.
+/// No object is larger.
 pub const FOREIGN_BYTES_MAX: u64 = 1 << 40;
 
 const WANTED: &str = "object of this type";
@@ -157,30 +157,44 @@ impl Tx<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Full`]; [`Error::Argument`] when it is larger than a zone.
+    /// [`Error::Full`]; [`Error::Argument`] when it is larger than the mechanism takes.
     pub fn alloc_raw(&mut self, layout: u64, parts: &[&[u8]]) -> Result<u64> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let mut all = Vec::with_capacity(OBJECT_HEADER_BYTES as usize + bytes);
-        all.extend_from_slice(&layout.to_le_bytes());
-        all.extend_from_slice(&(bytes as u64).to_le_bytes());
-        parts.iter().for_each(|part| all.extend_from_slice(part));
-        Ok(self.alloc_slice(&all)?.offset())
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        self.alloc_raw_bytes(layout, bytes, parts)
     }
 
-    /// As [`Tx::alloc_raw`], and lends the payload to be filled: it is new, so nothing of it has to be kept or compared.
+    fn alloc_raw_bytes(&mut self, layout: u64, bytes: u64, parts: &[&[u8]]) -> Result<u64> {
+        if bytes > FOREIGN_BYTES_MAX {
+            let what = format!("an object of {bytes} bytes is too large: {FOREIGN_BYTES_MAX} are the most");
+            return Err(Error::Argument { what });
+        }
+        let (kind, length) = (layout.to_le_bytes(), bytes.to_le_bytes());
+        let all = OBJECT_HEADER_BYTES + bytes;
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(parts.len() + 2);
+        pieces.extend([&kind[..], &length[..]]);
+        pieces.extend(parts);
+        Ok(self.alloc_bytes(all, &pieces)?.offset())
+    }
+
+    /// As [`Tx::alloc_raw`] with `bytes` bytes, those behind `parts` zero, and lends the payload to be filled: it is new, so nothing of
+    /// it has to be kept or compared.
     ///
     /// # Errors
     ///
-    /// As [`Tx::alloc_raw`].
-    pub fn alloc_raw_lent(&mut self, layout: u64, parts: &[&[u8]]) -> Result<(u64, &mut [u8])> {
-        let offset = self.alloc_raw(layout, parts)?;
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let all = OBJECT_HEADER_BYTES + bytes as u64;
+    /// As [`Tx::alloc_raw`]; [`Error::Argument`] when `parts` are longer.
+    pub fn alloc_raw_lent(&mut self, layout: u64, bytes: u64, parts: &[&[u8]]) -> Result<(u64, &mut [u8])> {
+        let filled: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        if filled > bytes {
+            return Err(Error::Argument { what: format!("{filled} bytes do not fit an object of {bytes}") });
+        }
+        let offset = self.alloc_raw_bytes(layout, bytes, parts)?;
+        let all = OBJECT_HEADER_BYTES + bytes;
         let start = self.find(offset, all, 1, slice_tag::<u8>(), WANTED)?.cast_mut();
         // SAFETY: `find` checked that the object has `all` bytes and that its section is held for writing; the object was made
         // just now, so nobody else refers to it, and `&mut self` is borrowed for as long as the slice lives.
-        let payload =
-            unsafe { std::slice::from_raw_parts_mut(start.add(OBJECT_HEADER_BYTES as usize), bytes) };
+        let payload = unsafe {
+            std::slice::from_raw_parts_mut(start.add(OBJECT_HEADER_BYTES as usize), bytes as usize)
+        };
         Ok((offset, payload))
     }
 

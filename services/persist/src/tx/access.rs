@@ -253,6 +253,28 @@ impl Tx<'_> {
             ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), target, bytes);
             ptr::write_bytes(target.add(bytes), 0, whole - bytes);
         }
+        self.fresh(offset, whole);
+    }
+
+    /// The same for bytes that come in parts, with zeros behind them.
+    pub(super) fn fill_parts(&mut self, offset: u64, bytes: u64, parts: &[&[u8]]) {
+        let whole = bytes.next_multiple_of(8) as usize;
+        let filled: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(offset + whole as u64 <= self.store.image.len() && filled <= whole);
+        // SAFETY: as in `fill`; the parts and the zeros fill `whole` bytes together.
+        unsafe {
+            let mut target = self.store.image.at(offset);
+            for part in parts {
+                ptr::copy_nonoverlapping(part.as_ptr(), target, part.len());
+                target = target.add(part.len());
+            }
+            ptr::write_bytes(target, 0, whole - filled);
+        }
+        self.fresh(offset, whole);
+    }
+
+    /// A new object's bytes, in ranges that are not too long.
+    fn fresh(&mut self, offset: u64, whole: usize) {
         let mut at = 0;
         while at < whole {
             let piece = (whole - at).min(1 << 30);

@@ -10,7 +10,7 @@
 use super::Tx;
 use crate::commit::Committed;
 use crate::error::{Error, Result};
-use crate::layout::{DIRECTORY_SLABS, Entry, SLAB_BYTES, STRIDE_MAX, slots};
+use crate::layout::{Entry, RUN_SLABS_MAX, SLAB_BYTES, STRIDE_MAX, slots};
 use crate::persist::Persist;
 use crate::ptr::{PPtr, PSlice};
 use crate::store::lock;
@@ -86,6 +86,20 @@ impl Tx<'_> {
         Ok(PSlice::from_raw(offset, values.len() as u64))
     }
 
+    /// A new array of `bytes` bytes in the home section: `parts`, one after the other, then zeros. Nothing but its place is
+    /// taken for it.
+    pub(crate) fn alloc_bytes(&mut self, bytes: u64, parts: &[&[u8]]) -> Result<PSlice<u8>> {
+        let (section, tag, stride) = (self.home(), slice_tag::<u8>(), slice_stride(bytes));
+        let offset = if stride <= STRIDE_MAX {
+            self.slot::<u8>(tag, true, stride, section)?
+        } else {
+            self.run::<u8>(tag, true, bytes, section)?
+        };
+        self.fill_parts(offset, bytes, parts);
+        self.store.before_store(self.lane, &mut self.writes)?;
+        Ok(PSlice::from_raw(offset, bytes))
+    }
+
     /// Gives an object back. Its slot is used again when this is durable.
     ///
     /// # Errors
@@ -114,12 +128,8 @@ impl Tx<'_> {
             locate(&self.store.image, offset, bytes, align, tag, |section| self.held.has(section), name)?;
         let slab = offset / SLAB_BYTES;
         let entry = self.store.image.entry(slab);
-        if entry.state == Entry::RUN {
-            for one in slab..slab + u64::from(entry.run) {
-                self.set_entry(one, Entry::default())?;
-            }
-            self.writes.slabs_freed.push((slab, u64::from(entry.run)));
-            return Ok(());
+        if matches!(entry.state, Entry::RUN | Entry::SPAN) {
+            return self.give_slabs(slab);
         }
         let stride = u64::from(entry.stride).max(16);
         let (count, first) = slots(stride);
@@ -237,6 +247,11 @@ impl Tx<'_> {
         let slabs = bytes.div_ceil(SLAB_BYTES);
         let first = self.take_slabs(slabs)?;
         let (stride, run) = (size_of::<T>() as u32, slabs as u32);
+        if slabs > RUN_SLABS_MAX {
+            let span = Entry { tag, section, state: Entry::SPAN, reserved: 0, stride, run };
+            self.set_entry(first, span)?;
+            return Ok(first * SLAB_BYTES);
+        }
         for slab in first..first + slabs {
             let state = if slab == first { Entry::RUN } else { Entry::RUN_REST };
             self.set_entry(slab, Entry { tag, section, state, reserved: 0, stride, run })?;
@@ -245,21 +260,20 @@ impl Tx<'_> {
     }
 
     fn take_slabs(&mut self, count: u64) -> Result<u64> {
-        let most = crate::layout::ZONE_SLABS - DIRECTORY_SLABS - 1;
-        if count > most {
-            let what = format!(
-                "an object of {} bytes is larger than a zone takes ({})",
-                count * SLAB_BYTES,
-                most * SLAB_BYTES
-            );
-            return Err(Error::Argument { what });
+        if count > RUN_SLABS_MAX {
+            let first = self.store.take_span(count)?;
+            self.writes.slabs_taken.push((first, count));
+            return Ok(first);
         }
         loop {
-            if let Some(first) = lock(&self.store.free_slabs).take(count) {
+            let found = lock(&self.store.free_slabs).take(count);
+            if let Some(first) = found {
                 self.writes.slabs_taken.push((first, count));
                 return Ok(first);
             }
-            self.store.grow(count)?;
+            if !self.store.restore_zone()? {
+                self.store.grow(count)?;
+            }
         }
     }
 
@@ -289,13 +303,17 @@ impl Tx<'_> {
         }
         let mut free = lock(&self.store.free_slabs);
         for (first, count) in &self.writes.slabs_freed {
-            free.give(*first, *count);
+            free.give_back(*first, *count);
         }
     }
 
     /// After an abort: slots and slabs go back to the lists.
     pub(super) fn abandon(&mut self) {
         for (first, count) in std::mem::take(&mut self.writes.slabs_taken) {
+            if count > RUN_SLABS_MAX {
+                lock(&self.store.free_slabs).give_back(first, count);
+                continue;
+            }
             let inside = |offset: u64| (first..first + count).contains(&(offset / SLAB_BYTES));
             for section in 0..self.store.sections.len() as u16 {
                 if let Some(held) = self.held.get(section) {

@@ -17,7 +17,7 @@ impl Tx<'_> {
         let tag = if array { slice_tag::<T>() } else { T::TAG };
         self.register::<T>(tag, array)?;
         let entry = self.store.image.entry(slab);
-        for one in slab..slab + u64::from(entry.run.max(1)) {
+        for one in slab..slab + entry.copies() {
             let before = self.store.image.entry(one);
             self.set_entry(one, Entry { tag, ..before })?;
         }
@@ -48,11 +48,11 @@ impl Tx<'_> {
 
     /// Gives a slab of slots, or a run, back to the pool.
     pub(crate) fn give_slabs(&mut self, slab: u64) -> Result<()> {
-        let count = u64::from(self.store.image.entry(slab).run.max(1));
-        for one in slab..slab + count {
+        let entry = self.store.image.entry(slab);
+        for one in slab..slab + entry.copies() {
             self.set_entry(one, Entry::default())?;
         }
-        self.writes.slabs_freed.push((slab, count));
+        self.writes.slabs_freed.push((slab, entry.slabs()));
         Ok(())
     }
 
