@@ -173,6 +173,8 @@ pub fn child() -> Option<ExitCode> {
         Some("glibc") => serve(&Glibc::new(), arguments),
         Some(crate::probe::NAME) => crate::probe::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
+        Some(crate::zmem::NAME) => crate::zmem::serve(arguments),
+        Some(crate::zmem::SIDE) => crate::zmem::serve_side(arguments),
         _ => Err(bad_wish("who?")),
     };
     Some(match served {

@@ -16,6 +16,7 @@ const FILES: &[(&str, &str)] = &[
     ("persist", include_str!("../definitions/persist.toml")),
     ("transform", include_str!("../definitions/transform.toml")),
     ("traverse", include_str!("../definitions/traverse.toml")),
+    ("zmem", include_str!("../definitions/zmem.toml")),
 ];
 
 /// One row that is to be measured.
@@ -120,7 +121,7 @@ mod tests {
                 // The rows of the others are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
                 assert!(
-                    names_service || ["persist", "transform", "traverse"].contains(service),
+                    names_service || ["persist", "transform", "traverse", "zmem"].contains(service),
                     "{}",
                     row.name
                 );

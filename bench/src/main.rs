@@ -23,7 +23,7 @@ fn main() -> ExitCode {
             "--record" => options.record = true,
             _ => {
                 eprintln!(
-                    "usage: memlift-bench copy|ipc|persist|transform|traverse|tour [--only NAME] [--quick] [--json] [--record]"
+                    "usage: memlift-bench copy|ipc|persist|transform|traverse|zmem|tour [--only NAME] [--quick] [--json] [--record]"
                 );
                 return ExitCode::from(2);
             }

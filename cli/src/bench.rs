@@ -17,6 +17,7 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
         BenchService::Persist => "persist",
         BenchService::Transform => "transform",
         BenchService::Traverse => "traverse",
+        BenchService::Zmem => "zmem",
     };
     let summary = memlift_bench::run(service, options).map_err(failure)?;
     let count = |verdict| summary.count(verdict);

@@ -150,6 +150,8 @@ pub enum BenchService {
     Transform,
     /// Pointer walks that run where the data lives
     Traverse,
+    /// More memory than the budget
+    Zmem,
 }
 
 /// Verbs of `ipc`.

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench zmem`: more memory than the budget, against who compresses memory today.
+//!
+//! Flow     definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
+//! Rivals   lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit
+//! Check    both sides draw the same accesses; one checksum over all words must be equal; packed pages are unpacked
+//! Missing  groups and zram want root: their rows are `missing` elsewhere, and say so
+
+mod access;
+mod cgroup;
+mod corpora;
+mod group;
+mod jobrows;
+mod jobs;
+mod ratio;
+mod side;
+mod under;
+mod zram;
+
+pub(crate) use self::jobs::{NAME, serve};
+pub(crate) use self::side::{NAME as SIDE, serve as serve_side};
+use crate::definition::Definition;
+use crate::row::{Sink, Stop};
+use crate::{BenchError, Options, Row};
+
+/// Nobody measures a row of this name against this rival.
+fn unknown(definition: &Definition) -> BenchError {
+    let reason =
+        format!("nobody measures {} against {}; see bench/src/zmem.rs", definition.name, definition.rival);
+    BenchError::Engine { reason }
+}
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let mut failed = 0;
+    // Two processes and a device serve all rows against one rival.
+    let mut sides: Option<(String, access::Sides)> = None;
+    for definition in definitions {
+        eprintln!("{} against {} …", definition.name, definition.rival);
+        let mut measure = || -> Result<Row, Stop> {
+            match definition.name.split('/').next() {
+                Some("budget" | "survive" | "native" | "fair" | "colocate" | "gap") => {
+                    jobrows::row(definition, options.quick)
+                }
+                Some("ratio") => ratio::row(definition, options.quick),
+                Some("access") => {
+                    if sides.as_ref().is_none_or(|(rival, _)| *rival != definition.rival) {
+                        sides = None;
+                        let both = access::Sides::start(&definition.rival, options.quick)?;
+                        sides = Some((definition.rival.clone(), both));
+                    }
+                    match &mut sides {
+                        Some((_, sides)) => access::row(definition, sides, options.quick),
+                        None => Err(unknown(definition).into()),
+                    }
+                }
+                _ => Err(unknown(definition).into()),
+            }
+        };
+        sink.push(measure().unwrap_or_else(|stop| match stop {
+            Stop::Missing(what) => Row::missing(definition, &what),
+            Stop::Failed(error) => {
+                failed += 1;
+                Row::failed(definition, &error.to_string())
+            }
+        }));
+        if definition.name.starts_with("access") && failed > 0 {
+            // A side that failed once serves no more rows.
+            sides = None;
+        }
+    }
+    Ok(failed)
+}

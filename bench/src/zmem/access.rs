@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows `access/*`: the same accesses to the same set, under zmem and on swap to zram, at equal real memory.
+//!
+//! Flow     zram: a process whose group is limited to a third of its set ─▶ warm ─▶ its real total: group + device ─▶ ours:
+//!          a job with that total ─▶ warm ─▶ samples by turns
+//! Rule     both sides' checksums are equal in every pair; each side's memory is what its group says (and the device)
+//! Missing  who may not make groups or swap: the rows say what it takes
+//! Not here other programs (`budget/*`, `gap/*`)
+
+use super::cgroup::Cgroup;
+use super::side::{Side, Took, Who};
+use super::zram::Zram;
+use crate::definition::Definition;
+use crate::pairs::{self, Took as Sample};
+use crate::row::Stop;
+use crate::{BenchError, Row};
+
+/// Both sides, warm.
+pub struct Sides {
+    ours: Side,
+    theirs: Side,
+    // Dropped after the process that it is swap to.
+    zram: Zram,
+    set: u64,
+    total: u64,
+    seed: u64,
+}
+
+/// Accesses before the first sample, and in a sample.
+fn accesses(quick: bool) -> (u64, u64) {
+    if quick { (2_000, 500) } else { (80_000, 20_000) }
+}
+
+impl Sides {
+    /// Starts both.
+    pub fn start(rival: &str, quick: bool) -> Result<Sides, Stop> {
+        let algorithm = match rival {
+            "zram_lz4" => "lz4",
+            "zram_lzo_rle" => "lzo-rle",
+            _ => return Err(Stop::Missing(format!("nobody measures {rival}"))),
+        };
+        let set: u64 = if quick { 64 << 20 } else { 384 << 20 };
+        let zram = Zram::create(algorithm, 2 * set).map_err(Stop::Missing)?;
+        let limited = Cgroup::create("zram", Some(set / 3)).map_err(Stop::Missing)?;
+        let counted = Cgroup::create("zmem", None).map_err(Stop::Missing)?;
+        let warm = format!("random {} 1 0 1", accesses(quick).0);
+        let mut theirs = Side::start(Who::Swap, set, limited)?;
+        let first = theirs.wish(&warm)?;
+        let total = theirs.cgroup.usage() + zram.used();
+        let mut ours = Side::start(Who::Zmem { total }, set, counted)?;
+        let second = ours.wish(&warm)?;
+        equal("warming up", rival, second, first)?;
+        Ok(Sides { ours, theirs, zram, set, total, seed: 1 })
+    }
+}
+
+fn equal(name: &str, rival: &str, ours: Took, theirs: Took) -> Result<(), BenchError> {
+    if ours.checksum == theirs.checksum {
+        return Ok(());
+    }
+    let sums = [ours, theirs].map(|took| format!("{:016x}", took.checksum));
+    Err(BenchError::Differ { name: name.to_owned(), rival: rival.to_owned(), sums })
+}
+
+/// Measures one row on sides that are warm.
+pub fn row(definition: &Definition, sides: &mut Sides, quick: bool) -> Result<Row, Stop> {
+    let each = accesses(quick).1;
+    let pages = sides.set / 4096;
+    let (what, of, p99): (Box<dyn Fn(u64) -> String>, u64, bool) = match definition.name.as_str() {
+        "access/random/read" => (Box::new(move |seed| format!("random {each} {seed} 0 1")), each, false),
+        "access/random/read/p99" => (Box::new(move |seed| format!("random {each} {seed} 0 1")), each, true),
+        "access/random/write50" => (Box::new(move |seed| format!("random {each} {seed} 50 1")), each, false),
+        "access/random/2threads" => (Box::new(move |seed| format!("random {each} {seed} 0 2")), each, false),
+        "access/scan" => (Box::new(|_| "scan 1".to_owned()), pages, false),
+        _ => return Err(super::unknown(definition).into()),
+    };
+    let first = sides.seed + 1;
+    let mut seeds = [first, first];
+    let mut checksums: [Vec<Took>; 2] = [Vec::new(), Vec::new()];
+    let mut peak = [0u64; 2];
+    let samples = pairs::interleave(quick, |turn| {
+        let index = usize::from(turn == pairs::Side::Theirs);
+        let side = if index == 0 { &mut sides.ours } else { &mut sides.theirs };
+        let took = side.wish(&what(seeds[index]))?;
+        seeds[index] += 1;
+        checksums[index].push(took);
+        let device = if index == 0 { 0 } else { sides.zram.used() };
+        peak[index] = peak[index].max(side.cgroup.usage() + device);
+        let seconds = if p99 { took.p99 } else { took.seconds / of as f64 };
+        Ok(Sample { seconds, cpu_s: took.cpu_s / of as f64 })
+    })?;
+    sides.seed = seeds[0];
+    for (ours, theirs) in checksums[0].iter().zip(&checksums[1]) {
+        equal(&definition.name, &definition.rival, *ours, *theirs)?;
+    }
+    let mut row = Row::new(definition).measured(definition, &samples.pairs, quick);
+    row.cpu_s = samples.cpu_s;
+    for (name, bytes) in [("real_mib", peak[0]), ("their_real_mib", peak[1]), ("total_mib", sides.total)] {
+        row.count.insert(name.to_owned(), bytes >> 20);
+    }
+    row.qualifies = format!(
+        "{} MiB of Python heap, data frame and graph in thirds; zram: group limited to {} MiB, {} MiB real with the device; \
+         ours: a job with that total, evictor and watcher included; one access is a word of a random page{}",
+        sides.set >> 20,
+        sides.set / 3 >> 20,
+        sides.total >> 20,
+        if p99 { "; 99th percentile of a sample's accesses, hits included" } else { "" },
+    );
+    Ok(row)
+}

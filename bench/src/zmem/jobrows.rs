@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Rows of whole jobs: they stay in their budget, they survive a limit that kills them otherwise, and what that costs.
+//!
+//! Flow     a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
+//! Rows     `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under
+//!          memlift · `native/JOB`: CPU time inside the budget · `fair/two`: two at once · `colocate/SIZE`: CPU time beside a file job ·
+//!          `gap/KERNEL/PERCENT`: time at a share of the need
+//! Rule     a run with another checksum is counted as `wrong`; a run that did not end well fails its row
+
+use std::path::{Path, PathBuf};
+
+use super::under::{self, Budget, Ran};
+use super::{jobs, unknown};
+use crate::definition::Definition;
+use crate::pairs::{self, Side, Took};
+use crate::row::Stop;
+use crate::{BenchError, Row, machine};
+
+/// Share of its need that a job gets, in percent.
+const SHARE: u64 = 60;
+const MIB: u64 = 1 << 20;
+/// Runs of a row whose verdict is a count.
+const RUNS: u64 = 3;
+
+/// A file for the jobs that read one, kept for the row.
+#[derive(Debug)]
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Result<Place, BenchError> {
+        // Not in the temporary folder, which may be memory.
+        let here = std::env::current_dir().map_err(BenchError::system("finding the current folder"))?;
+        let folder = tempfile::Builder::new().prefix(".memlift-bench-").tempdir_in(here);
+        Ok(Place { folder: folder.map_err(BenchError::system("making a folder"))? })
+    }
+
+    fn file(&self, bytes: u64) -> Result<PathBuf, BenchError> {
+        let path = self.folder.path().join(format!("lines-{bytes}"));
+        if !path.is_file() {
+            jobs::make_file(&path, bytes)?;
+        }
+        Ok(path)
+    }
+
+    fn spill(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// The words of a job by its row's name, some hundred megabytes; a few under `--quick`.
+fn job(name: &str, place: &Place, quick: bool) -> Result<Option<Vec<String>>, BenchError> {
+    let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
+    let scale = if quick { "16" } else { "20" };
+    Ok(match name {
+        "pagerank" | "pr" => words(&["graph", "pr", scale, "16", "3"]),
+        "bfs" => words(&["graph", "bfs", scale, "16", "12"]),
+        "sssp" => words(&["graph", "sssp", scale, "8", "3"]),
+        "cc" => words(&["graph", "cc", scale, "16", "4"]),
+        "heap" => words(&["heap", if quick { "60000" } else { "800000" }, "4"]),
+        "columns" => words(&["columns", if quick { "600000" } else { "10000000" }, "6"]),
+        "processes" => words(&["processes", "3", "columns", if quick { "300000" } else { "4000000" }, "6"]),
+        "file" => {
+            let path = place.file(if quick { 24 * MIB } else { 400 * MIB })?;
+            words(&["file", &path.to_string_lossy(), "3"])
+        }
+        _ => None,
+    })
+}
+
+/// What a job needs and works out, alone and unlimited.
+struct Alone {
+    need: u64,
+    checksum: String,
+    ran: Ran,
+}
+
+fn alone(words: &[&str]) -> Result<Alone, Stop> {
+    let ran = under::plain(words, None)?;
+    let checksum = ran.done(words)?.checksum.clone();
+    Ok(Alone { need: ran.seen.most, checksum, ran })
+}
+
+fn count(row: &mut Row, name: &str, value: u64) {
+    row.count.insert(name.to_owned(), value);
+}
+
+fn add(row: &mut Row, name: &str, value: u64) {
+    *row.count.entry(name.to_owned()).or_default() += value;
+}
+
+/// Adds what a run says to the row's counts.
+fn note(row: &mut Row, ran: &Ran, checksum: &str, words: &[&str]) -> Result<(), BenchError> {
+    let right = ran.done(words)?.checksum == checksum;
+    add(row, "wrong", u64::from(!right));
+    for name in ["faults", "pages_stored", "pages_spilled", "compressed_memory_faults"] {
+        count(row, name, ran.reported(name));
+    }
+    Ok(())
+}
+
+/// Measures one row.
+pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let place = Place::new()?;
+    let parts: Vec<&str> = definition.name.split('/').collect();
+    let words_of = |name: &str| job(name, &place, quick)?.ok_or_else(|| Stop::from(unknown(definition)));
+    match parts[..] {
+        ["budget", name] => budget(definition, &words_of(name)?, &place, quick),
+        ["survive", name] => survive(definition, &words_of(name)?, &place, quick),
+        ["native", name] => native(definition, &words_of(name)?, quick),
+        ["fair", "two"] => fair(definition, &words_of("columns")?, quick),
+        ["colocate", size] => colocate(definition, size, &place, quick),
+        ["gap", kernel, percent] => {
+            let percent = percent.parse().ok().filter(|percent| (10..=100).contains(percent));
+            gap(
+                definition,
+                &words_of(kernel)?,
+                percent.ok_or_else(|| Stop::from(unknown(definition)))?,
+                &place,
+                quick,
+            )
+        }
+        _ => Err(unknown(definition).into()),
+    }
+}
+
+fn strings(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+fn budget(definition: &Definition, words: &[String], place: &Place, quick: bool) -> Result<Row, Stop> {
+    let words = &strings(words)[..];
+    let alone = alone(words)?;
+    let bytes = alone.need * SHARE / 100;
+    let mut row = Row::new(definition);
+    let (mut most, mut samples) = (0, 0);
+    for _ in 0..if quick { 1 } else { RUNS } {
+        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, None)?;
+        note(&mut row, &ran, &alone.checksum, words)?;
+        add(&mut row, "samples_above", ran.seen.above);
+        most = ran.seen.most.max(most);
+        samples += ran.seen.samples;
+        row.cpu_s.ours = Some(ran.ended.cpu_s);
+    }
+    row.cpu_s.theirs = Some(alone.ran.ended.cpu_s);
+    row.ours = Some(most as f64 / bytes as f64);
+    row.theirs = Some(1.0);
+    row.ratio = row.ours.map(f64::recip);
+    row.qualifies = format!(
+        "needs {} MiB alone, budget {} MiB, {samples} samples at 1 kHz of its cgroup's usage, caches and supervisor included; no limit of \
+         the kernel's",
+        alone.need / MIB,
+        bytes / MIB
+    );
+    row.verdict = definition.judge(&row, quick);
+    Ok(row)
+}
+
+fn survive(definition: &Definition, words: &[String], place: &Place, quick: bool) -> Result<Row, Stop> {
+    let words = &strings(words)[..];
+    let alone = alone(words)?;
+    let limit = alone.need * SHARE / 100;
+    let plain = under::plain(words, Some(limit))?;
+    let mut row = Row::new(definition);
+    let runs = if quick { 1 } else { RUNS };
+    let mut well = 0;
+    for _ in 0..runs {
+        // The budget is the limit less what `memlift run` leaves as headroom.
+        let bytes = limit - (limit / 32).max(4 * MIB);
+        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Some(limit))?;
+        add(&mut row, "kills", ran.kills + u64::from(ran.ended.killed()));
+        note(&mut row, &ran, &alone.checksum, words)?;
+        well += u64::from(ran.ended.status.success());
+    }
+    row.ours = Some(well as f64 / runs as f64);
+    row.theirs = Some(f64::from(u8::from(plain.ended.status.success())));
+    row.qualifies = format!(
+        "needs {} MiB, the kernel's limit is {} MiB, no swap; without memlift: {}",
+        alone.need / MIB,
+        limit / MIB,
+        if plain.ended.status.success() {
+            "it ended well too".to_owned()
+        } else {
+            plain.ended.status.to_string()
+        }
+    );
+    row.verdict = definition.judge(&row, quick);
+    Ok(row)
+}
+
+fn native(definition: &Definition, words: &[String], quick: bool) -> Result<Row, Stop> {
+    let words = &strings(words)[..];
+    let alone = alone(words)?;
+    let bytes = alone.need * 2;
+    let mut row = Row::new(definition);
+    let (mut extra, mut own) = (0, alone.ran.ended.faults.max(1));
+    let mut stop = None;
+    let samples = pairs::interleave(quick, |side| {
+        let ran = match side {
+            Side::Ours => under::budgeted(words, Budget { bytes, spill: None }, None),
+            Side::Theirs => under::plain(words, None),
+        };
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(missing) => {
+                stop = Some(missing);
+                return Err(BenchError::Engine { reason: "stopped".to_owned() });
+            }
+        };
+        let done = ran.done(words)?;
+        let wrong = u64::from(done.checksum != alone.checksum);
+        add(&mut row, "wrong", wrong);
+        match side {
+            Side::Ours => extra = ran.ended.faults,
+            Side::Theirs => own = ran.ended.faults.max(1),
+        }
+        Ok(Took { seconds: ran.ended.cpu_s, cpu_s: ran.ended.cpu_s })
+    });
+    if let Some(stop) = stop {
+        return Err(stop);
+    }
+    let samples = samples?;
+    row.cpu_s = samples.cpu_s;
+    count(&mut row, "extra_faults", extra.saturating_sub(own) * 1000 / own);
+    count(&mut row, "page_faults", extra);
+    count(&mut row, "theirs_page_faults", own);
+    row.qualifies =
+        format!("needs {} MiB, budget twice that; CPU time of job and supervisor", alone.need / MIB);
+    Ok(row.measured(definition, &samples.pairs, quick))
+}
+
+fn fair(definition: &Definition, words: &[String], quick: bool) -> Result<Row, Stop> {
+    let words = &strings(words)[..];
+    let alone = alone(words)?;
+    let bytes = alone.need * SHARE / 100;
+    let mut row = Row::new(definition);
+    let mut pairs = Vec::new();
+    for _ in 0..if quick { 2 } else { 21 } {
+        let one = || under::budgeted(words, Budget { bytes, spill: None }, None);
+        let (first, second) = std::thread::scope(|scope| {
+            let other = scope.spawn(one);
+            let first = one();
+            (first, other.join())
+        });
+        let second = second.map_err(|_| BenchError::Engine { reason: "a thread panicked".to_owned() })?;
+        let (first, second) = (first?, second?);
+        note(&mut row, &first, &alone.checksum, words)?;
+        note(&mut row, &second, &alone.checksum, words)?;
+        let (one, two) = (first.ended.wall_s, second.ended.wall_s);
+        // The slower one is ours: a ratio of 1 is perfect fairness.
+        pairs.push((one.max(two), one.min(two)));
+    }
+    row.qualifies = format!("two equal jobs, {} MiB each of {} MiB needed", bytes / MIB, alone.need / MIB);
+    Ok(row.measured(definition, &pairs, quick))
+}
+
+fn colocate(definition: &Definition, size: &str, place: &Place, quick: bool) -> Result<Row, Stop> {
+    let bytes = |size: &str| {
+        let whole = match size {
+            "small" => 600 * MIB,
+            "medium" => 800 * MIB,
+            "large" => 2048 * MIB,
+            _ => return Err(Stop::from(unknown(definition))),
+        };
+        Ok(if quick { whole / 32 } else { whole })
+    };
+    let (small, other) = (place.file(bytes("small")?)?, place.file(bytes(size)?)?);
+    // Job 2 gets 400 MB, as in the paper.
+    let second = Budget { bytes: if quick { 13 * MIB } else { 400 * MIB }, spill: Some(place.spill()) };
+    let kernels = if quick { &["bfs"][..] } else { &["bfs", "sssp", "pr", "cc"][..] };
+    let mut row = Row::new(definition);
+    let mut pairs = Vec::new();
+    for kernel in kernels {
+        let Some(words) = job(kernel, place, true)?.map(|mut words| {
+            if !quick {
+                words[2] = "18".to_owned();
+            }
+            words
+        }) else {
+            return Err(unknown(definition).into());
+        };
+        let words = &strings(&words)[..];
+        let alone = alone(words)?;
+        // The paper's job 1 has 40 MB of the 70 MB that it needs.
+        let first = Budget { bytes: alone.need * 4 / 7, spill: None };
+        let beside = |file: &Path| -> Result<Ran, Stop> {
+            let text = file.to_string_lossy().into_owned();
+            let file_words = ["file", &text, "1000000"];
+            let running = under::endless(&file_words, second)?;
+            let ran = under::budgeted(words, first, None);
+            drop(running);
+            ran
+        };
+        for round in 0..if quick { 1 } else { 6 } {
+            let (one, two) = if round % 2 == 0 {
+                let small = beside(&small)?;
+                (beside(&other)?, small)
+            } else {
+                let other = beside(&other)?;
+                (other, beside(&small)?)
+            };
+            note(&mut row, &one, &alone.checksum, words)?;
+            note(&mut row, &two, &alone.checksum, words)?;
+            add(&mut row, "compressed_accesses", one.reported("compressed_accesses"));
+            add(&mut row, "theirs_compressed_accesses", two.reported("compressed_accesses"));
+            pairs.push((one.ended.cpu_s, two.ended.cpu_s));
+        }
+    }
+    row.qualifies = format!(
+        "graph kernels at 4/7 of their need beside a file job with {} MiB; CPU time of job 1; {} cores",
+        second.bytes / MIB,
+        machine::cores()
+    );
+    Ok(row.measured(definition, &pairs, quick))
+}
+
+fn gap(
+    definition: &Definition,
+    words: &[String],
+    percent: u64,
+    place: &Place,
+    quick: bool,
+) -> Result<Row, Stop> {
+    let words = &strings(words)[..];
+    let alone = alone(words)?;
+    let bytes = alone.need * percent / 100;
+    let mut row = Row::new(definition);
+    let mut pairs = Vec::new();
+    for _ in 0..if quick { 1 } else { 5 } {
+        let plain = under::plain(words, None)?;
+        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, None)?;
+        note(&mut row, &ran, &alone.checksum, words)?;
+        add(&mut row, "samples_above", ran.seen.above);
+        pairs.push((ran.done(words)?.worked_s, plain.done(words)?.worked_s));
+        row.cpu_s.ours = Some(ran.ended.cpu_s);
+        row.cpu_s.theirs = Some(plain.ended.cpu_s);
+    }
+    row.qualifies =
+        format!("time of the kernel, graph already built; {} of {} MiB", bytes / MIB, alone.need / MIB);
+    Ok(row.measured(definition, &pairs, quick))
+}
