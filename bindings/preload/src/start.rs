@@ -108,6 +108,9 @@ fn cover() -> Result<bool, String> {
         .map_err(|number| format!("signal handlers: {}", std::io::Error::from_raw_os_error(number)))?;
     let options = Options { single_threaded: true, ..Options::default() };
     let pager = Pager::start(job, options).map_err(|error| error.to_string())?;
+    if let Some(spill) = spill {
+        pager.spill_to(spill).map_err(|error| error.to_string())?;
+    }
     pager.on_activate(activate::hook);
     // SAFETY: three functions of ours. Registered before any of malloc's: so it runs last before a fork and first after it.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };

@@ -37,7 +37,7 @@ pub fn compile(name: &str) -> PathBuf {
     if !program.exists() {
         let mine = folder().join(format!("{name}.{:?}", std::thread::current().id()));
         let status = Command::new("cc")
-            .args(["-O1", "-g", "-Wall", "-Wno-deprecated-declarations", "-pthread", "-o"])
+            .args(["-O2", "-g", "-Wall", "-Wno-stringop-overflow", "-pthread", "-o"])
             .arg(&mine)
             .arg(&source)
             .status()
