@@ -8,7 +8,7 @@
 //! Not here other programs (`budget/*`, `gap/*`)
 
 use super::cgroup::Cgroup;
-use super::side::{Side, Took, Who};
+use super::side::{Contents, Side, Took, Who};
 use super::zram::Zram;
 use crate::definition::Definition;
 use crate::pairs::{self, Took as Sample};
@@ -43,11 +43,12 @@ impl Sides {
         let zram = Zram::create(algorithm, 2 * set).map_err(Stop::Missing)?;
         let limited = Cgroup::create("zram", Some(set / 3)).map_err(Stop::Missing)?;
         let counted = Cgroup::create("zmem", None).map_err(Stop::Missing)?;
+        let contents = Contents::create()?;
         let warm = format!("random {} 1 0 1", accesses(quick).0);
-        let mut theirs = Side::start(Who::Swap, set, limited)?;
+        let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
         let first = theirs.wish(&warm)?;
         let total = theirs.cgroup.usage() + zram.used();
-        let mut ours = Side::start(Who::Zmem { total }, set, counted)?;
+        let mut ours = Side::start(Who::Zmem { total }, set, &contents, counted)?;
         let second = ours.wish(&warm)?;
         equal("warming up", rival, second, first)?;
         Ok(Sides { ours, theirs, zram, set, total, seed: 1 })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process with a set of pages larger than its memory: under zmem's budget, or in a group with a limit over swap.
 //!
-//! Flow     this program, started again as `zmem_side SIDE TOTAL SET ENTRANCE`, enters its group, fills its set and says `ready`
+//! Flow     this program, started again as `zmem_side SIDE TOTAL SET ENTRANCE CONTENTS`, enters its group, fills its set and says `ready`
 //!          ─▶ one wish a line on stdin, one answer a line on stdout, until stdin ends
 //! Layout   `random ACCESSES SEED WRITE_PERCENT THREADS` or `scan PASSES` ─▶
 //!          `NANOSECONDS CPU_NANOSECONDS P99_NANOSECONDS CHECKSUM`
@@ -11,6 +11,8 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -70,7 +72,7 @@ fn answer(text: &str) -> BenchError {
 
 impl Side {
     /// Starts it and waits until its set is filled.
-    pub fn start(who: Who, set: u64, cgroup: Cgroup) -> Result<Side, BenchError> {
+    pub fn start(who: Who, set: u64, contents: &Contents, cgroup: Cgroup) -> Result<Side, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
         let (name, total) = match who {
             Who::Zmem { total } => ("job", total),
@@ -79,7 +81,8 @@ impl Side {
         let mut command = Command::new(program);
         command
             .args([CHILD_ARGUMENT, NAME, name, &total.to_string(), &set.to_string()])
-            .arg(cgroup.entrance());
+            .arg(cgroup.entrance())
+            .arg(&contents.0);
         let mut child = Bound::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let (Some(stdin), Some(stdout)) = (child.process().stdin.take(), child.process().stdout.take())
         else {
@@ -200,19 +203,49 @@ fn scan(set: &[u8], passes: u64, times: &mut Histogram) -> u64 {
     sum
 }
 
-/// A third each of a Python heap, a data frame and a graph, in stretches of 1 MiB.
-fn fill(set: &mut [u8]) {
-    let count = 4096;
-    let sources: [Vec<Page>; 3] =
-        [Corpus::Heap, Corpus::Columns, Corpus::Csr].map(|corpus| corpus.pages(count, 11));
-    for (index, page) in set.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        let source = &sources[index / 256 % 3];
-        page.copy_from_slice(&source[(index / 768 * 256 + index % 256) % count]);
+/// What sides fill their sets with: a third each of a Python heap, a data frame and a graph, in stretches of 1 MiB. It is
+/// made here, where no budget counts it, and lies in a file.
+#[derive(Debug)]
+pub struct Contents(PathBuf);
+
+impl Contents {
+    /// 48 MiB.
+    pub fn create() -> Result<Contents, BenchError> {
+        let count = 4096;
+        let sources: [Vec<Page>; 3] =
+            [Corpus::Heap, Corpus::Columns, Corpus::Csr].map(|corpus| corpus.pages(count, 11));
+        let contents =
+            Contents(std::env::temp_dir().join(format!("memlift-bench-zmem-{}", std::process::id())));
+        let pages = (0..3 * count).map(|index| sources[index / 256 % 3][index / 768 * 256 + index % 256]);
+        let bytes: Vec<u8> = pages.flatten().collect();
+        fs::write(&contents.0, bytes).map_err(BenchError::file(&contents.0))?;
+        Ok(contents)
     }
 }
 
-fn serve_wishes(set: &mut [u8]) -> Result<(), BenchError> {
-    fill(set);
+impl Drop for Contents {
+    fn drop(&mut self) {
+        // It lies in the folder for such files, and somebody may have cleared that.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Fills the set from the file, over and over.
+fn fill(set: &mut [u8], contents: &Path) -> Result<(), BenchError> {
+    let file = fs::File::open(contents).map_err(BenchError::file(contents))?;
+    let pages = file.metadata().map_err(BenchError::file(contents))?.len() / PAGE_BYTES as u64;
+    let mut page = [0; PAGE_BYTES];
+    for (index, target) in set.chunks_exact_mut(PAGE_BYTES).enumerate() {
+        // By way of the stack: the kernel does not fault pages of the set in.
+        let offset = index as u64 % pages * PAGE_BYTES as u64;
+        file.read_exact_at(&mut page, offset).map_err(BenchError::file(contents))?;
+        target.copy_from_slice(&page);
+    }
+    Ok(())
+}
+
+fn serve_wishes(set: &mut [u8], contents: &Path) -> Result<(), BenchError> {
+    fill(set, contents)?;
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(BenchError::system("reading a wish"))?;
@@ -239,19 +272,20 @@ fn serve_wishes(set: &mut [u8]) -> Result<(), BenchError> {
 /// Runs as a side.
 pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let mut text = || arguments.next().and_then(|text| text.into_string().ok()).ok_or_else(|| answer("who?"));
-    let (side, total, set, entrance) = (text()?, text()?, text()?, text()?);
+    let (side, total, set, entrance, contents) = (text()?, text()?, text()?, text()?, text()?);
+    let contents = Path::new(&contents);
     let number = |text: String| text.parse::<usize>().map_err(|_| answer(&text));
     let (total, set) = (number(total)?, number(set)?);
     fs::write(&entrance, "0").map_err(BenchError::file(&entrance))?;
     if side == "swap" {
-        return serve_wishes(&mut vec![0; set]);
+        return serve_wishes(&mut vec![0; set], contents);
     }
     let engine = |error: memlift_zmem::Error| BenchError::Engine { reason: error.to_string() };
     let objectives =
         Objectives { total, unused: total / 64, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
     let pager = arena::enter("bench", &objectives, Options { single_threaded: false }).map_err(engine)?;
     let mut set = Arena::new(pager, set).map_err(engine)?;
-    let served = serve_wishes(&mut set);
+    let served = serve_wishes(&mut set, contents);
     if std::env::var_os("MEMLIFT_BENCH_NUMBERS").is_some() {
         eprintln!("{:?}", pager.numbers());
     }
