@@ -9,9 +9,11 @@
 //!          head carries the sequence up to which everything is applied, so that one lane's old record never comes after
 //!          another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
 //! Owner    one applier at a time, whoever needs room or is asked to
+//! Not here the same by an engine thread: `apply_behind`
 
 use std::sync::atomic::Ordering;
 
+use crate::apply_behind::Flight;
 use crate::error::Result;
 use crate::lane::Lane;
 use crate::layout::LaneHead;
@@ -31,12 +33,14 @@ pub(crate) struct Applier {
     /// Which of its two heads each lane writes next.
     pub turns: Vec<u64>,
     pub counters: Counters,
+    /// What an engine thread brings to its place meanwhile.
+    pub flight: Option<Flight>,
 }
 
 const HEADER_BYTES: u64 = size_of::<RecordHeader>() as u64;
 
 /// The record at `position`, past a WRAP; None when nothing more is published.
-fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
+pub(crate) fn next<S>(lane: &Lane<S>, position: &mut u64) -> Option<RecordHeader> {
     loop {
         if *position >= lane.tail() {
             return None;
@@ -58,6 +62,7 @@ impl Store {
         let mut applier = lock(&self.applier);
         let applier = &mut *applier;
         self.running()?;
+        self.land(applier)?;
         let before = applier.positions.clone();
         loop {
             let wanted = applier.applied + 1;
@@ -119,7 +124,7 @@ impl Store {
     }
 
     /// Stores what a record says to its place.
-    fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
+    pub(crate) fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let header = record::header(record);
         match (header.kind, &self.shadow) {
             (RECORD_PAGES, Some(shadow)) => shadow.write().apply(&self.medium, record, counters),

@@ -412,7 +412,7 @@ impl Store {
     #[inline(always)]
     pub fn relieve(&self, used: u64, capacity: u64) -> Result<()> {
         if used > capacity / 2 {
-            return self.apply();
+            return if self.options.apply_behind { self.apply_behind() } else { self.apply() };
         }
         Ok(())
     }

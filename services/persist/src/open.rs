@@ -373,7 +373,10 @@ pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, R
         }
         _ => odd = Some(slab),
     });
-    if let Some(slab) = odd.or_else(|| run.is_open().then_some(slabs)) {
+    // What is followed through a directory's or the superblock's slab would be changed behind everybody's back.
+    let system = (0..slabs).filter(|slab| is_system(*slab) && !image.is_body(slab / ZONE_SLABS));
+    let mut used = system.filter(|slab| !matches!(image.entry(*slab).state, Entry::FREE | Entry::SYSTEM));
+    if let Some(slab) = odd.or_else(|| used.next()).or_else(|| run.is_open().then_some(slabs)) {
         return Err(Error::corrupt(format!("the directory's entry of slab {slab} makes no sense")));
     }
     covered.idle.iter().for_each(|zone| free_slabs.give_idle(*zone));

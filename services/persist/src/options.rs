@@ -101,6 +101,10 @@ pub struct Options {
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it
     /// runs. None: as much as was written since the pool was opened.
     pub mirror_bytes: Option<u64>,
+    /// Redo and checkpoint: an engine thread brings the log to its place, in batches, while commits go on, and not the thread
+    /// whose commit fills half a lane. Pays where a core is idle and a lane holds many transactions; where none is, commits and the
+    /// engine thread take turns on one. With shadow pools, and pools of several files, the commit that comes next does it.
+    pub apply_behind: bool,
     /// Interleaved pools: bytes of the heap that lie in one file before the next one's turn; a power of two, 64 KiB at least.
     /// Chosen when the pool is created. The mirror takes a mapping per stripe, so a large heap wants large stripes: 1 MiB is
     /// good for 29 GiB.
@@ -126,6 +130,7 @@ impl Default for Options {
             prefault: false,
             read_only: false,
             mirror_bytes: None,
+            apply_behind: false,
             stripe_bytes: 1 << 20,
             sync_every_device: false,
         }

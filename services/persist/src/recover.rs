@@ -189,8 +189,13 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
         clean: header.clean,
     };
     let last = if undo { 0 } else { found.last().map_or(applied, |one| one.header.sequence) };
-    let mut applier =
-        Applier { positions: positions.clone(), applied: last, turns, counters: Counters::default() };
+    let mut applier = Applier {
+        positions: positions.clone(),
+        applied: last,
+        turns,
+        counters: Counters::default(),
+        flight: None,
+    };
     if !write {
         if recovered.transactions > 0 {
             return Err(Error::Argument {

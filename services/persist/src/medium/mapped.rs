@@ -170,6 +170,11 @@ impl Mapped {
         self.base
     }
 
+    /// The address of the heap that starts at `heap_start`; it may grow, and does not move.
+    pub fn heap(&self, heap_start: u64) -> *mut u8 {
+        self.at(heap_start, 0)
+    }
+
     /// The file.
     pub fn file(&self) -> &File {
         &self.file

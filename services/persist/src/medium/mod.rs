@@ -232,6 +232,14 @@ impl Medium {
         Ok(())
     }
 
+    /// The address of the heap that starts at `heap_start`, where it is mapped as one.
+    pub fn heap(&self, heap_start: u64) -> Option<*mut u8> {
+        match self {
+            Medium::Mapped(mapped) => Some(mapped.heap(heap_start)),
+            _ => None,
+        }
+    }
+
     /// Syncs of each device.
     pub fn device_syncs(&self) -> Vec<u64> {
         match self {

@@ -70,6 +70,30 @@ pub fn cases(mechanism: Mechanism, mode: Mode, effort: u64) -> Vec<Case> {
         ),
         Case::of(script("push", &[Push(SYNC); 14]), 8 * effort, 1),
         Case::of(
+            Script {
+                behind: true,
+                ..script(
+                    "behind",
+                    &[
+                        Push(SYNC),
+                        Push(SYNC),
+                        Push(LATER),
+                        Push(SYNC),
+                        Pop(SYNC),
+                        Push(SYNC),
+                        Push(SYNC),
+                        Push(SYNC),
+                        Pop(LATER),
+                        Push(SYNC),
+                        Push(SYNC),
+                        Push(SYNC),
+                    ],
+                )
+            },
+            8 * effort,
+            1,
+        ),
+        Case::of(
             script(
                 "buffered",
                 &[

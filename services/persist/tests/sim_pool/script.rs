@@ -106,6 +106,8 @@ pub struct Script {
     pub ends: bool,
     /// Whether all the rest of the heap must be there after recovery.
     pub fill: bool,
+    /// Whether the log goes to its place behind the commits.
+    pub behind: bool,
 }
 
 impl Script {
@@ -123,6 +125,7 @@ impl Script {
             create: false,
             ends: false,
             fill: false,
+            behind: false,
         }
     }
 
@@ -134,6 +137,7 @@ impl Script {
             lane_bytes: self.lane_bytes,
             mechanism: self.mechanism,
             group_wait: std::time::Duration::ZERO,
+            apply_behind: self.behind,
             ..Options::default()
         }
     }
