@@ -55,7 +55,8 @@ impl<T> Lock<T> {
 
     /// Only when nobody holds it.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Guard(self))
+        // Made only where it was taken: a guard that is dropped unlocks.
+        self.word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Guard(self))
     }
 
     #[cold]
@@ -139,6 +140,7 @@ mod tests {
         assert_eq!(*lock.lock(), 40_000);
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "a failed try leaves it locked");
         drop(held);
         assert!(lock.try_lock().is_some());
     }
