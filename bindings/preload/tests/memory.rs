@@ -19,3 +19,30 @@ fn without_a_job_the_library_is_a_malloc() {
         .expect("it starts");
     assert_eq!(job::content("heap", &["8"], &output), "right\n");
 }
+
+#[test]
+fn threads_make_move_and_free_memory_beyond_the_budget() {
+    assert_eq!(Job::new(40 * MIB).check("threads", &["64", "4"]), "right\n");
+}
+
+#[test]
+fn the_mmap_family_does_what_the_kernel_does() {
+    assert_eq!(Job::new(32 * MIB).check("maps", &["24"]), "right\n");
+}
+
+#[test]
+fn within_the_budget_nothing_is_trapped() {
+    let job = Job::new(4096 * MIB);
+    let output = job.command("cat").arg("/proc/self/status").output().expect("it starts");
+    let status = job::content("cat", &[], &output);
+    assert!(status.contains("Seccomp:\t0"), "no filter in a dormant process: {status}");
+}
+
+#[test]
+fn a_process_that_cannot_join_its_job_is_refused_in_words() {
+    let job = Job::new(64 * MIB);
+    let output = job.command("true").env("MEMLIFT_ZMEM_BLOCK", "77").output().expect("it starts");
+    assert_eq!(output.status.code(), Some(125));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("memlift: this process cannot be put under its budget"), "{said}");
+}

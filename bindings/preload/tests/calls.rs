@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls, signals and forks of unmodified programs whose memory is away.
+
+mod job;
+
+use std::os::unix::process::ExitStatusExt;
+
+use job::{Job, MIB};
+
+#[test]
+fn calls_with_buffers_that_are_away_give_what_the_kernel_gives() {
+    assert_eq!(Job::new(32 * MIB).check("calls", &["24"]), "right\n");
+}
+
+#[test]
+fn handlers_masks_and_stacks_of_the_program_still_work() {
+    let job = Job::new(32 * MIB);
+    let output = job.command(job::compile("signals")).arg("24").output().expect("it starts");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "right\n",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.status.signal(), Some(11), "its last fault has the default action");
+}
+
+#[test]
+fn parent_and_child_keep_their_own_contents() {
+    assert_eq!(Job::new(32 * MIB).check("forks", &["6", "0"]), "right\n");
+}
+
+#[test]
+fn a_fork_in_the_middle_of_other_threads_faults_is_whole() {
+    assert_eq!(Job::new(32 * MIB).check("forks", &["6", "1"]), "right\n");
+}
