@@ -32,6 +32,8 @@ pub mod memory;
 pub mod signal;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod wrappers;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod descriptors;
 pub mod bpf;
 pub mod table;
 #[expect(unsafe_code, reason = "hands a program to the kernel")]

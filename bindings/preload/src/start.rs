@@ -18,7 +18,7 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, fork, gate, signal, sys, words};
+use crate::{activate, descriptors, fork, gate, signal, sys, words};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -94,6 +94,8 @@ fn cover() -> Result<bool, String> {
             std::io::Error::from_raw_os_error(number)
         )
     })?;
+    let before = descriptors::open_now();
+    let inherited = std::env::var(memlift_zmem::block::ENV_FD).ok().and_then(|number| number.parse().ok());
     let Some(job) = Job::from_environment().map_err(|error| error.to_string())? else { return Ok(false) };
     let job: &'static Job = Box::leak(Box::new(job));
     JOB.store(std::ptr::from_ref(job) as usize, Ordering::Release);
@@ -112,6 +114,9 @@ fn cover() -> Result<bool, String> {
         pager.spill_to(spill).map_err(|error| error.to_string())?;
     }
     pager.on_activate(activate::hook);
+    // The registry for the processes to come, the spill file: whatever is new.
+    let now = descriptors::open_now();
+    now.into_iter().filter(|fd| !before.contains(fd) || Some(*fd) == inherited).for_each(descriptors::keep);
     // SAFETY: three functions of ours. Registered before any of malloc's: so it runs last before a fork and first after it.
     unsafe { libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child)) };
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use memlift_zmem::pager::Pager;
 
 use crate::gate::give;
 use crate::thread::{OURS, Quiet, inside};
-use crate::{activate, start, trap};
+use crate::{activate, descriptors, start, trap};
 
 /// A function of libc's, found when first asked for.
 #[derive(Debug)]
@@ -141,6 +141,13 @@ pub unsafe extern "C" fn syscall(
     // SAFETY: the caller's.
     let result = unsafe { crate::gate::call(number as usize, arguments) };
     std::hint::black_box(&mask);
+    if inside() {
+        match number {
+            libc::SYS_userfaultfd if result >= 0 => return c_long::from(descriptors::adopt(result as c_int)),
+            libc::SYS_close => descriptors::forget(first as c_int),
+            _ => {}
+        }
+    }
     give(result) as c_long
 }
 

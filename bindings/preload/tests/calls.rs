@@ -34,3 +34,8 @@ fn parent_and_child_keep_their_own_contents() {
 fn a_fork_in_the_middle_of_other_threads_faults_is_whole() {
     assert_eq!(Job::new(32 * MIB).check("forks", &["6", "1"]), "right\n");
 }
+
+#[test]
+fn a_program_that_closes_everything_keeps_its_contents() {
+    assert_eq!(Job::new(32 * MIB).check("closes", &["24"]), "right\n");
+}

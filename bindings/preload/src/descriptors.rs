@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Descriptors of ours in the program's table: out of its way, and not closed with the rest of them.
+//!
+//! Flow    the pager opens a userfaultfd ──▶ [`adopt`]: a high number ──program closes everything, or puts another file on
+//!         the number──▶ that one stays, and seems not to be open
+//! Order   a userfaultfd that is closed would leave the arena without faults, and absent pages would read as zeros; another
+//!         file on the spill file's number would be written to
+//! Not here the registry's pages, which stay mapped
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use crate::gate::{give, set_errno};
+use crate::thread::inside;
+use crate::wrappers::Next;
+use crate::{start, sys};
+
+const NONE: i32 = -1;
+/// The program's numbers are below, as a rule.
+const HIGH: usize = 1024;
+const OURS: usize = 8;
+
+static NUMBERS: [AtomicI32; OURS] = [const { AtomicI32::new(NONE) }; OURS];
+
+fn is_ours(fd: c_int) -> bool {
+    fd >= 0 && start::covered() && !inside() && NUMBERS.iter().any(|number| number.load(Relaxed) == fd)
+}
+
+/// Keeps a descriptor as ours.
+pub fn keep(fd: c_int) {
+    if NUMBERS.iter().any(|number| number.load(Relaxed) == fd) {
+        return;
+    }
+    let _ = NUMBERS.iter().any(|number| number.compare_exchange(NONE, fd, Relaxed, Relaxed).is_ok());
+}
+
+/// Gives a descriptor of ours up.
+pub fn forget(fd: c_int) {
+    for number in &NUMBERS {
+        let _ = number.compare_exchange(fd, NONE, Relaxed, Relaxed);
+    }
+}
+
+/// Moves a new descriptor to a high number, where there is one, and keeps it; its number now.
+pub fn adopt(fd: c_int) -> c_int {
+    // SAFETY: a descriptor of ours; the limit's place lives as long as the call.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        sys!(libc::SYS_getrlimit, libc::RLIMIT_NOFILE, &raw mut limit);
+        let least = HIGH.min(limit.rlim_cur as usize).saturating_sub(OURS * 4);
+        let high = sys!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, least);
+        let number = if high < 0 {
+            fd
+        } else {
+            sys!(libc::SYS_close, fd);
+            high as c_int
+        };
+        keep(number);
+        number
+    }
+}
+
+/// The descriptors that are open now.
+pub fn open_now() -> Vec<c_int> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if is_ours(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if inside() {
+        // SAFETY: a descriptor of our own code.
+        return give(unsafe { sys!(libc::SYS_close, fd) }) as c_int;
+    }
+    static NEXT: Next = Next::new(c"close");
+    // SAFETY: libc's function.
+    unsafe {
+        let next: unsafe extern "C" fn(c_int) -> c_int = std::mem::transmute(NEXT.address());
+        next(fd)
+    }
+}
+
+/// The range without ours.
+fn close_parts(first: c_uint, last: c_uint, flags: c_int) -> isize {
+    let mut start = first;
+    loop {
+        let next = NUMBERS
+            .iter()
+            .filter_map(|number| u32::try_from(number.load(Relaxed)).ok())
+            .filter(|number| (start..=last).contains(number))
+            .min();
+        let end = match next {
+            Some(number) if number == start => {
+                start += 1;
+                if start > last {
+                    return 0;
+                }
+                continue;
+            }
+            Some(number) => number - 1,
+            None => last,
+        };
+        // SAFETY: the program's descriptors.
+        let result = unsafe { sys!(libc::SYS_close_range, start, end, flags) };
+        if result < 0 || end == last {
+            return result;
+        }
+        start = end + 1;
+    }
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first > last {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    give(close_parts(first, last, flags)) as c_int
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    close_parts(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    if is_ours(new) {
+        set_errno(libc::EBUSY);
+        return -1;
+    }
+    // SAFETY: the caller's.
+    give(unsafe { sys!(libc::SYS_dup2, old, new) }) as c_int
+}
+
+/// As libc's.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    if is_ours(new) {
+        set_errno(libc::EBUSY);
+        return -1;
+    }
+    // SAFETY: the caller's.
+    give(unsafe { sys!(libc::SYS_dup3, old, new, flags) }) as c_int
+}
