@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 use crate::block::{Job, Objectives, Registry};
-use crate::pager::{Options, Pager, Pins, signal};
+use crate::pager::{Mechanism, Options, Pager, Pins, signal};
 use crate::{Error, Result};
 
 /// Makes this process a job of its own and starts its pager, with a thread that evicts ahead of need and one that watches
@@ -41,8 +41,11 @@ pub fn enter(name: &str, objectives: &Objectives, options: Options) -> Result<&'
 ///
 /// The kernel offers no way to handle faults, or the process has a pager.
 pub fn attach(job: &'static Job, options: Options) -> Result<&'static Pager> {
-    let pager = Pager::start(job, options)?;
+    let pager = Pager::start(job, Options { handler_thread: true, ..options })?;
     signal::install()?;
+    if pager.mechanism() == Mechanism::Thread {
+        thread("memlift-faults", move || pager.serve())?;
+    }
     thread("memlift-evict", move || pager.evictor())?;
     Ok(pager)
 }

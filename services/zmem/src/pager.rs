@@ -24,6 +24,7 @@ mod kernel;
 mod pin;
 mod remap;
 mod seat;
+mod serve;
 pub mod signal;
 mod space;
 mod spill;
@@ -84,6 +85,8 @@ pub enum Mechanism {
 pub struct Options {
     /// One thread runs the program's code (zmem's own do not count) until [`Pager::threads_started`] says otherwise.
     pub single_threaded: bool,
+    /// Whoever starts the pager runs [`Pager::serve`] on a thread: needed where SIGBUS mode is not to be had.
+    pub handler_thread: bool,
 }
 
 /// What a pager did so far and holds now.
@@ -158,6 +161,8 @@ pub struct Pager {
     fork_mask: AtomicU64,
     /// Chunks from here on were never used.
     reached: AtomicUsize,
+    /// When an eviction found nothing last: pages brought in until then.
+    barren: AtomicU64,
     /// The hand's rounds.
     round: AtomicU64,
 }
@@ -176,6 +181,8 @@ impl Pager {
         }
         let mechanism = if usable(Facility::Uffd) && usable(Facility::UffdWp) {
             Mechanism::Sigbus
+        } else if options.handler_thread && usable(Facility::UffdKernel) && usable(Facility::UffdWp) {
+            Mechanism::Thread
         } else {
             return Err(Error::NoFaults);
         };
@@ -204,6 +211,7 @@ impl Pager {
             spill_hand: AtomicUsize::new(0),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),
+            barren: AtomicU64::new(u64::MAX / 2),
             round: AtomicU64::new(0),
         };
         value

@@ -133,8 +133,14 @@ impl Entry {
         self.tag() == Tag::Dirty && self.0 & RAW != 0
     }
 
-    pub fn raw(self) -> Entry {
-        Entry(self.0 | RAW)
+    /// A dirty entry whose packing did not pay at `time`, whatever that counts.
+    pub fn raw(self, time: u64) -> Entry {
+        Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1))
+    }
+
+    /// How long ago that was.
+    pub fn raw_age(self, time: u64) -> u64 {
+        time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & (1 << 47) - 1
     }
 
     /// One word repeated: in the entry itself, if it is short.
@@ -168,7 +174,8 @@ mod tests {
             (entry.tag(), entry.handle(), entry.heat(), entry.pins()),
             (Tag::Clean, 0xffff_ffff_ffff, 0, 1)
         );
-        assert!(Entry::new(Tag::Dirty, 0).raw().is_raw());
+        let raw = Entry::new(Tag::Dirty, 0).with_pins(3).raw(1000);
+        assert!(raw.is_raw() && raw.pins() == 3 && raw.raw_age(1010) == 10);
         assert!(!Entry::new(Tag::Clean, 1).is_raw());
     }
 

@@ -24,6 +24,10 @@ use crate::mapping::PAGE_BYTES;
 
 /// Most pages put away at once.
 const BATCH: usize = 64;
+/// Pages claimed at once: absent ones between those that leave are claimed too, so that one range covers many.
+const CLAIMS: usize = 512;
+/// The longest gap of absent pages that is covered.
+const GAP: usize = 24;
 /// Pages put away by a fault that found no room: few enough to be soon done, enough to share the cost of dropping.
 const SYNC_PAGES: usize = 32;
 /// What is charged in advance.
@@ -34,6 +38,8 @@ const LEAST_FLOAT_BYTES: usize = 64 << 10;
 const LEAST_PAGES: usize = 64;
 /// Rounds after which every page has lost its heat.
 const ROUNDS: u64 = 4;
+/// After an eviction that found nothing, how many pages come in before the next one is worth a look.
+const BARREN_PAGES: u64 = 32;
 /// How long the evictor waits at most before it says again what the process holds.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -52,9 +58,11 @@ pub(super) struct Evict {
     float: usize,
     batches: u64,
     count: usize,
-    pages: [u32; BATCH],
-    old: [Entry; BATCH],
-    new: [Entry; BATCH],
+    /// How many of the claimed pages are present.
+    leaving: usize,
+    pages: [u32; CLAIMS],
+    old: [Entry; CLAIMS],
+    new: [Entry; CLAIMS],
 }
 
 impl Evict {
@@ -64,9 +72,32 @@ impl Evict {
             float: 0,
             batches: 0,
             count: 0,
-            pages: [0; BATCH],
-            old: [Entry::EMPTY; BATCH],
-            new: [Entry::EMPTY; BATCH],
+            leaving: 0,
+            pages: [0; CLAIMS],
+            old: [Entry::EMPTY; CLAIMS],
+            new: [Entry::EMPTY; CLAIMS],
+        }
+    }
+
+    /// Whether the page was present and is to be dropped.
+    fn left(&self, index: usize) -> bool {
+        self.old[index].is_present() && !self.new[index].is_present()
+    }
+
+    fn push(&mut self, page: usize, entry: Entry) {
+        self.pages[self.count] = page as u32;
+        self.old[self.count] = entry;
+        self.count += 1;
+    }
+}
+
+/// Ends the process when the evictor panics: it may hold pages that others wait for.
+struct Whole;
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kernel::end("memlift: the evictor failed; the job ends rather than hang\n", 70);
         }
     }
 }
@@ -88,12 +119,14 @@ impl Pager {
         }
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
-        loop {
+        let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
+        while !barren {
             let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
             if self.job.try_charge(bytes, 0) {
                 return Room::Made;
             }
             if evicted.steps == 0 {
+                self.barren.store(self.time(), Ordering::Relaxed);
                 break;
             }
         }
@@ -105,17 +138,20 @@ impl Pager {
                 return Room::Made;
             }
         }
-        if self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
+        if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
         let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
-        match self.job.overflow(by) {
-            Verdict::Spill => Room::Made,
-            Verdict::Wait => {
-                self.job.uncharge(bytes);
-                Room::Short
+        // The charge stays while the job waits: taking it back would look as if there were room again.
+        loop {
+            match self.job.overflow(by) {
+                Verdict::Spill => return Room::Made,
+                Verdict::Wait => {
+                    self.evict(seat, by, SYNC_PAGES);
+                    self.spill_cold(seat, by);
+                }
+                Verdict::Fail(code) => kernel::end("", code),
             }
-            Verdict::Fail(code) => kernel::end("", code),
         }
     }
 
@@ -176,9 +212,10 @@ impl Pager {
     fn gather(&self, state: &mut Evict, batch: usize, last: u64) -> Evicted {
         let mut armed = Evicted::default();
         state.count = 0;
+        state.leaving = 0;
         let batch = batch.min(self.spare_pages());
         let reached = self.reached.load(Ordering::Acquire);
-        while state.count < batch {
+        while state.leaving < batch && state.count + 1 < CLAIMS {
             let chunk = state.hand / CHUNK_PAGES;
             if chunk >= reached {
                 state.hand = 0;
@@ -208,7 +245,7 @@ impl Pager {
                     }
                 }
                 Mode::Armed if record.present.load(Ordering::Relaxed) > 0 => {
-                    while state.hand < next && state.count < batch {
+                    while state.hand < next && state.leaving < batch && state.count + 1 < CLAIMS {
                         self.consider(state);
                         state.hand += 1;
                     }
@@ -219,6 +256,16 @@ impl Pager {
         armed
     }
 
+    /// The pager's clock: pages brought in.
+    fn time(&self) -> u64 {
+        self.counts.pages_in.load(Ordering::Relaxed)
+    }
+
+    /// How long a page is left alone that packing did not help.
+    fn raw_rest(&self) -> u64 {
+        8 * self.counts.present.load(Ordering::Relaxed) as u64 + 1024
+    }
+
     /// Claims the page under the hand, if it shall leave.
     fn consider(&self, state: &mut Evict) {
         let page = state.hand;
@@ -226,9 +273,8 @@ impl Pager {
         if !entry.is_present() || entry.pins() > 0 {
             return;
         }
-        let round = self.round.load(Ordering::Relaxed);
-        // Packing did not pay last time: every eighth round is soon enough to try again.
-        let raw = entry.is_raw() && (round ^ page as u64) & 7 != 0;
+        // Packing did not pay last time: it is tried again when memory has been turned over some times.
+        let raw = entry.is_raw() && entry.raw_age(self.time()) < self.raw_rest();
         if entry.heat() > 0 {
             let colder = entry.with_heat(entry.heat() - 1);
             let _ = self.table.entry(page).compare_exchange(
@@ -238,9 +284,35 @@ impl Pager {
                 Ordering::Relaxed,
             );
         } else if !raw && self.table.claim(page, entry) {
-            state.pages[state.count] = page as u32;
-            state.old[state.count] = entry;
-            state.count += 1;
+            self.cover_gap(state, page);
+            state.push(page, entry);
+            state.leaving += 1;
+        }
+    }
+
+    /// Claims the absent pages between the last claimed page and this one, if there are few and nothing else.
+    fn cover_gap(&self, state: &mut Evict, page: usize) {
+        let Some(last) = state.count.checked_sub(1).map(|last| state.pages[last] as usize) else { return };
+        // The hand may have begun another round.
+        let Some(gap) = page.checked_sub(last + 1) else { return };
+        if gap == 0
+            || gap > GAP
+            || last / CHUNK_PAGES != page / CHUNK_PAGES
+            || state.count + gap + 1 >= CLAIMS
+        {
+            return;
+        }
+        let before = state.count;
+        for between in last + 1..page {
+            let entry = self.table.load(between);
+            if !(entry.is_away() || entry.tag() == Tag::Empty) || !self.table.claim(between, entry) {
+                for index in before..state.count {
+                    self.table.publish(state.pages[index] as usize, state.old[index]);
+                }
+                state.count = before;
+                return;
+            }
+            state.push(between, entry);
         }
     }
 
@@ -259,7 +331,9 @@ impl Pager {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                     Entry::new(Tag::Stored, old.handle()).with_round(round)
                 }
-                _ if protected && self.table.allows(page, false) => self.pack(seat, page, old, round, &float),
+                Tag::Dirty if protected && self.table.allows(page, false) => {
+                    self.pack(seat, page, old, round, &float)
+                }
                 _ => old,
             };
         }
@@ -273,7 +347,7 @@ impl Pager {
         let gone = self.drop_pages(state, count);
         for index in 0..count {
             let (page, new) = (state.pages[index] as usize, state.new[index]);
-            if !new.is_present() {
+            if state.left(index) {
                 self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
             }
             self.table.publish(page, new);
@@ -323,7 +397,7 @@ impl Pager {
             }
             Packed::Raw => {
                 self.counts.raw.fetch_add(1, Ordering::Relaxed);
-                old.raw().with_heat(1)
+                old.raw(self.time()).with_heat(1)
             }
         }
     }
@@ -358,15 +432,21 @@ impl Pager {
     /// Drops the memory of the batch's pages that are not present any more; says how many.
     fn drop_pages(&self, state: &mut Evict, count: usize) -> usize {
         let mut ranges = [kernel::Range { address: 0, bytes: 0 }; BATCH];
-        let (mut used, mut gone) = (0, 0);
+        let gone = (0..count).filter(|index| state.left(*index)).count();
+        if gone == 0 {
+            return 0;
+        }
+        let mut used = 0;
+        // At most one range for each page that leaves: gaps lie between two of them.
         self.for_runs(
             state,
             count,
             |state, index| !state.new[index].is_present(),
             |address, bytes| {
-                ranges[used] = kernel::Range { address, bytes };
-                used += 1;
-                gone += bytes / PAGE_BYTES;
+                if let Some(range) = ranges.get_mut(used) {
+                    *range = kernel::Range { address, bytes };
+                    used += 1;
+                }
                 true
             },
         );
@@ -375,8 +455,7 @@ impl Pager {
             return gone;
         }
         for range in ranges {
-            // Cannot fail for anonymous memory; if it did, the page would read as it was, and its copy is the same.
-            let _ = kernel::advise(range.address, range.bytes, libc::MADV_DONTNEED);
+            kernel::drop_range(range.address, range.bytes);
         }
         gone
     }
@@ -384,6 +463,7 @@ impl Pager {
     /// Body of the background thread: puts pages away at the block's turn, ahead of need, and says what the process
     /// holds. Returns when the process leaves its job.
     pub fn evictor(&self) {
+        let _whole = Whole;
         kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
         self.job.wait_for_active();
         self.activate();

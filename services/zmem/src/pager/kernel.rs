@@ -63,6 +63,17 @@ pub(super) fn relocate(address: usize, bytes: usize, target: usize) -> Result<()
     outcome(unsafe { libc::syscall(libc::SYS_mremap, address, bytes, bytes, flags, target) })
 }
 
+/// Drops the memory of a range of the arena.
+pub(super) fn drop_range(address: usize, bytes: usize) {
+    const DONTNEED_LOCKED: i32 = 24;
+    if advise(address, bytes, libc::MADV_DONTNEED).is_err()
+        && advise(address, bytes, DONTNEED_LOCKED).is_err()
+    {
+        // A page that stays where the table says that it is gone would be taken for another's.
+        end("memlift: the kernel keeps a page that was put away (is it locked?); the job ends\n", 71);
+    }
+}
+
 /// A range of memory, as in `iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

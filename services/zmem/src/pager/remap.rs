@@ -203,7 +203,7 @@ impl Pager {
         self.counts.present.fetch_add(1, Ordering::Relaxed);
         self.table.publish(to, Entry::new(Tag::Dirty, 0).with_heat(1).with_pins(target.pins()));
         if armed {
-            let _ = kernel::advise(address_of(page), PAGE_BYTES, libc::MADV_DONTNEED);
+            kernel::drop_range(address_of(page), PAGE_BYTES);
             self.free_copy(source);
             self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
             self.counts.present.fetch_sub(1, Ordering::Relaxed);

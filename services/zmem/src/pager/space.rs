@@ -371,7 +371,7 @@ impl Pager {
 
     /// Drops the contents of held pages: they read as zeros afterwards.
     pub(super) fn discard(&self, pages: Pages) {
-        let _ = kernel::advise(pages.address(), pages.bytes(), libc::MADV_DONTNEED);
+        kernel::drop_range(pages.address(), pages.bytes());
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);
             if record.mode() != Mode::Armed {

@@ -53,18 +53,18 @@ impl Pager {
     pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize) -> Evicted {
         let mut evicted = Evicted::default();
         let Some(spill) = self.spill() else { return evicted };
-        if seat.reached < BATCH {
-            // The job is at its end already: these pages are what it takes to save it.
-            let bytes = (BATCH - seat.reached) * PAGE_BYTES;
-            let _ = self.job.charge(bytes);
+        let bytes = BATCH.saturating_sub(seat.reached) * PAGE_BYTES;
+        if bytes > 0 && self.job.try_charge(bytes, 0) {
             self.counts.tables.fetch_add(bytes, Ordering::Relaxed);
             seat.reached = BATCH;
         }
+        // Page by page until there is room for more at once.
+        let batch = seat.reached.clamp(1, BATCH);
         let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
         let (mut looked, mut hand) = (0, self.spill_hand.load(Ordering::Relaxed));
         while evicted.bytes < want && looked < reached {
             let (mut pages, mut old, mut count) = ([0; BATCH], [Entry::EMPTY; BATCH], 0);
-            while count < BATCH && looked < reached {
+            while count < batch && looked < reached {
                 let page = if hand < reached { hand } else { 0 };
                 if page % CHUNK_PAGES == 0 && self.table.chunk(page / CHUNK_PAGES).mode() != Mode::Armed {
                     (hand, looked) = (page + CHUNK_PAGES, looked + CHUNK_PAGES);
@@ -112,7 +112,7 @@ impl Pager {
                 continue;
             }
             if old.is_present() {
-                let _ = kernel::advise(address_of(*page), PAGE_BYTES, libc::MADV_DONTNEED);
+                kernel::drop_range(address_of(*page), PAGE_BYTES);
                 self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
                 self.counts.present.fetch_sub(1, Ordering::Relaxed);
                 self.job.uncharge(PAGE_BYTES);

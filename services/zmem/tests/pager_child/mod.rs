@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use memlift_zmem::arena::attach;
 use memlift_zmem::block::{Job, Objectives, OnOverflow, Registry};
@@ -19,8 +19,20 @@ pub fn in_child(name: &str, body: impl FnOnce()) {
 
 /// As [`in_child`], with `prepare` for the command: environment, user.
 pub fn in_child_with(name: &str, prepare: impl FnOnce(&mut Command), body: impl FnOnce()) {
+    let Some((text, status)) = outcome_of(name, prepare, body) else { return };
+    assert!(status.success(), "{name} in its own process: {status}");
+    assert!(text.contains("1 passed"), "{name} did not run in its own process");
+}
+
+/// As [`in_child`]; gives what the process wrote and how it ended. In that process, runs `body` and gives nothing.
+pub fn outcome_of(
+    name: &str,
+    prepare: impl FnOnce(&mut Command),
+    body: impl FnOnce(),
+) -> Option<(String, ExitStatus)> {
     if std::env::var(VARIABLE).is_ok_and(|child| child == name) {
-        return body();
+        body();
+        return None;
     }
     let program = std::env::current_exe().expect("the test program");
     let mut command = Command::new(program);
@@ -30,8 +42,7 @@ pub fn in_child_with(name: &str, prepare: impl FnOnce(&mut Command), body: impl 
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     println!("{text}");
-    assert!(output.status.success(), "{name} in its own process: {}", output.status);
-    assert!(text.contains("1 passed"), "{name} did not run in its own process");
+    Some((text, output.status))
 }
 
 /// A pager of a job of its own, in a registry of its own.
@@ -40,7 +51,7 @@ pub fn start(total: usize, on_overflow: OnOverflow, single_threaded: bool) -> &'
     let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
     let admission = Box::leak(Box::new(registry.admit("test", &objectives).expect("admitted")));
     let job = Box::leak(Box::new(Job::attach(registry, admission.block()).expect("attached")));
-    attach(job, Options { single_threaded }).expect("a pager")
+    attach(job, Options { single_threaded, ..Options::default() }).expect("a pager")
 }
 
 /// Numbers that repeat with their seed.

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The other way to be told of faults: a thread that reads them from the userfaultfd and answers for all threads.
+//!
+//! Flow    message (address, flags) ──▶ the same answer as in a signal handler ──▶ who waits is woken
+//! Order   one thread, all signals blocked, so that it never faults on the arena itself
+//! Owner   whoever starts the pager with [`super::Options::handler_thread`] runs [`Pager::serve`] on a thread, in the child
+//!         of a fork on a new one
+//! Not here when this is chosen ([`Pager::start`]); system calls may then touch pages that are away
+
+use super::kernel;
+use super::{Fault, Mechanism, Pager};
+use crate::mapping::PAGE_BYTES;
+use crate::uffd::errno;
+
+const EVENT_PAGEFAULT: u8 = 0x12;
+const FLAG_WRITE: u64 = 1 << 0;
+const FLAG_WP: u64 = 1 << 1;
+
+/// `struct uffd_msg` of a page fault.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+const _: () = assert!(size_of::<Message>() == 32);
+
+impl Pager {
+    /// Body of the thread that answers faults, where the mechanism is [`Mechanism::Thread`]; else returns at once.
+    pub fn serve(&self) {
+        if self.mechanism != Mechanism::Thread {
+            return;
+        }
+        kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
+        let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
+        loop {
+            let descriptor = self.uffd.descriptor();
+            // SAFETY: the array has room for as many bytes as are asked for; any bytes are messages.
+            let bytes = unsafe {
+                libc::syscall(libc::SYS_read, descriptor, messages.as_mut_ptr(), size_of_val(&messages))
+            };
+            let count = usize::try_from(bytes).unwrap_or(0) / size_of::<Message>();
+            if count == 0 {
+                match errno() {
+                    libc::EINTR | libc::EAGAIN => continue,
+                    _ => kernel::end(
+                        "memlift: faults cannot be read any more; the job ends rather than hang\n",
+                        71,
+                    ),
+                }
+            }
+            for message in messages.iter().take(count).filter(|message| message.event == EVENT_PAGEFAULT) {
+                self.serve_fault(message.address as usize, message.flags & (FLAG_WRITE | FLAG_WP) != 0);
+            }
+        }
+    }
+
+    fn serve_fault(&self, address: usize, write: bool) {
+        let start = address & !(PAGE_BYTES - 1);
+        // SAFETY: this thread handles the fault of the one that waits, with all signals blocked.
+        let outcome = unsafe { self.fault(address, write) };
+        // Where it is the program's own mistake, the thread faults again, and the kernel says what that is.
+        debug_assert!(
+            outcome != Fault::NotMine || !self.table.allows((start - super::ARENA_BASE) / PAGE_BYTES, write)
+        );
+        self.uffd.wake(start, PAGE_BYTES);
+    }
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pager at its limits: data that does not pack, budgets that change or are impossible, threads, signals, other users.
+
+mod pager_child;
+
+use std::os::unix::process::CommandExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use memlift_zmem::arena::Arena;
+use memlift_zmem::block::OnOverflow;
+use memlift_zmem::spill::Spill;
+use pager_child::{Random, forked, in_child, in_child_with, outcome_of, start};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+fn write_noise(bytes: &mut [u8], seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for word in bytes.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_le_bytes());
+    }
+}
+
+fn check_noise(bytes: &[u8], seed: u64) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for word in bytes.chunks_exact(8) {
+        assert_eq!(word, random.next().to_le_bytes(), "noise {seed}");
+    }
+}
+
+#[test]
+fn what_does_not_pack_is_spilled() {
+    in_child("what_does_not_pack_is_spilled", || {
+        let pager = start(16 * MIB, OnOverflow::Fail, false);
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        pager.spill_to(Spill::create(folder.path(), 1 << 30).expect("a file")).expect("the first");
+        let mut arena = Arena::new(pager, 40 * MIB).expect("an arena");
+        let pages = 40 * MIB / PAGE;
+        for page in 0..pages {
+            write_noise(&mut arena[page * PAGE..][..PAGE], page as u64);
+        }
+        let mut random = Random(99);
+        for _ in 0..5000 {
+            let page = random.below(pages);
+            check_noise(&arena[page * PAGE..][..PAGE], page as u64);
+        }
+        let child = forked(pager, || {
+            for page in 0..pages {
+                check_noise(&arena[page * PAGE..][..PAGE], page as u64);
+            }
+        });
+        child.wait();
+        for page in 0..pages {
+            check_noise(&arena[page * PAGE..][..PAGE], page as u64);
+        }
+        let numbers = pager.numbers();
+        println!("{numbers:?}");
+        assert!(numbers.pages_spilled > 5000, "{numbers:?}");
+        assert!(
+            numbers.present_bytes + numbers.native_bytes + numbers.store_bytes + numbers.table_bytes
+                <= 17 * MIB
+        );
+    });
+}
+
+fn impossible(name: &str, on_overflow: OnOverflow) {
+    let outcome = outcome_of(
+        name,
+        |_| {},
+        || {
+            let pager = start(16 * MIB, on_overflow, false);
+            let mut arena = Arena::new(pager, 64 * MIB).expect("an arena");
+            for page in 0..64 * MIB / PAGE {
+                write_noise(&mut arena[page * PAGE..][..PAGE], page as u64);
+            }
+            panic!("64 MiB of noise fit into 16 MiB");
+        },
+    );
+    if let Some((text, status)) = outcome {
+        assert_eq!(status.code(), Some(75), "{text}");
+        assert!(text.contains("more than its budget"), "{text}");
+    }
+}
+
+#[test]
+fn an_impossible_budget_is_said_in_words() {
+    impossible("an_impossible_budget_is_said_in_words", OnOverflow::Fail);
+}
+
+#[test]
+fn a_pause_has_an_end() {
+    impossible("a_pause_has_an_end", OnOverflow::Pause { limit_s: 1 });
+}
+
+/// Threads write and check their own pages and read the others', while the budget changes all the time.
+fn threads(seconds: u64) {
+    let pager = start(24 * MIB, OnOverflow::Pause { limit_s: 60 }, false);
+    let pages = 48 * MIB / PAGE;
+    let arena = Arena::new(pager, pages * PAGE).expect("an arena");
+    let base = arena.as_ptr() as usize;
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (stop, rounds) = (&stop, &rounds);
+            scope.spawn(move || {
+                let mut random = Random(thread as u64 * 77 + 5);
+                let mut versions = vec![0u64; pages];
+                while !stop.load(Ordering::Relaxed) {
+                    let page = random.below(pages / 4) * 4 + thread;
+                    let words = (base + page * PAGE) as *mut u64;
+                    let version = versions[page];
+                    for index in (0..PAGE / 8).step_by(7) {
+                        // SAFETY: the page is this thread's to write; others read it as volatile words.
+                        let found = unsafe { words.add(index).read_volatile() };
+                        let expected =
+                            if version == 0 { 0 } else { version << 32 | (page * 512 + index) as u64 };
+                        assert_eq!(found, expected, "page {page} word {index}");
+                    }
+                    if random.below(2) == 0 {
+                        versions[page] += 1;
+                        for index in (0..PAGE / 8).step_by(7) {
+                            let value = versions[page] << 32 | (page * 512 + index) as u64;
+                            // SAFETY: as above.
+                            unsafe { words.add(index).write_volatile(value) };
+                        }
+                    }
+                    let other = (base + random.below(pages) * PAGE) as *const u64;
+                    // SAFETY: a word of the arena; whoever writes it writes whole words.
+                    let low = unsafe { other.read_volatile() } as u32 as usize;
+                    assert!(low == 0 || low == (other as usize - base) / 8, "another page's word");
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let (registry, block) = (pager.job().registry(), pager.job().block());
+        let mut random = Random(3);
+        for _ in 0..seconds * 1000 {
+            registry.set_total(block, (20 + random.below(24)) * MIB).expect("the machine has room");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{} rounds, {:?}", rounds.load(Ordering::Relaxed), pager.numbers());
+    assert!(rounds.load(Ordering::Relaxed) > 1000);
+}
+
+#[test]
+fn threads_agree_while_the_budget_changes() {
+    in_child("threads_agree_while_the_budget_changes", || threads(3));
+}
+
+#[test]
+fn threads_agree_without_vectored_advice() {
+    let prepare = |command: &mut std::process::Command| {
+        command.env("MEMLIFT_DISABLE", "process_madvise,uffd_move");
+    };
+    in_child_with("threads_agree_without_vectored_advice", prepare, || threads(2));
+}
+
+#[test]
+fn threads_agree_with_a_handler_thread() {
+    let prepare = |command: &mut std::process::Command| {
+        command.env("MEMLIFT_DISABLE", "uffd");
+    };
+    in_child_with("threads_agree_with_a_handler_thread", prepare, || {
+        if !memlift_engine::facility::usable(memlift_engine::facility::Facility::UffdKernel) {
+            println!("not run: userfaultfd for faults inside system calls is a right that this user lacks");
+            return;
+        }
+        threads(2);
+    });
+}
+
+#[test]
+fn nobody_may_do_it_too() {
+    let prepare = |command: &mut std::process::Command| {
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+    };
+    in_child_with("nobody_may_do_it_too", prepare, || threads(1));
+}
+
+static TOUCHED: AtomicUsize = AtomicUsize::new(0);
+static BASE: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn touch(_: i32) {
+    let count = TOUCHED.fetch_add(1, Ordering::Relaxed);
+    let words = BASE.load(Ordering::Relaxed) as *mut u64;
+    let at = (count * 7919 % 4096) * 512;
+    // SAFETY: the word lies in the arena that BASE names, and only the handler writes this one.
+    unsafe {
+        let found = words.add(at + 1).read_volatile();
+        assert!(found == 0 || found == at as u64 + 1, "a handler found another's word");
+        words.add(at + 1).write_volatile(at as u64 + 1);
+    }
+}
+
+#[test]
+fn handlers_touch_pages_at_any_moment() {
+    in_child("handlers_touch_pages_at_any_moment", || {
+        let pager = start(10 * MIB, OnOverflow::Fail, false);
+        let arena = Arena::new(pager, 16 * MIB).expect("an arena");
+        let base = arena.as_ptr() as usize;
+        BASE.store(base, Ordering::Relaxed);
+        // SAFETY: the handler is async-signal-safe: it touches atomics and the arena.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = touch as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()), 0);
+            let every = libc::timeval { tv_sec: 0, tv_usec: 300 };
+            let timer = libc::itimerval { it_interval: every, it_value: every };
+            assert_eq!(libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()), 0);
+        }
+        let mut random = Random(11);
+        for _ in 0..40_000 {
+            let page = random.below(4096);
+            let word = (base + page * PAGE) as *mut u64;
+            // SAFETY: a word that only this loop writes.
+            unsafe {
+                let found = word.read_volatile();
+                assert!(found == 0 || found == page as u64 + 1, "page {page} holds {found}");
+                word.write_volatile(page as u64 + 1);
+            }
+            if random.below(8) == 0 {
+                let bytes = (1 + random.below(600)) * PAGE;
+                let start = pager.map(bytes, libc::PROT_READ | libc::PROT_WRITE, None).expect("mapped");
+                // SAFETY: mapped just now.
+                unsafe { (start as *mut u64).write_volatile(1) };
+                pager.unmap(start, bytes).expect("unmapped");
+            }
+        }
+        // SAFETY: stops the timer.
+        unsafe {
+            let timer: libc::itimerval = std::mem::zeroed();
+            libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+        }
+        println!("{} handlers, {:?}", TOUCHED.load(Ordering::Relaxed), pager.numbers());
+        assert!(TOUCHED.load(Ordering::Relaxed) > 10);
+    });
+}
