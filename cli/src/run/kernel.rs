@@ -12,7 +12,8 @@
 //! Flow    [`find`] a group that this user may make ─▶ [`run`]: the child enters it before it becomes the program ─▶ a look
 //!         every 20 ms ─▶ the group is removed
 //! Owner   the group `memlift-PID` beside this process's own
-//! Not here fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one
+//! Not here fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one. Before Linux
+//!         6.8 the device also takes what zswap refuses, --spill or not
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use memlift::engine::region::MemoryGroup;
 use memlift::zmem::block::{
     Admission, Counter, ENV_ON_OVERFLOW, ENV_SPILL, OVERFLOW_EXIT_CODE, Objectives, Registry,
 };
@@ -154,16 +153,13 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
     });
     let (control, ledger) = (job.control(), job.ledger());
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
-    let kept =
-        Path::new(&source).is_absolute().then(MemoryGroup::own).flatten().and_then(|group| group.peak());
     Ok(Outcome {
         exit_code,
         backend: "user",
         budget: budget.bytes,
         origin: budget.origin.clone(),
         source,
-        // The kernel's own peak may be of an earlier program in the same cgroup: what was seen here counts.
-        peak: ledger.peak().min(kept.unwrap_or(u64::MAX)),
+        peak: ledger.peak(),
         peak_counted: at_least_zero(&peaks.counted),
         covered: at_least_zero(&peaks.covered),
         outside: at_least_zero(&peaks.outside),

@@ -4,7 +4,7 @@
 //! Flow    [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
 //!         resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
 //! Order   who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
-//! Owner   page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
+//! Owner   what the cgroup held before the job is not the job's: the shell around it, caches of the kernel. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
 //!         whole is reported beside it
 //! Not here reading a process's sizes ([`super::resident`])
 
@@ -34,6 +34,8 @@ const SHARE: u32 = 20;
 pub(super) struct Usage {
     root: u32,
     source: Source,
+    /// What the cgroup held before the job, without and with cache, bytes.
+    before: (i64, u64),
     asked: Instant,
     /// Descendants of the root, as last seen.
     family: Vec<u32>,
@@ -51,6 +53,7 @@ impl Usage {
         let mut usage = Usage {
             root,
             source: Source::Resident,
+            before: (0, 0),
             asked: now,
             family: Vec::new(),
             counted: HashMap::new(),
@@ -58,6 +61,9 @@ impl Usage {
             proportional: (now, 0),
         };
         usage.ask();
+        if let Source::Group(group) = &usage.source {
+            usage.before = held(group).unwrap_or_default();
+        }
         usage
     }
 
@@ -88,13 +94,14 @@ impl Usage {
         if self.asked.elapsed() > MEMBERS {
             self.ask();
         }
-        if let Source::Group(group) = &self.source
-            && let Some(usage) = group.usage()
-        {
-            let counted = usage.saturating_sub(group.reclaimable());
-            return (counted as i64, usage);
-        }
         let resident = self.resident(registry, block);
+        if let Source::Group(group) = &self.source
+            && let Some((counted, whole)) = held(group)
+        {
+            // What was there before may have gone since: the processes' own sizes are the least that it can be.
+            let counted = (counted - self.before.0).max(resident);
+            return (counted, whole.saturating_sub(self.before.1).max(counted.max(0) as u64));
+        }
         (resident, resident as u64)
     }
 
@@ -150,4 +157,10 @@ impl Usage {
         }
         sum
     }
+}
+
+/// What a cgroup holds without cache that the kernel drops first, and with it, bytes.
+fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
+    let usage = group.usage()?;
+    Some((usage.saturating_sub(group.reclaimable()) as i64, usage))
 }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift run` as its users meet it: real programs under real budgets, exit codes, signals, reports, refusals, live changes.
+//!
+//! Method   the library is built by this workspace beside the command; it is built here if it is not there yet
+//! Not here what happens inside the program: bindings/preload/tests
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The folder that holds the library.
+fn library() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_memlift")).parent().expect("a folder").to_owned();
+        if !folder.join("libmemlift_preload.so").is_file() {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "-p", "memlift-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+            cargo.env("CARGO_TARGET_DIR", folder.parent().expect("the target folder"));
+            assert!(cargo.status().expect("cargo starts").success(), "the library is built");
+        }
+        folder
+    })
+}
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    /// A registry of its own, so that tests do not see each other.
+    fn new() -> Place {
+        Place { folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn memlift(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.folder.path()).env("MEMLIFT_DROPINS", library());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.memlift(arguments).output().expect("the command starts")
+    }
+
+    fn report(&self, arguments: &[&str]) -> (Output, Value) {
+        let file = self.folder.path().join("report.json");
+        let mut all = vec!["run", "--report", file.to_str().expect("UTF-8")];
+        all.extend(arguments);
+        let output = self.run(&all);
+        let text = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("no report: {error}; {}", text(&output.stderr)));
+        (output, serde_json::from_str(&text).expect("JSON"))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Fills `mib` MiB with words that repeat after a while, reads them again twice, and prints their sum.
+const FILL: &str = "
+import sys
+mib, seed = int(sys.argv[1]), int(sys.argv[2])
+parts = []
+for part in range(mib):
+    word = (seed + part) * 2654435761 % 4294967296
+    parts.append(bytearray(b''.join(((word + i) % 100000).to_bytes(8, 'little') for i in range(256)) * 512))
+total = 0
+for again in range(2):
+    for part in parts:
+        total = (total * 31 + sum(part[::509])) % (1 << 61)
+print(total)
+";
+
+fn python() -> String {
+    let python = std::env::var("PYTHON").unwrap_or_default();
+    if python.is_empty() { "python3".to_owned() } else { python }
+}
+
+#[test]
+fn exit_codes_output_and_signals_are_the_programs() {
+    let place = Place::new();
+    let output =
+        place.run(&["run", "-q", "--memory", "256M", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(7), "out\n"));
+    assert_eq!(text(&output.stderr), "err\n");
+    let output = place.run(&["run", "-q", "--memory", "256M", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(output.status.code(), Some(137));
+    // A signal to the command is a signal to the program.
+    let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut command = place.memlift(&["run", "-q", "--memory", "256M", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "ready");
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill").success());
+    assert_eq!(lines.next().expect("a line").expect("read"), "caught");
+    assert_eq!(child.wait().expect("it ends").code(), Some(3));
+}
+
+#[test]
+fn a_job_larger_than_its_budget_ends_well_and_stays_below_it() {
+    let place = Place::new();
+    let python = python();
+    let free = Command::new(&python).args(["-c", FILL, "192", "5"]).output().expect("python starts");
+    let (output, report) = place.report(&["--memory", "96M", "--", &python, "-c", FILL, "192", "5"]);
+    assert_eq!(text(&output.stdout), text(&free.stdout), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+    let number = |name: &str| report[name].as_f64().unwrap_or(f64::NAN);
+    assert_eq!(report["exit_code"], 0);
+    assert_eq!(number("budget_bytes"), f64::from(96 << 20));
+    assert!(number("peak_counted_bytes") > f64::from(16 << 20), "{report:#}");
+    assert!(number("peak_counted_bytes") <= f64::from(96 << 20), "{report:#}");
+    assert_eq!(report["processes"], 1);
+}
+
+#[test]
+fn what_cannot_fit_is_said_in_words_with_its_exit_code() {
+    let place = Place::new();
+    let random = "import os\nparts = [os.urandom(1 << 20) for _ in range(128)]\nprint(len(parts))";
+    let (output, report) =
+        place.report(&["--memory", "48M", "--on-overflow", "fail", "--", &python(), "-c", random]);
+    assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("more than its budget"), "{}", text(&output.stderr));
+    assert!(report["compressed_memory_faults"].as_u64() >= Some(1), "{report:#}");
+}
+
+#[test]
+fn what_cannot_be_covered_is_refused_with_the_reason() {
+    let place = Place::new();
+    let copy = place.folder.path().join("static");
+    let mut elf = std::fs::read("/bin/sh").expect("a shell");
+    elf[56..58].copy_from_slice(&[0, 0]);
+    std::fs::write(&copy, elf).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&copy, mode).expect("set");
+    for (arguments, code, said) in [
+        (
+            vec!["run", "--memory", "64M", "--backend", "user", "--", copy.to_str().expect("UTF-8")],
+            3,
+            "statically linked",
+        ),
+        (vec!["run", "--memory", "64M", "--", "no-such-program-anywhere"], 3, "no such program"),
+        (vec!["run", "--memory", "1K", "--", "true"], 2, "less than 8M"),
+        (vec!["run", "--memory", "900T", "--", "true"], 2, "more than a machine"),
+        (vec!["run", "--memory", "100T", "--", "true"], 3, "were asked for"),
+        (vec!["run", "--memory", "64M", "--spill", "/nonexistent", "--", "true"], 2, "no such folder"),
+        (vec!["run", "--memory", "64M", "--on-overflow", "maybe", "--", "true"], 2, "pause"),
+        (vec!["job", "set", "99", "--memory", "1G"], 3, "no job 99"),
+    ] {
+        let output = place.run(&arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(said), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_running_job_is_listed_and_changed() {
+    let place = Place::new();
+    let mut command =
+        place.memlift(&["run", "-q", "--memory", "200M", "--", "sh", "-c", "echo ready; sleep 1000"]);
+    let mut child: Child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "ready");
+    let list = || -> Value {
+        let output = place.run(&["--json", "job", "list"]);
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let jobs = list();
+    let job = &jobs["jobs"][0];
+    assert_eq!((&job["name"], &job["total_bytes"]), (&Value::from("sh"), &Value::from(200u64 << 20)));
+    let number = job["job"].to_string();
+    assert!(place.run(&["job", "set", &number, "--memory", "300M", "--unused", "10M"]).status.success());
+    assert!(place.run(&["job", "set", &number, "--steal", "50M"]).status.success());
+    let jobs = list();
+    assert_eq!(jobs["jobs"][0]["total_bytes"], 250u64 << 20);
+    assert_eq!(jobs["jobs"][0]["unused_objective_bytes"], 10u64 << 20);
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    assert_eq!(list()["jobs"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_profile_names_a_budget_that_is_enough() {
+    let place = Place::new();
+    let drawing = place.folder.path().join("curve.svg");
+    let output = place.run(&[
+        "--json",
+        "run",
+        "--profile=100,70",
+        "--slow-down",
+        "1000",
+        "--plot",
+        drawing.to_str().expect("UTF-8"),
+        "--",
+        &python(),
+        "-c",
+        FILL,
+        "64",
+        "5",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let profile: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(profile["runs"].as_array().map(Vec::len), Some(2), "{profile:#}");
+    assert_eq!(profile["smallest_budget_bytes"], profile["runs"][1]["budget_bytes"], "{profile:#}");
+    assert!(std::fs::read_to_string(&drawing).expect("drawn").contains("</svg>"));
+}
