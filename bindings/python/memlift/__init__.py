@@ -18,9 +18,12 @@
     with memlift.traverse.Client.connect("127.0.0.1:7700") as client:     # maps on memory nodes; see memlift.traverse
         prices = memlift.traverse.OrderedMap.create(client)
         prices[1_700_000_000] = 12
+
+    with memlift.zmem.job("4G"):                          # numpy's arrays under an exact budget; see memlift.zmem
+        table = np.zeros((1_000_000, 1000))
 """
 
-from memlift import errors, ipc, persist, transform, traverse
+from memlift import errors, ipc, persist, transform, traverse, zmem
 from memlift._native import __version__
 from memlift.errors import (
     BadArgument,
@@ -114,4 +117,5 @@ __all__ = [
     "persist",
     "transform",
     "traverse",
+    "zmem",
 ]

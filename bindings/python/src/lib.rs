@@ -5,9 +5,10 @@
 //!         any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
 //!         names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
 //!         programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks where the data lives
+//!         arrays under a budget ──`zmem`──▶ memlift::zmem: numpy's allocator over the arena
 //! Order   the GIL is released in every wait and every large copy; signals are looked at while waiting
 //! Owner   a view's base object is a `Slot`; the slot goes back to its pool when the last view is gone
-//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`, `memlift/traverse/`) and all decisions.
+//! Not here the Python-side conveniences (`memlift/ipc.py`, `memlift/transform.py`, `memlift/persist.py`, `memlift/traverse/`, `memlift/zmem.py`) and all decisions.
 #![deny(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -27,6 +28,8 @@ mod slot;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod transform;
 mod traverse;
+#[expect(unsafe_code, reason = "allocates for numpy by its C interface")]
+mod zmem;
 
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -44,6 +47,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pieces::Opener>()?;
     persist::register(module)?;
     traverse::register(module)?;
+    zmem::register(module)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(transform::explain, module)?)?;

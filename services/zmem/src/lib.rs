@@ -27,6 +27,8 @@ pub mod lock;
 pub mod store;
 #[expect(unsafe_code, reason = "reads and writes pages by system calls, without allocating")]
 pub mod spill;
+#[expect(unsafe_code, reason = "keeps a header before the memory that it hands out")]
+pub mod blocks;
 pub mod block;
 pub mod error;
 #[expect(unsafe_code, reason = "hands out memory of the arena")]
