@@ -141,10 +141,10 @@ fn zmem_enter(
             job.registry().set_min_uncompressed(job.block(), min_uncompressed);
             return job.registry().set_total(job.block(), total).map_err(failed);
         }
-        // An eighth of a percent ahead of need, 1 MiB at least.
+        // So much is kept free ahead of need.
         let unused = (total / 64).max(1 << 20);
         let objectives = Objectives { total, unused, min_uncompressed, on_overflow };
-        arena::enter(name, &objectives, Options { single_threaded: false }).map(drop).map_err(failed)
+        arena::enter(name, &objectives, Options::default()).map(drop).map_err(failed)
     })
 }
 
