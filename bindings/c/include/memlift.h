@@ -65,7 +65,9 @@ enum memlift_code {
     MEMLIFT_CONTENDED = -31,
     MEMLIFT_BAD_PROGRAM = -32,
     MEMLIFT_NOT_CONNECTED = -33,
-    MEMLIFT_WRONG_STRUCTURE = -34
+    MEMLIFT_WRONG_STRUCTURE = -34,
+    /* of memlift_zmem.h */
+    MEMLIFT_NO_MEMORY = -35
 };
 
 /* Static text for a code. */

@@ -98,6 +98,8 @@ codes! {
     NOT_CONNECTED = -33, c"there is no way to a node: memlift_last_error says why";
     /// See [`ClientError::Corrupt`].
     WRONG_STRUCTURE = -34, c"at the address lies something else than the handle says";
+    /// The machine, the job or the arena has not so much.
+    NO_MEMORY = -35, c"there is no memory for it: ask for less, or give the job more";
 }
 
 /// Why a function did not do what it was called for.

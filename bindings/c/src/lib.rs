@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: `include/memlift.h`, `memlift_persist.h` and `memlift_traverse.h` beside it, which say what each function does.
+//! The C face: `include/memlift.h`, `memlift_persist.h`, `memlift_traverse.h` and `memlift_zmem.h` beside it, which say what each function does.
 //!
 //! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
 //! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
 //!         · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
 //!         primitives by their names
 //!         · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes
+//!         · [`zmem`]: memory under an exact budget
 //!         · [`fault`]: codes
 //! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! Not here decisions: each function is one call of the service
@@ -32,3 +33,5 @@ pub mod stream;
 pub mod transact;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod walk;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod zmem;

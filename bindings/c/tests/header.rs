@@ -13,7 +13,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-const HEADERS: [&str; 3] = ["include/memlift.h", "include/memlift_persist.h", "include/memlift_traverse.h"];
+const HEADERS: [&str; 4] = [
+    "include/memlift.h",
+    "include/memlift_persist.h",
+    "include/memlift_traverse.h",
+    "include/memlift_zmem.h",
+];
 
 fn header() -> String {
     HEADERS.map(|name| fs::read_to_string(crate_file(name)).expect("the header")).concat()
@@ -49,7 +54,8 @@ fn every_function_is_declared_defined_and_exported() {
     let declared = called(&code_of(&header()));
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
-    for file in ["call", "collections", "context", "fault", "nearpm", "persist", "stream", "transact", "walk"]
+    for file in
+        ["call", "collections", "context", "fault", "nearpm", "persist", "stream", "transact", "walk", "zmem"]
     {
         let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
         let after_names = text.split("extern \"C\" fn ").skip(1);
@@ -119,7 +125,9 @@ fn the_example_runs_with_the_static_library() {
 
 #[test]
 fn every_function_does_what_the_header_says() {
-    if let Some(said) = compiled("tests/surface.c", false) {
-        assert!(said.ends_with("all as the header says\n"), "{said}");
+    for program in ["tests/surface.c", "tests/zmem.c"] {
+        if let Some(said) = compiled(program, false) {
+            assert!(said.ends_with("all as the header says\n"), "{said}");
+        }
     }
 }

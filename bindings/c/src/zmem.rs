@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory under an exact budget: `memlift_zmem.h`.
+//!
+//! Flow    memlift_zmem_enter (once per process) ──▶ memlift_zmem_alloc ──▶ `zmem::blocks`: an address ──▶ memlift_zmem_free
+//! Owner   a block is the caller's until it is freed; pins hold its pages until they are released
+//! Not here the budget's arithmetic (`memlift::zmem`)
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
+
+use memlift::zmem::block::{Objectives, OnOverflow};
+use memlift::zmem::pager::{Options, Pager, Pins};
+use memlift::zmem::{Error, arena, blocks};
+
+use crate::fault::{self, BAD_ORDER, FILE_FAILED, Fault, NO_MEMORY, free, hand, null};
+
+/// `memlift_zmem_options`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ZmemOptions {
+    unused_bytes: u64,
+    min_uncompressed_bytes: u64,
+    pause_on_overflow: u32,
+    single_threaded: u32,
+}
+
+/// `memlift_zmem_numbers_t`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ZmemNumbers {
+    total_bytes: i64,
+    unused_bytes: i64,
+    faults: u64,
+    pages_in: u64,
+    pages_packed: u64,
+    pages_spilled: u64,
+    present_bytes: u64,
+    store_bytes: u64,
+    mapped_bytes: u64,
+}
+
+/// `memlift_zmem_pins`
+pub struct ZmemPins(#[expect(dead_code, reason = "dropped to let the pages go")] Pins<'static>);
+
+fn failed(error: &Error) -> Fault {
+    let code = match error {
+        Error::Started => BAD_ORDER,
+        Error::Map { .. } | Error::Admission { .. } => NO_MEMORY,
+        _ => FILE_FAILED,
+    };
+    Fault { code, text: Some(error.to_string()) }
+}
+
+fn pager() -> Result<&'static Pager, Fault> {
+    Pager::get().ok_or_else(|| Fault::order("this process is no job: call memlift_zmem_enter first"))
+}
+
+fn block(address: *mut c_void) -> Result<NonNull<u8>, Fault> {
+    match NonNull::new(address.cast::<u8>()) {
+        Some(block) if Pager::contains(address.addr()) => Ok(block),
+        _ => Err(Fault::argument("the address is not from memlift_zmem_alloc")),
+    }
+}
+
+fn no_room(bytes: usize) -> Fault {
+    Fault { code: NO_MEMORY, text: Some(format!("the arena has no room for {bytes} bytes: free something")) }
+}
+
+/// Makes this process a job.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_enter(
+    name: *const c_char,
+    total_bytes: u64,
+    options: *const ZmemOptions,
+) -> c_int {
+    fault::run(|| {
+        if name.is_null() {
+            return Err(null("name"));
+        }
+        // SAFETY: not null, so the caller's promise is text that ends with a zero byte.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+        // SAFETY: null, or options as the header says.
+        let options = unsafe { options.as_ref() }.copied();
+        let total = usize::try_from(total_bytes).map_err(|_| Fault::argument("total_bytes is too large"))?;
+        let number = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let unused = options.map_or(0, |options| number(options.unused_bytes));
+        let pause = options.is_some_and(|options| options.pause_on_overflow != 0);
+        let objectives = Objectives {
+            total,
+            unused: if unused == 0 { (total / 64).max(1 << 20) } else { unused },
+            min_uncompressed: options.map_or(0, |options| number(options.min_uncompressed_bytes)),
+            on_overflow: OnOverflow::parse(if pause { "pause" } else { "fail" }).unwrap_or(OnOverflow::Fail),
+        };
+        let single_threaded = options.is_some_and(|options| options.single_threaded != 0);
+        arena::enter(&name, &objectives, Options { single_threaded, ..Options::default() })
+            .map(drop)
+            .map_err(|error| failed(&error))
+    })
+}
+
+/// Changes the job's total.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_zmem_set_total(total_bytes: u64) -> c_int {
+    fault::run(|| {
+        let job = pager()?.job();
+        let total = usize::try_from(total_bytes).map_err(|_| Fault::argument("total_bytes is too large"))?;
+        job.registry().set_total(job.block(), total).map_err(|error| failed(&error))
+    })
+}
+
+/// A block of zeros.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_alloc(bytes: usize, block: *mut *mut c_void) -> c_int {
+    fault::run(|| {
+        if block.is_null() {
+            return Err(null("block"));
+        }
+        let made = blocks::allocate(pager()?, bytes).ok_or_else(|| no_room(bytes))?;
+        // SAFETY: not null, so the caller's promise is room for a pointer.
+        unsafe { block.write(made.as_ptr().cast()) };
+        Ok(())
+    })
+}
+
+/// A block of another size.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_resize(block: *mut *mut c_void, bytes: usize) -> c_int {
+    fault::run(|| {
+        if block.is_null() {
+            return Err(null("block"));
+        }
+        // SAFETY: not null, so the caller's promise is a pointer.
+        let old = self::block(unsafe { block.read() })?;
+        // SAFETY: the caller's promise: a block that is not freed, and nobody uses it meanwhile.
+        let made = unsafe { blocks::resize(pager()?, old, bytes) }.ok_or_else(|| no_room(bytes))?;
+        // SAFETY: as for reading it.
+        unsafe { block.write(made.as_ptr().cast()) };
+        Ok(())
+    })
+}
+
+/// Gives a block back.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_free(block: *mut c_void) {
+    if block.is_null() {
+        return;
+    }
+    fault::run(|| {
+        let block = self::block(block)?;
+        // SAFETY: the caller's promise: a block that is not freed, and nobody uses it any more.
+        unsafe { blocks::release(pager()?, block) };
+        Ok(())
+    });
+}
+
+/// Keeps pages present.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_pin(
+    address: *const c_void,
+    bytes: usize,
+    write: c_int,
+    pins: *mut *mut ZmemPins,
+) -> c_int {
+    fault::run(|| {
+        let held = pager()?.pin(address.addr(), bytes, write != 0).map_err(|errno| {
+            let reason = std::io::Error::from_raw_os_error(errno);
+            Fault { code: NO_MEMORY, text: Some(format!("{bytes} bytes cannot be kept present: {reason}")) }
+        })?;
+        // SAFETY: null, or room for a pointer, as the caller promises.
+        unsafe { hand(pins, ZmemPins(held), "pins") }
+    })
+}
+
+/// Lets pinned pages go.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_unpin(pins: *mut ZmemPins) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(pins) }
+}
+
+/// What the pager did and holds.
+///
+/// # Safety
+///
+/// As memlift_zmem.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_zmem_numbers(numbers: *mut ZmemNumbers) -> c_int {
+    fault::run(|| {
+        if numbers.is_null() {
+            return Err(null("numbers"));
+        }
+        let pager = pager()?;
+        let (now, job) = (pager.numbers(), pager.job());
+        let value = ZmemNumbers {
+            total_bytes: job.total(),
+            unused_bytes: job.unused(),
+            faults: now.faults,
+            pages_in: now.pages_in,
+            pages_packed: now.pages_packed,
+            pages_spilled: now.pages_spilled,
+            present_bytes: (now.present_bytes + now.native_bytes) as u64,
+            store_bytes: now.store_bytes as u64,
+            mapped_bytes: now.mapped_bytes as u64,
+        };
+        // SAFETY: not null, so the caller's promise is room for the numbers.
+        unsafe { numbers.write(value) };
+        Ok(())
+    })
+}
+
+const _: () = assert!(size_of::<ZmemNumbers>() == 72 && size_of::<ZmemOptions>() == 24);
