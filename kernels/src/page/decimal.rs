@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn decimals_come_back_bit_by_bit() {
-        for exponent in 0..5 {
+        for power in POWERS.into_iter().take(5) {
             let mut page = [0; PAGE_BYTES];
             for (index, number) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                let value = (index as i64 * 7919 % 20_000 - 300) as f64 / POWERS[exponent];
+                let value = (index as i64 * 7919 % 20_000 - 300) as f64 / power;
                 let value = match index {
                     100 => f64::NAN,
                     101 => -0.0,

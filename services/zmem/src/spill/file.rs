@@ -28,7 +28,7 @@ pub(super) struct File {
 
 /// File systems that keep files in memory: what is spilled there is not gone.
 const IN_MEMORY: [(i64, &str); 3] =
-    [(libc::TMPFS_MAGIC as i64, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
+    [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 
 fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
@@ -157,7 +157,7 @@ impl File {
                 }
             }
             let wrote = wrote as usize;
-            if wrote == 0 || wrote % PAGE_BYTES != 0 {
+            if wrote == 0 || !wrote.is_multiple_of(PAGE_BYTES) {
                 return Err(SpillError::Device(libc::ENOSPC));
             }
             done += wrote;
