@@ -119,8 +119,8 @@ impl Store {
         // Lanes in turn, until none has the next one.
         while left > 0 && found.records.len() < MEMBERS_MAX {
             let any = match at {
-                0 => found.from_lane(&self.shared.lane, at),
-                _ => found.from_lane(&self.lanes[at - 1], at),
+                0 => found.take_lane(&self.shared.lane, at),
+                _ => found.take_lane(&self.lanes[at - 1], at),
             };
             left = if any { found.positions.len() } else { left - 1 };
             at = (at + 1) % found.positions.len();
@@ -161,7 +161,7 @@ impl Store {
 
 impl Next {
     /// Takes a lane's records as long as they are the next in order.
-    fn from_lane<S>(&mut self, lane: &Lane<S>, at: usize) -> bool {
+    fn take_lane<S>(&mut self, lane: &Lane<S>, at: usize) -> bool {
         let mut any = false;
         while self.records.len() < MEMBERS_MAX {
             let mut position = self.positions[at];
