@@ -84,6 +84,12 @@ impl Pager {
         )
     }
 
+    /// Keeps the kernel from making a huge page of an armed chunk's pages, whose memory would stay until all of it is
+    /// dropped. A kernel without huge pages refuses the advice, which is as good.
+    pub(super) fn refuse_huge_pages(&self, chunk: usize) {
+        let _ = kernel::advise(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES, libc::MADV_NOHUGEPAGE);
+    }
+
     /// Arms a native chunk, for which the caller charged a page of table; gives the bytes that came back to the job, or
     /// nothing where it stays native: then the caller gives that page back.
     pub(super) fn arm(&self, chunk: usize) -> Option<usize> {
@@ -96,6 +102,7 @@ impl Pager {
             self.table.settle(chunk, Mode::Native);
             return None;
         }
+        self.refuse_huge_pages(chunk);
         // Cold advice for a part of a huge page splits it; otherwise its memory would stay until all of it is dropped.
         let _ = kernel::advise(address, PAGE_BYTES, libc::MADV_COLD);
         let mut resident = [0u8; CHUNK_PAGES];

@@ -140,7 +140,7 @@ impl Entry {
 
     /// How long ago that was.
     pub fn raw_age(self, time: u64) -> u64 {
-        time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & (1 << 47) - 1
+        time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & ((1 << 47) - 1)
     }
 
     /// One word repeated: in the entry itself, if it is short.

@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlift_engine::page::{Effort, Packed};
 
@@ -467,9 +467,16 @@ impl Pager {
         kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
         self.job.wait_for_active();
         self.activate();
+        let (mut native, mut next_look) = (0, Instant::now());
         loop {
             self.job.wait_for_demand(LOOK);
-            self.publish();
+            let now = Instant::now();
+            if now >= next_look {
+                native = self.native_present();
+                // At most a fiftieth of a core, however much there is to look at.
+                next_look = now + now.elapsed() * 50;
+            }
+            self.publish(native.min(self.native_bytes()));
             let short = self.job.unused() < self.job.unused_objective();
             self.job.want_eviction(short);
             if !short {
@@ -492,10 +499,10 @@ impl Pager {
     }
 
     /// Says what the process really holds.
-    fn publish(&self) {
+    fn publish(&self, native: usize) {
         let arena = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES;
         let tables = self.counts.tables.load(Ordering::Relaxed);
-        self.job.publish((arena + self.native_present()) as u64, self.store.bytes() as u64, tables as u64);
+        self.job.publish((arena + native) as u64, self.store.bytes() as u64, tables as u64);
     }
 
     /// Bytes of native chunks that are counted in full.

@@ -92,6 +92,9 @@ impl Pager {
             self.job.uncharge(CHUNK_BYTES);
         }
         let armed = self.charge_tables(seat, PAGE_BYTES);
+        if armed {
+            self.refuse_huge_pages(chunk);
+        }
         self.table.settle(chunk, if armed { Mode::Armed } else { Mode::Guarded });
     }
 

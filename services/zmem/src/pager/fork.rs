@@ -58,6 +58,9 @@ impl Pager {
             );
         }
         let reached = self.reached.load(Ordering::Acquire);
+        for chunk in 0..reached {
+            self.forget_pins(chunk);
+        }
         let mut chunk = 0;
         while chunk < reached {
             let covered =
@@ -81,6 +84,19 @@ impl Pager {
             }
         }
         self.reopen();
+    }
+
+    /// Takes pins away: they are of system calls in threads that the child does not have.
+    fn forget_pins(&self, chunk: usize) {
+        while self.table.chunk(chunk).unpin() {}
+        if self.table.chunk(chunk).mode() == Mode::Armed {
+            for page in chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES {
+                let entry = self.table.load(page);
+                if entry.pins() > 0 {
+                    self.table.entry(page).store(entry.with_pins(0).0, Ordering::Release);
+                }
+            }
+        }
     }
 
     /// Write-protects the clean pages of a chunk: a fork clears the marks of the child's page tables.
