@@ -34,6 +34,12 @@ pub static _rjem_malloc_conf: Text = Text(
 
 const PAGE_BYTES: usize = 4096;
 
+/// Gives back what the program has from before the start; a handler of its own does not come between.
+fn free_early(pointer: *mut c_void) {
+    let _quiet = (!thread::inside()).then(thread::Quiet::begin);
+    heap::free(pointer.cast());
+}
+
 fn ours() -> bool {
     !start::begun() || thread::inside()
 }
@@ -79,7 +85,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
         return unsafe { je::realloc(pointer, bytes) };
     }
     if bytes == 0 {
-        heap::free(pointer.cast());
+        free_early(pointer);
         return null_mut();
     }
     let usable = heap::usable(pointer.cast());
@@ -90,7 +96,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, bytes: usize) -> *mut c_v
     if !target.is_null() {
         // SAFETY: both are at least that large, and different.
         unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), target.cast(), usable.min(bytes)) };
-        heap::free(pointer.cast());
+        free_early(pointer);
     }
     target
 }
@@ -106,7 +112,7 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
         return;
     }
     if heap::contains(pointer as usize) {
-        return heap::free(pointer.cast());
+        return free_early(pointer);
     }
     let number = errno();
     // SAFETY: the pointer is jemalloc's.

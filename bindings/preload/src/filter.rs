@@ -165,9 +165,8 @@ pub fn write(
     writer.assembler.jump_unless(EQUAL, X86_64, allow);
     writer.assembler.push(LOAD, 0, 0, NUMBER);
     writer.search(&kinds.numbers[..kinds.count]);
-    for class in 1..kinds.class_count {
-        let (mask, also) = kinds.classes[class];
-        writer.assembler.place(starts[class]);
+    for (start, (mask, also)) in starts.into_iter().zip(kinds.classes).take(kinds.class_count).skip(1) {
+        writer.assembler.place(start);
         writer.check(scope, mask, also);
     }
     writer.texts(texts);

@@ -232,7 +232,8 @@ pub unsafe extern "C" fn sigaction(
         let result = match change(signal, pointer, &raw mut before) {
             Some(result) if start::covered() => result,
             _ => {
-                action.mask &= !OURS;
+                let stripped = Action { mask: action.mask & !OURS, ..action };
+                let pointer = if new.is_null() { std::ptr::null() } else { &raw const stripped };
                 sys!(libc::SYS_rt_sigaction, signal, pointer, &raw mut before, 8)
             }
         };

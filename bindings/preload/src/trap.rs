@@ -293,11 +293,12 @@ pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t
     unsafe {
         let wanted = if new.is_null() { None } else { Some(new.read()) };
         let mut before: libc::stack_t = std::mem::zeroed();
-        if let (Some(stack), Some(pager)) = (&wanted, Pager::get()) {
-            if in_arena(stack.ss_sp as usize) && stack.ss_flags & libc::SS_DISABLE == 0 {
-                let _quiet = Quiet::begin();
-                std::mem::forget(pager.pin(stack.ss_sp as usize, stack.ss_size, true));
-            }
+        if let (Some(stack), Some(pager)) = (&wanted, Pager::get())
+            && in_arena(stack.ss_sp as usize)
+            && stack.ss_flags & libc::SS_DISABLE == 0
+        {
+            let _quiet = Quiet::begin();
+            std::mem::forget(pager.pin(stack.ss_sp as usize, stack.ss_size, true));
         }
         let pointer = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let result = sys!(libc::SYS_sigaltstack, pointer, &raw mut before);

@@ -153,11 +153,12 @@ pub unsafe extern "C" fn syscall(
 
 /// Before a second thread of the program can run.
 fn threads_start() {
-    if start::covered() && !inside() {
-        if let Some(pager) = Pager::get() {
-            let _quiet = Quiet::begin();
-            pager.threads_started();
-        }
+    if start::covered()
+        && !inside()
+        && let Some(pager) = Pager::get()
+    {
+        let _quiet = Quiet::begin();
+        pager.threads_started();
     }
 }
 

@@ -49,7 +49,9 @@ pub fn compile(name: &str) -> PathBuf {
 }
 
 pub struct Job {
+    #[allow(dead_code, reason = "as above")]
     pub admission: Admission,
+    #[allow(dead_code, reason = "not every test program changes the budget")]
     pub registry: &'static Registry,
     fd: OwnedFd,
 }
