@@ -172,7 +172,19 @@ impl Pager {
     /// Moves one page's contents to a page that was mapped just now.
     fn move_page(&self, page: usize, to: usize) {
         let mut seat = self.seats.take();
-        let armed = self.settled_mode(page / CHUNK_PAGES) == Mode::Armed;
+        // A native chunk stays so meanwhile: making room would arm it, and its pages would leave.
+        let record = self.table.chunk(page / CHUNK_PAGES);
+        let armed = loop {
+            if record.pin() {
+                break false;
+            }
+            match self.settled_mode(page / CHUNK_PAGES) {
+                Mode::Armed => break true,
+                Mode::Native => {}
+                // Nothing is there.
+                _ => return,
+            }
+        };
         let source = if armed { self.table.claim_now(page) } else { Entry::new(Tag::Dirty, 0) };
         if source.tag() == Tag::Spilled {
             // The file knows the page by its number.
@@ -202,7 +214,9 @@ impl Pager {
         self.table.chunk(to / CHUNK_PAGES).present.fetch_add(1, Ordering::AcqRel);
         self.counts.present.fetch_add(1, Ordering::Relaxed);
         self.table.publish(to, Entry::new(Tag::Dirty, 0).with_heat(1).with_pins(target.pins()));
-        if armed {
+        if !armed {
+            record.unpin();
+        } else {
             kernel::drop_range(address_of(page), PAGE_BYTES);
             self.free_copy(source);
             self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
