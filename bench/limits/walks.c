@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIDTH_MAX 64
+#define WIDTH_MAX 128
 
 struct question {
     uint64_t bucket;

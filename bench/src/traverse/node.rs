@@ -27,7 +27,8 @@ use crate::{BenchError, Row, cache, machine, reference};
 
 /// Requests under way.
 pub const OUT: usize = 128;
-const WIDTHS: [usize; 5] = [8, 16, 24, 32, 48];
+/// As many walks in turn as there are requests under way, at the most.
+const WIDTHS: [usize; 6] = [16, 32, 48, 64, 96, 128];
 
 /// What a sweep reads.
 pub struct Sweep(Area);

@@ -9,7 +9,7 @@
 
 use crate::bpf::{Code, decode, disasm};
 use crate::error::{Error, Result};
-use crate::ir::Function;
+use crate::ir::{Function, Inst, Space};
 use crate::lower::lower;
 use crate::verify::{self, Rejection, Verified};
 use memlift_spec::operand::walk::{
@@ -138,6 +138,25 @@ impl Program {
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.scratch_bytes as usize
+    }
+
+    /// Bytes at the start of the scratchpad that it can store to: behind them stays what was there.
+    #[must_use]
+    pub fn scratch_stored(&self) -> usize {
+        let stores =
+            self.function().blocks.iter().flat_map(|block| &block.insts).filter_map(|inst| match inst {
+                Inst::Store { size, address, .. } if address.space == Space::Scratch => {
+                    let last = address.index.map_or(0, |index| index.last);
+                    Some(
+                        i64::from(address.offset)
+                            .saturating_add(last)
+                            .saturating_add(i64::from(size.bytes())),
+                    )
+                }
+                _ => None,
+            });
+        let end = stores.max().unwrap_or(0).max(0);
+        usize::try_from(end).unwrap_or(usize::MAX).min(self.scratch_bytes())
     }
 
     /// What a step costs.

@@ -24,6 +24,23 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Asks for the cache line that an address lies in, to write to it; any address will do.
+#[inline(always)]
+pub fn prefetch_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address; processors that do not know PREFETCHW take it for no instruction.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above: PRFM never faults, and this one touches no register.
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
 /// One step for each slot that is [`RUN`], by `step`; `touches` are the offsets from `cur_ptr` to prefetch at the next node.
 /// Returns how many slots stopped.
 ///
@@ -36,7 +53,8 @@ pub unsafe fn round(
     mut step: impl FnMut(*const u8, *mut u8, &mut Walk) -> u32,
 ) -> usize {
     let mut stopped = 0;
-    for slot in slots {
+    for number in 0..slots.len() {
+        let slot = &mut slots[number];
         if slot.state != RUN {
             continue;
         }
@@ -55,6 +73,7 @@ pub unsafe fn round(
         }
         slot.state = STOPPED;
         slot.verdict = verdict;
+        slots[stopped].listed = number as u32;
         stopped += 1;
     }
     stopped

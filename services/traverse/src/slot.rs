@@ -5,6 +5,7 @@
 //!          range of global addresses that a round translates itself
 //! Flow     the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot that is [`RUN`]: on `Next` inside the region
 //!          `cur`, `host` and `hops_left` move on; on anything else the slot is [`STOPPED`] with its `verdict`, for the slow path
+//!          numbers of those that stopped in a round are listed in [`Slot::listed`], so that nobody has to look for them
 //! Owner    one thread has the slots during a round; `scratch` belongs to its slot alone
 //! Not here what the slow path does (`node`), and who may read which range (`memory`)
 
@@ -33,8 +34,8 @@ pub struct Slot {
     pub state: u32,
     /// What the step of a [`STOPPED`] slot returned; [`crate::step::Verdict::from_return`] says what it means.
     pub verdict: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Of the whole array: the number of the slot that stopped as this one's number in the last round, if so many did.
+    pub listed: u32,
     /// The scheduler's.
     pub owner: [u64; 3],
     /// What the last step said; `fuel` is what each of its steps starts with, and no round changes it.
@@ -55,7 +56,7 @@ impl Default for Slot {
             hops_left: 0,
             state: FREE,
             verdict: 0,
-            reserved: 0,
+            listed: 0,
             owner: [0; 3],
             walk: Walk::default(),
         }

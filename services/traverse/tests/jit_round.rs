@@ -34,7 +34,7 @@ impl Heap {
 /// What can be compared of a slot and its scratchpad.
 type Seen = (u32, u32, u64, u64, u32, memlift_traverse::step::Walk, Vec<u64>);
 
-/// Goes on, compiled or not, for `rounds`; returns the counts of stopped slots and what is left.
+/// Goes on, compiled or not, for `rounds`; returns which slots stopped in each, and what is left.
 fn go(
     function: &Function,
     limits: &Limits,
@@ -42,7 +42,7 @@ fn go(
     starts: &[(u64, u64, u32, u32)],
     rounds: usize,
     compiled: Option<&Compiled>,
-) -> (Vec<usize>, Vec<Seen>) {
+) -> (Vec<Vec<u32>>, Vec<Seen>) {
     let region = Region::new(BASE, heap.bytes(), heap.host(BASE), limits.window_first, limits.window_bytes);
     let mut scratch = vec![[0_u64; 128]; starts.len()];
     let mut slots: Vec<Slot> = starts.iter().map(|_| Slot::default()).collect();
@@ -55,17 +55,22 @@ fn go(
             slot.state = state;
         }
     }
-    let counts = (0..rounds)
+    let listed = (0..rounds)
         .map(|_| {
+            let due: Vec<bool> = slots.iter().map(|slot| slot.state == RUN).collect();
             // SAFETY: every start and every address that `region` maps has its window in `heap`; scratch is as long as needed.
-            unsafe {
+            let stopped = unsafe {
                 match compiled {
                     Some(compiled) => compiled.round(&mut slots, &region),
                     None => round(&mut slots, &region, &[0, 63], |node, scratch, walk| {
                         interp::step(function, node, scratch, walk)
                     }),
                 }
-            }
+            };
+            let listed: Vec<u32> = slots[..stopped].iter().map(|slot| slot.listed).collect();
+            let all = (0..slots.len()).filter(|&number| due[number] && slots[number].state == STOPPED);
+            assert_eq!(listed, all.map(|number| number as u32).collect::<Vec<_>>());
+            listed
         })
         .collect();
     let seen = slots
@@ -76,7 +81,7 @@ fn go(
             (slot.state, slot.verdict, slot.cur, host, slot.hops_left, slot.walk, words.to_vec())
         })
         .collect();
-    (counts, seen)
+    (listed, seen)
 }
 
 fn same(

@@ -4,6 +4,7 @@
 
 mod node_world;
 
+use memlift_traverse::builder::{Builder, R4, R5, equal, node, scratch};
 use memlift_traverse::node::{Counter, NodeOptions};
 use memlift_traverse::wire::{FLAG_CONTINUED, Header, Keys, Kind, Status};
 use node_world::{Weather, add, alone, find, hash, never, small, values};
@@ -32,6 +33,38 @@ fn a_cycle_ends_when_its_iterations_are_used_up() {
         };
         assert_eq!((end.header.status, visits), (Status::Iterations, 3));
         assert_eq!(node.stats().read().get(Counter::Walks), 3);
+    }
+}
+
+#[test]
+fn a_scratchpad_holds_nothing_of_the_walk_that_had_it_before() {
+    let mut b = Builder::new();
+    b.load(R4, node(0)).load(R5, scratch(0));
+    b.when(equal(R4, R5), |b| {
+        b.store(scratch(64), R4).done();
+    });
+    b.missing();
+    let program = b.program("one", 256).expect("a good program");
+    assert_eq!(program.scratch_stored(), 72);
+    for compile in [false, true] {
+        let answer = |before: Option<u8>| {
+            let options = NodeOptions { compile, ..small(1 << 32) };
+            let (_, mut shard, mut client) = alone(Weather::default(), options);
+            let mut turn = || assert!(shard.turn().is_ok());
+            client.upload(&program, &mut turn);
+            let at = client.allocate(24, &mut turn).header.address;
+            client.write(at, &[1, 2, 0], &mut turn);
+            let header = client.walk_header(&program, at);
+            if let Some(byte) = before {
+                let whole = vec![byte; program.scratch_bytes()];
+                let heard = client.ask(header, &whole, &mut turn);
+                assert_eq!(heard.body, whole, "all of it was sent and comes back");
+            }
+            let header = client.walk_header(&program, at);
+            let heard = client.ask(header, &9u64.to_le_bytes(), &mut turn);
+            (heard.header.status, heard.body)
+        };
+        assert_eq!(answer(Some(0xA5)), answer(None));
     }
 }
 

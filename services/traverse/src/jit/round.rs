@@ -2,7 +2,7 @@
 //! The round as machine code: a loop over slots with the step inside it, and the next node translated and prefetched.
 //!
 //! Flow     `round(slots, count, region)`: region into registers; per slot: not `RUN` → next slot; step; `Next` → count the hop,
-//!          translate, prefetch, next slot; else write the verdict and count the slot as stopped. Returns how many stopped
+//!          translate, prefetch, next slot; else write the verdict, list the slot and count it as stopped. Returns how many stopped
 //! Layout   offsets are those of [`Slot`] and [`Region`]
 //! Order    the offset into the region is clamped without a branch before it becomes an address
 //! Not here the same contract without a compiler: `crate::round`
@@ -23,12 +23,16 @@ const CUR: i32 = offset_of!(Slot, cur) as i32;
 const HOPS_LEFT: i32 = offset_of!(Slot, hops_left) as i32;
 const STATE: i32 = offset_of!(Slot, state) as i32;
 const VERDICT: i32 = offset_of!(Slot, verdict) as i32;
+const LISTED: i32 = offset_of!(Slot, listed) as i32;
 const WALK: i32 = offset_of!(Slot, walk) as i32;
 const NEXT: i32 = WALK + offset_of!(Walk, next) as i32;
 
+/// Of a slot's number, to get its place.
+const SLOT_SHIFT: i64 = size_of::<Slot>().trailing_zeros() as i64;
+
 /// Writes the loop into an empty function of three parameters.
 pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &Reach) {
-    let [entry, head, look, step, exit, go, on, stop, next, done] =
+    let [entry, head, look, step, exit, go, on, far, stop, next, done] =
         core::array::from_fn(|_| builder.create_block());
     let slot = builder.declare_var(types::I64);
     let stopped = builder.declare_var(types::I64);
@@ -83,8 +87,22 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
     let clamped = builder.ins().select_spectre_guard(outside, zero, offset);
     let host = builder.ins().iadd(mapped, clamped);
     builder.ins().store(PLAIN, host, this, HOST);
-    for touch in reach.touches() {
-        prefetch::emit(builder, host, i32::from(touch));
+    let touches = reach.touches();
+    if let [lines @ .., last] = &touches[..] {
+        for &touch in lines {
+            prefetch::emit(builder, host, i32::from(touch));
+        }
+        // The window's last byte lies in a line of its own only where nodes do not start with a line.
+        let behind = lines.last().map(|&touch| {
+            let [before, after] = [touch, *last].map(|at| builder.ins().iadd_imm_s(host, i64::from(at)));
+            let differ = builder.ins().bxor(before, after);
+            builder.ins().ushr_imm_u(differ, 6)
+        });
+        if let Some(behind) = behind {
+            builder.ins().brif(behind, far, &[], next, &[]);
+            builder.switch_to_block(far);
+        }
+        prefetch::emit(builder, host, i32::from(*last));
     }
     builder.ins().jump(next, &[]);
 
@@ -94,6 +112,11 @@ pub(super) fn emit(builder: &mut FunctionBuilder, function: &Function, reach: &R
     builder.ins().store(PLAIN, state, this, STATE);
     builder.ins().store(PLAIN, verdict, this, VERDICT);
     let count = builder.use_var(stopped);
+    let number = builder.ins().isub(this, slots);
+    let number = builder.ins().ushr_imm_u(number, SLOT_SHIFT);
+    let place = builder.ins().ishl_imm_u(count, SLOT_SHIFT);
+    let place = builder.ins().iadd(slots, place);
+    builder.ins().istore32(PLAIN, number, place, LISTED);
     let count = builder.ins().iadd_imm_s(count, 1);
     builder.def_var(stopped, count);
     builder.ins().jump(next, &[]);

@@ -160,7 +160,7 @@ impl Shard {
                 self.refuse(header, peer, status, "too many requests are open, or this one is long over")
             }
         }
-        self.core.stats.add(Counter::Repeated, 1);
+        self.tally.add(Counter::Repeated, 1);
         false
     }
 
@@ -177,7 +177,7 @@ impl Shard {
         let mut writer = locked(&self.core.writer);
         if !writer.runs(&header) {
             drop(writer);
-            return self.core.stats.add(Counter::Repeated, 1);
+            return self.tally.add(Counter::Repeated, 1);
         }
         if operands.kind != 0 {
             drop(writer);
@@ -214,7 +214,7 @@ impl Shard {
     /// Hands a packet to a client of this node, whichever shard it is on.
     fn hand(&mut self, tenant: u32, client: u64, header: Header, body: &[u8]) {
         let Some((shard, peer)) = locked(&self.core.relays).get(&(tenant, client)).copied() else {
-            return self.core.stats.add(Counter::Lost, 1);
+            return self.tally.add(Counter::Lost, 1);
         };
         if shard == self.number {
             return self.post(peer, header, body);
@@ -225,7 +225,7 @@ impl Shard {
         self.core.keys.seal(&header, body, &mut packet);
         let inboxes = locked(&self.core.inboxes);
         if inboxes.get(shard).is_none_or(|inbox| inbox.send((peer, packet)).is_err()) {
-            self.core.stats.add(Counter::Lost, 1);
+            self.tally.add(Counter::Lost, 1);
         }
     }
 
@@ -241,7 +241,7 @@ impl Shard {
             Owner::Local { .. } => {
                 let outcome = locked(&self.core.writer).apply(&header, &operands, body);
                 self.router.written(operands.address, 8);
-                self.core.stats.add(Counter::Changes, 1);
+                self.tally.add(Counter::Changes, 1);
                 self.changed = true;
                 outcome
             }
@@ -257,7 +257,7 @@ impl Shard {
                 let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
                 let body = [&operands.bytes()[..], body].concat();
                 self.tell_sent_on(&header, peer, operands.address);
-                self.core.stats.add(Counter::Forwarded, 1);
+                self.tally.add(Counter::Forwarded, 1);
                 return self.post(Peer::Socket(to), on, &body);
             }
             Owner::Denied => {
@@ -278,7 +278,7 @@ impl Shard {
     /// An answer for a client whose packet this node had sent on.
     fn relay(&mut self, header: &Header, body: &[u8]) {
         if !header.has(FLAG_RELAY) {
-            return self.core.stats.add(Counter::Foreign, 1);
+            return self.tally.add(Counter::Foreign, 1);
         }
         if header.has(FLAG_WRITES) && header.kind == Kind::Answer {
             let mut writer = locked(&self.core.writer);
@@ -349,7 +349,7 @@ impl Shard {
         if header.kind == Kind::Write && outcome.status == Status::Done {
             self.router.written(header.address, packet.body.len() as u64);
         }
-        self.core.stats.add(Counter::Changes, 1);
+        self.tally.add(Counter::Changes, 1);
         self.changed = true;
         self.reply(&header, peer, &outcome);
     }
@@ -377,7 +377,7 @@ impl Shard {
         }
         let outcome = locked(&self.core.writer).apply(&header, &operands, body);
         self.router.written(operands.address, 8);
-        self.core.stats.add(Counter::Changes, 1);
+        self.tally.add(Counter::Changes, 1);
         self.changed = true;
         self.reply(&header, peer, &outcome);
     }

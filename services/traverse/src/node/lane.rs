@@ -2,6 +2,8 @@
 //! The walks of one program in flight on one shard: workspaces side by side, and the requests that wait for one.
 //!
 //! Flow     request ──[`Lane::take`]──▶ slot ─▶ rounds ─▶ stopped ─▶ `shard` says how it goes on ─▶ [`Lane::give`]
+//! Order    free slots are taken from the first on, and a round ends behind the last one in use; of a scratchpad only what the program or
+//!          its request can have written is cleared, and looked at for the answer: the rest is zero and stays out of the cache
 //! Layout   slot i, its scratchpad (a multiple of 64 bytes, so that two never share a line) and its context have the same number
 //! Owner    a shard's thread; slots point into the lane's scratchpads, which never move
 
@@ -12,7 +14,7 @@ use super::registry::Runner;
 use crate::slot::{FREE, RUN, Region, STOPPED, Slot};
 use crate::transport::Peer;
 use crate::verify::FUEL;
-use crate::wire::Header;
+use crate::wire::{Header, used};
 
 /// What a walk is for.
 #[derive(Clone, Debug)]
@@ -21,6 +23,8 @@ pub(super) struct Context {
     pub peer: Peer,
     /// The scratchpad as it came.
     pub start: Vec<u8>,
+    /// Where the zeros of the scratchpad begin that neither the request nor the program has written.
+    pub dirty: usize,
     /// What was emitted and not sent yet.
     pub emitted: Vec<u8>,
     /// Number of the next chunk, and bytes emitted on this visit.
@@ -56,6 +60,10 @@ pub(super) struct Lane {
     scratch: Box<[Line]>,
     scratch_lines: usize,
     scratch_bytes: usize,
+    /// Bytes at the start of a scratchpad that the program can store to.
+    stored: usize,
+    /// All slots from here on are free.
+    high: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,12 +99,15 @@ impl Lane {
             scratch,
             scratch_lines,
             scratch_bytes,
+            stored: runner.program().scratch_stored(),
+            high: 0,
             runner,
         }
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Slots that are free.
+    pub(super) fn room(&self) -> usize {
+        self.free.len()
     }
 
     /// A slot for a request, with its scratchpad filled; it is not due yet.
@@ -107,6 +118,7 @@ impl Lane {
                 header: *header,
                 peer,
                 start: Vec::new(),
+                dirty: 0,
                 emitted: Vec::new(),
                 chunk: 0,
                 visit_bytes: 0,
@@ -126,21 +138,31 @@ impl Lane {
         context.given = given;
         self.slots[index].state = STOPPED;
         self.running += 1;
+        self.high = self.high.max(index + 1);
         self.refill(index);
         Some(index)
     }
 
     /// The scratchpad as it came.
     pub(super) fn refill(&mut self, index: usize) {
-        let Lane { contexts, scratch, scratch_lines, scratch_bytes, .. } = self;
+        let Lane { contexts, scratch, scratch_lines, scratch_bytes, stored, .. } = self;
         let pad = pad(scratch, *scratch_lines, *scratch_bytes, index);
-        let start = &contexts[index].start;
+        let Context { start, dirty, .. } = &mut contexts[index];
         pad[..start.len()].copy_from_slice(start);
-        pad[start.len()..].fill(0);
+        // Behind what could have been written are zeros already.
+        pad[start.len()..(*dirty).max(start.len())].fill(0);
+        *dirty = start.len().max(*stored);
     }
 
     pub(super) fn pad(&mut self, index: usize) -> &mut [u8] {
         pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index)
+    }
+
+    /// What a slot is for, and of its scratchpad all but the zeros at its end.
+    pub(super) fn used(&mut self, index: usize) -> (&Context, &[u8]) {
+        let context = &self.contexts[index];
+        let pad = pad(&mut self.scratch, self.scratch_lines, self.scratch_bytes, index);
+        (context, used(&pad[..context.dirty]))
     }
 
     /// The slot is free again.
@@ -148,6 +170,9 @@ impl Lane {
         self.slots[index].state = FREE;
         self.free.push(index as u32);
         self.running -= 1;
+        while self.high > 0 && self.slots[self.high - 1].state == FREE {
+            self.high -= 1;
+        }
     }
 
     /// Prefetches what the next step of a slot reads.
@@ -162,7 +187,7 @@ impl Lane {
         // SAFETY: a slot is RUN only since `shard` translated its `cur` and checked the whole window against the tenant's
         // ranges, or since a round did against `region`, which was made from such a range; node memory stays mapped while the
         // shard lives. Scratchpads are the slots' own and as long as the program asks for.
-        unsafe { self.runner.round(&mut self.slots, &self.region) }
+        unsafe { self.runner.round(&mut self.slots[..self.high], &self.region) }
     }
 
     /// The same while only one slot is due: it steps until it stops, at most `most` times.
@@ -171,15 +196,16 @@ impl Lane {
         for _ in 0..most {
             // SAFETY: as in `round`.
             if unsafe { self.runner.round(&mut self.slots[index..=index], &self.region) } > 0 {
+                self.slots[0].listed = index as u32;
                 return 1;
             }
         }
         0
     }
 
-    /// The next slot from `from` on that stopped.
-    pub(super) fn stopped(&self, from: usize) -> Option<usize> {
-        (from..self.slots.len()).find(|&index| self.slots[index].state == STOPPED)
+    /// The slot that stopped as the `place`-th one in the last round.
+    pub(super) fn stopped(&self, place: usize) -> usize {
+        self.slots[place].listed as usize
     }
 }
 

@@ -14,6 +14,7 @@ mod lane;
 mod log;
 mod mover;
 mod once;
+mod outbox;
 mod progress;
 mod registry;
 mod route;
@@ -21,6 +22,7 @@ mod shard;
 mod signal;
 mod stats;
 mod stretch;
+mod walks;
 mod writer;
 
 use std::collections::HashMap;
@@ -295,30 +297,31 @@ fn lane_width(memory: &Memory) -> usize {
 }
 
 /// Chases pointers through the empty memory with more and more chases at once, and takes the fewest that are within a
-/// fiftieth of the best.
+/// thirtieth of the best. A hop costs next to nothing but its miss, as in a round.
 fn calibrate(memory: &Memory) -> usize {
-    const WIDTHS: [usize; 6] = [8, 16, 24, 32, 48, 64];
-    const HOPS: u64 = 1 << 16;
-    let lines = (memory.bytes() / 64).min(1 << 22);
+    const WIDTHS: [usize; 8] = [8, 16, 24, 32, 48, 64, 96, 128];
+    const HOPS: u64 = 1 << 17;
+    let mask = (1 << (memory.bytes() / 64).min(1 << 22).ilog2()) - 1;
     let step = 0x9e37_79b9_7f4a_7c15_u64;
     let base = memory.base();
-    let place = |seed: u64| base + (seed.wrapping_mul(step) >> 16) % lines * 64;
+    let place = |seed: u64| base + (seed.wrapping_mul(step) >> 20 & mask) * 64;
     let mut rates = [0.0_f64; WIDTHS.len()];
     for (rate, width) in rates.iter_mut().zip(WIDTHS) {
-        let mut cursors: Vec<u64> = (1..=width as u64).map(|seed| seed.wrapping_mul(step)).collect();
+        let seeds = (1..=width as u64).map(|seed| seed.wrapping_mul(step));
+        let mut cursors: Vec<(u64, u64)> = seeds.map(|seed| (seed, place(seed))).collect();
         let start = std::time::Instant::now();
         for _ in 0..HOPS / width as u64 {
-            for cursor in &mut cursors {
-                let address = place(*cursor);
+            for (seed, address) in &mut cursors {
                 // Empty memory holds zeros, so the next place depends on what was read without being stored there first.
-                let read = memory.word(address).load(Ordering::Relaxed);
-                *cursor = cursor.wrapping_add(step).rotate_left(11) ^ read;
-                crate::round::prefetch(memory.host(place(*cursor)));
+                let read = memory.word(*address).load(Ordering::Relaxed);
+                *seed = seed.wrapping_add(step).rotate_left(11) ^ read;
+                *address = place(*seed);
+                crate::round::prefetch(memory.host(*address));
             }
         }
         std::hint::black_box(&cursors);
         *rate = HOPS as f64 / start.elapsed().as_secs_f64();
     }
     let best = rates.iter().copied().fold(0.0, f64::max);
-    rates.iter().zip(WIDTHS).find(|(rate, _)| **rate >= 0.98 * best).map_or(32, |(_, width)| width)
+    rates.iter().zip(WIDTHS).find(|(rate, _)| **rate >= best * 29.0 / 30.0).map_or(32, |(_, width)| width)
 }

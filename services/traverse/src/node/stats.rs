@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a node has counted. Counters only grow; two of them may disagree for a moment.
+//!
+//! Flow     each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
+//! Owner    one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for every
+//!          store before it, among them those to rings and scratchpads that miss the cache
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::locked;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
@@ -49,23 +56,46 @@ counters! {
     Lost "lost",
 }
 
+/// What one shard has counted.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Tally([AtomicU64; NAMES.len()]);
+
+impl Tally {
+    /// Only by the thread that has the shard.
+    #[inline]
+    pub(super) fn add(&self, counter: Counter, count: u64) {
+        let counter = &self.0[counter as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+}
+
 /// Counters of one node.
 #[derive(Debug, Default)]
-pub struct Stats([AtomicU64; NAMES.len()]);
+pub struct Stats(Mutex<Vec<Arc<Tally>>>);
 
 /// What the counters said at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted([u64; NAMES.len()]);
 
 impl Stats {
-    pub(super) fn add(&self, counter: Counter, count: u64) {
-        self.0[counter as usize].fetch_add(count, Ordering::Relaxed);
+    /// Counters of another shard. They stay when it is gone.
+    pub(super) fn tally(&self) -> Arc<Tally> {
+        let tally = Arc::<Tally>::default();
+        locked(&self.0).push(Arc::clone(&tally));
+        tally
     }
 
     /// What they say now.
     #[must_use]
     pub fn read(&self) -> Counted {
-        Counted(std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed)))
+        let mut counted = Counted([0; NAMES.len()]);
+        for tally in locked(&self.0).iter() {
+            for (sum, counter) in counted.0.iter_mut().zip(&tally.0) {
+                *sum = sum.wrapping_add(counter.load(Ordering::Relaxed));
+            }
+        }
+        counted
     }
 }
 

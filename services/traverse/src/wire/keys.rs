@@ -88,6 +88,7 @@ impl Keys {
     }
 
     /// Appends a packet to `bytes`, with a MAC where there is a key for its tenant.
+    #[inline]
     pub fn seal(&self, header: &Header, body: &[u8], bytes: &mut Vec<u8>) {
         let start = bytes.len();
         match self.keys.get(&header.tenant) {
@@ -106,6 +107,7 @@ impl Keys {
     /// # Errors
     ///
     /// What is wrong with it.
+    #[inline]
     pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let packet = Packet::parse(bytes)?;
         if self.is_empty() {

@@ -69,7 +69,8 @@ pub struct Shm {
     turn: usize,
     next_number: u64,
     until_look: u32,
-    packet: Vec<u8>,
+    /// Packets that were taken together, and where each ends.
+    packets: (Vec<u8>, Vec<usize>),
     waiter: Waiter,
 }
 
@@ -103,7 +104,7 @@ impl Shm {
             turn: 0,
             next_number: 0,
             until_look: 0,
-            packet: Vec::with_capacity(PACKET_BYTES_MAX + 8),
+            packets: (Vec::with_capacity(PACKET_BYTES_MAX + 8), Vec::new()),
             waiter: Waiter::new(WaitPolicy::AUTO),
         }
     }
@@ -332,13 +333,11 @@ impl Transport for Shm {
             let index = (self.turn + step) % count;
             let Connection { number, rings, .. } = &mut self.connections[index];
             let share = ((most - taken) / (count - step)).max(1);
-            let before = taken;
-            while taken - before < share && taken < most {
-                match rings.pop(&mut self.packet) {
-                    Ok(true) => {
-                        take(Peer::Ring(*number), &self.packet);
-                        taken += 1;
-                    }
+            let (packets, ends) = &mut self.packets;
+            // Out of the ring first, all of them: the lines of the next one are on their way while one is copied.
+            while ends.len() < share.min(most - taken) {
+                match rings.pop(packets) {
+                    Ok(true) => ends.push(packets.len()),
                     Ok(false) => break,
                     Err(_) => {
                         broken = Some(index);
@@ -346,9 +345,17 @@ impl Transport for Shm {
                     }
                 }
             }
-            if taken > before {
-                rings.release();
+            if ends.is_empty() {
+                continue;
             }
+            rings.release();
+            taken += ends.len();
+            let mut start = 0;
+            for end in ends.drain(..) {
+                take(Peer::Ring(*number), &packets[start..end]);
+                start = end;
+            }
+            packets.clear();
         }
         self.turn = self.turn.wrapping_add(1);
         if let Some(index) = broken {

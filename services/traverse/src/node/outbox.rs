@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What leaves a shard at the end of its turn: to whom, sealed.
+//!
+//! Flow     [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the shard
+//!          that has the socket
+//! Layout   packets one after the other in one buffer, whose room serves the next turn too
+//! Not here which answer a request gets (`walks`, `control`)
+
+use std::sync::atomic::Ordering;
+
+use super::shard::Shard;
+use super::stats::Counter;
+use super::{Core, NodeError, locked};
+use crate::transport::Peer;
+use crate::wire::{
+    FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Reply,
+};
+
+/// Packets that leave at the end of the turn.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    packets: Vec<(Peer, usize)>,
+}
+
+impl Outbox {
+    /// Seals a packet; false: it is longer than `most` bytes.
+    pub(super) fn put(&mut self, core: &Core, most: usize, to: Peer, header: &Header, body: &[u8]) -> bool {
+        let authenticated = !core.keys.is_empty();
+        let mac = if authenticated { PACKET_MAC_BYTES } else { 0 };
+        if PACKET_HEADER_BYTES + body.len() + mac > most {
+            // What comes back must fit as what was asked did; only a client with a larger frame than ours can get here.
+            return false;
+        }
+        let nonce = if authenticated { core.nonce.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let header = Header { sender: core.identity, nonce, ..*header };
+        core.keys.seal(&header, body, &mut self.bytes);
+        self.packets.push((to, self.bytes.len()));
+        true
+    }
+
+    /// Another shard has sealed it.
+    pub(super) fn relay(&mut self, to: Peer, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+        self.packets.push((to, self.bytes.len()));
+    }
+}
+
+/// Where the answer to a request goes, and with which flags.
+pub(super) fn destination(request: &Header, peer: Peer) -> (Peer, u16) {
+    match request.reply.socket() {
+        Some(socket) if request.has(FLAG_FORWARDED) => {
+            (Peer::Socket(socket), request.flags & (FLAG_RELAY | FLAG_WRITES))
+        }
+        _ => (peer, 0),
+    }
+}
+
+impl Shard {
+    /// Sends what the turn has brought.
+    pub(super) fn leave(&mut self) -> Result<(), NodeError> {
+        if self.outbox.packets.is_empty() {
+            return Ok(());
+        }
+        let Some(transport) = &mut self.transport else { return Ok(()) };
+        let (mut start, mut sent, mut lost) = (0, 0, 0);
+        for (peer, end) in &self.outbox.packets {
+            let packet = &self.outbox.bytes[start..*end];
+            let gone = match peer {
+                // Apart from sockets, whose addresses are not worth copying here.
+                Peer::Ring(ring) => transport.send(Peer::Ring(*ring), packet)?,
+                Peer::Socket(_) => match self.core.gateway.get() {
+                    Some(&(gateway, _)) if self.local.is_none() => {
+                        let inboxes = locked(&self.core.inboxes);
+                        inboxes.get(gateway).is_some_and(|inbox| inbox.send((*peer, packet.to_vec())).is_ok())
+                    }
+                    _ => transport.send(*peer, packet)?,
+                },
+            };
+            lost += u64::from(!gone);
+            start = *end;
+            sent += 1;
+        }
+        self.outbox.packets.clear();
+        self.outbox.bytes.clear();
+        self.tally.add(Counter::Sent, sent);
+        self.tally.add(Counter::Lost, lost);
+        Ok(transport.flush()?)
+    }
+
+    /// Where the answer to a packet that is sent on goes, and whether this node relays it.
+    pub(super) fn reply_for(&mut self, header: &Header, peer: Peer) -> Option<(Reply, u16)> {
+        if header.has(FLAG_FORWARDED) {
+            return Some((header.reply, 0));
+        }
+        match peer {
+            Peer::Socket(socket) if !header.has(FLAG_WRITES) && header.kind == Kind::Walk => {
+                Some((Reply::to(socket), 0))
+            }
+            _ => {
+                let home = self.home()?;
+                let mut relays = locked(&self.core.relays);
+                if relays.len() > 1 << 16 {
+                    // Clients that wait for an answer ask again.
+                    relays.clear();
+                }
+                relays.insert((header.tenant, header.client), (self.number, peer));
+                Some((Reply::to(home), FLAG_RELAY))
+            }
+        }
+    }
+
+    /// Answers a request, wherever its answers go.
+    pub(super) fn answer_to(&mut self, request: &Header, peer: Peer, answer: Header, body: &[u8]) {
+        let (to, flags) = destination(request, peer);
+        let answer = Header { flags: answer.flags | flags, epoch: self.router.epoch(), ..answer };
+        self.post(to, answer, body);
+    }
+
+    /// A packet leaves at the end of the turn.
+    pub(super) fn post(&mut self, to: Peer, header: Header, body: &[u8]) {
+        if !self.outbox.put(&self.core, self.packet_bytes, to, &header, body) {
+            self.tally.add(Counter::Lost, 1);
+        }
+    }
+}
