@@ -124,6 +124,10 @@ fn successor(shared: &Shared, turn: Turn) -> Turn {
 
 /// Gives `turn` to its successor, unless it is over already.
 pub(super) fn pass(shared: &Shared, turn: Turn) {
+    // Whoever had it was last, also one that died before it saw its turn: else it would come after the others for ever.
+    if let Some(slot) = turn.slot {
+        shared.block(usize::from(turn.block)).mru.store(u32::from(slot) + 1, Ordering::Relaxed);
+    }
     let next = successor(shared, turn);
     let header = shared.header();
     if header.turn.compare_exchange(turn.word(), next.word(), Ordering::SeqCst, Ordering::SeqCst).is_err() {
