@@ -72,9 +72,10 @@ soak: build
 	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels $(FALLBACK_CRATES) -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
 
-## vm-test Pools on an emulated NVDIMM with a DAX file system, in a virtual machine whose plug is pulled; not part of CI
+## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
 vm-test: rust
 	tools/vm-test ext4
+	tools/vm-test-zmem
 
 ## build   Leaves target/release/memlift and the drop-ins beside it, and the Python package in .venv
 build: binary package
