@@ -17,7 +17,7 @@ fn expected(page: usize, version: u64, word: usize) -> u64 {
         1 => (page as u64) << 20 | word as u64 & 7 | version << 50,
         2 => 0x0101_0101_0101_0101 * (page as u64 % 200 + version),
         _ => {
-            if word % 4 == 0 {
+            if word.is_multiple_of(4) {
                 mixed
             } else {
                 page as u64
@@ -72,8 +72,8 @@ fn every_byte_is_right_under_half_the_memory() {
             }
             assert_eq!(pager.job().ledger().events(), 0, "the sum exceeds the budget");
         }
-        for page in 0..pages {
-            check_page(&arena, page, version[page]);
+        for (page, version) in version.iter().enumerate() {
+            check_page(&arena, page, *version);
         }
         let numbers = pager.numbers();
         println!("{numbers:?}");

@@ -149,7 +149,7 @@ impl Entry {
             return Some(Entry::EMPTY);
         }
         let short = (word as i64) << 16 >> 16;
-        (short as u64 == word).then(|| Entry(Tag::Filled as u64 | word << HANDLE_SHIFT))
+        (short as u64 == word).then_some(Entry(Tag::Filled as u64 | word << HANDLE_SHIFT))
     }
 
     /// The word of a `Filled` entry.

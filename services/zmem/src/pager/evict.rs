@@ -120,7 +120,10 @@ impl Pager {
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
         let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
-        while !barren {
+        loop {
+            if barren {
+                break;
+            }
             let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
             if self.job.try_charge(bytes, 0) {
                 return Room::Made;
