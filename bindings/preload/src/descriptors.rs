@@ -63,7 +63,11 @@ pub fn adopt(fd: c_int) -> c_int {
 /// The descriptors that are open now.
 pub fn open_now() -> Vec<c_int> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    let listed: Vec<c_int> =
+        folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    // The folder's own descriptor was in it, and is closed by now.
+    // SAFETY: asks about a number.
+    listed.into_iter().filter(|fd| unsafe { sys!(libc::SYS_fcntl, *fd, libc::F_GETFD) } >= 0).collect()
 }
 
 /// As libc's.
