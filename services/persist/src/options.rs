@@ -102,8 +102,9 @@ pub struct Options {
     /// runs. None: as much as was written since the pool was opened.
     pub mirror_bytes: Option<u64>,
     /// Redo and checkpoint: an engine thread brings the log to its place, in batches, while commits go on, and not the thread
-    /// whose commit fills half a lane. Pays where a core is idle and a lane holds many transactions; where none is, commits and the
-    /// engine thread take turns on one. With shadow pools, and pools of several files, the commit that comes next does it.
+    /// whose commit fills half a lane. Where it was measured it costs more than it saves (`docs/design/persist.md`):
+    /// `examples/applier.rs` says what it does elsewhere. With shadow pools, and pools of several files, the commit that
+    /// comes next applies.
     pub apply_behind: bool,
     /// Interleaved pools: bytes of the heap that lie in one file before the next one's turn; a power of two, 64 KiB at least.
     /// Chosen when the pool is created. The mirror takes a mapping per stripe, so a large heap wants large stripes: 1 MiB is
