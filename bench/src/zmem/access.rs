@@ -119,7 +119,7 @@ pub fn row(definition: &Definition, sides: &mut Sides, quick: bool) -> Result<Ro
         "{} MiB of Python heap, data frame and graph in thirds; zram: group limited to {} MiB, {} MiB real with the device; \
          ours: a job whose group holds no more, evictor and watcher included; one access is a word of a random page{}",
         sides.set >> 20,
-        sides.set / 3 >> 20,
+        (sides.set / 3) >> 20,
         sides.total >> 20,
         if p99 { "; 99th percentile of a sample's accesses, hits included" } else { "" },
     );

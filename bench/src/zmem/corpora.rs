@@ -5,7 +5,7 @@
 //!         `prose` come from this build)
 //! Layout  `heap`: CPython objects (reference count, type, fields, short strings, pointers nearby); `columns`: a data
 //!         frame's columns, each some pages long; `csr`: a Kronecker graph (Graph500's parameters, shuffled names,
-//!         both directions, sorted): offsets of 8 bytes, neighbours of 4; `int64`: 0 … 999 at random; `float64`: noise
+//!         both directions, sorted): offsets of 8 bytes, neighbours of 4; `int64`: 0 … 999 at random
 //! Not here what is measured on them
 
 /// Bytes of a page.
@@ -29,13 +29,7 @@ pub enum Corpus {
     Elf,
     /// English text.
     Prose,
-    /// Noise in floating point: nobody can pack it.
-    Float64,
 }
-
-/// All of them.
-pub const CORPORA: [Corpus; 7] =
-    [Corpus::Heap, Corpus::Columns, Corpus::Csr, Corpus::Int64, Corpus::Elf, Corpus::Prose, Corpus::Float64];
 
 /// Numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
@@ -66,19 +60,6 @@ impl Random {
 }
 
 impl Corpus {
-    /// As rows name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Corpus::Heap => "heap",
-            Corpus::Columns => "columns",
-            Corpus::Csr => "csr",
-            Corpus::Int64 => "int64",
-            Corpus::Elf => "elf",
-            Corpus::Prose => "prose",
-            Corpus::Float64 => "float64",
-        }
-    }
-
     /// `count` pages.
     pub fn pages(self, count: usize, seed: u64) -> Vec<Page> {
         let mut random = Random(seed);
@@ -89,7 +70,6 @@ impl Corpus {
             Corpus::Int64 => (0..count * 512).flat_map(|_| random.below(1000).to_le_bytes()).collect(),
             Corpus::Elf => std::fs::read("/proc/self/exe").unwrap_or_default(),
             Corpus::Prose => prose(),
-            Corpus::Float64 => (0..count * 512).flat_map(|_| random.normal().to_le_bytes()).collect(),
         };
         let (pages, _) = bytes.as_chunks::<PAGE_BYTES>();
         // Of what comes from the build, pages from all of it; and over again where it is short.

@@ -171,10 +171,10 @@ impl Graph {
                 let degree = self.range(node).len();
                 out[node] = if degree == 0 { 0.0 } else { rank[node] / degree as f64 };
             }
-            for node in 0..nodes {
+            for (node, rank) in rank.iter_mut().enumerate() {
                 let incoming: f64 =
                     self.neighbours[self.range(node)].iter().map(|other| out[*other as usize]).sum();
-                rank[node] = (1.0 - DAMPING) / nodes as f64 + DAMPING * incoming;
+                *rank = (1.0 - DAMPING) / nodes as f64 + DAMPING * incoming;
             }
         }
         rank
