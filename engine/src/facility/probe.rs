@@ -164,7 +164,10 @@ fn uffd(flags: i32, features: u64, missing: &str, version: &str) -> Result<(), A
     let error = io::Error::last_os_error();
     close(fd);
     if rc != 0 {
-        return absent(format!("userfaultfd has no {missing}: {error}"), format!("use Linux {version} or later"));
+        return absent(
+            format!("userfaultfd has no {missing}: {error}"),
+            format!("use Linux {version} or later"),
+        );
     }
     Ok(())
 }

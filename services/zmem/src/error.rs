@@ -6,7 +6,9 @@
 #[non_exhaustive]
 pub enum Error {
     /// The directory cannot hold a spill file.
-    #[error("no spill file in {directory}: {reason}; name another directory with --spill, or run without one")]
+    #[error(
+        "no spill file in {directory}: {reason}; name another directory with --spill, or run without one"
+    )]
     SpillDirectory {
         /// Its path.
         directory: String,
@@ -14,7 +16,9 @@ pub enum Error {
         reason: String,
     },
     /// The kernel gave no memory or address space.
-    #[error("no room for {what}, {bytes} bytes: {source}; raise the limit (ulimit -v, vm.max_map_count) or ask for less")]
+    #[error(
+        "no room for {what}, {bytes} bytes: {source}; raise the limit (ulimit -v, vm.max_map_count) or ask for less"
+    )]
     Map {
         /// What it was for.
         what: &'static str,
@@ -27,7 +31,9 @@ pub enum Error {
     #[error("this process has a pager already; a process belongs to one job")]
     Started,
     /// No way to be told of faults.
-    #[error("neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE")]
+    #[error(
+        "neither userfaultfd nor signals of faults may be used; allow userfaultfd in seccomp, or unset MEMLIFT_DISABLE"
+    )]
     NoFaults,
     /// The kernel refused a userfaultfd.
     #[error("userfaultfd: {source}; allow it in seccomp, or disable it with MEMLIFT_DISABLE=uffd")]
@@ -36,7 +42,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The registry could not be made.
-    #[error("no registry of jobs: {source}; memlift needs memfd_create with seals (Linux 3.17) and about 256 KiB")]
+    #[error(
+        "no registry of jobs: {source}; memlift needs memfd_create with seals (Linux 3.17) and about 256 KiB"
+    )]
     Registry {
         /// What the kernel said.
         source: std::io::Error,
@@ -59,7 +67,9 @@ pub enum Error {
         folder: std::path::PathBuf,
     },
     /// More was asked for than the machine has left.
-    #[error("{total} bytes were asked for, {left} are not given to other jobs; ask for less, or see `memlift job list`")]
+    #[error(
+        "{total} bytes were asked for, {left} are not given to other jobs; ask for less, or see `memlift job list`"
+    )]
     Admission {
         /// What was asked for.
         total: usize,

@@ -70,10 +70,15 @@ impl Mapping {
     ///
     /// When the range is not inside the mapping or not of whole pages.
     pub fn release(&self, offset: usize, bytes: usize) {
-        assert!(offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES), "whole pages are released");
+        assert!(
+            offset.is_multiple_of(PAGE_BYTES) && bytes.is_multiple_of(PAGE_BYTES),
+            "whole pages are released"
+        );
         assert!(offset <= self.bytes && bytes <= self.bytes - offset, "the range lies in the mapping");
         // SAFETY: the range lies in this mapping, and its owner gives up the contents.
-        unsafe { libc::syscall(libc::SYS_madvise, self.address.as_ptr().add(offset), bytes, libc::MADV_DONTNEED) };
+        unsafe {
+            libc::syscall(libc::SYS_madvise, self.address.as_ptr().add(offset), bytes, libc::MADV_DONTNEED)
+        };
     }
 }
 

@@ -206,10 +206,21 @@ impl Pager {
         // SAFETY: the source is present (or native) and readable, as `remap` saw to; the target is busy and absent.
         let progress = unsafe { self.place(to, address_of(page) as *const Page, 1, false) };
         if progress.bytes == 0 {
-            kernel::end(
-                "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n",
-                LOST_EXIT_CODE,
-            );
+            let line = match progress.error {
+                libc::EEXIST => {
+                    "memlift: mremap: the page is there already; the job ends before contents are lost\n"
+                }
+                libc::EFAULT => {
+                    "memlift: mremap: the old page cannot be read; the job ends before contents are lost\n"
+                }
+                libc::ENOENT => {
+                    "memlift: mremap: the new page is not the arena's; the job ends before contents are lost\n"
+                }
+                _ => {
+                    "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n"
+                }
+            };
+            kernel::end(line, LOST_EXIT_CODE);
         }
         self.table.chunk(to / CHUNK_PAGES).present.fetch_add(1, Ordering::AcqRel);
         self.counts.present.fetch_add(1, Ordering::Relaxed);

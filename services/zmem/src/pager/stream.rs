@@ -54,6 +54,7 @@ mod tests {
             streams.went(other, 1_000_000 + faults * 1000, 1);
             faults += 1;
         }
-        assert!(faults < 16, "{faults}");
+        // The other faults take a stream in turn, and now and then this one's.
+        assert!(faults < 48, "{faults}");
     }
 }
