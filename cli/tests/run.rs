@@ -103,7 +103,7 @@ fn exit_codes_output_and_signals_are_the_programs() {
 }
 
 #[test]
-fn a_job_larger_than_its_budget_ends_well_and_stays_below_it() {
+fn a_job_larger_than_its_budget_ends_well_and_borrows_no_more_than_the_grace() {
     let place = Place::new();
     let python = python();
     let free = Command::new(&python).args(["-c", FILL, "192", "5"]).output().expect("python starts");
@@ -114,7 +114,8 @@ fn a_job_larger_than_its_budget_ends_well_and_stays_below_it() {
     assert_eq!(report["exit_code"], 0);
     assert_eq!(number("budget_bytes"), f64::from(96 << 20));
     assert!(number("peak_counted_bytes") > f64::from(16 << 20), "{report:#}");
-    assert!(number("peak_counted_bytes") <= f64::from(96 << 20), "{report:#}");
+    // What was borrowed while pages were compressed is the grace, 10 MiB.
+    assert!(number("peak_counted_bytes") <= f64::from(106 << 20), "{report:#}");
     assert_eq!(report["processes"], 1);
 }
 
@@ -162,7 +163,7 @@ fn what_cannot_be_covered_is_refused_with_the_reason() {
 fn a_running_job_is_listed_and_changed() {
     let place = Place::new();
     let mut command =
-        place.memlift(&["run", "-q", "--memory", "200M", "--", "sh", "-c", "echo ready; sleep 1000"]);
+        place.memlift(&["run", "-q", "--memory", "200M", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
     let mut child: Child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("read"), "ready");
