@@ -114,6 +114,7 @@ fn doctor_reports_every_section() {
         "AES-GCM",
         "durable commit",
         "socket buffers",
+        "library for programs",
         "Intel DSA",
         "calibration",
         "Python",
@@ -122,7 +123,7 @@ fn doctor_reports_every_section() {
     }
     let document = json(&["doctor", "--json"]);
     let sections = document["sections"].as_array().expect("sections");
-    assert_eq!(sections.len(), 11);
+    assert_eq!(sections.len(), 12);
     for section in sections {
         let checks = section["checks"].as_array().expect("checks");
         assert!(!checks.is_empty(), "{section}");
