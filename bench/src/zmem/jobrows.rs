@@ -52,13 +52,13 @@ impl Place {
 /// The words of a job by its row's name, some hundred megabytes; a few under `--quick`.
 fn job(name: &str, place: &Place, quick: bool) -> Result<Option<Vec<String>>, BenchError> {
     let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
-    let scale = if quick { "16" } else { "20" };
+    let scale = if quick { "18" } else { "20" };
     Ok(match name {
         "pagerank" | "pr" => words(&["graph", "pr", scale, "16", "3"]),
         "bfs" => words(&["graph", "bfs", scale, "16", "12"]),
         "sssp" => words(&["graph", "sssp", scale, "8", "3"]),
         "cc" => words(&["graph", "cc", scale, "16", "4"]),
-        "heap" => words(&["heap", if quick { "60000" } else { "800000" }, "4"]),
+        "heap" => words(&["heap", if quick { "200000" } else { "800000" }, "4"]),
         "columns" => words(&["columns", if quick { "600000" } else { "10000000" }, "6"]),
         "processes" => words(&["processes", "3", "columns", if quick { "300000" } else { "4000000" }, "6"]),
         "file" => {

@@ -69,6 +69,23 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
+/// The mark of Go's linker (package debug/buildinfo), inverted: in its own words it would be found in this program.
+const GO_MARK_INVERTED: [u8; 14] = {
+    let mut mark = *b"\xff Go buildinf:";
+    let mut at = 0;
+    while at < mark.len() {
+        mark[at] = !mark[at];
+        at += 1;
+    }
+    mark
+};
+
+/// Whether Go's linker left its mark, which lies at a multiple of 16 bytes.
+fn is_go(bytes: &[u8]) -> bool {
+    let (blocks, _) = bytes.as_chunks::<16>();
+    blocks.iter().any(|block| block.iter().zip(&GO_MARK_INVERTED).all(|(byte, inverted)| *byte == !inverted))
+}
+
 fn of_object(path: &Path, object: &Object) -> Option<String> {
     let shown = path.display();
     let machine = object.bytes.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
@@ -76,9 +93,7 @@ fn of_object(path: &Path, object: &Object) -> Option<String> {
     if machine != Some(ours) {
         return Some(format!("{shown} is for another machine"));
     }
-    if object.find_text("Go buildinf:", |_| true).is_some()
-        || object.find_text(" Go buildinf:", |_| true).is_some()
-    {
+    if is_go(&object.bytes) {
         return Some(format!(
             "{shown} is a Go program: its runtime calls the kernel itself, past any library"
         ));
@@ -116,6 +131,13 @@ mod tests {
         // Program headers away: no loader is named.
         elf[56..58].copy_from_slice(&[0, 0]);
         assert!(write("static", &elf).is_some_and(|why| why.contains("statically linked")));
+        let mut go = std::fs::read(&sh.path).expect("read");
+        go.resize(go.len().next_multiple_of(16), 0);
+        go.extend(GO_MARK_INVERTED.map(|byte| !byte));
+        go.extend([0, 0]);
+        assert!(write("go", &go).is_some_and(|why| why.contains("Go program")));
+        // This very program holds the words of the test, and is none.
+        assert!(!is_go(&std::fs::read("/proc/self/exe").expect("read")));
         elf[18] = 243;
         assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));
         assert!(write("text", b"hello").is_some_and(|why| why.contains("no 64-bit ELF")));
