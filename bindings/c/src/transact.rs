@@ -210,6 +210,10 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             return Err(Fault::argument("the type has a size: give 0, or that"));
         }
         let bytes = kind.bytes.max(bytes);
+        // What no pool can hold is refused before the transaction is touched.
+        if bytes > 6 << 40 {
+            return Err(Fault::argument("an object has 6 TiB at most"));
+        }
         let (offset, start) = tx.change(|t| {
             let (offset, payload) = t.alloc_raw_lent(kind.id, bytes, &[])?;
             Ok((offset, payload.as_mut_ptr()))
