@@ -57,7 +57,7 @@ pub fn run(data: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let pages: [[u8; PAGE_BYTES]; 5] = [
         std::array::from_fn(|index| (index / 9 % 40) as u8),
-        std::array::from_fn(|index| if index % 8 < 2 { (index * 131 >> 3) as u8 } else { 0 }),
+        std::array::from_fn(|index| if index % 8 < 2 { ((index * 131) >> 3) as u8 } else { 0 }),
         std::array::from_fn(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]),
         std::array::from_fn(|index| {
             (((index / 8) as f64 * 7.0 % 900.0).round() / 100.0).to_le_bytes()[index % 8]

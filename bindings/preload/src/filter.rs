@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system-call filter: calls whose memory may be absent are trapped and done by `trap`.
 //!
-//! Flow    [`guard`] (masks and dispositions only) ──▶ every thread has left libc's stretches of blocked signals ──▶
+//! Flow    `guard` (masks and dispositions only) ──▶ every thread has left libc's stretches of blocked signals ──▶
 //!         [`install`] (everything). Both for all threads at once.
 //! Layout  number ──binary search──▶ class ──▶ came from the gate? allow ──▶ a pointer's high bits are the arena's? trap ──▶
 //!         a call whose memory is named by memory, a fork, a mask: trapped when it came from the program's own text

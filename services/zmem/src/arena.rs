@@ -5,7 +5,7 @@
 //!         cold pages are compressed ──▶ dropped: given back
 //! Owner   an arena's bytes are its own until it is dropped
 //! Order   a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel does not answer its own faults
-//! Not here programs that were not changed (the preloaded library); small objects ([`crate::allocator`])
+//! Not here programs that were not changed (the preloaded library); small objects (an allocator of its own)
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
