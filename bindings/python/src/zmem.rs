@@ -87,7 +87,10 @@ unsafe extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usiz
     let (pager, block) = match (Pager::get(), NonNull::new(old.cast::<u8>())) {
         // SAFETY: as the caller would call it.
         (_, None) => return unsafe { malloc(context, bytes) },
-        (None, Some(_)) => return unsafe { libc::realloc(old, bytes.max(1)) },
+        (None, Some(_)) => {
+            // SAFETY: numpy hands over a block of its own that was allocated by `malloc` (it is no block of a job).
+            return unsafe { libc::realloc(old, bytes.max(1)) };
+        }
         (Some(pager), Some(block)) => (pager, block),
     };
     // SAFETY: numpy gives an address that this allocator gave, and nobody uses it meanwhile: in the arena it is a block,
