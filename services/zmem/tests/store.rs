@@ -87,6 +87,18 @@ proptest! {
     }
 }
 
+/// A slot may lie in two pages while its object ends in the first.
+#[test]
+fn what_is_counted_is_touched() {
+    for bytes in 1..=MAX_OBJECT_BYTES {
+        let store = Store::new(64 << 20).expect("address space");
+        for count in 0..(65536 / bytes).min(300) {
+            store.put(&object(count as u32, bytes)).expect("room");
+            assert_eq!(store.bytes(), store.resident_bytes(), "{count} objects of {bytes} bytes");
+        }
+    }
+}
+
 #[test]
 fn compaction_gives_back_what_random_frees_left() {
     let store = Store::new(256 << 20).expect("address space");

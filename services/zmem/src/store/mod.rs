@@ -190,6 +190,10 @@ impl Store {
         // header and the object, which lies elsewhere.
         unsafe {
             let target = self.data.pointer().as_ptr().add(place.offset);
+            if pages != 0 {
+                // The object may end before the page that its slot ends in: what is counted is touched.
+                target.add(class::slot_bytes(class) - 1).write(0);
+            }
             target.cast::<u32>().write(handle);
             target.add(HEADER_BYTES).copy_from_nonoverlapping(object.as_ptr(), object.len());
         }
