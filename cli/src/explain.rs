@@ -23,9 +23,10 @@ pub fn run(
 ) -> Result<(), Failure> {
     match (subject, size) {
         ("copy", Some(size)) => {
-            let bytes = parse_bytes(size).ok_or_else(|| {
-                Failure::Usage(format!("{size} is no size; write bytes, or a number with K, M or G"))
-            })?;
+            let bytes =
+                crate::size::size(size).ok().and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(
+                    || Failure::Usage(format!("{size} is no size; write bytes, or a number with K, M or G")),
+                )?;
             copy(bytes, cache, as_json)
         }
         ("copy", None) => {
@@ -132,32 +133,4 @@ fn copy_text(explanation: &Explanation) -> String {
         .collect();
     let headings = ["executor", ">predicted", ">a, ns/byte", ">b, ns", ">correction"];
     text + "\n" + &print::table(&headings, &rows)
-}
-
-/// `4096`, `4K`, `24MB`, `1GiB`: units of 1024.
-pub fn parse_bytes(text: &str) -> Option<usize> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        _ => return None,
-    };
-    digits.parse::<usize>().ok()?.checked_mul(unit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(parse_bytes("4096"), Some(4096));
-        assert_eq!(parse_bytes("32M"), Some(32 << 20));
-        assert_eq!(parse_bytes("1GiB"), Some(1 << 30));
-        for wrong in ["", "M", "many", "-1", "1X", "1.5M", "99999999999999999999", "99999999999999999G"] {
-            assert_eq!(parse_bytes(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -26,6 +26,7 @@ mod python;
 mod run;
 mod sample;
 mod sessions;
+mod size;
 mod top;
 
 use std::io::Write;

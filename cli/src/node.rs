@@ -27,7 +27,6 @@ use memlift::traverse::transport::{Transport, TransportError};
 use memlift::traverse::wire::Keys;
 use serde_json::{Map, Value, json};
 
-use crate::explain::parse_bytes;
 use crate::failure::Failure;
 use crate::print;
 
@@ -120,8 +119,8 @@ fn place(text: &str) -> Result<Place, String> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    match parse_bytes(text) {
-        Some(bytes) if bytes > 0 => Ok((bytes as u64).next_multiple_of(4096)),
+    match crate::size::size(text) {
+        Ok(bytes) if bytes > 0 => Ok(bytes.next_multiple_of(4096)),
         _ => Err("write bytes, or a number with K, M or G".to_owned()),
     }
 }

@@ -21,6 +21,7 @@ use memlift::persist::convert::Conversion;
 use memlift::persist::{Error, Mechanism};
 
 use crate::failure::Failure;
+use crate::size::size;
 
 /// Verbs of `pool`.
 #[derive(Debug, Subcommand)]
@@ -242,21 +243,6 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Bytes: a number, or one with K, M, G or T.
-fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err("write bytes, or a number with K, M, G or T".to_owned()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "write bytes, or a number with K, M, G or T".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than a file can have".to_owned())
-}
-
 fn offset(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -270,13 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_places_are_read() {
-        assert_eq!(size("64M"), Ok(64 << 20));
-        assert_eq!(size("10G"), Ok(10 << 30));
-        assert_eq!(size("4096"), Ok(4096));
-        for wrong in ["", "M", "-1", "1.5G", "1X", "99999999T"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
+    fn places_are_read() {
         assert_eq!((offset("0x10"), offset("17")), (Ok(16), Ok(17)));
         assert!(offset("here").is_err());
     }
