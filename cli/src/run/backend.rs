@@ -40,7 +40,22 @@ pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
     }
 }
 
+/// Whether a process can answer its own faults.
+fn answers_faults() -> bool {
+    usable(Facility::Uffd) && usable(Facility::UffdWp)
+}
+
 fn user(program: &Program) -> Result<PathBuf, String> {
+    if !answers_faults() {
+        return Err("the kernel has no userfaultfd with write-protection for this user: Linux 5.11 or later has, and a \
+                    container's seccomp profile must allow it"
+            .to_owned());
+    }
+    if !usable(Facility::SeccompFilter) {
+        return Err("no seccomp filter can be installed here, and system calls would meet pages that are away: allow \
+                    seccomp in the container's profile"
+            .to_owned());
+    }
     if let Some(why) = &program.uncovered {
         return Err(why.clone());
     }
@@ -58,12 +73,14 @@ pub fn checks() -> Vec<Check> {
         None => Check::absent("library for programs", "libmemlift_preload.so is not here")
             .advise("cargo build --release -p memlift-preload"),
     };
-    let faults = if usable(Facility::Uffd) {
-        let safe = if usable(Facility::UffdMove) { ", pages move without a copy" } else { "" };
-        Check::usable("faults", format!("userfaultfd, answered in the thread that meets them{safe}"))
+    let faults = if answers_faults() {
+        Check::usable("faults", "userfaultfd, answered in the thread that meets them".to_owned())
     } else {
-        Check::absent("faults", "no userfaultfd: PROT_NONE and SIGSEGV, slower")
-            .advise("let the container's seccomp profile allow userfaultfd")
+        Check::absent(
+            "faults",
+            "no userfaultfd with write-protection: memlift run needs the kernel's backend",
+        )
+        .advise("let the container's seccomp profile allow userfaultfd")
     };
     let filter = if usable(Facility::SeccompFilter) {
         Check::usable("system calls on compressed memory", "a seccomp filter finds them")
