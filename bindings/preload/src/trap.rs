@@ -10,6 +10,7 @@
 
 use std::ffi::c_void;
 
+use memlift_zmem::block::Counter;
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager, Pins};
 
 use crate::gate::call;
@@ -326,6 +327,7 @@ pub unsafe fn on_trap(context: *mut c_void) {
             (*registers)[libc::REG_RAX as usize] = call(number, arguments) as i64;
             return;
         };
+        pager.job().count(Counter::TrappedCalls, 1);
         let mask = *signal::return_mask(context);
         let mut scene = Scene { quiet: Quiet::in_handler(), mask, context, pager };
         let result = scene.perform(number, arguments);

@@ -384,22 +384,30 @@ impl Pager {
                 }
         };
         match packer.pack(contents, packed, Effort::Fast) {
-            Packed::Filled(word) => match Entry::filled(word) {
-                Some(Entry::EMPTY) => Entry::EMPTY,
-                Some(entry) => entry.with_round(round),
-                None => self
-                    .store
-                    .put_charged(&word.to_le_bytes(), charge)
-                    .map_or(old, |handle| Entry::new(Tag::Word, u64::from(handle.0.get())).with_round(round)),
-            },
+            Packed::Filled(word) => {
+                self.job.count(Counter::PagesFilled, 1);
+                match Entry::filled(word) {
+                    Some(Entry::EMPTY) => Entry::EMPTY,
+                    Some(entry) => entry.with_round(round),
+                    None => {
+                        let handle = self.store.put_charged(&word.to_le_bytes(), charge);
+                        handle.map_or(old, |handle| {
+                            Entry::new(Tag::Word, u64::from(handle.0.get())).with_round(round)
+                        })
+                    }
+                }
+            }
             Packed::Bytes(bytes) => {
                 let handle = packed.get(..bytes).and_then(|object| self.store.put_charged(object, charge));
                 let Some(handle) = handle else { return old };
                 self.counts.packed.fetch_add(1, Ordering::Relaxed);
+                self.job.count(Counter::PagesStored, 1);
+                self.job.count(Counter::BytesStored, bytes as u64);
                 Entry::new(Tag::Stored, u64::from(handle.0.get())).with_round(round)
             }
             Packed::Raw => {
                 self.counts.raw.fetch_add(1, Ordering::Relaxed);
+                self.job.count(Counter::PagesIncompressible, 1);
                 old.raw(self.time()).with_heat(1)
             }
         }

@@ -8,6 +8,7 @@
 //! Not here who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use memlift_engine::page::{PAGE_BYTES, fill};
 
@@ -54,7 +55,11 @@ impl Pager {
     pub unsafe fn fault(&self, address: usize, write: bool) -> Fault {
         let Some(page) = self.page_of(address) else { return Fault::NotMine };
         self.counts.faults.fetch_add(1, Ordering::Relaxed);
-        self.answer(page, write)
+        let began = Instant::now();
+        let fault = self.answer(page, write);
+        self.job.count(Counter::Faults, 1);
+        self.job.count(Counter::FaultNs, began.elapsed().as_nanos() as u64);
+        fault
     }
 
     /// As [`Pager::fault`], for a page.
