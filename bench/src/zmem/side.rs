@@ -18,7 +18,6 @@ use std::time::Instant;
 
 use memlift_zmem::arena::{self, Arena};
 use memlift_zmem::block::{Objectives, OnOverflow};
-use memlift_zmem::pager::Options;
 
 use super::cgroup::Cgroup;
 use super::corpora::{Corpus, PAGE_BYTES, Page, Random};
@@ -283,7 +282,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(),
     let engine = |error: memlift_zmem::Error| BenchError::Engine { reason: error.to_string() };
     let objectives =
         Objectives { total, unused: total / 64, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
-    let pager = arena::enter("bench", &objectives, Options::default()).map_err(engine)?;
+    let pager = arena::enter("bench", &objectives).map_err(engine)?;
     let mut set = Arena::new(pager, set).map_err(engine)?;
     let served = serve_wishes(&mut set, contents);
     if std::env::var_os("MEMLIFT_BENCH_NUMBERS").is_some() {

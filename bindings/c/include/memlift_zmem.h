@@ -30,7 +30,7 @@ typedef struct memlift_zmem_options {
     uint64_t unused_bytes;           /* so much is kept free ahead of need; 0: a 64th of the total */
     uint64_t min_uncompressed_bytes; /* so much stays uncompressed, if there is so much */
     uint32_t pause_on_overflow;      /* not 0: wait instead of ending */
-    uint32_t single_threaded;        /* not 0: only one thread ever uses blocks, which makes some things faster */
+    uint32_t reserved;               /* 0 */
 } memlift_zmem_options;
 
 /* Once per process; options may be NULL. MEMLIFT_NO_MEMORY: the machine has not so much left; MEMLIFT_FILE_FAILED: the kernel

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
 
 use memlift::zmem::block::{Objectives, OnOverflow};
-use memlift::zmem::pager::{Options, Pager, Pins};
+use memlift::zmem::pager::{Pager, Pins};
 use memlift::zmem::{Error, arena, blocks};
 
 use crate::fault::{self, BAD_ORDER, FILE_FAILED, Fault, NO_MEMORY, free, hand, null};
@@ -21,7 +21,7 @@ pub struct ZmemOptions {
     unused_bytes: u64,
     min_uncompressed_bytes: u64,
     pause_on_overflow: u32,
-    single_threaded: u32,
+    reserved: u32,
 }
 
 /// `memlift_zmem_numbers_t`
@@ -95,10 +95,7 @@ pub unsafe extern "C" fn memlift_zmem_enter(
             min_uncompressed: options.map_or(0, |options| number(options.min_uncompressed_bytes)),
             on_overflow: OnOverflow::parse(if pause { "pause" } else { "fail" }).unwrap_or(OnOverflow::Fail),
         };
-        let single_threaded = options.is_some_and(|options| options.single_threaded != 0);
-        arena::enter(&name, &objectives, Options { single_threaded, ..Options::default() })
-            .map(drop)
-            .map_err(|error| failed(&error))
+        arena::enter(&name, &objectives).map(drop).map_err(|error| failed(&error))
     })
 }
 

@@ -108,8 +108,7 @@ fn cover() -> Result<bool, String> {
     signal::unblock();
     signal::install()
         .map_err(|number| format!("signal handlers: {}", std::io::Error::from_raw_os_error(number)))?;
-    let options = Options { single_threaded: true, ..Options::default() };
-    let pager = Pager::start(job, options).map_err(|error| error.to_string())?;
+    let pager = Pager::start(job, Options::default()).map_err(|error| error.to_string())?;
     if let Some(spill) = spill {
         pager.spill_to(spill).map_err(|error| error.to_string())?;
     }

@@ -3,8 +3,8 @@
 //!
 //! Flow    function ──memory cannot be absent, or is none of the arena's──▶ libc's own ──else──▶ `trap`
 //! Order   libc's own is looked up at the first call, never in a handler
-//! Owner   functions that wait are points of cancellation in libc's own; done here they are too, while they wait
-//! Not here what cannot be called by name: libc's inner calls are trapped
+//! Not here points of cancellation: libc's own functions that wait are some, those that are done here are none
+//!         what cannot be called by name: libc's inner calls are trapped
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -151,20 +151,8 @@ pub unsafe extern "C" fn syscall(
     give(result) as c_long
 }
 
-/// Before a second thread of the program can run.
-fn threads_start() {
-    if start::covered()
-        && !inside()
-        && let Some(pager) = Pager::get()
-    {
-        let _quiet = Quiet::begin();
-        pager.threads_started();
-    }
-}
-
 /// Before libc makes a thread that blocks all signals for good.
 fn masked_threads_start() {
-    threads_start();
     if start::covered() && !inside() {
         let _quiet = Quiet::begin();
         activate::guard();
@@ -199,8 +187,6 @@ macro_rules! before {
 }
 
 before! {
-    threads_start: pthread_create(thread, attributes, body, argument);
-    threads_start: thrd_create(thread, body, argument);
     masked_threads_start: timer_create(clock, event, timer);
     masked_threads_start: mq_notify(queue, event);
     masked_threads_start: aio_read(block);
@@ -212,7 +198,6 @@ before! {
     masked_threads_start: lio_listio(mode, list, count, event);
     masked_threads_start: lio_listio64(mode, list, count, event);
     masked_threads_start: getaddrinfo_a(mode, list, count, event);
-    threads_start: clone(body, stack, flags, argument, parent, tls, child);
 }
 
 /// As libc's `_Fork`, which runs no hooks: where nothing can be absent, they are ours to run.

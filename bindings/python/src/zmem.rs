@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
 
 use memlift::zmem::block::{Objectives, OnOverflow};
-use memlift::zmem::pager::{Options, Pager, Pins};
+use memlift::zmem::pager::{Pager, Pins};
 use memlift::zmem::{arena, blocks};
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
@@ -147,7 +147,7 @@ fn zmem_enter(
         // So much is kept free ahead of need.
         let unused = (total / 64).max(1 << 20);
         let objectives = Objectives { total, unused, min_uncompressed, on_overflow };
-        arena::enter(name, &objectives, Options::default()).map(drop).map_err(failed)
+        arena::enter(name, &objectives).map(drop).map_err(failed)
     })
 }
 

@@ -20,11 +20,11 @@ use crate::{Error, Result};
 /// # Errors
 ///
 /// The machine has not that much memory left, or its kernel offers no way to handle faults.
-pub fn enter(name: &str, objectives: &Objectives, options: Options) -> Result<&'static Pager> {
+pub fn enter(name: &str, objectives: &Objectives) -> Result<&'static Pager> {
     let registry = Registry::of_user()?;
     let admission: &'static _ = Box::leak(Box::new(registry.admit(name, objectives)?));
     let job = Box::leak(Box::new(Job::attach(registry, admission.block())?));
-    let pager = attach(job, options)?;
+    let pager = attach(job)?;
     let mut watcher = crate::watch::Watcher::new(admission);
     thread("memlift-watch", move || {
         loop {
@@ -40,8 +40,8 @@ pub fn enter(name: &str, objectives: &Objectives, options: Options) -> Result<&'
 /// # Errors
 ///
 /// The kernel offers no way to handle faults, or the process has a pager.
-pub fn attach(job: &'static Job, options: Options) -> Result<&'static Pager> {
-    let pager = Pager::start(job, Options { handler_thread: true, ..options })?;
+pub fn attach(job: &'static Job) -> Result<&'static Pager> {
+    let pager = Pager::start(job, Options { handler_thread: true })?;
     signal::install()?;
     if pager.mechanism() == Mechanism::Thread {
         thread("memlift-faults", move || pager.serve())?;

@@ -83,8 +83,6 @@ pub enum Mechanism {
 /// How a pager is set up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// One thread runs the program's code (zmem's own do not count) until [`Pager::threads_started`] says otherwise.
-    pub single_threaded: bool,
     /// Whoever starts the pager runs [`Pager::serve`] on a thread: needed where SIGBUS mode is not to be had.
     pub handler_thread: bool,
 }
@@ -152,7 +150,6 @@ pub struct Pager {
     streams: Streams,
     counts: Counts,
     active: AtomicBool,
-    single_threaded: AtomicBool,
     vectored: AtomicBool,
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
@@ -204,7 +201,6 @@ impl Pager {
             streams: Streams::default(),
             counts: Counts::default(),
             active: AtomicBool::new(false),
-            single_threaded: AtomicBool::new(options.single_threaded),
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
             hook: AtomicPtr::new(std::ptr::null_mut()),
             spill: AtomicPtr::new(std::ptr::null_mut()),
@@ -245,11 +241,6 @@ impl Pager {
     /// The job whose memory it is.
     pub fn job(&self) -> &'static Job {
         self.job
-    }
-
-    /// Another thread may run the program's code from now on.
-    pub fn threads_started(&self) {
-        self.single_threaded.store(false, Ordering::SeqCst);
     }
 
     /// Whether pages of the arena can be absent.

@@ -32,7 +32,7 @@ fn check_noise(bytes: &[u8], seed: u64) {
 #[test]
 fn what_does_not_pack_is_spilled() {
     in_child("what_does_not_pack_is_spilled", || {
-        let pager = start(16 * MIB, OnOverflow::Fail, false);
+        let pager = start(16 * MIB, OnOverflow::Fail);
         let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
         pager.spill_to(Spill::create(folder.path(), 1 << 30).expect("a file")).expect("the first");
         let mut arena = Arena::new(pager, 40 * MIB).expect("an arena");
@@ -69,7 +69,7 @@ fn impossible(name: &str, on_overflow: OnOverflow) {
         name,
         |_| {},
         || {
-            let pager = start(16 * MIB, on_overflow, false);
+            let pager = start(16 * MIB, on_overflow);
             let mut arena = Arena::new(pager, 64 * MIB).expect("an arena");
             for page in 0..64 * MIB / PAGE {
                 write_noise(&mut arena[page * PAGE..][..PAGE], page as u64);
@@ -95,7 +95,7 @@ fn a_pause_has_an_end() {
 
 /// Threads write and check their own pages and read the others', while the budget changes all the time.
 fn threads(seconds: u64) {
-    let pager = start(24 * MIB, OnOverflow::Pause { limit_s: 60 }, false);
+    let pager = start(24 * MIB, OnOverflow::Pause { limit_s: 60 });
     let pages = 48 * MIB / PAGE;
     let arena = Arena::new(pager, pages * PAGE).expect("an arena");
     let base = arena.as_ptr() as usize;
@@ -201,7 +201,7 @@ extern "C" fn touch(_: i32) {
 #[test]
 fn handlers_touch_pages_at_any_moment() {
     in_child("handlers_touch_pages_at_any_moment", || {
-        let pager = start(10 * MIB, OnOverflow::Fail, false);
+        let pager = start(10 * MIB, OnOverflow::Fail);
         let arena = Arena::new(pager, 16 * MIB).expect("an arena");
         let base = arena.as_ptr() as usize;
         BASE.store(base, Ordering::Relaxed);

@@ -206,7 +206,7 @@ fn step(pager: &Pager, shadow: &mut Shadow, random: &mut Random) {
 }
 
 fn run(seed: u64, steps: usize) {
-    let (pager, spilled) = (start(14 * MIB, OnOverflow::Fail, false), tempfile::tempdir_in("/var/tmp"));
+    let (pager, spilled) = (start(14 * MIB, OnOverflow::Fail), tempfile::tempdir_in("/var/tmp"));
     let folder = spilled.expect("a folder");
     let spill = memlift_zmem::spill::Spill::create(folder.path(), 1 << 30).expect("a spill file");
     pager.spill_to(spill).expect("the first");

@@ -50,7 +50,7 @@ fn next(state: &mut u64) -> usize {
 fn every_byte_is_right_under_half_the_memory() {
     in_child("every_byte_is_right_under_half_the_memory", || {
         let pages = 64 * MIB / 4096;
-        let pager = start(40 * MIB, OnOverflow::Fail, false);
+        let pager = start(40 * MIB, OnOverflow::Fail);
         let mut arena = Arena::new(pager, 64 * MIB).expect("an arena");
         let mut version = vec![1u64; pages];
         for page in 0..pages {

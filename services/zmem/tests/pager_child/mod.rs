@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 
 use memlift_zmem::arena::attach;
 use memlift_zmem::block::{Job, Objectives, OnOverflow, Registry};
-use memlift_zmem::pager::{Options, Pager};
+use memlift_zmem::pager::Pager;
 
 /// Names the test that this process is for.
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
@@ -46,12 +46,12 @@ pub fn outcome_of(
 }
 
 /// A pager of a job of its own, in a registry of its own.
-pub fn start(total: usize, on_overflow: OnOverflow, single_threaded: bool) -> &'static Pager {
+pub fn start(total: usize, on_overflow: OnOverflow) -> &'static Pager {
     let registry = Registry::create(1 << 40).expect("a registry");
     let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
     let admission = Box::leak(Box::new(registry.admit("test", &objectives).expect("admitted")));
     let job = Box::leak(Box::new(Job::attach(registry, admission.block()).expect("attached")));
-    attach(job, Options { single_threaded, ..Options::default() }).expect("a pager")
+    attach(job).expect("a pager")
 }
 
 /// Numbers that repeat with their seed.
