@@ -33,6 +33,8 @@ pub mod block;
 pub mod error;
 #[expect(unsafe_code, reason = "hands out memory of the arena")]
 pub mod arena;
+#[expect(unsafe_code, reason = "hands out memory of the arena")]
+pub mod allocator;
 #[expect(unsafe_code, reason = "handles the faults of the arena")]
 pub mod pager;
 #[expect(unsafe_code, reason = "calls the kernel with addresses")]
