@@ -3,6 +3,7 @@
 //! packs the other unpacks, and both refuse the same.
 
 use memlift_conformance::{Plan, run};
+use memlift_engine::page::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
 use memlift_engine::run::{Hands, Inline};
 use memlift_model::Model;
 use memlift_spec::{
@@ -88,6 +89,44 @@ fn what_one_packs_the_other_unpacks() {
             }
         }
     }
+}
+
+/// Every way to pack a page, written down twice.
+#[test]
+fn the_model_reads_packed_pages_of_every_method() {
+    let values: [fn(u64) -> u64; 5] = [
+        |index| 1_700_000_000_000_000_000 + index * 1_000_000_007,
+        |index| if index.is_multiple_of(97) { 1 << 63 } else { index * 7919 % 1000 },
+        |index| u64::from((index as f32 * 1.25).to_bits()) | u64::from((index as f32).to_bits()) << 32,
+        |index| {
+            ((index * 7919 % 20_000) as f64 / if index.is_multiple_of(90) { 3.0 } else { 100.0 }).to_bits()
+        },
+        |index| index % 100 * 0x3_0000_0005,
+    ];
+    let (mut packer, mut seen) = (Packer::new(), std::collections::BTreeSet::new());
+    for value in values {
+        let mut page = [0; PAGE_BYTES];
+        for (index, number) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *number = value(index as u64).to_le_bytes();
+        }
+        for method in METHODS {
+            let mut stream = vec![0; MAX_PACKED_BYTES + 2];
+            let Some(bytes) = packer.pack_as(method, &page, &mut stream[2..]) else { continue };
+            stream.truncate(bytes + 2);
+            stream[..2].copy_from_slice(&(bytes as u16).to_le_bytes());
+            stream.extend([0, 0x60]);
+            let dense = method as u8 >= Method::Dense as u8 && method != Method::Decimal8;
+            match memlift_model::naive::unpack(Format::Pages, &stream, PAGE_BYTES) {
+                Ok(done) => assert!(done.bytes == page && done.read == stream.len(), "{method:?}"),
+                // The model reads no compressed blocks of Zstandard.
+                Err(status) => assert!(dense && status == Status::BAD_FORMAT, "{method:?}: {status}"),
+            }
+            seen.insert(method as u8);
+            let engine = engine();
+            assert_eq!(code(&engine, Opcode::UNPACK, Format::Pages, &stream, PAGE_BYTES), Ok(page.to_vec()));
+        }
+    }
+    assert_eq!(seen.len(), METHODS.len(), "some method packed none of the pages: {seen:?}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ mod error;
 pub use engine::{Calibrated, Engine};
 #[cfg(not(loom))]
 pub use error::EngineError;
-#[cfg(feature = "zmem")]
+#[cfg(any(feature = "transform", feature = "zmem"))]
 pub use memlift_kernels::page;
 #[cfg(not(loom))]
 pub use submit::Cache;

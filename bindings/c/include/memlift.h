@@ -84,7 +84,8 @@ enum memlift_format {
     MEMLIFT_ZLIB = 1,    /* RFC 1950 */
     MEMLIFT_GZIP = 2,    /* RFC 1952, one member */
     MEMLIFT_LZ4 = 3,     /* one block, no frame: the source is exactly one block */
-    MEMLIFT_ZSTD = 4     /* one frame, RFC 8878 */
+    MEMLIFT_ZSTD = 4,    /* one frame, RFC 8878 */
+    MEMLIFT_PAGES = 5    /* memlift's: each 4096 bytes by what they hold */
 };
 
 /* For deflate, zlib and gzip, in sizes that zlib's level 6 gives, for web pages of up to 16 KiB. */

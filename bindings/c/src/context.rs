@@ -195,7 +195,7 @@ pub(crate) fn key(bytes: &[u8]) -> Result<Arc<Key>, Fault> {
 
 pub(crate) fn format(code: c_int) -> Result<Format, Fault> {
     let format = u8::try_from(code).ok().and_then(Format::from_code);
-    format.ok_or_else(|| Fault::argument("no such format: one of MEMLIFT_DEFLATE to MEMLIFT_ZSTD"))
+    format.ok_or_else(|| Fault::argument("no such format: one of MEMLIFT_DEFLATE to MEMLIFT_PAGES"))
 }
 
 fn packing(code: c_int) -> Result<Packing, Fault> {

@@ -109,7 +109,7 @@ static void seals_and_opens(void) {
 }
 
 static void packs_and_unpacks(void) {
-    for (int format = MEMLIFT_DEFLATE; format <= MEMLIFT_ZSTD; format++) {
+    for (int format = MEMLIFT_DEFLATE; format <= MEMLIFT_PAGES; format++) {
         for (int effort = MEMLIFT_FAST; effort <= MEMLIFT_ADAPTIVE; effort++) {
             memlift_context *pack = memlift_context_new(), *unpack = memlift_context_new();
             size_t packed = 0, written = 0;
@@ -133,7 +133,7 @@ static void packs_and_unpacks(void) {
         }
     }
     memlift_context *context = memlift_context_new();
-    CHECK(memlift_add_pack(context, 5, MEMLIFT_DEFAULT) == MEMLIFT_BAD_ARGUMENT);
+    CHECK(memlift_add_pack(context, 6, MEMLIFT_DEFAULT) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_add_pack(context, -1, MEMLIFT_DEFAULT) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_add_pack(context, MEMLIFT_GZIP, 4) == MEMLIFT_BAD_ARGUMENT);
     CHECK(memlift_add_unpack(context, 256) == MEMLIFT_BAD_ARGUMENT);

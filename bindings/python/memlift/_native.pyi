@@ -84,7 +84,7 @@ class Slot(Buffer):
 
 Bytes = Buffer
 """Anything with a contiguous buffer: bytes, bytearray, memoryview, mmap, numpy arrays."""
-Format = Literal["deflate", "zlib", "gzip", "lz4", "zstd"]
+Format = Literal["deflate", "zlib", "gzip", "lz4", "zstd", "pages"]
 Effort = Literal["fast", "default", "small", "adaptive"]
 
 class Step:

@@ -37,7 +37,7 @@ pub struct Step {
 pub fn format(name: &str) -> PyResult<Format> {
     Format::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "no format {name:?}: \"deflate\", \"zlib\", \"gzip\", \"lz4\" or \"zstd\""
+            "no format {name:?}: \"deflate\", \"zlib\", \"gzip\", \"lz4\", \"zstd\" or \"pages\""
         ))
     })
 }

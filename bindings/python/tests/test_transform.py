@@ -21,7 +21,7 @@ from memlift.transform import Chain, Step
 KEY = bytes(range(32))
 NONCE = bytes(range(12))
 FRAMED = bytes([1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0])
-FORMATS = ["deflate", "zlib", "gzip", "lz4", "zstd"]
+FORMATS = ["deflate", "zlib", "gzip", "lz4", "zstd", "pages"]
 SIZES = [0, 1, 100, 4096, 16384, 65537, 1_000_000]
 
 

@@ -65,14 +65,15 @@ impl Builder<'_> {
         let bytes = part.min(9000) / 2;
         self.noise(starts[0], bytes);
         // What is noise stays raw in a Zstandard frame, and the model reads no others.
-        if self.random.one_in(2) && !(packs && format == Format::Zstd) {
+        let effort = self.random.pick(&Effort::ALL);
+        let zstd = format == Format::Zstd || format == Format::Pages && effort == Effort::Small;
+        if self.random.one_in(2) && !(packs && zstd) {
             for at in (starts[0]..starts[0] + bytes).filter(|at| at % 17 > 2) {
                 self.memory[at] = (at / 64) as u8;
             }
         }
         let most = room.bytes / 2 - 64;
         let (block, size) = if packs {
-            let effort = self.random.pick(&Effort::ALL);
             let capacity = if self.random.one_in(6) { 0 } else { most };
             (PackBlock::pack(format, effort, capacity as u64), bytes)
         } else {
@@ -105,7 +106,7 @@ impl Builder<'_> {
 
     /// A stream of `message` and room for it; or a spoilt one, or not quite enough room.
     fn packed(&mut self, format: Format, message: &[u8]) -> (Vec<u8>, usize) {
-        let wrapped = !matches!(format, Format::Lz4 | Format::Zstd);
+        let wrapped = matches!(format, Format::Deflate | Format::Zlib | Format::Gzip);
         let mut packed = match self.random.below(4) {
             0 if wrapped => naive::wrap(format, message, naive::stored(message, 1000)),
             1 if wrapped => naive::wrap(format, message, naive::fixed(message)),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What sealing, packing and checking mean, written down from their standards, one byte or bit at a time.
 //!
-//! Flow     `gcm` on `aes` · `unpack` ──▶ `wrapper` ──▶ `inflate`, or `lz4`, or `zstd` · `pack` ──▶ stored bytes in the format
+//! Flow     `gcm` on `aes` · `unpack` ──▶ `wrapper` ──▶ `inflate`, or `lz4`, `zstd`, `pages` · `pack` ──▶ stored bytes in the format
 //!          that was asked for; `streams` also makes what is less plain, for unpackers to be tried on
 //! Not here anything fast, or in constant time: keys in here are tests' keys
 
@@ -10,6 +10,7 @@ mod checksum;
 mod gcm;
 mod inflate;
 mod lz4;
+mod pages;
 mod streams;
 mod wrapper;
 mod zstd;
@@ -35,6 +36,7 @@ pub fn pack(format: Format, message: &[u8]) -> Vec<u8> {
     match format {
         Format::Lz4 => lz4::pack(message),
         Format::Zstd => zstd::pack(message),
+        Format::Pages => pages::pack(message),
         _ => wrap(format, message, stored(message, 65_535)),
     }
 }
@@ -49,6 +51,7 @@ pub fn unpack(format: Format, source: &[u8], most: usize) -> Result<Inflated, St
     match format {
         Format::Lz4 => lz4::unpack(source, most),
         Format::Zstd => zstd::unpack(source, most),
+        Format::Pages => pages::unpack(source, most),
         _ => wrapper::unwrap(format, source, most),
     }
 }

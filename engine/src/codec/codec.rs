@@ -5,6 +5,7 @@
 
 use memlift_kernels::deflate::{self, Packer, UnpackError, Unpacker};
 use memlift_kernels::lz4::{self, Lz4, Lz4Error};
+use memlift_kernels::page::{self, MessageError};
 use memlift_kernels::zstd::{self, Zstd, ZstdError};
 use memlift_spec::{Effort, Format};
 
@@ -42,6 +43,7 @@ pub struct Codec {
     unpacker: Option<Unpacker>,
     lz4: Option<Lz4>,
     zstd: Option<Zstd>,
+    pages: Option<Box<page::Packer>>,
 }
 
 impl std::fmt::Debug for Codec {
@@ -64,7 +66,7 @@ fn deflate_format(format: Format) -> Option<deflate::Format> {
 
 /// Whether this build packs and unpacks `format`.
 pub fn supported(format: Format) -> bool {
-    deflate_format(format).is_some() || matches!(format, Format::Lz4 | Format::Zstd)
+    deflate_format(format).is_some() || matches!(format, Format::Lz4 | Format::Zstd | Format::Pages)
 }
 
 /// The most bytes that a message of `bytes` takes when packed at once.
@@ -73,6 +75,7 @@ pub fn bound(format: Format, bytes: usize) -> usize {
         (Some(format), _) => deflate::bound(format, bytes),
         (None, Format::Lz4) => lz4::bound(bytes),
         (None, Format::Zstd) => zstd::bound(bytes),
+        (None, Format::Pages) => page::bound(bytes),
         (None, _) => bytes,
     }
 }
@@ -104,6 +107,11 @@ impl Codec {
                 let level = zstd::LEVELS[effort as usize % zstd::LEVELS.len()];
                 let packed = self.zstd.get_or_insert_with(Zstd::new).pack(level, source, target);
                 return packed.map_err(|_| CodecError::TargetTooSmall);
+            }
+            Format::Pages => {
+                let effort = if effort == Effort::Small { page::Effort::Cold } else { page::Effort::Fast };
+                let packed = self.pages.get_or_insert_default().pack_message(source, target, effort);
+                return packed.ok_or(CodecError::TargetTooSmall);
             }
             _ => {}
         }
@@ -144,6 +152,13 @@ impl Codec {
                 return match unpacked {
                     Ok((read, written)) => Ok(Unpacked { read, written }),
                     Err(ZstdError::TargetTooSmall) => Err(CodecError::TargetTooSmall),
+                    Err(_) => Err(CodecError::Corrupt),
+                };
+            }
+            Format::Pages => {
+                return match self.pages.get_or_insert_default().unpack_message(source, target) {
+                    Ok((read, written)) => Ok(Unpacked { read, written }),
+                    Err(MessageError::TargetTooSmall) => Err(CodecError::TargetTooSmall),
                     Err(_) => Err(CodecError::Corrupt),
                 };
             }

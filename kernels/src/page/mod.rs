@@ -14,8 +14,10 @@ mod decimal;
 mod dense;
 mod integers;
 mod lz;
+mod message;
 mod shuffle;
 
+pub use message::{MessageError, bound};
 use shuffle::{difference, shuffle, sum, unshuffle};
 
 /// Bytes of a page.

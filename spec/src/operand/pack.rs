@@ -30,11 +30,15 @@ pub enum Format {
     Lz4 = 3,
     /// One Zstandard frame (RFC 8878).
     Zstd = 4,
+    /// memlift's packed pages: each 4096 bytes by what they hold, numbers as numbers (the header of `kernels/src/page/message.rs`
+    /// has the layout). For memory: unpacks in about a microsecond a page.
+    Pages = 5,
 }
 
 impl Format {
     /// All of them, by code.
-    pub const ALL: [Format; 5] = [Format::Deflate, Format::Zlib, Format::Gzip, Format::Lz4, Format::Zstd];
+    pub const ALL: [Format; 6] =
+        [Format::Deflate, Format::Zlib, Format::Gzip, Format::Lz4, Format::Zstd, Format::Pages];
 
     /// The format with that code.
     pub const fn from_code(code: u8) -> Option<Format> {
@@ -44,6 +48,7 @@ impl Format {
             2 => Some(Format::Gzip),
             3 => Some(Format::Lz4),
             4 => Some(Format::Zstd),
+            5 => Some(Format::Pages),
             _ => None,
         }
     }
@@ -56,6 +61,7 @@ impl Format {
             Format::Gzip => "gzip",
             Format::Lz4 => "lz4",
             Format::Zstd => "zstd",
+            Format::Pages => "pages",
         }
     }
 }

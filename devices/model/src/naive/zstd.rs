@@ -56,7 +56,19 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
     if magic != MAGIC {
         return Err(CORRUPT);
     }
-    let descriptor = number(&mut rest, 1)?;
+    let bytes = frame(&mut rest, most)?;
+    Ok(Inflated { bytes, read: source.len() - rest.len() })
+}
+
+/// All of `source`, a frame without its magic number.
+pub(super) fn magicless(mut source: &[u8], most: usize) -> Result<Vec<u8>, Status> {
+    let bytes = frame(&mut source, most)?;
+    if source.is_empty() { Ok(bytes) } else { Err(CORRUPT) }
+}
+
+/// A frame behind its magic number; what follows it is left.
+fn frame(rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Status> {
+    let descriptor = number(rest, 1)?;
     let single = descriptor >> 5 & 1 == 1;
     if descriptor >> 3 & 1 == 1 {
         return Err(CORRUPT);
@@ -64,23 +76,23 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
     if descriptor & 7 != 0 {
         return Err(Status::BAD_FORMAT);
     }
-    let window = if single { 0 } else { number(&mut rest, 1)? };
+    let window = if single { 0 } else { number(rest, 1)? };
     let size = match (descriptor >> 6, single) {
         (0, false) => None,
-        (0, true) => Some(number(&mut rest, 1)?),
-        (1, _) => Some(number(&mut rest, 2)? + 256),
-        (2, _) => Some(number(&mut rest, 4)?),
-        _ => Some(number(&mut rest, 8)?),
+        (0, true) => Some(number(rest, 1)?),
+        (1, _) => Some(number(rest, 2)? + 256),
+        (2, _) => Some(number(rest, 4)?),
+        _ => Some(number(rest, 8)?),
     };
     let window = if single { size.unwrap_or(0) } else { (8 + (window & 7)) << (window >> 3) << 7 };
     let most_of_block = (BLOCK_BYTES as u64).min(window) as usize;
     let mut bytes: Vec<u8> = Vec::new();
     loop {
-        let header = number(&mut rest, 3)? as usize;
+        let header = number(rest, 3)? as usize;
         let (last, kind, count) = (header & 1 == 1, header >> 1 & 3, header >> 3);
         let block = match kind {
-            0 => take(&mut rest, count)?.to_vec(),
-            1 => vec![number(&mut rest, 1)? as u8; count],
+            0 => take(rest, count)?.to_vec(),
+            1 => vec![number(rest, 1)? as u8; count],
             2 => return Err(Status::BAD_FORMAT),
             _ => return Err(CORRUPT),
         };
@@ -98,7 +110,7 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
     if size.is_some_and(|size| size != bytes.len() as u64) {
         return Err(CORRUPT);
     }
-    Ok(Inflated { bytes, read: source.len() - rest.len() })
+    Ok(bytes)
 }
 
 #[cfg(test)]

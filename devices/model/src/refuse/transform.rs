@@ -58,7 +58,7 @@ pub(super) fn pack(memory: &impl Memory, d: &Descriptor) -> Option<Status> {
     if !clean || !zero || field(12, 4) > 1 || (unpacks && field(9, 1) != 0) {
         return Some(Status::BAD_RESERVED);
     }
-    if field(8, 1) > 4 || field(9, 1) > 2 {
+    if field(8, 1) > 5 || field(9, 1) > 2 {
         return Some(Status::BAD_FORMAT);
     }
     let (size, capacity) = (u64::from(d.size), field(16, 8));
