@@ -133,10 +133,11 @@ impl Drop for Process {
 
 /// A coordinator and nodes, each of which can be started again where it was.
 pub struct World {
-    pub folder: tempfile::TempDir,
     pub coordinator: Process,
     pub nodes: Vec<Process>,
     pub at: Vec<SocketAddr>,
+    /// Removed last: the others write to it while they live.
+    pub folder: tempfile::TempDir,
 }
 
 impl World {
