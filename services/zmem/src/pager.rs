@@ -16,6 +16,7 @@
 
 mod advise;
 mod arm;
+mod engine;
 mod entry;
 mod evict;
 mod fault;
@@ -40,8 +41,8 @@ use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::spill::{Slot, Spill};
 use crate::store::Store;
-use crate::uffd::Uffd;
 use crate::{Error, Result};
+use engine::Engine;
 use entry::{Entry, Tag};
 use evict::Evict;
 use seat::Seats;
@@ -50,6 +51,7 @@ use stream::Streams;
 use table::{CHUNK_BYTES, CHUNK_PAGES, Table};
 
 pub use crate::uffd::Errno;
+pub use engine::Mechanism;
 pub use pin::Pins;
 
 /// First address of the arena: the same in every process, so that a system-call filter can tell by the high bits.
@@ -69,15 +71,6 @@ pub enum Fault {
     Retry,
     /// The program's own mistake: its handler, or the default action.
     NotMine,
-}
-
-/// How faults reach the pager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
-    /// userfaultfd in SIGBUS mode: the thread that faults answers for itself.
-    Sigbus,
-    /// userfaultfd with a thread that answers for all; system calls may touch pages that are away.
-    Thread,
 }
 
 /// How a pager is set up.
@@ -140,10 +133,9 @@ struct Counts {
 pub struct Pager {
     job: &'static Job,
     bytes: usize,
-    mechanism: Mechanism,
     table: Table,
     store: Store,
-    uffd: Uffd,
+    engine: Engine,
     seats: Seats,
     space: Lock<Space>,
     evict: Lock<Evict>,
@@ -176,13 +168,7 @@ impl Pager {
         if Pager::get().is_some() {
             return Err(Error::Started);
         }
-        let mechanism = if usable(Facility::Uffd) && usable(Facility::UffdWp) {
-            Mechanism::Sigbus
-        } else if options.handler_thread && usable(Facility::UffdKernel) && usable(Facility::UffdWp) {
-            Mechanism::Thread
-        } else {
-            return Err(Error::NoFaults);
-        };
+        let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
         let bytes = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
@@ -191,10 +177,9 @@ impl Pager {
         let value = Pager {
             job,
             bytes,
-            mechanism,
             table: Table::new(bytes)?,
             store: Store::new(memory.min(bytes))?,
-            uffd: Uffd::closed(),
+            engine: Engine::new(mechanism),
             seats: Seats::new()?,
             space: Lock::new(Space::default()),
             evict: Lock::new(Evict::new()),
@@ -211,7 +196,8 @@ impl Pager {
             round: AtomicU64::new(0),
         };
         value
-            .attach_uffd()
+            .engine
+            .attach()
             .map_err(|errno| Error::Faults { source: std::io::Error::from_raw_os_error(errno) })?;
         // SAFETY: the mapping is as large as the value, aligned to a page, and nobody else's; it is never unmapped.
         unsafe { pager.write(value) };
@@ -235,7 +221,7 @@ impl Pager {
 
     /// How faults reach it.
     pub fn mechanism(&self) -> Mechanism {
-        self.mechanism
+        self.engine.mechanism
     }
 
     /// The job whose memory it is.

@@ -9,12 +9,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::engine::UNIT;
 use super::entry::{Entry, Tag};
 use super::kernel::{self, Quiet};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of};
 use crate::mapping::PAGE_BYTES;
-use crate::uffd::{REGISTER_MISSING, REGISTER_WP};
 
 impl Pager {
     /// From dormant to active: runs the hook of [`Pager::on_activate`], then looks at each chunk. Idempotent.
@@ -60,28 +60,19 @@ impl Pager {
         let is_empty = |present: &mut [u8; CHUNK_PAGES]| {
             kernel::mincore(address, CHUNK_BYTES, present).is_ok() && present.iter().all(|page| page & 1 == 0)
         };
-        let mode = if is_empty(&mut present) && self.register(chunk, 1).is_ok() {
+        let mode = if is_empty(&mut present) && self.cover(chunk, 1).is_ok() {
             if is_empty(&mut present) {
                 self.counts.native.fetch_sub(1, Ordering::Relaxed);
                 self.job.uncharge(CHUNK_BYTES);
                 Mode::Guarded
             } else {
-                let _ = self.uffd.unregister(address, CHUNK_BYTES);
+                let _ = self.uncover(chunk);
                 Mode::Native
             }
         } else {
             Mode::Native
         };
         self.table.settle(chunk, mode);
-    }
-
-    /// Registers whole chunks.
-    pub(super) fn register(&self, chunk: usize, chunks: usize) -> Result<(), crate::uffd::Errno> {
-        self.uffd.register(
-            address_of(chunk * CHUNK_PAGES),
-            chunks * CHUNK_BYTES,
-            REGISTER_MISSING | REGISTER_WP,
-        )
     }
 
     /// Keeps the kernel from making a huge page of an armed chunk's pages, whose memory would stay until all of it is
@@ -98,7 +89,7 @@ impl Pager {
             return None;
         }
         let address = address_of(chunk * CHUNK_PAGES);
-        if self.register(chunk, 1).is_err() {
+        if self.cover(chunk, 1).is_err() {
             self.table.settle(chunk, Mode::Native);
             return None;
         }
@@ -107,9 +98,12 @@ impl Pager {
         let _ = kernel::advise(address, PAGE_BYTES, libc::MADV_COLD);
         let mut resident = [0u8; CHUNK_PAGES];
         if kernel::mincore(address, CHUNK_BYTES, &mut resident).is_err() {
-            let _ = self.uffd.unregister(address, CHUNK_BYTES);
+            let _ = self.uncover(chunk);
             self.table.settle(chunk, Mode::Native);
             return None;
+        }
+        if self.engine.hides() {
+            self.whole_units(chunk, &mut resident);
         }
         let mut present = 0;
         for (index, resident) in resident.iter().enumerate() {
@@ -120,6 +114,18 @@ impl Pager {
                 present += 1;
             }
         }
+        if self.engine.hides() {
+            let mut page = 0;
+            while page < CHUNK_PAGES {
+                let first = page;
+                while page < CHUNK_PAGES && resident[page] & 1 == resident[first] & 1 {
+                    page += 1;
+                }
+                if resident[first] & 1 != 0 {
+                    self.thaw_again(chunk * CHUNK_PAGES + first, page - first, true);
+                }
+            }
+        }
         record.present.store(present as u32, Ordering::Release);
         self.counts.present.fetch_add(present, Ordering::Relaxed);
         self.counts.native.fetch_sub(1, Ordering::Relaxed);
@@ -128,6 +134,17 @@ impl Pager {
         let bytes = CHUNK_BYTES - present * PAGE_BYTES;
         self.job.uncharge(bytes);
         Some(bytes)
+    }
+
+    /// Counts all mapped pages of a unit as present where one is: fewer mappings; those that are not there read as zeros.
+    fn whole_units(&self, chunk: usize, resident: &mut [u8; CHUNK_PAGES]) {
+        for (unit, pages) in resident.chunks_exact_mut(UNIT).enumerate() {
+            if pages.iter().any(|page| *page & 1 != 0) {
+                for (index, page) in pages.iter_mut().enumerate() {
+                    *page |= u8::from(self.table.is_mapped(chunk * CHUNK_PAGES + unit * UNIT + index));
+                }
+            }
+        }
     }
 
     /// Bytes of native chunks that are really present, as the kernel says.

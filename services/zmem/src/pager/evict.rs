@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use memlift_engine::page::{Effort, Packed};
 
 use super::entry::{Entry, Tag};
-use super::seat::{Page, Seat};
+use super::seat::Seat;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
 use crate::block::{Charge, Counter, Verdict};
@@ -323,30 +323,43 @@ impl Pager {
     fn put_away(&self, seat: &mut Seat, state: &mut Evict) -> Evicted {
         let count = state.count;
         let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
-        let protected = self
-            .for_runs(state, count, dirty, |address, bytes| self.uffd.protect(address, bytes, true).is_ok());
+        let hides = self.engine.hides();
+        let frozen = self.for_runs(
+            state,
+            count,
+            |state, index| dirty(state, index) || hides && state.old[index].is_present(),
+            |page, pages| self.freeze(page, pages).is_ok(),
+        );
         let round = self.round.load(Ordering::Relaxed);
         let float = Cell::new(state.float);
         for index in 0..count {
             let (page, old) = (state.pages[index] as usize, state.old[index]);
             state.new[index] = match old.tag() {
-                Tag::Clean => {
+                Tag::Clean if frozen || !hides => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                     Entry::new(Tag::Stored, old.handle()).with_round(round)
                 }
-                Tag::Dirty if protected && self.table.allows(page, false) => {
+                Tag::Dirty if frozen && self.table.allows(page, false) => {
                     self.pack(seat, page, old, round, &float)
                 }
                 _ => old,
             };
         }
         state.float = float.get();
-        self.for_runs(
-            state,
-            count,
-            |state, index| dirty(state, index) && state.new[index].is_present(),
-            |address, bytes| self.uffd.protect(address, bytes, false).is_ok(),
-        );
+        for writable in [true, false] {
+            self.for_runs(
+                state,
+                count,
+                |state, index| {
+                    let stays = state.old[index].is_present() && state.new[index].is_present();
+                    stays && dirty(state, index) == writable
+                },
+                |page, pages| {
+                    self.thaw_again(page, pages, writable);
+                    true
+                },
+            );
+        }
         let gone = self.drop_pages(state, count);
         for index in 0..count {
             let (page, new) = (state.pages[index] as usize, state.new[index]);
@@ -369,10 +382,8 @@ impl Pager {
 
     /// Packs one protected page; says what it becomes: the old entry, with a mark, where that does not pay.
     fn pack(&self, seat: &mut Seat, page: usize, old: Entry, round: u64, float: &Cell<usize>) -> Entry {
-        let (packer, packed, _) = seat.parts();
-        // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
-        // that takes the claim that this thread has.
-        let contents = unsafe { &*(address_of(page) as *const Page) };
+        let (packer, packed, room) = seat.parts();
+        let contents = self.contents(page, &mut room[0]);
         let charge = |bytes: usize| {
             self.job.try_charge(bytes, 0)
                 || match float.get().checked_sub(bytes) {
@@ -413,7 +424,7 @@ impl Pager {
         }
     }
 
-    /// Calls `act` for each run of neighbouring pages of the batch that `which` holds for; false if one call failed.
+    /// Calls `act` (first page, pages) for each run of neighbouring pages of the batch that `which` holds for; false if one call failed.
     fn for_runs(
         &self,
         state: &Evict,
@@ -435,7 +446,7 @@ impl Pager {
                 index += 1;
             }
             index += 1;
-            all &= act(address_of(state.pages[first] as usize), (index - first) * PAGE_BYTES);
+            all &= act(state.pages[first] as usize, index - first);
         }
         all
     }
@@ -453,9 +464,9 @@ impl Pager {
             state,
             count,
             |state, index| !state.new[index].is_present(),
-            |address, bytes| {
+            |page, pages| {
                 if let Some(range) = ranges.get_mut(used) {
-                    *range = kernel::Range { address, bytes };
+                    *range = kernel::Range { address: address_of(page), bytes: pages * PAGE_BYTES };
                     used += 1;
                 }
                 true
@@ -484,11 +495,12 @@ impl Pager {
             let now = Instant::now();
             if now >= next_look {
                 native = self.native_present();
+                self.engine.count_mappings();
                 // At most a fiftieth of a core, however much there is to look at.
                 next_look = now + now.elapsed() * 50;
             }
             self.publish(native.min(self.native_bytes()));
-            let short = self.job.unused() < self.job.unused_objective();
+            let short = self.job.unused() < self.job.unused_objective() || self.engine.crowded();
             self.job.want_eviction(short);
             if !short {
                 continue;

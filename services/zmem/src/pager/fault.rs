@@ -12,20 +12,18 @@ use std::time::Instant;
 
 use memlift_engine::page::{PAGE_BYTES, fill};
 
+use super::engine::UNIT;
 use super::entry::{Entry, MAX_PINS, Tag};
 use super::evict::Room;
-use super::seat::{CLUSTER, Page, Seat};
+use super::seat::{CLUSTER, Seat};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
-use super::{Fault, Pager, address_of, kernel, store_handle};
+use super::{Fault, Pager, kernel, store_handle};
 use crate::block::Counter;
 use crate::spill::Slot;
 use crate::uffd::Progress;
 
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
-
-/// A page of zeros.
-static ZEROS: [[u8; PAGE_BYTES]; 16] = [[0; PAGE_BYTES]; 16];
 
 /// What a run of absent pages is made of: one kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,9 +85,8 @@ impl Pager {
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
             return;
         }
-        let address = address_of(chunk * CHUNK_PAGES);
         if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes()) {
-            if self.uffd.unregister(address, CHUNK_BYTES).is_ok() {
+            if self.uncover(chunk).is_ok() {
                 self.counts.native.fetch_add(1, Ordering::Relaxed);
                 self.table.settle(chunk, Mode::Native);
                 return;
@@ -128,7 +125,7 @@ impl Pager {
         if !self.table.claim(page, entry) {
             return Fault::Retry;
         }
-        if self.uffd.protect(address_of(page), PAGE_BYTES, false).is_err() {
+        if self.thaw(page, 1, true).is_err() {
             self.table.publish(page, entry);
             return Fault::Retry;
         }
@@ -141,17 +138,39 @@ impl Pager {
     /// Brings a page back, and those after it in a run of faults.
     fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
         let (window, stream) = self.streams.window(page);
-        match self.bring_run(seat, page, entry, write, window) {
+        let (first, window) =
+            if self.engine.hides() { self.unit_around(page, entry, write, window) } else { (page, window) };
+        let entry = if first == page { entry } else { self.table.load(first) };
+        match self.bring_run(seat, first, entry, write, window) {
             // Neighbours that the kernel keeps apart, say: alone then.
             (Fault::Retry, 2..) => {
                 self.streams.went(stream, page, 1);
+                let entry = self.table.load(page);
                 self.bring_run(seat, page, entry, write, 1).0
             }
             (fault, pages) => {
-                self.streams.went(stream, page, pages.max(1));
+                self.streams.went(stream, first, pages.max(1));
+                if self.engine.refused() {
+                    self.evict(seat, UNIT * PAGE_BYTES, UNIT);
+                }
                 fault
             }
         }
+    }
+
+    /// Where mappings are scarce: from which page on how many come back with this one, those of its unit that are of its
+    /// kind.
+    fn unit_around(&self, page: usize, entry: Entry, write: bool, window: usize) -> (usize, usize) {
+        let (kind, mut first) = (kind_of(entry), page);
+        while first % UNIT != 0
+            && kind_of(self.table.load(first - 1)) == kind
+            && kind != Some(Kind::Spilled)
+            && self.table.allows(first - 1, write)
+        {
+            first -= 1;
+        }
+        let end = (page / UNIT + 1) * UNIT;
+        (first, (end - first).max(page - first + window).min(CLUSTER))
     }
 
     /// Brings up to `window` pages of one kind back; says how many it tried.
@@ -168,15 +187,21 @@ impl Pager {
         if !self.table.claim(page, entry) {
             return (Fault::Retry, 0);
         }
+        // Asked after the claim: the page may have been unmapped before.
+        if !self.table.allows(page, write) {
+            self.table.publish(page, entry);
+            return (Fault::Retry, 0);
+        }
         old[0] = entry;
         let most = if kind == Kind::Spilled { 1 } else { window.min(CHUNK_PAGES - page % CHUNK_PAGES) };
         let mut pages = 1;
         while pages < most {
             let next = self.table.load(page + pages);
-            if kind_of(next) != Some(kind)
-                || !self.table.allows(page + pages, write)
-                || !self.table.claim(page + pages, next)
-            {
+            if kind_of(next) != Some(kind) || !self.table.claim(page + pages, next) {
+                break;
+            }
+            if !self.table.allows(page + pages, write) {
+                self.table.publish(page + pages, next);
                 break;
             }
             old[pages] = next;
@@ -256,6 +281,10 @@ impl Pager {
                 "memlift: a page of the arena was filled by somebody else; the program's memory is not to be trusted\n",
                 CORRUPT_EXIT_CODE,
             ),
+            (_, libc::ENOMEM) => {
+                self.engine.refuse();
+                Fault::Retry
+            }
             _ => Fault::Retry,
         }
     }
@@ -299,45 +328,6 @@ impl Pager {
                 corrupt();
             }
         }
-    }
-
-    /// Puts pages from plain memory into their place in the arena.
-    ///
-    /// # Safety
-    ///
-    /// `source` is readable for `pages` pages; the target pages are busy, by this thread, and absent.
-    pub(super) unsafe fn place(
-        &self,
-        page: usize,
-        source: *const Page,
-        pages: usize,
-        protect: bool,
-    ) -> Progress {
-        let mut done = 0;
-        loop {
-            let bytes = (pages - done) * PAGE_BYTES;
-            // SAFETY: the caller's.
-            let step =
-                unsafe { self.uffd.copy(address_of(page + done), source.add(done).cast(), bytes, protect) };
-            done += step.bytes / PAGE_BYTES;
-            if done >= pages || (step.error != libc::EAGAIN && step.error != 0) {
-                return Progress { bytes: done * PAGE_BYTES, error: step.error };
-            }
-        }
-    }
-
-    fn place_zeros(&self, page: usize, pages: usize) -> Progress {
-        let mut done = 0;
-        while done < pages {
-            let part = (pages - done).min(ZEROS.len());
-            // SAFETY: the zeros are a constant; the target pages are busy and absent.
-            let step = unsafe { self.place(page + done, ZEROS.as_ptr(), part, false) };
-            done += step.bytes / PAGE_BYTES;
-            if step.error != 0 {
-                return Progress { bytes: done * PAGE_BYTES, error: step.error };
-            }
-        }
-        Progress { bytes: done * PAGE_BYTES, error: 0 }
     }
 
     /// Whether the copy of a page that is read is worth its memory: not when hardly anything can be present.

@@ -9,12 +9,10 @@
 
 use std::sync::atomic::Ordering;
 
+use super::Pager;
 use super::entry::Tag;
 use super::kernel::{self, sigmask};
 use super::table::{CHUNK_PAGES, Mode};
-use super::{Mechanism, Pager, address_of};
-use crate::mapping::PAGE_BYTES;
-use crate::uffd;
 
 /// Exit code of a child that cannot have a pager (`EX_OSERR`).
 const NO_PAGER_EXIT_CODE: i32 = 71;
@@ -45,15 +43,15 @@ impl Pager {
     /// The child registers its arena anew, before any of the program's code. It has no evictor thread until the caller
     /// starts one.
     pub fn after_fork_child(&self) {
-        self.uffd.close();
+        self.engine.detach();
         let _ = self.job.fork_child();
         if let Some(spill) = self.spill() {
             // SAFETY: the thread that forked called `before_fork`, and there is no other.
             unsafe { spill.after_fork_child() };
         }
-        if self.attach_uffd().is_err() {
+        if self.engine.attach().is_err() {
             kernel::end(
-                "memlift: a forked process got no userfaultfd; it ends before it reads zeros for data\n",
+                "memlift: a forked process got no userfaultfd, or none of its memory's file; it ends before it reads zeros for data\n",
                 NO_PAGER_EXIT_CODE,
             );
         }
@@ -62,7 +60,8 @@ impl Pager {
             self.forget_pins(chunk);
         }
         let mut chunk = 0;
-        while chunk < reached {
+        // Access that was taken away is inherited.
+        while chunk < reached && !self.engine.hides() {
             let covered =
                 |chunk: usize| matches!(self.table.chunk(chunk).mode(), Mode::Guarded | Mode::Armed);
             if !covered(chunk) {
@@ -73,7 +72,7 @@ impl Pager {
             while chunk < reached && covered(chunk) {
                 chunk += 1;
             }
-            if self.register(first, chunk - first).is_err() {
+            if self.cover(first, chunk - first).is_err() {
                 kernel::end(
                     "memlift: a forked process could not register its memory; it ends before it reads zeros for data\n",
                     NO_PAGER_EXIT_CODE,
@@ -111,25 +110,13 @@ impl Pager {
             while page < end && clean(page) {
                 page += 1;
             }
-            if page > first
-                && self.uffd.protect(address_of(first), (page - first) * PAGE_BYTES, true).is_err()
-            {
+            if page > first && self.freeze(first, page - first).is_err() {
                 kernel::end(
                     "memlift: a forked process could not protect its memory; it ends before a write is lost\n",
                     NO_PAGER_EXIT_CODE,
                 );
             }
             page += usize::from(page == first);
-        }
-    }
-
-    /// Opens the process's userfaultfd.
-    pub(super) fn attach_uffd(&self) -> Result<(), uffd::Errno> {
-        match self.mechanism {
-            Mechanism::Sigbus => {
-                self.uffd.open(uffd::USER_MODE_ONLY, uffd::FEATURE_SIGBUS | uffd::FEATURE_WP)
-            }
-            Mechanism::Thread => self.uffd.open(0, uffd::FEATURE_WP),
         }
     }
 

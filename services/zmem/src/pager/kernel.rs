@@ -100,6 +100,53 @@ pub(super) fn drop_ranges(ranges: &[Range]) -> bool {
     dropped as usize == wanted
 }
 
+/// Opens a file.
+pub(super) fn open(path: &std::ffi::CStr, flags: i32) -> Result<i32, Errno> {
+    // SAFETY: the path ends with a zero byte.
+    let descriptor = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
+    outcome(descriptor).map(|()| descriptor as i32)
+}
+
+/// Closes a descriptor of the pager's own.
+pub(super) fn close(descriptor: i32) {
+    // SAFETY: the caller's own descriptor.
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
+}
+
+/// Calls `piece` with the pieces of a file; nothing where the file cannot be read.
+fn read_file(path: &std::ffi::CStr, mut piece: impl FnMut(&[u8])) {
+    let Ok(descriptor) = open(path, libc::O_RDONLY | libc::O_CLOEXEC) else { return };
+    let mut bytes = [0u8; 4096];
+    loop {
+        // SAFETY: the array is as long as said.
+        let got = unsafe { libc::syscall(libc::SYS_read, descriptor, bytes.as_mut_ptr(), bytes.len()) };
+        match usize::try_from(got) {
+            Ok(got @ 1..) => piece(&bytes[..got]),
+            _ => break,
+        }
+    }
+    close(descriptor);
+}
+
+/// How many mappings the process has.
+pub(super) fn mappings() -> usize {
+    let mut lines = 0;
+    read_file(c"/proc/self/maps", |piece| lines += piece.iter().filter(|byte| **byte == b'\n').count());
+    lines
+}
+
+/// How many it may have.
+pub(super) fn mappings_limit() -> usize {
+    const USUAL: usize = 65_530;
+    let mut limit = 0usize;
+    read_file(c"/proc/sys/vm/max_map_count", |piece| {
+        for digit in piece.iter().filter(|byte| byte.is_ascii_digit()) {
+            limit = limit.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+        }
+    });
+    if limit == 0 { USUAL } else { limit }
+}
+
 /// All signals of this thread blocked, until dropped: who holds a lock of the pager outside a fault handler.
 #[must_use]
 pub(super) struct Quiet(u64);

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use super::entry::{Entry, Tag};
 use super::evict::Room;
 use super::kernel::{self, Quiet};
-use super::seat::Page;
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Errno, Pager, address_of};
@@ -82,7 +81,7 @@ impl Pager {
         let new = Pages { first: target, count };
         self.commit(&mut space, new, prot)?;
         let kept = Pages { count: old.count.min(count), ..old };
-        if prot & libc::PROT_READ == 0 {
+        if prot & libc::PROT_READ == 0 && !self.engine.hides() {
             // Contents are read where they lie.
             kernel::protect(kept.address(), kept.bytes(), prot | libc::PROT_READ)?;
         }
@@ -126,12 +125,11 @@ impl Pager {
         let target = to / CHUNK_PAGES;
         let chunk = part.first / CHUNK_PAGES;
         if self.settled_mode(target) == Mode::Guarded && self.job.try_charge(CHUNK_BYTES, 0) {
-            let address = address_of(target * CHUNK_PAGES);
             if !self.table.chunk(target).claim(Mode::Guarded, false) {
                 self.job.uncharge(CHUNK_BYTES);
                 return false;
             }
-            if self.uffd.unregister(address, CHUNK_BYTES).is_err() {
+            if self.uncover(target).is_err() {
                 self.table.settle(target, Mode::Guarded);
                 self.job.uncharge(CHUNK_BYTES);
                 return false;
@@ -169,6 +167,19 @@ impl Pager {
         }
     }
 
+    /// Claims a page that was mapped just now, without memory: arming may have counted it as present with its neighbours.
+    fn claim_absent(&self, page: usize) -> Entry {
+        let entry = self.table.claim_now(page);
+        if !entry.is_present() {
+            return entry;
+        }
+        self.vanish(page);
+        self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+        self.counts.present.fetch_sub(1, Ordering::Relaxed);
+        self.job.uncharge(PAGE_BYTES);
+        Entry::EMPTY.with_pins(entry.pins())
+    }
+
     /// Moves one page's contents to a page that was mapped just now.
     fn move_page(&self, page: usize, to: usize) {
         let mut seat = self.seats.take();
@@ -196,15 +207,18 @@ impl Pager {
             return self.move_page(page, to);
         }
         if !source.is_present() {
-            let target = self.table.claim_now(to);
+            let target = self.claim_absent(to);
             self.table.publish(to, if source.tag() == Tag::Empty { target } else { source.with_heat(0) });
             self.table.publish(page, if source.tag() == Tag::Empty { source } else { Entry::EMPTY });
             return;
         }
         while self.make_room(&mut seat, PAGE_BYTES, true) != Room::Made {}
-        let target = self.table.claim_now(to);
-        // SAFETY: the source is present (or native) and readable, as `remap` saw to; the target is busy and absent.
-        let progress = unsafe { self.place(to, address_of(page) as *const Page, 1, false) };
+        let target = self.claim_absent(to);
+        let (_, _, room) = seat.parts();
+        // The source is present (or native) and readable, as `remap` saw to.
+        let contents = std::ptr::from_ref(self.contents(page, &mut room[0]));
+        // SAFETY: the contents lie in the source or in the seat; the target is busy and absent.
+        let progress = unsafe { self.place(to, contents, 1, false) };
         if progress.bytes == 0 {
             let line = match progress.error {
                 libc::EEXIST => {
@@ -228,7 +242,7 @@ impl Pager {
         if !armed {
             record.unpin();
         } else {
-            kernel::drop_range(address_of(page), PAGE_BYTES);
+            self.vanish(page);
             self.free_copy(source);
             self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
             self.counts.present.fetch_sub(1, Ordering::Relaxed);

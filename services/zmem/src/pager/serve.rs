@@ -32,13 +32,13 @@ const _: () = assert!(size_of::<Message>() == 32);
 impl Pager {
     /// Body of the thread that answers faults, where the mechanism is [`Mechanism::Thread`]; else returns at once.
     pub fn serve(&self) {
-        if self.mechanism != Mechanism::Thread {
+        if self.engine.mechanism != Mechanism::Thread {
             return;
         }
         kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
         let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
         loop {
-            let descriptor = self.uffd.descriptor();
+            let descriptor = self.engine.uffd.descriptor();
             // SAFETY: the array has room for as many bytes as are asked for; any bytes are messages.
             let bytes = unsafe {
                 libc::syscall(libc::SYS_read, descriptor, messages.as_mut_ptr(), size_of_val(&messages))
@@ -67,6 +67,6 @@ impl Pager {
         debug_assert!(
             outcome != Fault::NotMine || !self.table.allows((start - super::ARENA_BASE) / PAGE_BYTES, write)
         );
-        self.uffd.wake(start, PAGE_BYTES);
+        self.engine.uffd.wake(start, PAGE_BYTES);
     }
 }

@@ -66,10 +66,86 @@ pub unsafe fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     // SAFETY: the C library's accessor; the word is this thread's.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the caller is the handler of this fault.
-    let outcome = unsafe { pager.fault(address, is_write(context)) };
+    let outcome = unsafe { on_own_stack(pager, address, is_write(context), context) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     outcome != Fault::NotMine
+}
+
+/// What [`on_own_stack`] calls, and its answer.
+struct Question {
+    pager: &'static Pager,
+    address: usize,
+    write: bool,
+    fault: Fault,
+}
+
+extern "C" fn ask(question: *mut Question) {
+    // SAFETY: the caller's own, alive until this returns.
+    let question = unsafe { &mut *question };
+    // SAFETY: the caller is the handler of this fault.
+    question.fault = unsafe { question.pager.fault(question.address, question.write) };
+}
+
+/// Answers a fault on the stack of the program that faulted, below what it uses: an alternate stack may have 8 KiB.
+///
+/// # Safety
+///
+/// As [`handle`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn on_own_stack(
+    pager: &'static Pager,
+    address: usize,
+    write: bool,
+    context: *mut libc::c_void,
+) -> Fault {
+    const RED_ZONE: usize = 128;
+    let mut question = Question { pager, address, write, fault: Fault::Retry };
+    // SAFETY: the kernel passes a ucontext.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    let alternate = &context.uc_stack;
+    let is_alternate = |stack: usize| {
+        alternate.ss_flags & libc::SS_DISABLE == 0
+            && stack.wrapping_sub(alternate.ss_sp as usize) < alternate.ss_size
+    };
+    let stack = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    if !is_alternate((&raw const question) as usize) || is_alternate(stack) {
+        ask(&raw mut question);
+        return question.fault;
+    }
+    // SAFETY: the thread stands still while its handler runs, so the stack below its red zone is free; `r12` keeps this
+    // stack's pointer and is kept by what is called.
+    unsafe {
+        std::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {stack}",
+            "call {ask}",
+            "mov rsp, r12",
+            stack = in(reg) (stack - RED_ZONE) & !15,
+            ask = sym ask,
+            in("rdi") &raw mut question,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    question.fault
+}
+
+/// Answers it where the handler runs.
+///
+/// # Safety
+///
+/// As [`handle`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn on_own_stack(
+    pager: &'static Pager,
+    address: usize,
+    write: bool,
+    _context: *mut libc::c_void,
+) -> Fault {
+    let mut question = Question { pager, address, write, fault: Fault::Retry };
+    ask(&raw mut question);
+    question.fault
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

@@ -122,7 +122,7 @@ impl Pager {
             self.admit(&mut space, pages)?;
         }
         self.hold(pages);
-        let outcome = kernel::protect(pages.address(), pages.bytes(), prot);
+        let outcome = self.grant(pages, prot);
         if outcome.is_ok() {
             self.set_access(pages, MAPPED | prot as u8);
         }
@@ -214,7 +214,16 @@ impl Pager {
         // Before there is access there is a byte that says so: nobody but the caller knows the address yet.
         self.set_access(pages, MAPPED | prot as u8);
         let admitted = if prot == libc::PROT_NONE { Ok(()) } else { self.admit(space, pages) };
-        let outcome = admitted.and_then(|()| kernel::protect(pages.address(), pages.bytes(), prot));
+        let outcome = admitted.and_then(|()| {
+            if !self.engine.hides() {
+                return self.grant(pages, prot);
+            }
+            // A chunk must not become armed meanwhile.
+            self.hold(pages);
+            let outcome = self.grant(pages, prot);
+            self.let_go(pages, |_, entry| entry);
+            outcome
+        });
         if let Err(error) = outcome {
             self.unmap_held(space, pages)?;
             return Err(error);
@@ -246,7 +255,7 @@ impl Pager {
             while chunk < end && self.table.chunk(chunk).mode() == Mode::Vacant {
                 chunk += 1;
             }
-            self.register(first, chunk - first)?;
+            self.cover(first, chunk - first)?;
             for chunk in first..chunk {
                 if self.table.chunk(chunk).claim(Mode::Vacant, false) {
                     self.table.settle(chunk, Mode::Guarded);
@@ -371,6 +380,13 @@ impl Pager {
 
     /// Drops the contents of held pages: they read as zeros afterwards.
     pub(super) fn discard(&self, pages: Pages) {
+        for (chunk, part) in pages.by_chunk() {
+            if self.table.chunk(chunk).mode() == Mode::Armed
+                && (part.first..part.end()).any(|page| self.table.parked(page).is_present())
+            {
+                self.hide(part);
+            }
+        }
         kernel::drop_range(pages.address(), pages.bytes());
         for (chunk, part) in pages.by_chunk() {
             let record = self.table.chunk(chunk);

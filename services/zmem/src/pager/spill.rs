@@ -9,11 +9,11 @@
 
 use std::sync::atomic::Ordering;
 
+use super::Pager;
 use super::entry::{Entry, Tag};
 use super::evict::Evicted;
 use super::seat::{Page, Seat};
 use super::table::{CHUNK_PAGES, Mode};
-use super::{Pager, address_of, kernel};
 use crate::block::Counter;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::spill::{Slot, Spill};
@@ -92,8 +92,9 @@ impl Pager {
     /// Writes claimed pages and publishes what they are now.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
-        for (page, old) in pages.iter().zip(old).filter(|(_, old)| old.is_present()) {
-            let _ = (old, self.uffd.protect(address_of(*page), PAGE_BYTES, true));
+        let mut frozen = true;
+        for (page, _) in pages.iter().zip(old).filter(|(_, old)| old.is_present()) {
+            frozen &= self.freeze(*page, 1).is_ok();
         }
         self.unpack(seat, pages, old);
         let (_, _, room) = seat.parts();
@@ -102,17 +103,17 @@ impl Pager {
             *part = (*page as u64, contents);
         }
         let mut slots = [Slot::default(); BATCH];
-        let written = spill.write(&parts[..pages.len()], &mut slots).is_ok();
+        let written = frozen && spill.write(&parts[..pages.len()], &mut slots).is_ok();
         for ((page, old), slot) in pages.iter().zip(old).zip(slots) {
             if !written {
                 if old.is_present() {
-                    let _ = self.uffd.protect(address_of(*page), PAGE_BYTES, false);
+                    self.thaw_again(*page, 1, true);
                 }
                 self.table.publish(*page, *old);
                 continue;
             }
             if old.is_present() {
-                kernel::drop_range(address_of(*page), PAGE_BYTES);
+                self.vanish(*page);
                 self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
                 self.counts.present.fetch_sub(1, Ordering::Relaxed);
                 self.job.uncharge(PAGE_BYTES);
@@ -133,8 +134,10 @@ impl Pager {
 
     /// Copies a present, protected page: the copy is written, so that the write needs no claim on arena memory.
     pub(super) fn copy_out(&self, page: usize, target: &mut Page) {
-        // SAFETY: the page is present, readable, write-protected and busy by this thread.
-        let contents = unsafe { &*(address_of(page) as *const Page) };
-        target.copy_from_slice(contents);
+        if let Some(contents) = self.contents_in_place(page) {
+            target.copy_from_slice(contents);
+        } else {
+            let _ = self.contents(page, target);
+        }
     }
 }

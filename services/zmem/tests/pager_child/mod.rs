@@ -3,14 +3,47 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 
 use memlift_zmem::arena::attach;
 use memlift_zmem::block::{Job, Objectives, OnOverflow, Registry};
-use memlift_zmem::pager::Pager;
+use memlift_zmem::pager::{Mechanism, Pager};
 
 /// Names the test that this process is for.
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
+
+/// What is masked beside the machine's own ways: every way in which faults come, pages go and come.
+const MASKS: [&str; 5] = ["", "process_madvise", "uffd", "uffd,uffd_kernel", "uffd_wp,process_madvise"];
+
+/// Runs `body` in new processes of this test program, as the test `name`, under each of [`MASKS`] and, where this user may
+/// do that, as nobody; its failure is this test's.
+pub fn under_every_mask(name: &str, body: impl Fn()) {
+    if is_child(name) {
+        return body();
+    }
+    for mask in MASKS {
+        let prepare = |command: &mut Command| {
+            command.env("MEMLIFT_DISABLE", mask);
+        };
+        in_child_with(name, prepare, &body);
+    }
+    if rustix::process::geteuid().is_root() {
+        for mask in ["", "uffd"] {
+            let prepare = |command: &mut Command| {
+                command.env("MEMLIFT_DISABLE", mask).uid(NOBODY).gid(NOBODY);
+            };
+            in_child_with(name, prepare, &body);
+        }
+    }
+}
+
+/// The user without rights.
+const NOBODY: u32 = 65_534;
+
+fn is_child(name: &str) -> bool {
+    std::env::var(VARIABLE).is_ok_and(|child| child == name)
+}
 
 /// Runs `body` in a new process of this test program, as the test `name`; its failure is this test's.
 pub fn in_child(name: &str, body: impl FnOnce()) {
@@ -30,7 +63,7 @@ pub fn outcome_of(
     prepare: impl FnOnce(&mut Command),
     body: impl FnOnce(),
 ) -> Option<(String, ExitStatus)> {
-    if std::env::var(VARIABLE).is_ok_and(|child| child == name) {
+    if is_child(name) {
         body();
         return None;
     }
@@ -85,13 +118,16 @@ impl Child {
 }
 
 /// Forks as the preloaded library does; the child runs `body` and ends.
-pub fn forked(pager: &Pager, body: impl FnOnce()) -> Child {
+pub fn forked(pager: &'static Pager, body: impl FnOnce()) -> Child {
     pager.before_fork();
     // SAFETY: the child runs the body and leaves by `_exit`; what it uses of the C library is not held by another thread,
     // for the evictor allocates nothing.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         pager.after_fork_child();
+        if pager.mechanism() == Mechanism::Thread {
+            std::thread::spawn(|| pager.serve());
+        }
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
         // SAFETY: ends the process.
         unsafe { libc::_exit(i32::from(!passed)) };

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The seam to the kernel: what makes a page be away, come back whole and stop changing. Two mechanisms behind it.
+//!
+//! ```text
+//!            userfaultfd                                  mprotect
+//! cover      register (MISSING, WP)                       no access
+//! place      COPY, write-protected for a read             written through /proc/self/mem, then access granted
+//! freeze     write-protect: still readable                no access: not even readable
+//! contents   where they lie                               read through /proc/self/mem
+//! drop       DONTNEED                                     DONTNEED, behind no access
+//! ```
+//!
+//! Flow    [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or
+//!         [`Pager::thaw`] ──▶ [`Pager::uncover`]
+//! Order   no thread ever sees a page that is not whole: it appears by one change of its page table or mapping, after its
+//!         contents are there, and it is out of reach before they go
+//! Layout  with mprotect, pages next to each other with the same access are one mapping, and a process has few (65,530);
+//!         so faults bring whole units of [`UNIT`] pages there, and who counts too many says [`Engine::crowded`]
+//! Owner   a userfaultfd and a file of `/proc/self/mem` speak for the process that opened them: a fork's child opens its own
+//! Not here which pages ([`super::fault`], [`super::evict`])
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use memlift_engine::facility::{Facility, usable};
+
+use super::entry::Tag;
+use super::kernel::{self, end};
+use super::seat::Page;
+use super::space::Pages;
+use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
+use super::{ARENA_BASE, Pager, address_of};
+use crate::mapping::PAGE_BYTES;
+use crate::uffd::{
+    Errno, FEATURE_SIGBUS, FEATURE_WP, Progress, REGISTER_MISSING, REGISTER_WP, USER_MODE_ONLY, Uffd,
+};
+
+/// Pages that come back together where mappings are scarce, and are armed together: 64 KiB.
+pub(super) const UNIT: usize = 16;
+
+/// After so many pages in a row that found no mapping, the job ends rather than hang.
+const MOST_REFUSALS: u32 = 10_000;
+
+/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+const KERNEL_EXIT_CODE: i32 = 71;
+
+/// How faults reach the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// userfaultfd in SIGBUS mode: the thread that faults answers for itself.
+    Sigbus,
+    /// userfaultfd with a thread that answers for all; system calls may touch pages that are away.
+    Thread,
+    /// `mprotect` and SIGSEGV: the thread that faults answers for itself. Where there is no userfaultfd.
+    Protect,
+}
+
+impl Mechanism {
+    /// The best that this process may use; none where it may use none. `handler_thread`: whoever asks would run
+    /// [`Pager::serve`].
+    pub fn available(handler_thread: bool) -> Option<Mechanism> {
+        if usable(Facility::Uffd) && usable(Facility::UffdWp) {
+            Some(Mechanism::Sigbus)
+        } else if handler_thread && usable(Facility::UffdKernel) && usable(Facility::UffdWp) {
+            Some(Mechanism::Thread)
+        } else {
+            Memory::works().then_some(Mechanism::Protect)
+        }
+    }
+}
+
+/// One of the mechanisms.
+pub(super) struct Engine {
+    pub mechanism: Mechanism,
+    pub uffd: Uffd,
+    memory: Memory,
+    /// Mappings are scarce.
+    crowded: AtomicBool,
+    /// How often in a row the kernel had no mapping for a page.
+    refusals: AtomicU32,
+}
+
+impl Engine {
+    /// Not attached yet.
+    pub fn new(mechanism: Mechanism) -> Engine {
+        Engine {
+            mechanism,
+            uffd: Uffd::closed(),
+            memory: Memory::closed(),
+            crowded: AtomicBool::new(false),
+            refusals: AtomicU32::new(0),
+        }
+    }
+
+    /// Opens what speaks for this process's memory, in the place of what was inherited.
+    pub fn attach(&self) -> Result<(), Errno> {
+        match self.mechanism {
+            Mechanism::Sigbus => self.uffd.open(USER_MODE_ONLY, FEATURE_SIGBUS | FEATURE_WP),
+            Mechanism::Thread => self.uffd.open(0, FEATURE_WP),
+            Mechanism::Protect => self.memory.open(),
+        }
+    }
+
+    /// Closes it.
+    pub fn detach(&self) {
+        self.uffd.close();
+        self.memory.close();
+    }
+
+    /// Whether pages are away by having no access, instead of by the kernel's own marks.
+    pub fn hides(&self) -> bool {
+        self.mechanism == Mechanism::Protect
+    }
+
+    /// Whether the process has so many mappings that fewer must be made.
+    pub fn crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// The kernel had no mapping for a page: others must leave first.
+    pub fn refuse(&self) {
+        self.crowded.store(true, Ordering::Relaxed);
+        if self.refusals.fetch_add(1, Ordering::Relaxed) > MOST_REFUSALS {
+            end(
+                "memlift: no mappings are left to bring pages back; raise vm.max_map_count; the job ends\n",
+                KERNEL_EXIT_CODE,
+            );
+        }
+    }
+
+    /// Whether it had none when it was asked last.
+    pub fn refused(&self) -> bool {
+        self.refusals.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts the process's mappings, where they matter.
+    pub fn count_mappings(&self) {
+        if self.hides() {
+            self.crowded.store(kernel::mappings() > kernel::mappings_limit() / 2, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The process's own memory as a file: it may be read and written whatever access the program has.
+struct Memory {
+    descriptor: AtomicI32,
+}
+
+impl Memory {
+    const fn closed() -> Memory {
+        Memory { descriptor: AtomicI32::new(-1) }
+    }
+
+    fn open(&self) -> Result<(), Errno> {
+        self.close();
+        self.descriptor
+            .store(kernel::open(c"/proc/self/mem", libc::O_RDWR | libc::O_CLOEXEC)?, Ordering::Release);
+        Ok(())
+    }
+
+    fn close(&self) {
+        let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
+        if descriptor >= 0 {
+            kernel::close(descriptor);
+        }
+    }
+
+    /// Whether a page without access can be written: a kernel may be built or started so that it cannot.
+    fn works() -> bool {
+        let memory = Memory::closed();
+        let Ok(page) = crate::mapping::Mapping::reserve("a try", PAGE_BYTES) else { return false };
+        let (address, mut word) = (page.pointer().as_ptr() as usize, [0; 2]);
+        let wrote = kernel::protect(address, PAGE_BYTES, libc::PROT_NONE).is_ok()
+            && memory.open().is_ok()
+            // SAFETY: the page is this function's own.
+            && unsafe { memory.write(address, [3, 5].as_ptr(), 2) } == 2
+            && memory.read(address, &mut word) == 2;
+        memory.close();
+        wrote && word == [3, 5]
+    }
+
+    /// Writes to memory of this process; the bytes written.
+    ///
+    /// # Safety
+    ///
+    /// The source is readable for as many bytes; nothing in the program relies on what the target holds.
+    unsafe fn write(&self, target: usize, source: *const u8, bytes: usize) -> usize {
+        let mut done = 0;
+        while done < bytes {
+            // SAFETY: the caller's.
+            let wrote = unsafe {
+                let descriptor = self.descriptor.load(Ordering::Relaxed);
+                libc::syscall(libc::SYS_pwrite64, descriptor, source.add(done), bytes - done, target + done)
+            };
+            match usize::try_from(wrote) {
+                Ok(wrote @ 1..) => done += wrote,
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// Reads memory of this process; the bytes read.
+    fn read(&self, source: usize, target: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < target.len() {
+            let rest = &mut target[done..];
+            // SAFETY: the rest is borrowed for the call and as long as said.
+            let got = unsafe {
+                let descriptor = self.descriptor.load(Ordering::Relaxed);
+                libc::syscall(libc::SYS_pread64, descriptor, rest.as_mut_ptr(), rest.len(), source + done)
+            };
+            match usize::try_from(got) {
+                Ok(got @ 1..) => done += got,
+                _ => break,
+            }
+        }
+        done
+    }
+}
+
+impl Pager {
+    /// From now on, pages of the chunks that are not present fault. The chunks are busy, or nobody has access to them.
+    pub(super) fn cover(&self, chunk: usize, chunks: usize) -> Result<(), Errno> {
+        let (address, bytes) = (address_of(chunk * CHUNK_PAGES), chunks * CHUNK_BYTES);
+        if self.engine.hides() {
+            kernel::protect(address, bytes, libc::PROT_NONE)
+        } else {
+            self.engine.uffd.register(address, bytes, REGISTER_MISSING | REGISTER_WP)
+        }
+    }
+
+    /// Pages of the (busy) chunk that are not present read as zeros from now on.
+    pub(super) fn uncover(&self, chunk: usize) -> Result<(), Errno> {
+        if self.engine.hides() {
+            self.show(chunk * CHUNK_PAGES, CHUNK_PAGES, true)
+        } else {
+            self.engine.uffd.unregister(address_of(chunk * CHUNK_PAGES), CHUNK_BYTES)
+        }
+    }
+
+    /// Gives the program the access that it asked for, less writing where `writable` is not.
+    fn show(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
+        let access = |page: usize| {
+            let prot = i32::from(self.table.access(page).load(Ordering::Acquire)) & 7;
+            if writable { prot } else { prot & !libc::PROT_WRITE }
+        };
+        let (mut first, last) = (page, page + pages);
+        while first < last {
+            let (prot, start) = (access(first), first);
+            while first < last && access(first) == prot {
+                first += 1;
+            }
+            kernel::protect(address_of(start), (first - start) * PAGE_BYTES, prot)?;
+        }
+        Ok(())
+    }
+
+    /// Puts pages from plain memory into their place in the arena, where they appear whole; with `protect`, so that a
+    /// write faults.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable for `pages` pages; the target pages are busy, by this thread, and absent.
+    pub(super) unsafe fn place(
+        &self,
+        page: usize,
+        source: *const Page,
+        pages: usize,
+        protect: bool,
+    ) -> Progress {
+        if self.engine.hides() {
+            // SAFETY: the caller's.
+            let bytes =
+                unsafe { self.engine.memory.write(address_of(page), source.cast(), pages * PAGE_BYTES) };
+            return self.appear(page, bytes / PAGE_BYTES, !protect);
+        }
+        let mut done = 0;
+        loop {
+            let bytes = (pages - done) * PAGE_BYTES;
+            let (target, source) = (address_of(page + done), source.wrapping_add(done).cast());
+            // SAFETY: the caller's.
+            let step = unsafe { self.engine.uffd.copy(target, source, bytes, protect) };
+            done += step.bytes / PAGE_BYTES;
+            if done >= pages || (step.error != libc::EAGAIN && step.error != 0) {
+                return Progress { bytes: done * PAGE_BYTES, error: step.error };
+            }
+        }
+    }
+
+    /// As [`Pager::place`], zeros.
+    pub(super) fn place_zeros(&self, page: usize, pages: usize) -> Progress {
+        /// Pages of zeros.
+        static ZEROS: [Page; 16] = [[0; PAGE_BYTES]; 16];
+        if self.engine.hides() {
+            return self.appear(page, pages, true);
+        }
+        let mut done = 0;
+        while done < pages {
+            let part = (pages - done).min(ZEROS.len());
+            // SAFETY: the zeros are a constant; the target pages are busy and absent.
+            let step = unsafe { self.place(page + done, ZEROS.as_ptr(), part, false) };
+            done += step.bytes / PAGE_BYTES;
+            if step.error != 0 {
+                return Progress { bytes: done * PAGE_BYTES, error: step.error };
+            }
+        }
+        Progress { bytes: done * PAGE_BYTES, error: 0 }
+    }
+
+    /// Shows hidden pages that are whole; where that cannot be, they are absent again.
+    fn appear(&self, page: usize, pages: usize, writable: bool) -> Progress {
+        let error = match self.show(page, pages, writable) {
+            Ok(()) if pages > 0 => {
+                if self.engine.refused() {
+                    self.engine.refusals.store(0, Ordering::Relaxed);
+                }
+                return Progress { bytes: pages * PAGE_BYTES, error: 0 };
+            }
+            Ok(()) => libc::EIO,
+            Err(error) => error,
+        };
+        self.hide(Pages { first: page, count: pages });
+        kernel::drop_range(address_of(page), pages * PAGE_BYTES);
+        Progress { bytes: 0, error }
+    }
+
+    /// Takes the access to pages of armed chunks away, where that is how pages are away: before they are dropped.
+    pub(super) fn hide(&self, pages: Pages) {
+        if self.engine.hides()
+            && pages.count > 0
+            && kernel::protect(pages.address(), pages.bytes(), libc::PROT_NONE).is_err()
+        {
+            end(
+                "memlift: no mappings are left to put pages away; raise vm.max_map_count; the job ends\n",
+                KERNEL_EXIT_CODE,
+            );
+        }
+    }
+
+    /// Stops all changes of present, busy pages.
+    pub(super) fn freeze(&self, page: usize, pages: usize) -> Result<(), Errno> {
+        if self.engine.hides() {
+            kernel::protect(address_of(page), pages * PAGE_BYTES, libc::PROT_NONE)
+        } else {
+            self.engine.uffd.protect(address_of(page), pages * PAGE_BYTES, true)
+        }
+    }
+
+    /// Gives present, busy pages back to the program: to write too, or to read alone.
+    pub(super) fn thaw(&self, page: usize, pages: usize, writable: bool) -> Result<(), Errno> {
+        if self.engine.hides() {
+            self.show(page, pages, writable)
+        } else if writable {
+            self.engine.uffd.protect(address_of(page), pages * PAGE_BYTES, false)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// As [`Pager::thaw`], for pages that were frozen by this thread: where the kernel cannot, the job ends.
+    pub(super) fn thaw_again(&self, page: usize, pages: usize, writable: bool) {
+        if self.thaw(page, pages, writable).is_err() {
+            end(
+                "memlift: no mappings are left to give a page back; raise vm.max_map_count; the job ends\n",
+                KERNEL_EXIT_CODE,
+            );
+        }
+    }
+
+    /// What a present, busy, frozen page holds: where it lies, or copied to `room`.
+    pub(super) fn contents<'a>(&'a self, page: usize, room: &'a mut Page) -> &'a Page {
+        if let Some(contents) = self.contents_in_place(page) {
+            return contents;
+        }
+        if self.engine.memory.read(address_of(page), room) != PAGE_BYTES {
+            end("memlift: a page of the arena cannot be read; the job ends\n", KERNEL_EXIT_CODE);
+        }
+        room
+    }
+
+    /// What such a page holds, if it can be read where it lies.
+    pub(super) fn contents_in_place(&self, page: usize) -> Option<&Page> {
+        // SAFETY: the page is present, readable and write-protected while it is busy: nobody changes or drops it, for
+        // that takes the claim that this thread has.
+        (!self.engine.hides()).then(|| unsafe { &*(address_of(page) as *const Page) })
+    }
+
+    /// Drops one frozen page.
+    pub(super) fn vanish(&self, page: usize) {
+        self.hide(Pages { first: page, count: 1 });
+        kernel::drop_range(address_of(page), PAGE_BYTES);
+    }
+
+    /// `mprotect` of held pages: what is away stays so.
+    pub(super) fn grant(&self, pages: Pages, prot: i32) -> Result<(), Errno> {
+        debug_assert!(pages.address() >= ARENA_BASE);
+        if !self.engine.hides() {
+            return kernel::protect(pages.address(), pages.bytes(), prot);
+        }
+        for (chunk, part) in pages.by_chunk() {
+            let record = self.table.chunk(chunk);
+            let mode = match record.mode() {
+                Mode::Busy => record.held(),
+                mode => mode,
+            };
+            match mode {
+                Mode::Native => kernel::protect(part.address(), part.bytes(), prot)?,
+                Mode::Armed => {
+                    let tag = |page: usize| {
+                        let entry = self.table.parked(page);
+                        (entry.is_present(), entry.tag() == Tag::Clean)
+                    };
+                    let mut page = part.first;
+                    while page < part.end() {
+                        let (start, (present, clean)) = (page, tag(page));
+                        while page < part.end() && tag(page) == (present, clean) {
+                            page += 1;
+                        }
+                        if present {
+                            let prot = if clean { prot & !libc::PROT_WRITE } else { prot };
+                            kernel::protect(address_of(start), (page - start) * PAGE_BYTES, prot)?;
+                        }
+                    }
+                }
+                Mode::Guarded | Mode::Vacant | Mode::Busy => {}
+            }
+        }
+        Ok(())
+    }
+}
