@@ -35,7 +35,10 @@ demo: build
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) tour
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
-test: test-rust test-loom test-fallbacks test-python test-quick
+test:
+	@for part in rust loom fallbacks python quick; do \
+		SECONDS=0; $(MAKE) test-$$part; echo "== make test-$$part: $$SECONDS s"; \
+	done
 	@echo "make test: all passed"
 
 test-rust: rust
