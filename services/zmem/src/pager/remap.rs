@@ -2,7 +2,8 @@
 //! `mremap` of the arena.
 //!
 //! Flow    shrink: unmap the tail · grow in place where the pages after it are free · else new pages, contents moved:
-//!         native to native by the kernel, entries by copying the word, present pages one by one
+//!         native to native by the kernel, entries by copying the word, present pages one by one; into a chunk that stays
+//!         native, because a system call works on another part of it, by copying
 //! Order   both ranges are held while contents move; a page is gone from the old place before the new one says that it is
 //!         there
 //! Not here mapping itself ([`super::space`])
@@ -12,6 +13,7 @@ use std::sync::atomic::Ordering;
 use super::entry::{Entry, Tag};
 use super::evict::Room;
 use super::kernel::{self, Quiet};
+use super::seat::Page;
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Errno, Pager, address_of};
@@ -19,6 +21,8 @@ use crate::mapping::PAGE_BYTES;
 
 /// Exit code when contents would be lost (`EX_OSERR`).
 const LOST_EXIT_CODE: i32 = 71;
+const LOST: &str =
+    "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n";
 
 impl Pager {
     /// `mremap` of a range in the arena; `new_address` counts with `MREMAP_FIXED` and lies in the arena.
@@ -85,13 +89,17 @@ impl Pager {
             // Contents are read where they lie.
             kernel::protect(kept.address(), kept.bytes(), prot | libc::PROT_READ)?;
         }
-        self.transfer(kept, target);
+        self.transfer(kept, target, prot);
+        if prot & libc::PROT_READ == 0 && !self.engine.hides() {
+            // The kernel moves access with contents.
+            kernel::protect(new.address(), new.bytes(), prot)?;
+        }
         self.unmap_held(&mut space, old)?;
         Ok(address_of(target))
     }
 
     /// Moves contents to pages that were mapped just now. The caller holds the space lock.
-    fn transfer(&self, old: Pages, target: usize) {
+    fn transfer(&self, old: Pages, target: usize, prot: i32) {
         let congruent = old.first % CHUNK_PAGES == target % CHUNK_PAGES;
         for (chunk, part) in old.by_chunk() {
             let to = target + (part.first - old.first);
@@ -104,8 +112,12 @@ impl Pager {
             }
             for page in part.first..part.end() {
                 let to = to + (page - part.first);
-                self.arm_target(to / CHUNK_PAGES);
-                self.move_page(page, to);
+                if self.arm_target(to / CHUNK_PAGES) {
+                    self.move_page(page, to);
+                } else {
+                    self.copy_page(page, to, prot);
+                    self.table.chunk(to / CHUNK_PAGES).unpin();
+                }
             }
         }
     }
@@ -149,8 +161,9 @@ impl Pager {
         moved
     }
 
-    /// Makes a fresh target chunk take single pages.
-    fn arm_target(&self, chunk: usize) {
+    /// Makes a fresh target chunk take single pages. One that others have pinned is native and stays so: then it has a pin
+    /// more, and the answer is false.
+    fn arm_target(&self, chunk: usize) -> bool {
         while matches!(self.settled_mode(chunk), Mode::Guarded | Mode::Native) {
             let mut seat = self.seats.take();
             if !self.charge_tables(&mut seat, PAGE_BYTES) {
@@ -158,13 +171,89 @@ impl Pager {
             }
             if self.table.chunk(chunk).claim(Mode::Guarded, false) {
                 self.table.settle(chunk, Mode::Armed);
-                return;
+                return true;
             }
             self.counts.tables.fetch_sub(PAGE_BYTES, Ordering::Relaxed);
             if self.arm(chunk).is_none() {
                 self.job.uncharge(PAGE_BYTES);
+                let record = self.table.chunk(chunk);
+                if record.pins() > 0 && record.pin() {
+                    return false;
+                }
             }
         }
+        true
+    }
+
+    /// Keeps a page's chunk native by a pin of its own, or says that it is armed; nothing where nothing is there.
+    fn pin_native(&self, page: usize) -> Option<bool> {
+        loop {
+            if self.table.chunk(page / CHUNK_PAGES).pin() {
+                return Some(true);
+            }
+            match self.settled_mode(page / CHUNK_PAGES) {
+                Mode::Armed => return Some(false),
+                Mode::Native => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Brings a spilled page back, whose number the file knows it by.
+    fn unspill(&self, page: usize) {
+        while self.table.load(page).tag() == Tag::Spilled {
+            let _ = self.answer(page, false);
+        }
+    }
+
+    /// Copies one page's contents to a page, mapped just now, of a native chunk that this thread has pinned.
+    fn copy_page(&self, page: usize, to: usize, prot: i32) {
+        let mut seat = self.seats.take();
+        let Some(native) = self.pin_native(page) else { return };
+        let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
+        if source.tag() == Tag::Spilled {
+            self.table.publish(page, source);
+            drop(seat);
+            self.unspill(page);
+            return self.copy_page(page, to, prot);
+        }
+        if source.tag() != Tag::Empty {
+            if !source.is_present() {
+                self.unpack(&mut seat, &[page], &[source]);
+            }
+            let (_, _, room) = seat.parts();
+            let contents: *const Page =
+                if source.is_present() { self.contents(page, &mut room[0]) } else { &raw const room[0] };
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let opened =
+                prot & access == access || kernel::protect(address_of(to), PAGE_BYTES, prot | access).is_ok();
+            if !opened {
+                kernel::end(LOST, LOST_EXIT_CODE);
+            }
+            // SAFETY: the contents are present, by their claim or their chunk's pin, and readable; the target is native by
+            // its pin, writable, and nobody's but the caller's.
+            unsafe { (address_of(to) as *mut Page).copy_from_nonoverlapping(contents, 1) };
+            if prot & access != access {
+                let _ = kernel::protect(address_of(to), PAGE_BYTES, prot);
+            }
+        }
+        if native {
+            self.table.chunk(page / CHUNK_PAGES).unpin();
+        } else {
+            self.gone(page, source);
+        }
+    }
+
+    /// The contents of a claimed page are elsewhere now.
+    fn gone(&self, page: usize, source: Entry) {
+        if source.is_present() {
+            self.vanish(page);
+            self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+            self.counts.present.fetch_sub(1, Ordering::Relaxed);
+            self.job.uncharge(PAGE_BYTES);
+        }
+        self.free_copy(source);
+        self.table.publish(page, Entry::EMPTY.with_pins(source.pins()));
     }
 
     /// Claims a page that was mapped just now, without memory: arming may have counted it as present with its neighbours.
@@ -184,26 +273,12 @@ impl Pager {
     fn move_page(&self, page: usize, to: usize) {
         let mut seat = self.seats.take();
         // A native chunk stays so meanwhile: making room would arm it, and its pages would leave.
-        let record = self.table.chunk(page / CHUNK_PAGES);
-        let armed = loop {
-            if record.pin() {
-                break false;
-            }
-            match self.settled_mode(page / CHUNK_PAGES) {
-                Mode::Armed => break true,
-                Mode::Native => {}
-                // Nothing is there.
-                _ => return,
-            }
-        };
-        let source = if armed { self.table.claim_now(page) } else { Entry::new(Tag::Dirty, 0) };
+        let Some(native) = self.pin_native(page) else { return };
+        let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
         if source.tag() == Tag::Spilled {
-            // The file knows the page by its number.
             self.table.publish(page, source);
             drop(seat);
-            while self.table.load(page).tag() == Tag::Spilled {
-                let _ = self.answer(page, false);
-            }
+            self.unspill(page);
             return self.move_page(page, to);
         }
         if !source.is_present() {
@@ -230,24 +305,17 @@ impl Pager {
                 libc::ENOENT => {
                     "memlift: mremap: the new page is not the arena's; the job ends before contents are lost\n"
                 }
-                _ => {
-                    "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n"
-                }
+                _ => LOST,
             };
             kernel::end(line, LOST_EXIT_CODE);
         }
         self.table.chunk(to / CHUNK_PAGES).present.fetch_add(1, Ordering::AcqRel);
         self.counts.present.fetch_add(1, Ordering::Relaxed);
         self.table.publish(to, Entry::new(Tag::Dirty, 0).with_heat(1).with_pins(target.pins()));
-        if !armed {
-            record.unpin();
+        if native {
+            self.table.chunk(page / CHUNK_PAGES).unpin();
         } else {
-            self.vanish(page);
-            self.free_copy(source);
-            self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
-            self.counts.present.fetch_sub(1, Ordering::Relaxed);
-            self.job.uncharge(PAGE_BYTES);
-            self.table.publish(page, Entry::EMPTY.with_pins(source.pins()));
+            self.gone(page, source);
         }
     }
 }

@@ -87,7 +87,8 @@ extern "C" fn ask(question: *mut Question) {
     question.fault = unsafe { question.pager.fault(question.address, question.write) };
 }
 
-/// Answers a fault on the stack of the program that faulted, below what it uses: an alternate stack may have 8 KiB.
+/// Answers a fault on the stack of the program that faulted, below what it uses, where an alternate stack is small (it may
+/// have 8 KiB): but not where that stack may itself be away.
 ///
 /// # Safety
 ///
@@ -100,6 +101,7 @@ unsafe fn on_own_stack(
     context: *mut libc::c_void,
 ) -> Fault {
     const RED_ZONE: usize = 128;
+    const ENOUGH_BYTES: usize = 64 << 10;
     let mut question = Question { pager, address, write, fault: Fault::Retry };
     // SAFETY: the kernel passes a ucontext.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
@@ -109,7 +111,11 @@ unsafe fn on_own_stack(
             && stack.wrapping_sub(alternate.ss_sp as usize) < alternate.ss_size
     };
     let stack = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-    if !is_alternate((&raw const question) as usize) || is_alternate(stack) {
+    if !is_alternate((&raw const question) as usize)
+        || is_alternate(stack)
+        || alternate.ss_size >= ENOUGH_BYTES
+        || Pager::contains(stack - RED_ZONE)
+    {
         ask(&raw mut question);
         return question.fault;
     }
