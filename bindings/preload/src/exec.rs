@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = 4096;
 const MOST: usize = 64 << 20;
 
 /// Pointers of a list up to its zero, and the bytes of what they point to.
-fn measure(scene: &Scene, list: usize) -> (usize, usize) {
+fn measure(scene: &Scene<'_>, list: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     if list == 0 {
         return (0, 0);
@@ -59,7 +59,7 @@ fn room(bytes: usize) -> Result<usize, isize> {
 }
 
 /// Copies a text to `end`; where it is now.
-fn copy(scene: &Scene, text: usize, end: &mut usize) -> usize {
+fn copy(scene: &Scene<'_>, text: usize, end: &mut usize) -> usize {
     let bytes = scene.text_bytes(text);
     let target = *end;
     // SAFETY: `measure` counted these bytes and there is room for them; a text that grew since ends where it did.
@@ -74,7 +74,7 @@ fn copy(scene: &Scene, text: usize, end: &mut usize) -> usize {
 }
 
 /// `execve` or `execveat`.
-pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let first = usize::from(number as i64 == libc::SYS_execveat);
     let mut arguments = arguments;
     let [path, argv, envp] = [arguments[first], arguments[first + 1], arguments[first + 2]];

@@ -15,25 +15,27 @@ use memlift_zmem::pager::Pager;
 
 use crate::thread::{Quiet, current};
 use crate::trap::Scene;
-use crate::{heap, start};
+use crate::{heap, held, stacks, start};
 
 fn still(pager: &Pager) {
     pager.before_fork();
     heap::before_fork();
 }
 
-fn go_on(pager: &Pager, child: bool) {
+fn go_on(pager: &'static Pager, child: bool) {
     heap::after_fork();
     if child {
         start::forked();
         pager.after_fork_child();
+        stacks::forked_and_whole();
+        held::forked_and_whole(pager);
     } else {
         pager.after_fork_parent();
     }
 }
 
 /// A trapped fork. A stack for the child is given to it on the way out: here it needs the handler's.
-pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let mut arguments = arguments;
     let clone = number as i64 == libc::SYS_clone;
     let stack = if clone { arguments[1] } else { 0 };
@@ -43,11 +45,10 @@ pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize
         }
         arguments[1] = 0;
     }
-    let pins = if clone {
-        [scene.pin(arguments[2], 4, true), scene.pin(arguments[3], 4, true)]
-    } else {
-        [None, None]
-    };
+    if clone {
+        scene.pin(arguments[2], 4, true);
+        scene.pin(arguments[3], 4, true);
+    }
     still(scene.pager);
     // SAFETY: the program's fork, with everything of ours at rest.
     let result = unsafe { crate::gate::call(number, arguments) };
@@ -59,7 +60,6 @@ pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize
             (*context).uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
         }
     }
-    drop(pins);
     result
 }
 

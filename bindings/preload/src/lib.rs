@@ -40,6 +40,10 @@ pub mod table;
 pub mod filter;
 #[expect(unsafe_code, reason = "reads frames and the program's memory")]
 pub mod trap;
+#[expect(unsafe_code, reason = "keeps records on a list of the thread's")]
+pub mod held;
+#[expect(unsafe_code, reason = "exports a C interface; maps stacks")]
+pub mod stacks;
 #[expect(unsafe_code, reason = "asks what a descriptor is")]
 pub mod transfer;
 #[expect(unsafe_code, reason = "reads the program's vectors")]

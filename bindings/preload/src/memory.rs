@@ -5,15 +5,16 @@
 //!         instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
 //! Layout  not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
 //!         what was placed elsewhere by `MAP_FIXED`
-//! Order   a file that is placed over a part of the arena: the pager forgets the part first
-//! Not here what the pager does with it
+//!         a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
+//! Not here what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
+//!         to be left alone page by page: refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_void};
 
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager};
 
 use crate::gate::{call, give};
-use crate::{start, thread};
+use crate::{stacks, start, sys, thread, trap};
 
 /// Below this, mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
@@ -157,10 +158,11 @@ fn map(pager: &Pager, arguments: [usize; 6]) -> Option<isize> {
                 return Some(-(libc::EEXIST as isize));
             }
         }
-        if plain && flags & (libc::MAP_GROWSDOWN | libc::MAP_HUGETLB) == 0 {
-            return Some(result(pager.map(bytes, prot, Some(address)), |address| address as isize));
-        }
-        return Some(foreign(pager, arguments));
+        return Some(if plain {
+            result(pager.map(bytes, prot, Some(address)), |address| address as isize)
+        } else {
+            overlay(pager, arguments)
+        });
     }
     let elsewhere = flags & ELSEWHERE != 0 || prot & libc::PROT_EXEC != 0;
     if !plain || elsewhere || !(SMALLEST..=LARGEST).contains(&bytes) {
@@ -170,22 +172,63 @@ fn map(pager: &Pager, arguments: [usize; 6]) -> Option<isize> {
     Some(result(pager.map(bytes, prot, None), |address| address as isize))
 }
 
-/// Other memory over a part of the arena: the part is without access, and so without pages, before.
-fn foreign(pager: &Pager, arguments: [usize; 6]) -> isize {
-    let [address, bytes, ..] = arguments;
-    if let Err(number) = pager.map(bytes, libc::PROT_NONE, Some(address)) {
+/// A file over a part of the arena.
+fn overlay(pager: &Pager, arguments: [usize; 6]) -> isize {
+    let [address, bytes, prot, flags, fd, offset] = arguments;
+    if flags as i32 & libc::MAP_TYPE != libc::MAP_PRIVATE {
+        return -(libc::ENOTSUP as isize);
+    }
+    // SAFETY: plain data, and the place lives as long as the call.
+    let (known, status) = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        (sys!(libc::SYS_fstat, fd, &raw mut status), status)
+    };
+    if known < 0 {
+        return known;
+    }
+    const ZEROS: libc::dev_t = libc::makedev(1, 5);
+    let has_bytes = match status.st_mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFBLK => true,
+        libc::S_IFCHR if status.st_rdev == ZEROS => false,
+        _ => return -(libc::ENOTSUP as isize),
+    };
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    if let Err(number) = pager.map(bytes, access, Some(address)) {
         return -(number as isize);
     }
-    let mut arguments = arguments;
-    arguments[3] = (arguments[3] as i32 & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
-    // SAFETY: the range is the program's, and the pager has given it up.
-    unsafe { call(libc::SYS_mmap as usize, arguments) }
+    let read = if has_bytes { fill(pager, (address, bytes), fd, offset) } else { Ok(()) };
+    match read.and_then(|()| pager.protect(address, bytes, prot as i32)) {
+        Ok(()) => address as isize,
+        Err(number) => {
+            let _ = pager.unmap(address, bytes);
+            -(number as isize)
+        }
+    }
+}
+
+/// Reads a file's bytes into mapped memory, as far as it has any.
+fn fill(pager: &Pager, (address, bytes): (usize, usize), fd: usize, offset: usize) -> Result<(), i32> {
+    let mut done = 0;
+    while done < bytes {
+        let part = (bytes - done).min(trap::piece_bytes());
+        let pins = pager.pin(address + done, part, true)?;
+        // SAFETY: the range is mapped and present.
+        let got = unsafe { sys!(libc::SYS_pread64, fd, address + done, part, offset + done) };
+        drop(pins);
+        match usize::try_from(got) {
+            Ok(0) => break,
+            Ok(got) => done += got,
+            Err(_) if got == -(libc::EINTR as isize) => {}
+            Err(_) => return Err(-got as i32),
+        }
+    }
+    Ok(())
 }
 
 fn go(number: libc::c_long, arguments: [usize; 6]) -> isize {
     if start::covered() && !thread::inside() {
         start::tend();
-        if let Some(result) = perform(number as usize, arguments) {
+        if let Some(result) = stacks::aside(|| perform(number as usize, arguments)) {
             return give(result);
         }
     }

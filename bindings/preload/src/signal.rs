@@ -18,7 +18,7 @@ use memlift_zmem::pager::{self, Pager};
 
 use crate::gate::{self, errno, give, set_errno};
 use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
-use crate::{filter, start, sys, trap};
+use crate::{filter, stacks, start, sys, trap};
 
 /// A disposition as the kernel has it.
 #[repr(C)]
@@ -360,7 +360,18 @@ pub unsafe extern "C" fn sigprocmask(
     }
 }
 
-/// As libc's: a stack in the arena stays present, since the kernel writes frames there.
+/// `sigaltstack` of a function: handlers run on a stack of ours that is as large.
+///
+/// # Safety
+///
+/// The pointers are the program's.
+pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t) -> isize {
+    let here = 0u8;
+    // SAFETY: the caller's.
+    unsafe { stacks::change(new, old, &raw const here as usize, std::ptr::null_mut()) }
+}
+
+/// As libc's.
 ///
 /// # Safety
 ///
@@ -368,5 +379,7 @@ pub unsafe extern "C" fn sigprocmask(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaltstack(new: *const libc::stack_t, old: *mut libc::stack_t) -> c_int {
     // SAFETY: the caller's.
-    give(unsafe { trap::alternate_stack(new, old) }) as c_int
+    give(unsafe {
+        if start::covered() { alternate_stack(new, old) } else { sys!(libc::SYS_sigaltstack, new, old) }
+    }) as c_int
 }

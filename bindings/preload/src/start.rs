@@ -18,7 +18,7 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, descriptors, fork, gate, signal, sys, words};
+use crate::{activate, descriptors, fork, gate, signal, stacks, sys, words};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -105,6 +105,7 @@ fn cover() -> Result<bool, String> {
         }
         None => None,
     };
+    stacks::begin();
     signal::unblock();
     signal::install()
         .map_err(|number| format!("signal handlers: {}", std::io::Error::from_raw_os_error(number)))?;
@@ -125,6 +126,7 @@ fn cover() -> Result<bool, String> {
 /// In the child of a fork, before anything else.
 pub fn forked() {
     note_process();
+    stacks::forked();
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 

@@ -40,10 +40,12 @@ pub struct Thread {
     pub exec_address: AtomicUsize,
     /// See above.
     pub exec_bytes: AtomicUsize,
-    /// The program's alternate stack: address, bytes, flags.
+    /// The alternate stack that the program believes to have: address, bytes (0: none), flags.
     pub alternate: [AtomicUsize; 3],
-    /// Our alternate stack for this thread: address, or 0.
+    /// Record of our alternate stack for this thread: address, or 0.
     pub stack: AtomicUsize,
+    /// First of the calls that hold pins: address, or 0.
+    pub held: AtomicUsize,
     /// Mask to return to when the outermost stretch closes.
     mask: AtomicU64,
 }

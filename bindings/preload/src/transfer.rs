@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads and writes of one buffer, in pieces where it is large.
 //!
-//! Flow    [`perform`] ──small, or a message──▶ pin, call ──large──▶ piece by piece until one is short or fails
+//! Flow    [`perform`] ──▶ [`Scene::in_pieces`]: pin, call ──large──▶ piece by piece until one is short or fails
 //! Order   a file is read until the count is there, as the kernel does; of a stream what the first piece brings is the
 //!         answer, since the next might wait. Writes go on: a blocking descriptor takes all, another says so
 //! Not here vectors: `vector`
@@ -20,7 +20,7 @@ pub fn reads_whole(fd: usize) -> bool {
 }
 
 /// One of `read`, `write`, `pread64`, `pwrite64`, `recvfrom`, `sendto`, `getrandom`.
-pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let call = number as i64;
     let (buffer, length) = if call == libc::SYS_getrandom { (0, 1) } else { (1, 2) };
     let reads = matches!(call, libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom);
@@ -31,52 +31,28 @@ pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize
     // A message is one call.
     let piece = if socket { PIECE_BYTES } else { piece_bytes() };
 
-    let name = (socket && arguments[4] != 0).then(|| {
-        let size = if reads { 256 } else { arguments[5].min(256) };
-        (scene.pin(arguments[4], size, reads), reads.then(|| scene.pin(arguments[5], 4, true)))
-    });
-    let result = if bytes <= piece {
-        let _pins = scene.pin(address, bytes, reads);
-        scene.call(number, arguments)
-    } else {
-        let whole = !reads
-            || call == libc::SYS_getrandom
-            || call == libc::SYS_recvfrom && arguments[3] as i32 & libc::MSG_WAITALL != 0
-            || call != libc::SYS_recvfrom && reads_whole(arguments[0]);
-        pieces(scene, number, arguments, (buffer, length), (bytes, piece), reads, whole)
-    };
-    drop(name);
-    result
-}
-
-fn pieces(
-    scene: &mut Scene,
-    number: usize,
-    arguments: [usize; 6],
-    (buffer, length): (usize, usize),
-    (bytes, piece): (usize, usize),
-    reads: bool,
-    whole: bool,
-) -> isize {
-    let mut done = 0;
-    while done < bytes {
-        let part = piece.min(bytes - done);
-        let mut arguments = arguments;
-        arguments[buffer] += done;
-        arguments[length] = part;
-        if matches!(number as i64, libc::SYS_pread64 | libc::SYS_pwrite64) {
-            arguments[3] += done;
-        }
-        let pins = scene.pin(arguments[buffer], part, reads);
-        let result = scene.call(number, arguments);
-        drop(pins);
-        if result < 0 {
-            return if done > 0 { done as isize } else { result };
-        }
-        done += result as usize;
-        if (result as usize) < part || !whole {
-            break;
+    if socket && arguments[4] != 0 {
+        scene.pin(arguments[4], if reads { 256 } else { arguments[5].min(256) }, reads);
+        if reads {
+            scene.pin(arguments[5], 4, true);
         }
     }
-    done as isize
+    let whole = !reads
+        || call == libc::SYS_getrandom
+        || call == libc::SYS_recvfrom && arguments[3] as i32 & libc::MSG_WAITALL != 0
+        || call != libc::SYS_recvfrom && bytes > piece && reads_whole(arguments[0]);
+    // Nothing is also one call.
+    if bytes == 0 {
+        return scene.call(number, arguments);
+    }
+    scene.in_pieces((bytes, piece), whole, |scene, done, part| {
+        let mut arguments = arguments;
+        arguments[buffer] = address.wrapping_add(done);
+        arguments[length] = part;
+        if matches!(call, libc::SYS_pread64 | libc::SYS_pwrite64) {
+            arguments[3] += done;
+        }
+        scene.pin(arguments[buffer], part, reads);
+        scene.call(number, arguments)
+    })
 }

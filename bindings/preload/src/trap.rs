@@ -6,17 +6,19 @@
 //!         libc's functions that take part (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same without a signal
 //! Order   our own code runs with signals blocked; they are let in for the call alone, so that it is interrupted and
 //!         restarted as it would be. A range that is not the program's is not pinned, and the kernel says `EFAULT`.
+//! Owner   pins are the call's until it returns, or until its frame is gone (`held`)
 //! Not here bytes and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
 
 use std::ffi::c_void;
 
 use memlift_zmem::block::Counter;
-use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager, Pins};
+use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager};
 
 use crate::gate::call;
+use crate::held::{Held, Mark};
 use crate::table::{self, Extent};
 use crate::thread::{self, OURS, Quiet};
-use crate::{exec, fork, memory, signal, start, sys, transfer, vector};
+use crate::{exec, fork, memory, signal, stacks, start, sys, transfer, vector};
 
 /// The most that is pinned at once where a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
@@ -30,7 +32,9 @@ pub fn in_arena(address: usize) -> bool {
 
 /// A call's surroundings.
 #[derive(Debug)]
-pub struct Scene {
+pub struct Scene<'a> {
+    /// What is pinned for it.
+    pub held: Held<'a>,
     /// Our stretch.
     pub quiet: Quiet,
     /// The program's mask.
@@ -47,7 +51,7 @@ pub fn piece_bytes() -> usize {
     (share & !(SMALLEST_PIECE_BYTES - 1)).clamp(SMALLEST_PIECE_BYTES, PIECE_BYTES)
 }
 
-impl Scene {
+impl Scene<'_> {
     /// The call itself, with the program's signals let in.
     pub fn call(&mut self, number: usize, arguments: [usize; 6]) -> isize {
         let mask = self.mask;
@@ -55,16 +59,54 @@ impl Scene {
         self.quiet.interruptible(mask, || unsafe { call(number, arguments) })
     }
 
-    /// Pins the part of a range that is in the arena and the program's.
-    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> Option<Pins<'static>> {
+    /// Pins the part of a range that is in the arena and the program's, until the call is over; whether there is any.
+    pub fn pin(&self, address: usize, bytes: usize, write: bool) -> bool {
         if bytes == 0 || !in_arena(address) {
-            return None;
+            return false;
         }
         let bytes = self.pager.accessible(address, bytes, write);
         if bytes == 0 {
-            return None;
+            return false;
         }
-        self.pager.pin(address, bytes, write).ok()
+        match self.pager.pin(address, bytes, write) {
+            Ok(pins) => {
+                self.held.keep((address, bytes, write), pins);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Pins for good what the kernel is told of for good.
+    fn pin_for_good(&self, address: usize, bytes: usize) {
+        if in_arena(address) && self.pager.accessible(address, bytes, true) == bytes {
+            std::mem::forget(self.pager.pin(address, bytes, true));
+        }
+    }
+
+    /// `bytes` in pieces: `act` does a part of so many bytes from an offset, and says what the kernel said. The count of
+    /// what was done, or the error of the first piece. Not `whole`: what the first piece brings is the answer.
+    pub fn in_pieces(
+        &mut self,
+        (bytes, piece): (usize, usize),
+        whole: bool,
+        mut act: impl FnMut(&mut Self, usize, usize) -> isize,
+    ) -> isize {
+        let pinned = self.held.count();
+        let mut done = 0;
+        while done < bytes {
+            let part = piece.min(bytes - done);
+            let result = act(self, done, part);
+            self.held.let_go(pinned);
+            if result < 0 {
+                return if done > 0 { done as isize } else { result };
+            }
+            done += result as usize;
+            if (result as usize) < part || !whole {
+                break;
+            }
+        }
+        done as isize
     }
 
     /// Length of a text with its zero; what is readable of it where it has none.
@@ -104,14 +146,12 @@ impl Scene {
 
     /// A call by the table alone.
     fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
-        let mut pins: [Option<Pins<'static>>; 6] = [const { None }; 6];
         for &(argument, extent) in table::find(number) {
             let address = arguments[argument as usize];
             if in_arena(address) {
                 let (bytes, write) = self.extent(extent, &arguments, address);
-                let pin = self.pin(address, bytes, write);
                 // What the kernel may write it may also only read, as a futex in read-only memory.
-                pins[argument as usize] = pin.or_else(|| self.pin(address, bytes, false));
+                let _ = self.pin(address, bytes, write) || self.pin(address, bytes, false);
             }
         }
         self.call(number, arguments)
@@ -161,6 +201,7 @@ impl Scene {
             libc::SYS_clone if arguments[0] as i32 & libc::CLONE_VM == 0 => {
                 fork::perform(self, number, arguments)
             }
+            libc::SYS_clone if arguments[1] != 0 && !self.context.is_null() => self.thread(number, arguments),
             libc::SYS_rt_sigaction => self.action(number, arguments),
             libc::SYS_rt_sigprocmask => self.change_mask(arguments),
             libc::SYS_rt_sigsuspend
@@ -168,13 +209,21 @@ impl Scene {
             | libc::SYS_pselect6
             | libc::SYS_epoll_pwait
             | libc::SYS_epoll_pwait2 => self.wait(number, arguments),
-            libc::SYS_sigaltstack => {
-                // SAFETY: the program's pointers.
-                unsafe { alternate_stack(arguments[0] as *const _, arguments[1] as *mut _) }
+            // A function answers it itself.
+            libc::SYS_sigaltstack if !self.context.is_null() => {
+                // SAFETY: the frame is this handler's; the program's pointers.
+                unsafe {
+                    let registers = &(*self.context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+                    let at = registers[libc::REG_RSP as usize] as usize;
+                    stacks::change(arguments[0] as *const _, arguments[1] as *mut _, at, self.context)
+                }
             }
             // What is registered with the kernel for good stays for good.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
-                std::mem::forget(self.pin(arguments[0], 24, true));
+                self.pin_for_good(
+                    arguments[0],
+                    if number as i64 == libc::SYS_set_tid_address { 4 } else { 24 },
+                );
                 self.call(number, arguments)
             }
             // A name for memory: nobody needs it, and it would cut the arena into pieces.
@@ -183,6 +232,19 @@ impl Scene {
             }
             _ => self.plain(number, arguments),
         }
+    }
+
+    /// A thread whose memory of its own lies in the arena. It begins behind the gate's instruction, on its new stack, and
+    /// goes on behind the trapped one: with the arguments in their registers, which is what libraries rely on.
+    fn thread(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        let mut arguments = arguments;
+        arguments[1] -= size_of::<usize>();
+        // SAFETY: the frame is this handler's; what lies below the top of a new stack is nobody's yet.
+        unsafe {
+            let registers = &(*self.context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            (arguments[1] as *mut i64).write(registers[libc::REG_RIP as usize]);
+        }
+        self.plain(number, arguments)
     }
 
     fn action(&mut self, number: usize, arguments: [usize; 6]) -> isize {
@@ -284,32 +346,6 @@ fn count(number: usize, unit: usize) -> usize {
     number.saturating_mul(unit).min(PIECE_BYTES)
 }
 
-/// `sigaltstack`: a stack in the arena stays present.
-///
-/// # Safety
-///
-/// The pointers are the program's.
-pub unsafe fn alternate_stack(new: *const libc::stack_t, old: *mut libc::stack_t) -> isize {
-    // SAFETY: the caller's; copied, so that the kernel sees none of the arena's.
-    unsafe {
-        let wanted = if new.is_null() { None } else { Some(new.read()) };
-        let mut before: libc::stack_t = std::mem::zeroed();
-        if let (Some(stack), Some(pager)) = (&wanted, Pager::get())
-            && in_arena(stack.ss_sp as usize)
-            && stack.ss_flags & libc::SS_DISABLE == 0
-        {
-            let _quiet = Quiet::begin();
-            std::mem::forget(pager.pin(stack.ss_sp as usize, stack.ss_size, true));
-        }
-        let pointer = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let result = sys!(libc::SYS_sigaltstack, pointer, &raw mut before);
-        if result == 0 && !old.is_null() {
-            old.write(before);
-        }
-        result
-    }
-}
-
 /// SIGSYS of our filter.
 ///
 /// # Safety
@@ -329,7 +365,9 @@ pub unsafe fn on_trap(context: *mut c_void) {
         };
         pager.job().count(Counter::TrappedCalls, 1);
         let mask = *signal::return_mask(context);
-        let mut scene = Scene { quiet: Quiet::in_handler(), mask, context, pager };
+        let quiet = Quiet::in_handler();
+        let mark = Mark::make();
+        let mut scene = Scene { held: Held::new(&mark), quiet, mask, context, pager };
         let result = scene.perform(number, arguments);
         drop(scene);
         (*registers)[libc::REG_RAX as usize] = result as i64;
@@ -349,7 +387,12 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     }
     let pager = Pager::get()?;
     let mine = match number as i64 {
-        libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask | libc::SYS_sigaltstack => true,
+        libc::SYS_sigaltstack => {
+            let [new, old, ..] = arguments;
+            // SAFETY: the program's pointers.
+            return Some(unsafe { signal::alternate_stack(new as *const _, old as *mut _) });
+        }
+        libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => true,
         libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mremap => true,
         libc::SYS_clone3 | libc::SYS_io_uring_setup | libc::SYS_io_setup => {
             return Some(-(libc::ENOSYS as isize));
@@ -359,8 +402,11 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     if !mine {
         return None;
     }
-    let quiet = Quiet::begin();
-    let mask = quiet.outer_mask();
-    let mut scene = Scene { quiet, mask, context: std::ptr::null_mut(), pager };
-    Some(scene.perform(number, arguments))
+    Some(stacks::aside(|| {
+        let quiet = Quiet::begin();
+        let mask = quiet.outer_mask();
+        let mark = Mark::make();
+        let mut scene = Scene { held: Held::new(&mark), quiet, mask, context: std::ptr::null_mut(), pager };
+        scene.perform(number, arguments)
+    }))
 }

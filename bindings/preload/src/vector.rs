@@ -8,7 +8,6 @@
 //! Not here one buffer: `transfer`
 
 use libc::{iovec, mmsghdr, msghdr};
-use memlift_zmem::pager::Pins;
 
 use crate::sys;
 use crate::transfer::reads_whole;
@@ -17,7 +16,7 @@ use crate::trap::{PIECE_BYTES, Scene, in_arena, piece_bytes};
 const MOST: usize = 1024;
 
 /// One of the calls.
-pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     match number as i64 {
         libc::SYS_recvmsg | libc::SYS_sendmsg => message(scene, number, arguments),
         libc::SYS_recvmmsg | libc::SYS_sendmmsg => messages(scene, number, arguments),
@@ -27,7 +26,7 @@ pub fn perform(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize
 }
 
 /// The program's array, where it can be read.
-fn list<'a, T>(scene: &Scene, address: usize, count: usize) -> Option<&'a [T]> {
+fn list<'a, T>(scene: &Scene<'_>, address: usize, count: usize) -> Option<&'a [T]> {
     let bytes = count.checked_mul(size_of::<T>())?;
     if address == 0
         || count > MOST
@@ -39,8 +38,10 @@ fn list<'a, T>(scene: &Scene, address: usize, count: usize) -> Option<&'a [T]> {
     Some(unsafe { std::slice::from_raw_parts(address as *const T, count) })
 }
 
-fn pin_all(scene: &Scene, vector: &[iovec], write: bool, pins: &mut Vec<Pins<'static>>) {
-    pins.extend(vector.iter().filter_map(|part| scene.pin(part.iov_base as usize, part.iov_len, write)));
+fn pin_all(scene: &Scene<'_>, vector: &[iovec], write: bool) {
+    for part in vector {
+        scene.pin(part.iov_base as usize, part.iov_len, write);
+    }
 }
 
 fn sum(vector: &[iovec]) -> usize {
@@ -63,7 +64,7 @@ fn part(vector: &[iovec], mut skip: usize, most: usize) -> Vec<iovec> {
     parts
 }
 
-fn vector(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+fn vector(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let call = number as i64;
     let Some(parts) = list::<iovec>(scene, arguments[1], arguments[2]) else {
         return scene.call(number, arguments);
@@ -71,9 +72,8 @@ fn vector(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
     let reads = matches!(call, libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2);
     let (bytes, piece) = (sum(parts), piece_bytes());
     if bytes <= piece || bytes > isize::MAX as usize {
-        let mut pins = Vec::new();
-        pins.extend(scene.pin(arguments[1], size_of_val(parts), false));
-        pin_all(scene, parts, reads, &mut pins);
+        scene.pin(arguments[1], size_of_val(parts), false);
+        pin_all(scene, parts, reads);
         return scene.call(number, arguments);
     }
     // A copy: the program's may be absent when the kernel looks.
@@ -81,63 +81,48 @@ fn vector(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
     let at = matches!(call, libc::SYS_preadv | libc::SYS_preadv2 | libc::SYS_pwritev | libc::SYS_pwritev2)
         && arguments[3] as isize != -1;
     let whole = !reads || reads_whole(arguments[0]);
-    let mut done = 0;
-    while done < bytes {
-        let some = part(&parts, done, piece);
-        let length = sum(&some);
+    scene.in_pieces((bytes, piece), whole, |scene, done, length| {
+        let some = part(&parts, done, length);
         let mut arguments = arguments;
         arguments[1] = some.as_ptr() as usize;
         arguments[2] = some.len();
         if at {
             arguments[3] += done;
         }
-        let mut pins = Vec::new();
-        pin_all(scene, &some, reads, &mut pins);
-        let result = scene.call(number, arguments);
-        drop(pins);
-        if result < 0 {
-            return if done > 0 { done as isize } else { result };
-        }
-        done += result as usize;
-        if (result as usize) < length || !whole {
-            break;
-        }
-    }
-    done as isize
+        pin_all(scene, &some, reads);
+        scene.call(number, arguments)
+    })
 }
 
-fn pin_message(scene: &Scene, header: &msghdr, parts: &[iovec], reads: bool, pins: &mut Vec<Pins<'static>>) {
-    pins.extend(scene.pin(header.msg_name as usize, header.msg_namelen as usize, reads));
-    pins.extend(scene.pin(header.msg_control as usize, header.msg_controllen, reads));
-    pin_all(scene, parts, reads, pins);
+fn pin_message(scene: &Scene<'_>, header: &msghdr, parts: &[iovec], reads: bool) {
+    scene.pin(header.msg_name as usize, header.msg_namelen as usize, reads);
+    scene.pin(header.msg_control as usize, header.msg_controllen, reads);
+    pin_all(scene, parts, reads);
 }
 
-fn message(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+fn message(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let reads = number as i64 == libc::SYS_recvmsg;
     let Some([header]) = list::<msghdr>(scene, arguments[1], 1) else { return scene.call(number, arguments) };
     let Some(parts) = list::<iovec>(scene, header.msg_iov as usize, header.msg_iovlen) else {
-        let _pins = scene.pin(arguments[1], size_of::<msghdr>(), reads);
+        scene.pin(arguments[1], size_of::<msghdr>(), reads);
         return scene.call(number, arguments);
     };
     let parts = parts.to_vec();
     let bytes = sum(&parts);
     let mut copy = Box::new(*header);
-    let mut done = 0;
-    loop {
-        let some = if bytes > PIECE_BYTES { part(&parts, done, PIECE_BYTES) } else { parts.clone() };
-        let length = sum(&some);
+    let act = |scene: &mut Scene<'_>, done: usize, length: usize| {
+        let some = if length < bytes { part(&parts, done, length) } else { parts.clone() };
         copy.msg_iov = some.as_ptr().cast_mut();
         copy.msg_iovlen = some.len();
-        let mut pins = Vec::new();
-        pin_message(scene, &copy, &some, reads, &mut pins);
+        if done > 0 {
+            // Descriptors go with the first bytes.
+            copy.msg_controllen = 0;
+        }
+        pin_message(scene, &copy, &some, reads);
         let mut again = arguments;
         again[1] = (&raw const *copy) as usize;
         let result = scene.call(number, again);
-        drop(pins);
-        if result < 0 {
-            return if done > 0 { done as isize } else { result };
-        }
-        if reads {
+        if reads && result >= 0 {
             // SAFETY: the program's header, which the kernel would write.
             unsafe {
                 let header = arguments[1] as *mut msghdr;
@@ -146,26 +131,21 @@ fn message(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
                 (*header).msg_flags = copy.msg_flags;
             }
         }
-        done += result as usize;
-        if (result as usize) < length || done >= bytes || reads {
-            return done as isize;
-        }
-        // Descriptors go with the first bytes.
-        copy.msg_controllen = 0;
-    }
+        result
+    };
+    // One that has no bytes, but a name or descriptors, is a call too.
+    scene.in_pieces((bytes.max(1), PIECE_BYTES), !reads, act)
 }
 
-fn messages(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+fn messages(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let reads = number as i64 == libc::SYS_recvmmsg;
     let count = (arguments[2] as u32 as usize).min(MOST);
     let Some(headers) = list::<mmsghdr>(scene, arguments[1], count) else {
         return scene.call(number, arguments);
     };
-    let mut pins = Vec::new();
-    pins.extend(scene.pin(arguments[1], size_of_val(headers), true));
-    let mut timeout = None;
+    scene.pin(arguments[1], size_of_val(headers), true);
     if reads {
-        timeout = scene.pin(arguments[4], 16, true);
+        scene.pin(arguments[4], 16, true);
     }
     let mut bytes = 0;
     let mut taken = 0;
@@ -176,37 +156,32 @@ fn messages(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
             if taken > 0 && bytes > PIECE_BYTES {
                 break;
             }
-            pins.extend(scene.pin(header.msg_iov as usize, size_of_val(parts), false));
-            pin_message(scene, header, parts, reads, &mut pins);
+            scene.pin(header.msg_iov as usize, size_of_val(parts), false);
+            pin_message(scene, header, parts, reads);
         }
         taken += 1;
     }
     // Fewer than asked for is an answer that both calls give.
     let mut arguments = arguments;
     arguments[2] = taken;
-    let result = scene.call(number, arguments);
-    drop((pins, timeout));
-    result
+    scene.call(number, arguments)
 }
 
-fn other_process(scene: &mut Scene, number: usize, arguments: [usize; 6]) -> isize {
+fn other_process(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
     let reads = number as i64 == libc::SYS_process_vm_readv;
     // SAFETY: asks for this process's number.
     let own = unsafe { sys!(libc::SYS_getpid) } as usize == arguments[0];
-    let mut pins = Vec::new();
     for (address, count, write, here) in
         [(arguments[1], arguments[2], reads, true), (arguments[3], arguments[4], !reads, own)]
     {
         let Some(parts) = list::<iovec>(scene, address, count) else { continue };
-        pins.extend(scene.pin(address, size_of_val(parts), false));
+        scene.pin(address, size_of_val(parts), false);
         if here {
             if sum(parts) > 16 * PIECE_BYTES {
                 return -(libc::ENOMEM as isize);
             }
-            pin_all(scene, parts, write, &mut pins);
+            pin_all(scene, parts, write);
         }
     }
-    let result = scene.call(number, arguments);
-    drop(pins);
-    result
+    scene.call(number, arguments)
 }

@@ -39,3 +39,18 @@ fn a_fork_in_the_middle_of_other_threads_faults_is_whole() {
 fn a_program_that_closes_everything_keeps_its_contents() {
     assert_eq!(Job::new(32 * MIB).check("closes", &["24"]), "right\n");
 }
+
+#[test]
+fn a_handler_that_jumps_out_of_a_call_leaves_nothing_pinned() {
+    assert_eq!(Job::new(32 * MIB).check("jumps", &[]), "right\n");
+}
+
+#[test]
+fn stacks_in_the_arena_go_away_and_come_back() {
+    assert_eq!(Job::new(32 * MIB).check("coroutines", &["24"]), "right\n");
+}
+
+#[test]
+fn buffers_of_calls_that_wait_stay_while_their_neighbours_move() {
+    assert_eq!(Job::new(32 * MIB).check("pinned", &["24"]), "right\n");
+}

@@ -31,6 +31,11 @@ fn the_mmap_family_does_what_the_kernel_does() {
 }
 
 #[test]
+fn files_and_shared_memory_over_parts_of_the_arena_are_whole() {
+    assert_eq!(Job::new(32 * MIB).check("overlays", &["24"]), "right\n");
+}
+
+#[test]
 fn within_the_budget_nothing_is_trapped() {
     let job = Job::new(4096 * MIB);
     let output = job.command("cat").arg("/proc/self/status").output().expect("it starts");
