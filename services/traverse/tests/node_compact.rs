@@ -6,7 +6,7 @@
 
 mod node_world;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -30,11 +30,15 @@ fn serve_as_the_node_of_another_test() {
     let (node, _) = Node::open(options(Path::new(&setting("MEMLIFT_TEST_LOG")))).expect("a node");
     let transport = Shm::listen(&setting("MEMLIFT_TEST_NODE")).expect("a free name");
     let die = setting("MEMLIFT_TEST_DIE");
+    let may_die = may_die(Path::new(&setting("MEMLIFT_TEST_LOG")));
     let mut shard = node.shard(Box::new(transport), Box::new(Alone));
     std::thread::scope(|scope| {
         scope.spawn(|| shard.serve(&AtomicBool::new(false)).expect("until killed"));
         loop {
             std::thread::sleep(Duration::from_millis(20));
+            if !may_die.exists() {
+                continue;
+            }
             let mut at = |step: Compacting| {
                 if format!("{step:?}") == die {
                     let id = rustix::process::getpid();
@@ -46,19 +50,20 @@ fn serve_as_the_node_of_another_test() {
     });
 }
 
+/// There once a client is connected: a node may be gone again before anybody saw it.
+fn may_die(log: &Path) -> PathBuf {
+    log.with_extension("connected")
+}
+
 fn start(name: &str, log: &Path, die: &str) -> Child {
-    let child = Command::new(std::env::current_exe().expect("this test"))
+    Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", "serve_as_the_node_of_another_test", "--ignored", "--nocapture"])
         .env("MEMLIFT_TEST_NODE", name)
         .env("MEMLIFT_TEST_LOG", log)
         .env("MEMLIFT_TEST_DIE", die)
         .stdout(Stdio::null())
         .spawn()
-        .expect("starts");
-    while Shm::connect(name).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child
+        .expect("starts")
 }
 
 #[test]
@@ -70,6 +75,9 @@ fn a_node_that_is_killed_while_its_log_is_made_short_has_its_data() {
     let steps = ["Begun", "Copied", "Synced", "Renamed"];
     let (deaths, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut child = start(&name, &log, steps[0]);
+    while Shm::connect(&name).is_err() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     std::thread::scope(|scope| {
         // Whoever kills itself is started again, to die at the next step.
         scope.spawn(|| {
@@ -84,6 +92,7 @@ fn a_node_that_is_killed_while_its_log_is_made_short_has_its_data() {
             child.wait().expect("gone");
         });
         let mut client = Client::shm(&[&name], config).expect("connected");
+        std::fs::write(may_die(&log), "").expect("written");
         let mut map = HashMap::create(&mut client, 6).expect("a map");
         let counter = client.call(Request::allocate(0, 8)).expect("memory").address;
         let (mut count, mut after) = (0, 0);

@@ -214,6 +214,11 @@ impl World {
         authority.order(&order).unwrap_or_else(|error| panic!("{error}")).1
     }
 
+    /// Whether a migration is over.
+    pub fn is_over(&self, id: u64) -> bool {
+        self.authority().read().is_ok_and(|map| map.moves().iter().all(|one| one.id != id))
+    }
+
     /// Until a migration is over; gives the name of the owner.
     pub fn over(&self, id: u64, base: u64) -> String {
         let map = self.map(|map| map.moves().iter().all(|one| one.id != id));
