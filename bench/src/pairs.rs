@@ -53,10 +53,18 @@ pub struct Samples {
 /// Lets both sides take turns; a sample is what `turn` gives.
 pub fn interleave(
     quick: bool,
+    turn: impl FnMut(Side) -> Result<Took, BenchError>,
+) -> Result<Samples, BenchError> {
+    rounds(if quick { PAIRS_QUICK } else { PAIRS }, turn)
+}
+
+/// The same with so many pairs, for samples that take seconds.
+pub fn rounds(
+    count: usize,
     mut turn: impl FnMut(Side) -> Result<Took, BenchError>,
 ) -> Result<Samples, BenchError> {
     let (mut pairs, mut cpu) = (Vec::new(), [Vec::new(), Vec::new()]);
-    for round in 0..=(if quick { PAIRS_QUICK } else { PAIRS }) {
+    for round in 0..=count {
         let order = if round % 2 == 0 { [Side::Ours, Side::Theirs] } else { [Side::Theirs, Side::Ours] };
         let mut pair: Pair = (0.0, 0.0);
         for side in order {

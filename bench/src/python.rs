@@ -55,6 +55,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("limits/durable.c", include_bytes!("../limits/durable.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
+    ("engines/zmem/jobs.py", include_bytes!("../engines/zmem/jobs.py")),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),
     ("tour/transform_chapter.py", include_bytes!("../tour/transform_chapter.py")),
     ("tour/persist_chapter.py", include_bytes!("../tour/persist_chapter.py")),
@@ -72,10 +73,9 @@ impl Script<'_> {
     /// Runs it and hands every JSON line of its stdout to `line`; its stderr goes to ours. Gives whether it ended
     /// without an error.
     pub fn run(&self, mut line: impl FnMut(Value)) -> Result<bool, BenchError> {
-        let folder = unpack()?;
-        let python = interpreter()?;
-        let mut command = Command::new(&python);
-        command.arg(folder.join(self.path)).args(&self.arguments);
+        let mut command = command(self.path)?;
+        let python = PathBuf::from(command.get_program());
+        command.args(&self.arguments);
         command.env("PYTHONUNBUFFERED", "1").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = Bound::start(&mut command)?;
         let stdout = child.process().stdout.take().expect("stdout is piped");
@@ -96,6 +96,14 @@ impl Script<'_> {
             }),
         }
     }
+}
+
+/// The right Python with a script of the unpacked folder.
+pub(crate) fn command(path: &str) -> Result<Command, BenchError> {
+    let folder = unpack()?;
+    let mut command = Command::new(interpreter()?);
+    command.arg(folder.join(path));
+    Ok(command)
 }
 
 /// memlift's folder below the user's cache folder; it need not exist.

@@ -2,13 +2,15 @@
 //! `memlift bench zmem`: more memory than the budget, against who compresses memory today.
 //!
 //! Flow     definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
-//! Rivals   lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit
+//! Rivals   lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit · unlimited, plain,
+//!          killed: the job itself without memlift
 //! Check    both sides draw the same accesses; one checksum over all words must be equal; packed pages are unpacked
 //! Missing  groups and zram want root: their rows are `missing` elsewhere, and say so
 
 mod access;
-mod cgroup;
+mod colocate;
 mod corpora;
+mod gap;
 mod group;
 mod jobrows;
 mod jobs;
@@ -39,12 +41,20 @@ pub(crate) fn run(
     let mut failed = 0;
     // Two processes and a device serve all rows against one rival.
     let mut sides: Option<(String, access::Sides)> = None;
+    // One process without a limit serves all rows of a kernel.
+    let mut kernel = None;
     for definition in definitions {
         eprintln!("{} against {} …", definition.name, definition.rival);
         let mut measure = || -> Result<Row, Stop> {
             match definition.name.split('/').next() {
-                Some("budget" | "survive" | "native" | "fair" | "colocate" | "gap") => {
-                    jobrows::row(definition, options.quick)
+                Some("budget" | "survive" | "native" | "fair") => jobrows::row(definition, options.quick),
+                Some("colocate") => colocate::row(definition, options.quick),
+                Some("gap") => {
+                    let row = gap::row(definition, &mut kernel, options.quick);
+                    if row.is_err() {
+                        kernel = None;
+                    }
+                    row
                 }
                 Some("ratio") => ratio::row(definition, options.quick),
                 Some("access") => {

@@ -7,7 +7,7 @@
 //! Missing  who may not make groups or swap: the rows say what it takes
 //! Not here other programs (`budget/*`, `gap/*`)
 
-use super::cgroup::Cgroup;
+use super::group::{Group, Limit};
 use super::side::{Contents, Side, Took, Who};
 use super::zram::Zram;
 use crate::definition::Definition;
@@ -42,20 +42,20 @@ impl Sides {
         };
         let set: u64 = if quick { 64 << 20 } else { 384 << 20 };
         let zram = Zram::create(algorithm, 2 * set).map_err(Stop::Missing)?;
-        let limited = Cgroup::create("zram", Some(set / 3)).map_err(Stop::Missing)?;
+        let limited = Group::new(Limit::Swapping(set / 3))?;
         let contents = Contents::create()?;
         let warm = format!("random {} 1 0 1", accesses(quick).0);
         let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
         let first = theirs.wish(&warm)?;
-        let total = theirs.cgroup.usage() + zram.used();
+        let total = theirs.group.usage() + zram.used();
         // Equal is what the groups say: what the job does not count (the kernel's own pages for it) comes off its total.
         let mut aim = total;
         for _ in 0..3 {
-            let counted = Cgroup::create("zmem", None).map_err(Stop::Missing)?;
+            let counted = Group::new(Limit::None)?;
             let mut ours = Side::start(Who::Zmem { total: aim }, set, &contents, counted)?;
             let second = ours.wish(&warm)?;
             equal("warming up", rival, second, first)?;
-            let excess = ours.cgroup.usage().saturating_sub(total);
+            let excess = ours.group.usage().saturating_sub(total);
             if excess == 0 {
                 return Ok(Sides { ours, theirs, zram, set, total, aim, seed: 1 });
             }
@@ -97,7 +97,7 @@ pub fn row(definition: &Definition, sides: &mut Sides, quick: bool) -> Result<Ro
         seeds[index] += 1;
         checksums[index].push(took);
         let device = if index == 0 { 0 } else { sides.zram.used() };
-        peak[index] = peak[index].max(side.cgroup.usage() + device);
+        peak[index] = peak[index].max(side.group.usage() + device);
         let seconds = if p99 { took.p99 } else { took.seconds / of as f64 };
         Ok(Sample { seconds, cpu_s: took.cpu_s / of as f64 })
     })?;

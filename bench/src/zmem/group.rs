@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory cgroup for one run: what is started in it is counted by the kernel, as the killer counts it.
 //!
-//! Flow    [`Group::new`] below this process's own group ──▶ [`Group::command`] starts a program in it ──▶ [`Sampler`] reads its usage
-//!         a thousand times a second ──▶ dropped with all that is still in it
-//! Needs   the right to make groups: root where version 1 is mounted; else [`Stop::Missing`]
+//! Flow    [`Group::new`] below this process's own group, or beside it ──▶ a program enters: by itself ([`Group::entrance`]) or started by
+//!         [`Group::command`] ──▶ [`Sampler`] reads the usage a thousand times a second ──▶ dropped with all that is still in it
+//! Version 1: below. 2: below where the own group gives its children the memory controller, which one with processes does only
+//!         at the root; else beside it
+//! Needs   the right to make groups: root as a rule; else [`Stop::Missing`]
 //! Owner   whatever is left in the group when it is dropped is killed, by id
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memlift_engine::region::MemoryGroup;
@@ -28,36 +30,99 @@ pub struct Group {
     group: MemoryGroup,
 }
 
+/// What a group allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// Everything.
+    None,
+    /// So many bytes, and nothing is swapped: above them the killer comes.
+    Hard(u64),
+    /// So many bytes; what is above them is swapped.
+    Swapping(u64),
+}
+
+impl Limit {
+    /// Its bytes.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Limit::None => None,
+            Limit::Hard(bytes) | Limit::Swapping(bytes) => Some(bytes),
+        }
+    }
+}
+
 impl Group {
-    /// A new one, with a limit in bytes or without.
-    pub fn new(limit: Option<u64>) -> Result<Group, Stop> {
+    /// A new one.
+    pub fn new(limit: Limit) -> Result<Group, Stop> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let missing = |why: &str| {
             Stop::Missing(format!(
-                "{why}: these rows measure in memory cgroups of their own; run them as root on cgroup version 1"
+                "{why}; these rows measure in memory cgroups of their own: run them as root where groups can be made"
             ))
         };
         let own = MemoryGroup::own().ok_or_else(|| missing("no memory cgroup is mounted"))?;
-        if own.version != 1 {
-            return Err(missing(
-                "memory is on cgroup version 2 here, whose groups with processes have no children",
-            ));
-        }
         let name = format!("memlift-bench-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let directory: PathBuf = own.directory.join(name);
-        fs::create_dir(&directory).map_err(|error| missing(&format!("{}: {error}", directory.display())))?;
-        let group = Group { group: MemoryGroup { directory, version: own.version } };
-        if let Some(bytes) = limit {
-            fs::write(group.group.limit_file(), bytes.to_string())
-                .map_err(|error| missing(&format!("setting the limit: {error}")))?;
+        let beside = own.directory.parent().filter(|_| own.version == 2);
+        let mut why = String::new();
+        for parent in [Some(own.directory.as_path()), beside].into_iter().flatten() {
+            match Group::below(parent, &name, own.version, limit) {
+                Ok(group) => return Ok(group),
+                Err(reason) => why = reason,
+            }
+        }
+        Err(missing(&why))
+    }
+
+    fn below(parent: &Path, name: &str, version: u8, limit: Limit) -> Result<Group, String> {
+        let directory = parent.join(name);
+        let refused = |error: std::io::Error| format!("{}: {error}", directory.display());
+        fs::create_dir(&directory).map_err(refused)?;
+        // From here on it is removed again.
+        let group = Group { group: MemoryGroup { directory: directory.clone(), version } };
+        if group.group.usage().is_none() {
+            return Err(format!("{} gives its children no memory controller", parent.display()));
+        }
+        if let Some(bytes) = limit.bytes() {
+            fs::write(group.group.limit_file(), bytes.to_string()).map_err(refused)?;
+        }
+        if let Limit::Hard(bytes) = limit {
+            // Version 1 limits memory and swap together. The file is missing where the kernel does not count swap.
+            let (file, most) = match version {
+                2 => ("memory.swap.max", 0),
+                _ => ("memory.memsw.limit_in_bytes", bytes),
+            };
+            let file = directory.join(file);
+            if file.exists() {
+                fs::write(file, most.to_string()).map_err(refused)?;
+            }
         }
         Ok(group)
+    }
+
+    /// A group below this one, without a limit of its own; what it holds counts here.
+    pub fn child(&self, name: &str) -> Result<Group, Stop> {
+        let control = self.group.directory.join("cgroup.subtree_control");
+        if self.group.version == 2 {
+            fs::write(&control, "+memory")
+                .map_err(|error| Stop::Missing(format!("{}: {error}", control.display())))?;
+        }
+        Group::below(&self.group.directory, name, self.group.version, Limit::None).map_err(Stop::Missing)
+    }
+
+    /// Where a process writes `0` to enter.
+    pub fn entrance(&self) -> PathBuf {
+        self.group.directory.join("cgroup.procs")
+    }
+
+    /// What it is charged, bytes.
+    pub fn usage(&self) -> u64 {
+        self.group.usage().unwrap_or(0)
     }
 
     /// `command`, started in the group: a shell joins it and becomes the program.
     pub fn command(&self, command: &Command) -> Command {
         let mut inside = Command::new("/bin/sh");
-        inside.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.group.directory.join("cgroup.procs"));
+        inside.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.entrance());
         inside.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
@@ -68,30 +133,28 @@ impl Group {
         inside
     }
 
-    /// Starts looking at its usage.
+    /// Starts looking at its usage, page cache included.
     pub fn sample(&self, budget: u64) -> Sampler {
-        let (group, stop) = (self.group.clone(), Arc::new(AtomicBool::new(false)));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut seen = Seen::default();
-            let mut next = Instant::now();
-            while !stopped.load(Ordering::Acquire) {
-                if let Some(usage) = group.usage() {
-                    seen.samples += 1;
-                    seen.most = seen.most.max(usage);
-                    seen.above += u64::from(usage > budget);
-                }
-                next += LOOK;
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            }
-            seen
-        });
-        Sampler { stop, thread: Some(thread) }
+        let group = self.group.clone();
+        Sampler::new(budget, move || group.usage())
+    }
+
+    /// Starts looking at its usage, and at what `beside` it counts to it.
+    pub fn sample_with(&self, budget: u64, beside: impl Fn() -> u64 + Send + 'static) -> Sampler {
+        let group = self.group.clone();
+        Sampler::new(budget, move || group.usage().map(|usage| usage + beside()))
+    }
+
+    /// Starts looking at what it needs: its usage without page cache that the kernel drops before it kills.
+    pub fn sample_need(&self) -> Sampler {
+        let group = self.group.clone();
+        Sampler::new(u64::MAX, move || group.usage().map(|usage| usage.saturating_sub(group.reclaimable())))
     }
 
     /// How often the killer came.
     pub fn kills(&self) -> u64 {
-        let text = fs::read_to_string(self.group.directory.join("memory.oom_control")).unwrap_or_default();
+        let file = if self.group.version == 2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.group.directory.join(file)).unwrap_or_default();
         text.lines()
             .find_map(|line| line.strip_prefix("oom_kill "))
             .and_then(|count| count.trim().parse().ok())
@@ -114,6 +177,7 @@ impl Drop for Group {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        eprintln!("{} could not be removed: remove it", self.group.directory.display());
     }
 }
 
@@ -132,14 +196,40 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<Seen>>,
+    seen: Arc<Mutex<Seen>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Sampler {
-    /// What was seen.
+    fn new(budget: u64, usage: impl Fn() -> Option<u64> + Send + 'static) -> Sampler {
+        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
+        let (stopped, sees) = (Arc::clone(&stop), Arc::clone(&seen));
+        let thread = std::thread::spawn(move || {
+            let mut next = Instant::now();
+            while !stopped.load(Ordering::Acquire) {
+                if let Some(usage) = usage() {
+                    let mut seen = sees.lock().unwrap_or_else(PoisonError::into_inner);
+                    seen.samples += 1;
+                    seen.most = seen.most.max(usage);
+                    seen.above += u64::from(usage > budget);
+                }
+                next = (next + LOOK).max(Instant::now());
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+        });
+        Sampler { stop, seen, thread: Some(thread) }
+    }
+
+    /// What was seen until now.
+    pub fn so_far(&self) -> Seen {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was seen; it looks no longer.
     pub fn seen(mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+        self.so_far()
     }
 }
 

@@ -3,18 +3,19 @@
 //!
 //! Flow     a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
 //! Rows     `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under
-//!          memlift · `native/JOB`: CPU time inside the budget · `fair/two`: two at once · `colocate/SIZE`: CPU time beside a file job ·
-//!          `gap/KERNEL/PERCENT`: time at a share of the need
+//!          memlift · `native/JOB`: CPU time inside the budget · `fair/two`: two at once
 //! Rule     a run with another checksum is counted as `wrong`; a run that did not end well fails its row
+//! Not here kernels beside a file job ([`super::colocate`]), and at shares of their need ([`super::gap`])
 
 use std::path::{Path, PathBuf};
 
+use super::group::{Group, Limit};
 use super::under::{self, Budget, Ran};
 use super::{jobs, unknown};
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
 use crate::row::Stop;
-use crate::{BenchError, Row, machine};
+use crate::{BenchError, Row};
 
 /// Share of its need that a job gets, in percent.
 const SHARE: u64 = 60;
@@ -22,21 +23,21 @@ const MIB: u64 = 1 << 20;
 /// Runs of a row whose verdict is a count.
 const RUNS: u64 = 3;
 
-/// A file for the jobs that read one, kept for the row.
+/// A folder for what jobs read and write, and for what is spilled; kept for the row.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     folder: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Result<Place, BenchError> {
+    pub fn new() -> Result<Place, BenchError> {
         // Not in the temporary folder, which may be memory.
         let here = std::env::current_dir().map_err(BenchError::system("finding the current folder"))?;
         let folder = tempfile::Builder::new().prefix(".memlift-bench-").tempdir_in(here);
         Ok(Place { folder: folder.map_err(BenchError::system("making a folder"))? })
     }
 
-    fn file(&self, bytes: u64) -> Result<PathBuf, BenchError> {
+    pub fn file(&self, bytes: u64) -> Result<PathBuf, BenchError> {
         let path = self.folder.path().join(format!("lines-{bytes}"));
         if !path.is_file() {
             jobs::make_file(&path, bytes)?;
@@ -44,7 +45,7 @@ impl Place {
         Ok(path)
     }
 
-    fn spill(&self) -> &Path {
+    pub fn spill(&self) -> &Path {
         self.folder.path()
     }
 }
@@ -52,19 +53,19 @@ impl Place {
 /// The words of a job by its row's name, some hundred megabytes; a few under `--quick`.
 fn job(name: &str, place: &Place, quick: bool) -> Result<Option<Vec<String>>, BenchError> {
     let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
-    let scale = if quick { "18" } else { "20" };
+    let size = |small, whole| if quick { small } else { whole };
     Ok(match name {
-        "pagerank" | "pr" => words(&["graph", "pr", scale, "16", "3"]),
-        "bfs" => words(&["graph", "bfs", scale, "16", "12"]),
-        "sssp" => words(&["graph", "sssp", scale, "8", "3"]),
-        "cc" => words(&["graph", "cc", scale, "16", "4"]),
-        "heap" => words(&["heap", if quick { "200000" } else { "800000" }, "4"]),
-        "columns" => words(&["columns", if quick { "600000" } else { "10000000" }, "6"]),
-        "processes" => words(&["processes", "3", "columns", if quick { "300000" } else { "4000000" }, "6"]),
+        "pagerank" => words(&["graph", "pr", size("18", "20"), "16", "2"]),
+        "heap" => words(&["heap", size("100000", "800000"), "4"]),
+        "columns" => words(&["columns", size("1500000", "8000000"), "6"]),
+        "processes" => words(&["processes", "3", "columns", size("500000", "3000000"), "6"]),
         "file" => {
-            let path = place.file(if quick { 24 * MIB } else { 400 * MIB })?;
+            let path = place.file(if quick { 64 * MIB } else { 400 * MIB })?;
             words(&["file", &path.to_string_lossy(), "3"])
         }
+        "redis" => words(&["redis", &place.spill().to_string_lossy(), size("20000", "160000")]),
+        "pandas" => words(&["python", "pandas", size("300000", "2500000"), "2"]),
+        "xgboost" => words(&["python", "xgboost", size("50000", "600000"), size("3", "6")]),
         _ => None,
     })
 }
@@ -77,21 +78,21 @@ struct Alone {
 }
 
 fn alone(words: &[&str]) -> Result<Alone, Stop> {
-    let ran = under::plain(words, None)?;
+    let ran = under::unlimited(words)?;
     let checksum = ran.done(words)?.checksum.clone();
     Ok(Alone { need: ran.seen.most, checksum, ran })
 }
 
-fn count(row: &mut Row, name: &str, value: u64) {
+pub(super) fn count(row: &mut Row, name: &str, value: u64) {
     row.count.insert(name.to_owned(), value);
 }
 
-fn add(row: &mut Row, name: &str, value: u64) {
+pub(super) fn add(row: &mut Row, name: &str, value: u64) {
     *row.count.entry(name.to_owned()).or_default() += value;
 }
 
 /// Adds what a run says to the row's counts.
-fn note(row: &mut Row, ran: &Ran, checksum: &str, words: &[&str]) -> Result<(), BenchError> {
+pub(super) fn note(row: &mut Row, ran: &Ran, checksum: &str, words: &[&str]) -> Result<(), BenchError> {
     let right = ran.done(words)?.checksum == checksum;
     add(row, "wrong", u64::from(!right));
     for name in ["faults", "pages_stored", "pages_spilled", "compressed_memory_faults"] {
@@ -110,22 +111,11 @@ pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         ["survive", name] => survive(definition, &words_of(name)?, &place, quick),
         ["native", name] => native(definition, &words_of(name)?, quick),
         ["fair", "two"] => fair(definition, &words_of("columns")?, quick),
-        ["colocate", size] => colocate(definition, size, &place, quick),
-        ["gap", kernel, percent] => {
-            let percent = percent.parse().ok().filter(|percent| (10..=100).contains(percent));
-            gap(
-                definition,
-                &words_of(kernel)?,
-                percent.ok_or_else(|| Stop::from(unknown(definition)))?,
-                &place,
-                quick,
-            )
-        }
         _ => Err(unknown(definition).into()),
     }
 }
 
-fn strings(words: &[String]) -> Vec<&str> {
+pub(super) fn strings(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
@@ -136,7 +126,7 @@ fn budget(definition: &Definition, words: &[String], place: &Place, quick: bool)
     let mut row = Row::new(definition);
     let (mut most, mut samples) = (0, 0);
     for _ in 0..if quick { 1 } else { RUNS } {
-        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, None)?;
+        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Limit::None)?;
         note(&mut row, &ran, &alone.checksum, words)?;
         add(&mut row, "samples_above", ran.seen.above);
         most = ran.seen.most.max(most);
@@ -161,18 +151,24 @@ fn survive(definition: &Definition, words: &[String], place: &Place, quick: bool
     let words = &strings(words)[..];
     let alone = alone(words)?;
     let limit = alone.need * SHARE / 100;
-    let plain = under::plain(words, Some(limit))?;
+    let group = Group::new(Limit::Hard(limit))?;
+    let plain = under::plain(words, &group, || 0)?;
+    drop(group);
     let mut row = Row::new(definition);
     let runs = if quick { 1 } else { RUNS };
     let mut well = 0;
     for _ in 0..runs {
         // The budget is the limit less what `memlift run` leaves as headroom.
         let bytes = limit - (limit / 32).max(4 * MIB);
-        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Some(limit))?;
+        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Limit::Hard(limit))?;
         add(&mut row, "kills", ran.kills + u64::from(ran.ended.killed()));
         note(&mut row, &ran, &alone.checksum, words)?;
         well += u64::from(ran.ended.status.success());
+        let percent = 100.0 * ran.ended.wall_s / alone.ran.ended.wall_s;
+        count(&mut row, "percent_of_time_alone", percent as u64);
+        row.cpu_s.ours = Some(ran.ended.cpu_s);
     }
+    row.cpu_s.theirs = Some(alone.ran.ended.cpu_s);
     row.ours = Some(well as f64 / runs as f64);
     row.theirs = Some(f64::from(u8::from(plain.ended.status.success())));
     row.qualifies = format!(
@@ -196,10 +192,10 @@ fn native(definition: &Definition, words: &[String], quick: bool) -> Result<Row,
     let mut row = Row::new(definition);
     let (mut extra, mut own) = (0, alone.ran.ended.faults.max(1));
     let mut stop = None;
-    let samples = pairs::interleave(quick, |side| {
+    let samples = pairs::rounds(if quick { 1 } else { 21 }, |side| {
         let ran = match side {
-            Side::Ours => under::budgeted(words, Budget { bytes, spill: None }, None),
-            Side::Theirs => under::plain(words, None),
+            Side::Ours => under::budgeted(words, Budget { bytes, spill: None }, Limit::None),
+            Side::Theirs => under::unlimited(words),
         };
         let ran = match ran {
             Ok(ran) => ran,
@@ -237,8 +233,8 @@ fn fair(definition: &Definition, words: &[String], quick: bool) -> Result<Row, S
     let bytes = alone.need * SHARE / 100;
     let mut row = Row::new(definition);
     let mut pairs = Vec::new();
-    for _ in 0..if quick { 2 } else { 21 } {
-        let one = || under::budgeted(words, Budget { bytes, spill: None }, None);
+    for _ in 0..if quick { 1 } else { 21 } {
+        let one = || under::budgeted(words, Budget { bytes, spill: None }, Limit::None);
         let (first, second) = std::thread::scope(|scope| {
             let other = scope.spawn(one);
             let first = one();
@@ -253,91 +249,5 @@ fn fair(definition: &Definition, words: &[String], quick: bool) -> Result<Row, S
         pairs.push((one.max(two), one.min(two)));
     }
     row.qualifies = format!("two equal jobs, {} MiB each of {} MiB needed", bytes / MIB, alone.need / MIB);
-    Ok(row.measured(definition, &pairs, quick))
-}
-
-fn colocate(definition: &Definition, size: &str, place: &Place, quick: bool) -> Result<Row, Stop> {
-    let bytes = |size: &str| {
-        let whole = match size {
-            "small" => 600 * MIB,
-            "medium" => 800 * MIB,
-            "large" => 2048 * MIB,
-            _ => return Err(Stop::from(unknown(definition))),
-        };
-        Ok(if quick { whole / 32 } else { whole })
-    };
-    let (small, other) = (place.file(bytes("small")?)?, place.file(bytes(size)?)?);
-    // Job 2 gets 400 MB, as in the paper.
-    let second = Budget { bytes: if quick { 13 * MIB } else { 400 * MIB }, spill: Some(place.spill()) };
-    let kernels = if quick { &["bfs"][..] } else { &["bfs", "sssp", "pr", "cc"][..] };
-    let mut row = Row::new(definition);
-    let mut pairs = Vec::new();
-    for kernel in kernels {
-        let Some(words) = job(kernel, place, true)?.map(|mut words| {
-            if !quick {
-                words[2] = "18".to_owned();
-            }
-            words
-        }) else {
-            return Err(unknown(definition).into());
-        };
-        let words = &strings(&words)[..];
-        let alone = alone(words)?;
-        // The paper's job 1 has 40 MB of the 70 MB that it needs.
-        let first = Budget { bytes: alone.need * 4 / 7, spill: None };
-        let beside = |file: &Path| -> Result<Ran, Stop> {
-            let text = file.to_string_lossy().into_owned();
-            let file_words = ["file", &text, "1000000"];
-            let running = under::endless(&file_words, second)?;
-            let ran = under::budgeted(words, first, None);
-            drop(running);
-            ran
-        };
-        for round in 0..if quick { 1 } else { 6 } {
-            let (one, two) = if round % 2 == 0 {
-                let small = beside(&small)?;
-                (beside(&other)?, small)
-            } else {
-                let other = beside(&other)?;
-                (other, beside(&small)?)
-            };
-            note(&mut row, &one, &alone.checksum, words)?;
-            note(&mut row, &two, &alone.checksum, words)?;
-            add(&mut row, "compressed_accesses", one.reported("compressed_accesses"));
-            add(&mut row, "theirs_compressed_accesses", two.reported("compressed_accesses"));
-            pairs.push((one.ended.cpu_s, two.ended.cpu_s));
-        }
-    }
-    row.qualifies = format!(
-        "graph kernels at 4/7 of their need beside a file job with {} MiB; CPU time of job 1; {} cores",
-        second.bytes / MIB,
-        machine::cores()
-    );
-    Ok(row.measured(definition, &pairs, quick))
-}
-
-fn gap(
-    definition: &Definition,
-    words: &[String],
-    percent: u64,
-    place: &Place,
-    quick: bool,
-) -> Result<Row, Stop> {
-    let words = &strings(words)[..];
-    let alone = alone(words)?;
-    let bytes = alone.need * percent / 100;
-    let mut row = Row::new(definition);
-    let mut pairs = Vec::new();
-    for _ in 0..if quick { 1 } else { 5 } {
-        let plain = under::plain(words, None)?;
-        let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, None)?;
-        note(&mut row, &ran, &alone.checksum, words)?;
-        add(&mut row, "samples_above", ran.seen.above);
-        pairs.push((ran.done(words)?.worked_s, plain.done(words)?.worked_s));
-        row.cpu_s.ours = Some(ran.ended.cpu_s);
-        row.cpu_s.theirs = Some(plain.ended.cpu_s);
-    }
-    row.qualifies =
-        format!("time of the kernel, graph already built; {} of {} MiB", bytes / MIB, alone.need / MIB);
     Ok(row.measured(definition, &pairs, quick))
 }

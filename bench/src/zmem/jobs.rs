@@ -3,6 +3,9 @@
 //!
 //! Flow    this program, started again with [`CHILD_ARGUMENT`](crate::contender::CHILD_ARGUMENT), [`NAME`] and a job's words ─▶ it builds
 //!         its data, works on it, and prints one JSON line: [`Done`]
+//! Served  a graph job whose rounds are `served` does one for each line on its stdin; a file job whose rounds are `endless` says that it
+//!         has read its file, and goes on until it is ended
+//! Others  redis-server, pandas and XGBoost, as users bring them ([`missing`])
 //! Rule    the same words give the same checksum on every machine; memory comes from `malloc`, as in any program
 //! Not here what is measured on them, and under which budget
 
@@ -10,8 +13,10 @@ mod columns;
 mod file;
 mod graph;
 mod heap;
+mod redis;
 
 use std::ffi::OsString;
+use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -19,14 +24,14 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::corpora::Random as Draw;
-use crate::BenchError;
 use crate::contender::CHILD_ARGUMENT;
+use crate::{BenchError, machine, python};
 
 /// The word after [`CHILD_ARGUMENT`].
 pub(crate) const NAME: &str = "zmem_job";
 
 /// What a job printed.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// Of what it worked out.
     pub checksum: String,
@@ -34,6 +39,9 @@ pub struct Done {
     pub built_s: f64,
     /// Seconds of the work proper.
     pub worked_s: f64,
+    /// CPU of all threads in that time, seconds; 0 where the job does not say.
+    #[serde(default)]
+    pub cpu_s: f64,
 }
 
 /// A sum that depends on order.
@@ -54,12 +62,13 @@ impl Sum {
 fn timed<D>(build: impl FnOnce() -> D, work: impl FnOnce(D) -> Sum) -> Done {
     let begun = Instant::now();
     let data = build();
-    let built = Instant::now();
+    let (built, cpu) = (Instant::now(), machine::cpu_seconds());
     let sum = work(data);
     Done {
         checksum: format!("{:016x}", sum.0),
         built_s: (built - begun).as_secs_f64(),
         worked_s: built.elapsed().as_secs_f64(),
+        cpu_s: machine::cpu_seconds() - cpu,
     }
 }
 
@@ -72,16 +81,36 @@ pub fn make_file(path: &Path, bytes: u64) -> Result<(), BenchError> {
     file::make(path, bytes)
 }
 
-/// This program as a job.
+/// The script with the jobs in Python.
+const SCRIPT: &str = "engines/zmem/jobs.py";
+
+/// A job's program: this one, or Python.
 ///
 /// # Errors
 ///
-/// When this program cannot be found.
+/// When it cannot be found.
 pub fn command(words: &[&str]) -> Result<Command, BenchError> {
+    if let ["python", words @ ..] = words {
+        let mut command = python::command(SCRIPT)?;
+        command.args(words);
+        return Ok(command);
+    }
     let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
     let mut command = Command::new(program);
     command.arg(CHILD_ARGUMENT).arg(NAME).args(words);
     Ok(command)
+}
+
+/// What a job needs and is not installed.
+pub fn missing(words: &[&str]) -> Option<String> {
+    match *words {
+        ["redis", ..] => redis::missing(),
+        ["python", job, ..] => {
+            let output = python::command(SCRIPT).ok()?.args(["can", job]).output().ok()?;
+            (!output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        _ => None,
+    }
 }
 
 fn number(word: &str) -> Result<u64, BenchError> {
@@ -91,8 +120,8 @@ fn number(word: &str) -> Result<u64, BenchError> {
 fn unknown(words: &[&str]) -> BenchError {
     BenchError::Engine {
         reason: format!(
-            "`{}` is no job: graph bfs|sssp|pr|cc SCALE DEGREE ROUNDS, heap ENTRIES ROUNDS, columns ROWS ROUNDS, file PATH ROUNDS, \
-             processes COUNT JOB…",
+            "`{}` is no job: graph bfs|sssp|pr|cc SCALE DEGREE ROUNDS|served, heap ENTRIES ROUNDS, columns ROWS ROUNDS, \
+             file PATH ROUNDS|endless, redis FOLDER KEYS, processes COUNT JOB…",
             words.join(" ")
         ),
     }
@@ -103,6 +132,9 @@ fn run(words: &[&str]) -> Result<Done, BenchError> {
         ["graph", kernel, scale, degree, rounds] => {
             let kernel = graph::Kernel::parse(kernel).ok_or_else(|| unknown(words))?;
             let (scale, degree) = (number(scale)?.clamp(4, 26) as u32, number(degree)?.clamp(1, 64));
+            if rounds == "served" {
+                return serve_rounds(graph::Graph::kronecker(scale, degree, kernel), kernel);
+            }
             let rounds = number(rounds)?;
             Ok(timed(|| graph::Graph::kronecker(scale, degree, kernel), |graph| graph.work(kernel, rounds)))
         }
@@ -114,14 +146,39 @@ fn run(words: &[&str]) -> Result<Done, BenchError> {
             let (rows, rounds) = (number(rows)? as usize, number(rounds)?);
             Ok(timed(|| columns::Columns::new(rows), |columns| columns.work(rounds)))
         }
+        ["file", path, "endless"] => {
+            let bytes = file::read(Path::new(path))?;
+            say(&Done::default());
+            loop {
+                std::hint::black_box(file::work(&bytes, 1).0);
+            }
+        }
         ["file", path, rounds] => {
             let rounds = number(rounds)?;
             let bytes = file::read(Path::new(path))?;
             Ok(timed(|| bytes, |bytes| file::work(&bytes, rounds)))
         }
+        ["redis", folder, keys] => redis::work(Path::new(folder), number(keys)?),
         ["processes", count, ref job @ ..] if !job.is_empty() => processes(number(count)?.clamp(1, 64), job),
         _ => Err(unknown(words)),
     }
+}
+
+/// A line of what was done.
+fn say(done: &Done) {
+    println!("{}", serde_json::to_string(done).expect("plain data"));
+}
+
+/// Says that the graph is built; then one round for each line. What it gives is the last round.
+fn serve_rounds(graph: graph::Graph, kernel: graph::Kernel) -> Result<Done, BenchError> {
+    let mut done = Done::default();
+    say(&done);
+    for line in std::io::stdin().lock().lines() {
+        line.map_err(BenchError::system("reading a wish"))?;
+        done = timed(|| (), |()| graph.work(kernel, 1));
+        say(&done);
+    }
+    Ok(done)
 }
 
 /// Several processes at once, each with the same job; the checksum is that of all.
@@ -131,7 +188,7 @@ fn processes(count: u64, job: &[&str]) -> Result<Done, BenchError> {
         .map(|_| command(job)?.stdout(Stdio::piped()).spawn().map_err(BenchError::system("starting a job")))
         .collect::<Result<_, _>>()?;
     let mut sum = Sum::new();
-    let mut all = Done { checksum: String::new(), built_s: 0.0, worked_s: 0.0 };
+    let mut all = Done::default();
     for process in started {
         let output = process.wait_with_output().map_err(BenchError::system("waiting for a job"))?;
         if !output.status.success() {
@@ -140,6 +197,7 @@ fn processes(count: u64, job: &[&str]) -> Result<Done, BenchError> {
         let done = parse(&output.stdout, job)?;
         sum.add(u64::from_str_radix(&done.checksum, 16).map_err(|_| unknown(job))?);
         all.built_s = all.built_s.max(done.built_s);
+        all.cpu_s += done.cpu_s;
     }
     all.worked_s = begun.elapsed().as_secs_f64() - all.built_s;
     all.checksum = format!("{:016x}", sum.0);
@@ -163,7 +221,7 @@ pub(crate) fn serve(words: impl Iterator<Item = OsString>) -> Result<(), BenchEr
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = run(&words)?;
-    println!("{}", serde_json::to_string(&done).expect("plain data"));
+    say(&done);
     Ok(())
 }
 

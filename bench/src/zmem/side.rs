@@ -19,8 +19,8 @@ use std::time::Instant;
 use memlift_zmem::arena::{self, Arena};
 use memlift_zmem::block::{Objectives, OnOverflow};
 
-use super::cgroup::Cgroup;
 use super::corpora::{Corpus, PAGE_BYTES, Page, Random};
+use super::group::Group;
 use crate::child::Bound;
 use crate::contender::CHILD_ARGUMENT;
 use crate::{BenchError, machine};
@@ -62,7 +62,7 @@ pub struct Side {
     stdout: BufReader<ChildStdout>,
     _child: Bound,
     /// The group that counts its memory.
-    pub cgroup: Cgroup,
+    pub group: Group,
 }
 
 fn answer(text: &str) -> BenchError {
@@ -71,7 +71,7 @@ fn answer(text: &str) -> BenchError {
 
 impl Side {
     /// Starts it and waits until its set is filled.
-    pub fn start(who: Who, set: u64, contents: &Contents, cgroup: Cgroup) -> Result<Side, BenchError> {
+    pub fn start(who: Who, set: u64, contents: &Contents, group: Group) -> Result<Side, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
         let (name, total) = match who {
             Who::Zmem { total } => ("job", total),
@@ -80,14 +80,14 @@ impl Side {
         let mut command = Command::new(program);
         command
             .args([CHILD_ARGUMENT, NAME, name, &total.to_string(), &set.to_string()])
-            .arg(cgroup.entrance())
+            .arg(group.entrance())
             .arg(&contents.0);
         let mut child = Bound::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let (Some(stdin), Some(stdout)) = (child.process().stdin.take(), child.process().stdout.take())
         else {
             return Err(answer("no pipes"));
         };
-        let mut side = Side { stdin, stdout: BufReader::new(stdout), _child: child, cgroup };
+        let mut side = Side { stdin, stdout: BufReader::new(stdout), _child: child, group };
         match side.line()?.trim() {
             "ready" => Ok(side),
             other => Err(answer(other)),

@@ -4,15 +4,17 @@
 //! Flow    words of a job ──▶ [`plain`] or [`budgeted`], in a group ──▶ [`Ran`]: how it ended, what it printed, what the kernel saw
 //! Needs   the `memlift` command and libmemlift_preload.so, built in release beside this program
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
 
-use super::group::{self, Ended, Group, Seen};
+use super::group::{self, Ended, Group, Limit, Sampler, Seen};
 use super::jobs::{self, Done};
 use crate::BenchError;
+use crate::child::Bound;
 use crate::row::Stop;
 
 /// A finished run.
@@ -72,8 +74,45 @@ pub fn memlift() -> Result<PathBuf, Stop> {
     Err(Stop::Missing("the memlift command is not beside this program: cargo build --release -p memlift-cli -p memlift-preload".into()))
 }
 
-fn finish(command: &mut Command, group: &Group, budget: u64, words: &[&str]) -> Result<Ran, Stop> {
-    let sampler = group.sample(budget);
+/// Has the programs' files in the page cache, charged to whom the bench is charged: a job's group counts what its job reads first.
+fn warm(job: &Command) -> Result<(), Stop> {
+    let memlift = memlift()?;
+    for path in [Path::new(job.get_program()), &memlift, &memlift.with_file_name("libmemlift_preload.so")] {
+        // What is not a path, or is not there, is found by whoever starts it.
+        if let Ok(mut file) = std::fs::File::open(path) {
+            std::io::copy(&mut file, &mut std::io::sink()).map_err(BenchError::file(path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The job as a command of its own.
+fn alone(words: &[&str]) -> Result<Command, Stop> {
+    if let Some(what) = jobs::missing(words) {
+        return Err(Stop::Missing(what));
+    }
+    let job = jobs::command(words)?;
+    warm(&job)?;
+    Ok(job)
+}
+
+/// The job under `memlift run`; its report goes to a file, if there is one.
+fn under(words: &[&str], budget: Budget, report: Option<&Path>) -> Result<Command, Stop> {
+    let job = alone(words)?;
+    let mut command = Command::new(memlift()?);
+    command.args(["run", "--memory", &budget.bytes.to_string()]);
+    match report {
+        Some(report) => command.arg("--report").arg(report),
+        None => command.arg("--quiet"),
+    };
+    if let Some(spill) = budget.spill {
+        command.arg("--spill").arg(spill);
+    }
+    command.arg("--").arg(job.get_program()).args(job.get_args());
+    Ok(command)
+}
+
+fn finish(command: &Command, group: &Group, sampler: Sampler, words: &[&str]) -> Result<Ran, Stop> {
     let begun = Instant::now();
     let child = group
         .command(command)
@@ -88,31 +127,23 @@ fn finish(command: &mut Command, group: &Group, budget: u64, words: &[&str]) -> 
     Ok(Ran { ended, done, seen, kills: group.kills(), report: Value::Null })
 }
 
-/// Without memlift, under a limit of the kernel's or without.
-pub fn plain(words: &[&str], limit: Option<u64>) -> Result<Ran, Stop> {
-    let group = Group::new(limit)?;
-    finish(&mut jobs::command(words)?, &group, limit.unwrap_or(u64::MAX), words)
+/// Without memlift and without a limit; what is seen is what it needs: without page cache that the kernel drops.
+pub fn unlimited(words: &[&str]) -> Result<Ran, Stop> {
+    let group = Group::new(Limit::None)?;
+    finish(&alone(words)?, &group, group.sample_need(), words)
+}
+
+/// Without memlift, in this group; `beside` counts to what is seen.
+pub fn plain(words: &[&str], group: &Group, beside: impl Fn() -> u64 + Send + 'static) -> Result<Ran, Stop> {
+    finish(&alone(words)?, group, group.sample_with(u64::MAX, beside), words)
 }
 
 /// Under `memlift run`, and under a limit of the kernel's or without.
-pub fn budgeted(words: &[&str], budget: Budget, limit: Option<u64>) -> Result<Ran, Stop> {
+pub fn budgeted(words: &[&str], budget: Budget, limit: Limit) -> Result<Ran, Stop> {
     let group = Group::new(limit)?;
     let folder = tempfile::tempdir().map_err(BenchError::system("making a folder"))?;
     let report = folder.path().join("report.json");
-    let mut command = Command::new(memlift()?);
-    command
-        .arg("--json")
-        .arg("run")
-        .arg("--memory")
-        .arg(budget.bytes.to_string())
-        .arg("--report")
-        .arg(&report);
-    if let Some(spill) = budget.spill {
-        command.arg("--spill").arg(spill);
-    }
-    let job = jobs::command(words)?;
-    command.arg("--").arg(job.get_program()).args(job.get_args());
-    let mut ran = finish(&mut command, &group, budget.bytes, words)?;
+    let mut ran = finish(&under(words, budget, Some(&report))?, &group, group.sample(budget.bytes), words)?;
     ran.report = std::fs::read_to_string(&report)
         .ok()
         .and_then(|text| serde_json::from_str(&text).ok())
@@ -120,37 +151,80 @@ pub fn budgeted(words: &[&str], budget: Budget, limit: Option<u64>) -> Result<Ra
     Ok(ran)
 }
 
-/// As [`budgeted`], for a job that does not end: started, and ended when the value is dropped.
-pub fn endless(words: &[&str], budget: Budget) -> Result<Endless, Stop> {
-    let group = Group::new(None)?;
-    let mut command = Command::new(memlift()?);
-    command.arg("run").arg("--quiet").arg("--memory").arg(budget.bytes.to_string());
-    if let Some(spill) = budget.spill {
-        command.arg("--spill").arg(spill);
-    }
-    let job = jobs::command(words)?;
-    command.arg("--").arg(job.get_program()).args(job.get_args());
-    let child = group
-        .command(&command)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(BenchError::system("starting a job"))?;
-    Ok(Endless { child, _group: group })
-}
-
-/// A running job; dropped with its group.
+/// A running job; ended when it is dropped.
 #[derive(Debug)]
-pub struct Endless {
-    child: std::process::Child,
-    _group: Group,
+pub struct Running {
+    // Fields drop in this order: whoever supervises first, and with the group what is left of the job.
+    child: Bound,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    words: String,
+    sampler: Option<Sampler>,
+    group: Option<Group>,
 }
 
-impl Drop for Endless {
-    fn drop(&mut self) {
-        // Fails only if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Running {
+    /// Without memlift, in a group of its own; `beside` counts to what is seen.
+    pub fn plain(
+        words: &[&str],
+        limit: Limit,
+        beside: impl Fn() -> u64 + Send + 'static,
+    ) -> Result<Running, Stop> {
+        let group = Group::new(limit)?;
+        let sampler = group.sample_with(u64::MAX, beside);
+        Ok(Running::start(group.command(&alone(words)?), words)?.owning(group, sampler))
+    }
+
+    /// Without memlift, in a group of somebody else's.
+    pub fn inside(words: &[&str], group: &Group) -> Result<Running, Stop> {
+        Ok(Running::start(group.command(&alone(words)?), words)?)
+    }
+
+    /// Under `memlift run`.
+    pub fn budgeted(words: &[&str], budget: Budget) -> Result<Running, Stop> {
+        let group = Group::new(Limit::None)?;
+        let sampler = group.sample(budget.bytes);
+        Ok(Running::start(group.command(&under(words, budget, None)?), words)?.owning(group, sampler))
+    }
+
+    fn owning(mut self, group: Group, sampler: Sampler) -> Running {
+        (self.group, self.sampler) = (Some(group), Some(sampler));
+        self
+    }
+
+    fn start(mut command: Command, words: &[&str]) -> Result<Running, BenchError> {
+        let mut child = Bound::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let (Some(stdin), Some(stdout)) = (child.process().stdin.take(), child.process().stdout.take())
+        else {
+            return Err(BenchError::Engine { reason: "a job without pipes".to_owned() });
+        };
+        let stdout = BufReader::new(stdout);
+        let mut running =
+            Running { child, stdin, stdout, words: words.join(" "), sampler: None, group: None };
+        // It is ready.
+        running.line()?;
+        Ok(running)
+    }
+
+    fn line(&mut self) -> Result<Done, BenchError> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).map_err(BenchError::system("reading what a job printed"))?;
+        if line.is_empty()
+            && let Ok(Some(status)) = self.child.process().try_wait()
+        {
+            return Err(BenchError::Child { program: self.words.clone(), status: status.to_string() });
+        }
+        jobs::parse(line.as_bytes(), &[&self.words])
+    }
+
+    /// Has it do a round.
+    pub fn round(&mut self) -> Result<Done, BenchError> {
+        writeln!(self.stdin).map_err(BenchError::system("writing to a job"))?;
+        self.line()
+    }
+
+    /// What was seen of its group until now.
+    pub fn seen(&self) -> Seen {
+        self.sampler.as_ref().map(Sampler::so_far).unwrap_or_default()
     }
 }

@@ -4,7 +4,7 @@
 //! Flow     `hot_add` ─▶ a guard ─▶ algorithm, size ─▶ mkswap, swapon before any other swap ─▶ dropped, or this process ends in
 //!          whatever way: the guard's input ends, and it does swapoff, reset, `hot_remove`
 //! Owner    the device is this bench's; one that was there before is not touched
-//! Not here who is squeezed into it: a child in a group with a limit (`cgroup`)
+//! Not here who is squeezed into it: whoever is in a group with a limit (`group`)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,9 +68,17 @@ impl Zram {
 
     /// Real memory that the device takes, bytes.
     pub fn used(&self) -> u64 {
-        let text = fs::read_to_string(self.attribute("mm_stat")).unwrap_or_default();
-        // orig_data_size compr_data_size mem_used_total …
-        text.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
+        self.gauge()()
+    }
+
+    /// What says so, for a thread that looks.
+    pub fn gauge(&self) -> impl Fn() -> u64 + Send + 'static {
+        let file = self.attribute("mm_stat");
+        move || {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            // orig_data_size compr_data_size mem_used_total …
+            text.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
+        }
     }
 }
 
