@@ -8,7 +8,7 @@ mod node_world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster_world::World;
+use cluster_world::{SHORT, World};
 use memlift_spec::operand::walk::ApplyKind;
 use memlift_traverse::client::{Answer, Client, ClientError, Config, Request, Routing};
 use memlift_traverse::map::{MapError, State};
@@ -53,7 +53,7 @@ fn found(answer: &Answer) -> u64 {
 
 #[test]
 fn a_node_that_stands_still_is_named_whoever_was_asked() {
-    let world = World::start(3, &[]);
+    let world = World::start(3, &[], SHORT);
     let long = Duration::from_secs(60);
     let list = list(&mut client(&world, Routing::Peer, long));
     let (find, add) = (Arc::new(find()), Arc::new(add()));
@@ -101,7 +101,7 @@ fn a_node_that_stands_still_is_named_whoever_was_asked() {
 
 #[test]
 fn a_node_that_died_is_said_to_be_down_and_comes_back_with_its_data() {
-    let mut world = World::start(3, &[]);
+    let mut world = World::start(3, &[], SHORT);
     let long = Duration::from_secs(60);
     let mut client = client(&world, Routing::Peer, long);
     let list = list(&mut client);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cluster_world::{MEMORY, World};
+use cluster_world::{LONG, MEMORY, SHORT, World};
 use memlift_spec::operand::walk::ApplyKind;
 use memlift_traverse::client::{Client, ClientError, Request};
 use memlift_traverse::map::MapError;
@@ -131,7 +131,7 @@ fn check(world: &World, all: Vec<Seen>) -> usize {
 
 /// A move under load, with something happening in it; who has the range then.
 fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, u64)) -> String {
-    let mut world = World::start(nodes, dies);
+    let mut world = World::start(nodes, dies, if dies.is_empty() { LONG } else { SHORT });
     let mut client = world.client();
     let work = Work::prepare(&mut client);
     let stop = AtomicBool::new(false);
@@ -221,9 +221,9 @@ fn a_coordinator_that_dies_in_a_move_holds_it_up_and_no_more() {
     let owner = moved(2, &[], |world, _| {
         world.coordinator.kill();
         std::thread::sleep(Duration::from_millis(700));
-        world.coordinator = World::coordinator(world.folder.path());
+        world.coordinator = World::coordinator(world.folder.path(), world.lease);
     });
-    // The leases that were running start anew, so nobody counts as down meanwhile.
+    // The leases that were running go on, so nobody counts as down meanwhile.
     assert_eq!(owner, "b");
 }
 

@@ -20,6 +20,10 @@ use memlift_traverse::transport::udp::Udp;
 
 /// What each node brings.
 pub const MEMORY: u64 = 4 << 20;
+/// The lease of tests in which nodes die.
+pub const SHORT: Duration = Duration::from_millis(1500);
+/// The lease of those in which none does: none may count as down, however busy the machine is.
+pub const LONG: Duration = Duration::from_secs(60);
 
 fn setting(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is set by another test"))
@@ -34,7 +38,8 @@ fn die() {
 fn serve_as_the_coordinator_of_another_test() {
     let file = setting("MEMLIFT_TEST_FILE").into();
     let peer = Peer::parse(&setting("MEMLIFT_TEST_AT")).expect("an address");
-    let options = Options { file, lease: Duration::from_millis(1500), secret: None };
+    let lease = Duration::from_millis(setting("MEMLIFT_TEST_LEASE").parse().expect("milliseconds"));
+    let options = Options { file, lease, secret: None };
     let _running = Coordinator::start(&peer, options).expect("it starts");
     loop {
         std::thread::park();
@@ -134,6 +139,8 @@ impl Drop for Process {
 /// A coordinator and nodes, each of which can be started again where it was.
 pub struct World {
     pub coordinator: Process,
+    /// How long a node counts as alive that says nothing.
+    pub lease: Duration,
     pub nodes: Vec<Process>,
     pub at: Vec<SocketAddr>,
     /// Removed last: the others write to it while they live.
@@ -141,13 +148,13 @@ pub struct World {
 }
 
 impl World {
-    pub fn start(nodes: usize, dies: &[(usize, &str)]) -> World {
+    pub fn start(nodes: usize, dies: &[(usize, &str)], lease: Duration) -> World {
         let folder = tempfile::tempdir().expect("a folder");
-        let coordinator = World::coordinator(folder.path());
+        let coordinator = World::coordinator(folder.path(), lease);
         let at = (0..nodes)
             .map(|_| UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port"))
             .collect();
-        let mut world = World { folder, coordinator, nodes: Vec::new(), at };
+        let mut world = World { coordinator, lease, nodes: Vec::new(), at, folder };
         world.map(|_| true);
         for index in 0..nodes {
             let die = dies.iter().find(|(node, _)| *node == index).map_or("never", |(_, step)| step);
@@ -163,11 +170,12 @@ impl World {
         format!("unix:{}", folder.join("coordinator").display())
     }
 
-    pub fn coordinator(folder: &Path) -> Process {
+    pub fn coordinator(folder: &Path, lease: Duration) -> Process {
         let file = folder.join("map");
         let settings = [
             ("MEMLIFT_TEST_AT", World::socket(folder)),
             ("MEMLIFT_TEST_FILE", file.to_str().expect("UTF-8").to_owned()),
+            ("MEMLIFT_TEST_LEASE", lease.as_millis().to_string()),
         ];
         let settings = settings.each_ref().map(|(name, value)| (*name, value.as_str()));
         Process::start("cluster_world::serve_as_the_coordinator_of_another_test", &settings)
