@@ -8,11 +8,16 @@
 //! Not here programs that this one starts: they meet the same library, or are outside and counted
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::dropin::elf::{Object, Unfit};
 use crate::failure::Failure;
+
+/// A multiple of the distance at which Go's mark may lie.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A program.
 #[derive(Clone, Debug)]
@@ -49,7 +54,12 @@ fn reason(path: &Path, depth: u32) -> Option<String> {
     {
         return Some(format!("{} is set-uid: the loader lets no library into it", path.display()));
     }
-    match Object::read(path) {
+    // Some tools move the loader's name to the end of the file.
+    let object = match head(path).and_then(Object::parse) {
+        Ok(object) if object.interpreter.is_none() => Object::read(path),
+        other => other,
+    };
+    match object {
         Ok(object) => of_object(path, &object),
         Err(Unfit::Script(line)) if depth < 4 => {
             let mut words = line.split_whitespace();
@@ -63,6 +73,18 @@ fn reason(path: &Path, depth: u32) -> Option<String> {
         Err(Unfit::Unreadable(error)) => Some(format!("{} cannot be read: {error}", path.display())),
         Err(Unfit::Other) => Some(format!("{} is no 64-bit ELF program", path.display())),
     }
+}
+
+/// The first bytes of a file: they hold the headers and the loader's name. The rest is not held: what the supervisor has counts to the
+/// job, and a program may be larger than the budget.
+fn head(path: &Path) -> Result<Vec<u8>, Unfit> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(Unfit::Unreadable)?;
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(Unfit::Other);
+    }
+    file.take(PIECE_BYTES as u64).read_to_end(&mut bytes).map_err(Unfit::Unreadable)?;
+    Ok(bytes)
 }
 
 fn is_root() -> bool {
@@ -86,6 +108,30 @@ fn is_go(bytes: &[u8]) -> bool {
     blocks.iter().any(|block| block.iter().zip(&GO_MARK_INVERTED).all(|(byte, inverted)| *byte == !inverted))
 }
 
+/// Whether a file holds that mark, read in pieces.
+fn holds_go(path: &Path) -> bool {
+    let mut piece = vec![0; PIECE_BYTES];
+    let Ok(mut file) = File::open(path) else { return false };
+    loop {
+        let mut filled = 0;
+        while filled < PIECE_BYTES {
+            match file.read(&mut piece[filled..]) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // It was readable a moment ago; whoever starts it will say why it is not.
+                Err(_) => return false,
+            }
+        }
+        if filled == 0 {
+            return false;
+        }
+        if is_go(&piece[..filled]) {
+            return true;
+        }
+    }
+}
+
 fn of_object(path: &Path, object: &Object) -> Option<String> {
     let shown = path.display();
     let machine = object.bytes.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
@@ -93,7 +139,7 @@ fn of_object(path: &Path, object: &Object) -> Option<String> {
     if machine != Some(ours) {
         return Some(format!("{shown} is for another machine"));
     }
-    if is_go(&object.bytes) {
+    if holds_go(path) {
         return Some(format!(
             "{shown} is a Go program: its runtime calls the kernel itself, past any library"
         ));
@@ -137,7 +183,7 @@ mod tests {
         go.extend([0, 0]);
         assert!(write("go", &go).is_some_and(|why| why.contains("Go program")));
         // This very program holds the words of the test, and is none.
-        assert!(!is_go(&std::fs::read("/proc/self/exe").expect("read")));
+        assert!(!holds_go(Path::new("/proc/self/exe")));
         elf[18] = 243;
         assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));
         assert!(write("text", b"hello").is_some_and(|why| why.contains("no 64-bit ELF")));
