@@ -2,7 +2,7 @@
 //! Kernels of the GAP suite on Kronecker graphs: breadth-first search, shortest paths, PageRank, connected components.
 //!
 //! Layout  compressed sparse rows, both directions: offsets of 8 bytes, neighbours of 4, weights of 4 for shortest paths
-//! Source  the graph's parameters are Graph500's (A = 0.57, B = C = 0.19); the kernels' definitions the GAP benchmark
+//! Source  the graph's parameters are Graph500's (A = 0.57, B = C = 0.19), to 1/256; the kernels' definitions the GAP benchmark
 //!         specification's (Beamer, Asanović, Patterson: The GAP Benchmark Suite). One thread, so that sums are the same everywhere
 
 use std::cmp::Reverse;
@@ -11,6 +11,8 @@ use std::collections::BinaryHeap;
 use super::{Draw, Sum};
 
 const FAR: u32 = u32::MAX;
+/// Ranges of nodes whose neighbours are filled one after the other.
+const RANGES: usize = 8;
 
 /// What is worked out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,12 +48,14 @@ impl Graph {
     pub fn kronecker(scale: u32, degree: u64, kernel: Kernel) -> Graph {
         let nodes = 1usize << scale;
         let edges = nodes as u64 * degree;
-        // Drawn twice, so that no list of edges is ever held: first counted, then placed.
+        // Drawn anew for each range of nodes: no list of edges is ever held, and a range is filled while the others rest.
         let draw_edge = |draw: &mut Draw| {
-            let (mut from, mut to) = (0u32, 0u32);
-            for _ in 0..scale {
-                let at = draw.unit();
-                let (down, right) = (at >= 0.76, (0.57..0.76).contains(&at) || at >= 0.95);
+            let (mut from, mut to, mut bits) = (0u32, 0u32, 0);
+            for level in 0..scale {
+                // Eight levels to a draw, to 1/256: A = 146, B = C = 49, D = 12.
+                bits = if level % 8 == 0 { draw.next() } else { bits >> 8 };
+                let at = bits & 255;
+                let (down, right) = (at >= 195, (146..195).contains(&at) || at >= 244);
                 from = from << 1 | u32::from(down);
                 to = to << 1 | u32::from(right);
             }
@@ -70,13 +74,20 @@ impl Graph {
             offsets[node + 1] += offsets[node];
         }
         let mut neighbours = vec![0u32; 2 * edges as usize];
-        let mut filled = vec![0u32; nodes];
-        let mut draw = Draw(1);
-        for _ in 0..edges {
-            let (from, to) = draw_edge(&mut draw);
-            for (one, other) in [(from, to), (to, from)] {
-                neighbours[offsets[one] as usize + filled[one] as usize] = other as u32;
-                filled[one] += 1;
+        let range_nodes = nodes.div_ceil(RANGES);
+        let mut filled = vec![0u32; range_nodes];
+        for range in 0..RANGES {
+            let first = range * range_nodes;
+            filled.fill(0);
+            let mut draw = Draw(1);
+            for _ in 0..edges {
+                let (from, to) = draw_edge(&mut draw);
+                for (one, other) in [(from, to), (to, from)] {
+                    if let Some(filled) = filled.get_mut(one.wrapping_sub(first)) {
+                        neighbours[offsets[one] as usize + *filled as usize] = other as u32;
+                        *filled += 1;
+                    }
+                }
             }
         }
         for node in 0..nodes {
