@@ -18,8 +18,13 @@
 //!         indices are masked or compared before use, loops are bounded
 //! Not here what is charged (the pager), what lies outside the arenas (the watcher)
 
+mod atomic;
 mod control;
 mod directory;
+#[cfg(test)]
+mod interleave;
+#[cfg(test)]
+mod interleavings;
 mod job;
 mod ledger;
 mod overflow;

@@ -4,16 +4,19 @@
 //! ```text
 //! outside = usage − present          usage    the cgroup's, where it is the job's own; else the processes' resident sizes
 //!                                    present  what lies in arenas, stores and tables: published when active, else counted
-//! block.outside = outside + reserve  reserve  what came on top between two looks, the worst of the last ones, doubled
+//! block.outside = outside + reserve  reserve  what came on top between two looks, the worst of the last ones, doubled;
+//!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside`] ─▶ active when little is left ─▶ sleep
+//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ cache above the total is dropped ─▶ [`Registry::set_outside_with`] ─▶ active when little is left ─▶ sleep
 //! Order   `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
-//!         outside, never as nothing
+//!         outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
+//!         unused is no event yet: eviction has some looks to make up for it
 //! Owner   one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
 //!         memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
 //! Not here what a process does about it (the pager), the end of the job (`memlift run`)
 
+mod cache;
 mod resident;
 mod usage;
 
@@ -26,12 +29,16 @@ use crate::block::{Admission, Registry};
 pub use usage::Source;
 use usage::Usage;
 
-/// Between two looks at a job that is active, and at one that is not.
-const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(20)];
+/// Between two looks at a job that is short, at one that is active, and at one that is not.
+const LOOKS: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(5), Duration::from_millis(20)];
 /// The part of the total that must be left, or the processes are told to be active: 1/8.
 const NEAR: i64 = 8;
 /// The reserve is at least this, and at most 1/16 of the total.
 const LEAST_RESERVE: i64 = 1 << 20;
+/// Looks in a row with less than nothing unused, and not more of it, that make an event.
+const PATIENCE: u32 = 20;
+/// Looks at most that are taken again because processes joined or left meanwhile.
+const AGAIN: u32 = 3;
 /// Looks over which the worst growth is remembered.
 const MEMORY: u32 = 200;
 
@@ -56,8 +63,15 @@ pub struct Watcher {
     registry: Registry,
     block: usize,
     usage: Usage,
+    cache: cache::Cache,
     growth: Growth,
-    last: Seen,
+    /// The processes that `growth` speaks of.
+    membership: u64,
+    /// Little was left at the last look, and less than eviction keeps.
+    near: bool,
+    pressed: bool,
+    /// Looks in a row that found less than nothing unused, and what the last one found, bytes.
+    negative: (u32, i64),
 }
 
 impl Watcher {
@@ -67,8 +81,12 @@ impl Watcher {
             registry: admission.registry().clone(),
             block: admission.block(),
             usage: Usage::choose(std::process::id()),
+            cache: cache::Cache::new(),
             growth: Growth::default(),
-            last: Seen::default(),
+            membership: 0,
+            near: false,
+            pressed: false,
+            negative: (0, 0),
         }
     }
 
@@ -79,33 +97,79 @@ impl Watcher {
 
     /// One look.
     pub fn look(&mut self) -> Seen {
-        self.registry.sweep_block(self.block);
-        let control = self.registry.control(self.block);
-        let before = self.usage.present(&self.registry, self.block, false);
-        let (counted, whole) = self.usage.now(&self.registry, self.block);
-        let after = self.usage.present(&self.registry, self.block, false);
-        let mut present = before.min(after);
-        let mut outside = counted - present.total;
-        // An old count of a dormant process's pages makes the rest look larger than it is: count anew before it hurts.
-        let told = self.registry.ledger(self.block).outside();
-        if control.unused() + told - outside < control.total() / NEAR {
-            present = self.usage.present(&self.registry, self.block, true).min(present.with_arenas(i64::MAX));
-            outside = counted - present.total;
+        let registry = self.registry.clone();
+        registry.sweep_block(self.block);
+        let (control, ledger) = (registry.control(self.block), registry.ledger(self.block));
+        let mut membership = ledger.membership();
+        let (mut counted, mut whole, mut present) = self.measure();
+        for _ in 0..AGAIN {
+            let now = ledger.membership();
+            if now == membership {
+                break;
+            }
+            membership = now;
+            (counted, whole, present) = self.measure();
+        }
+        let outside = counted - present.total;
+        if membership != self.membership {
+            // What joined or left is no growth.
+            self.growth.last = None;
+            self.membership = membership;
+        }
+        if let Source::Group(group) = self.usage.source() {
+            let pids = registry
+                .processes(self.block)
+                .filter_map(crate::block::Slot::pid)
+                .chain([std::process::id()]);
+            self.cache.bound(group, pids, i64::try_from(whole).unwrap_or(i64::MAX), control.total());
         }
         let reserve = self.growth.reserve(outside, control.total());
-        self.registry.set_outside(self.block, outside + reserve);
-        self.registry.note_usage(self.block, whole);
+        registry.set_outside_with(self.block, outside, reserve);
+        registry.note_usage(self.block, whole);
         let unused = control.unused();
-        if unused < control.unused_objective().max(control.total() / NEAR) {
-            self.registry.activate(self.block);
+        // What processes share since a fork is theirs alone when they write to it.
+        let left = unused - ledger.keep() + outside.min(0);
+        self.near = left < control.unused_objective().max(control.total() / NEAR);
+        if self.near {
+            registry.activate(self.block);
         }
-        self.last = Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve };
-        self.last
+        self.pressed = unused < 0 || outside < 0 && self.near;
+        self.negative = match self.negative {
+            _ if unused >= 0 => (0, 0),
+            (looks, last) if looks > 0 && unused > last => (1, unused),
+            (looks, _) => (looks + 1, unused),
+        };
+        if self.negative.0 > PATIENCE {
+            self.negative = (0, 0);
+            registry.press(self.block);
+        }
+        Seen { usage: counted, present: present.total, arenas: present.arenas, outside, reserve }
+    }
+
+    /// What counts, the whole, and what of it is in arenas, stores and tables.
+    fn measure(&mut self) -> (i64, u64, Present) {
+        let (registry, block) = (&self.registry, self.block);
+        let control = registry.control(block);
+        let before = self.usage.present(registry, block, false);
+        let (counted, whole) = self.usage.now(registry, block);
+        let after = self.usage.present(registry, block, false);
+        let mut present = before.min(after);
+        // An old count of a dormant process's pages makes the rest look larger than it is: count anew before it hurts.
+        let told = registry.ledger(block).outside();
+        if control.unused() + told - (counted - present.total) < control.total() / NEAR {
+            present = self.usage.present(registry, block, true).min(present.with_arenas(i64::MAX));
+        }
+        (counted, whole, present)
     }
 
     /// How long until the next.
     pub fn pause(&self) -> Duration {
-        LOOKS[usize::from(!self.registry.ledger(self.block).active())]
+        let index = if self.pressed {
+            0
+        } else {
+            1 + usize::from(!self.near && !self.registry.ledger(self.block).active())
+        };
+        LOOKS[index]
     }
 
     /// Looks until `stop`, on a thread of its own; `each` hears of every look.
@@ -122,8 +186,9 @@ impl Watcher {
             while !stop.load(Ordering::Acquire) {
                 let began = Instant::now();
                 each(self.look());
-                // At most a tenth of a core, however long a look takes.
-                std::thread::park_timeout(self.pause().max(began.elapsed() * 9));
+                // At most a tenth of a core, however long a look takes; where memory is short, half of one.
+                let rest = began.elapsed() * if self.near { 1 } else { 9 };
+                std::thread::park_timeout(self.pause().max(rest));
             }
             self
         })

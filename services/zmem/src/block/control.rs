@@ -12,7 +12,9 @@
 //!         The ring link caches the next member; the bits in the registry's header decide
 //! Not here grace and events ([`super::overflow`])
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 /// What a charge led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,9 +10,10 @@
 //! Not here who made the block ([`super::Admission`])
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::atomic::futex_wait;
 use super::control::{Charge, ControlBlock, signed};
 use super::ledger::{Counter, Ledger};
 use super::overflow::{self, Verdict};
@@ -21,8 +22,10 @@ use super::registry::Registry;
 use super::slot::Slot;
 use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
-use crate::lock::futex_wait;
 use crate::{Error, Result};
+
+/// Most pages of a visit while memory is missing.
+const URGENT_PAGES: u32 = 1024;
 
 /// What a fork did with the charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub struct Job {
     slot: AtomicU32,
     /// The process that attached or was forked last.
     pid: AtomicU32,
+    /// What was charged when the fork began that is going on now, bytes.
+    at_fork: AtomicI64,
 }
 
 impl Job {
@@ -58,7 +63,13 @@ impl Job {
         }
         let process = Process::current();
         let slot = registry.claim_slot(block, process).ok_or(Error::Processes)?;
-        Ok(Job { registry, block, slot: AtomicU32::new(slot as u32 + 1), pid: AtomicU32::new(process.pid) })
+        Ok(Job {
+            registry,
+            block,
+            slot: AtomicU32::new(slot as u32 + 1),
+            pid: AtomicU32::new(process.pid),
+            at_fork: AtomicI64::new(0),
+        })
     }
 
     /// The job that the environment names; none when it names none.
@@ -117,6 +128,17 @@ impl Job {
         step.charge()
     }
 
+    /// Takes `bytes` for something that gives them back soon, whether there is room or not: that is no event. The reserve
+    /// is there for it.
+    pub fn charge_ahead(&self, bytes: usize) {
+        let bytes = signed(bytes);
+        let step = self.control().add(-bytes);
+        if let Some(slot) = self.own() {
+            slot.charged.fetch_add(bytes, Ordering::AcqRel);
+        }
+        overflow::pushed(self.control(), self.ledger(), step);
+    }
+
     /// Takes `bytes` only if at least `keep` bytes stay unused.
     pub fn try_charge(&self, bytes: usize, keep: usize) -> bool {
         let bytes = signed(bytes);
@@ -141,6 +163,16 @@ impl Job {
     /// Bytes left; negative while the job borrows.
     pub fn unused(&self) -> i64 {
         self.control().unused()
+    }
+
+    /// What a charge that can wait leaves unused, bytes.
+    pub fn keep(&self) -> usize {
+        usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether less is left than eviction shall keep unused.
+    pub fn is_short(&self) -> bool {
+        self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
     }
 
     /// The budget, bytes.
@@ -180,17 +212,18 @@ impl Job {
 
     /// Waits for this process's turn; none when it is not in the ring. Dropping the visit passes the turn.
     pub fn visit(&self) -> Option<Visit<'_>> {
-        let visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?);
-        if visit.is_some() {
-            self.count(Counter::Visits, 1);
-        }
-        visit
+        let mut visit = turn::wait(&self.registry.shared, self.block, self.slot_index()?)?;
+        // Where memory is missing already, a visit is as long as that takes, within reason.
+        let missing = i64::try_from(self.keep()).unwrap_or(0).saturating_sub(self.unused()) / 4096;
+        visit.pages = visit.pages.max(u32::try_from(missing).unwrap_or(0).min(URGENT_PAGES));
+        self.count(Counter::Visits, 1);
+        Some(visit)
     }
 
     /// Waits until `unused` is or falls below its objective, at most `limit`; may return early.
     pub fn wait_for_demand(&self, limit: Duration) {
         let demand = self.ledger().demand.load(Ordering::Acquire);
-        if self.unused() >= self.unused_objective() {
+        if !self.is_short() {
             futex_wait(&self.ledger().demand, demand, true, Some(limit));
         }
     }
@@ -224,6 +257,15 @@ impl Job {
         slot.arena.store(arena, Ordering::Relaxed);
         slot.store.store(store, Ordering::Relaxed);
         slot.tables.store(tables, Ordering::Relaxed);
+        let present = arena.saturating_add(store).saturating_add(tables);
+        slot.slack.store(slot.charged().saturating_sub(signed(present as usize)).max(0), Ordering::Release);
+    }
+
+    /// Says at once that `bytes` which are about to be charged will not be there yet; the next [`Job::publish`] counts anew.
+    pub fn slacken(&self, bytes: usize) {
+        if let Some(slot) = self.own() {
+            slot.slack.fetch_add(signed(bytes), Ordering::AcqRel);
+        }
     }
 
     /// Says that this process is active from now on: what it publishes is exact.
@@ -238,6 +280,11 @@ impl Job {
         self.own().map_or(0, Slot::charged)
     }
 
+    /// In the parent, when nobody charges any more and before the fork.
+    pub fn before_fork(&self) {
+        self.at_fork.store(self.charged(), Ordering::Relaxed);
+    }
+
     /// In the child of a fork, before any other call: a slot of its own, with the parent's charge.
     pub fn fork_child(&self) -> Fork {
         let process = Process::current();
@@ -247,9 +294,13 @@ impl Job {
         let own = self.registry.shared.slot(slot);
         if let Some(parent) = parent {
             let parent = self.registry.shared.slot(parent as usize);
-            let inherited = parent.charged.load(Ordering::Acquire);
+            // As it was when the fork began: the parent may be far on already.
+            let inherited = self.at_fork.load(Ordering::Relaxed);
+            own.inherited.store(inherited, Ordering::Release);
+            self.ledger().membership.fetch_add(1, Ordering::AcqRel);
             own.charged.store(inherited, Ordering::Release);
             self.ledger().outside.fetch_sub(inherited, Ordering::AcqRel);
+            own.slack.store(parent.slack.load(Ordering::Relaxed), Ordering::Relaxed);
             for (to, from) in
                 [(&own.arena, &parent.arena), (&own.store, &parent.store), (&own.tables, &parent.tables)]
             {

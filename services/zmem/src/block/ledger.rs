@@ -4,9 +4,11 @@
 //! Layout  512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
 //! Order   `outside` and `borrowed` are also in the block's `unused`: whoever changes one changes the other by the
 //!         same amount, `unused` first when it shrinks
-//! Owner   the watcher writes `outside`, its peaks and the owner; processes write the rest
+//! Owner   the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 /// How far a job may go below zero while it spills (the paper's example).
 pub const GRACE_BYTES: i64 = 10 << 20;
@@ -104,7 +106,10 @@ pub struct Ledger {
     pub(super) owner_started: AtomicU64,
     /// When the current pause began, milliseconds of the monotonic clock.
     pub(super) paused_since_ms: AtomicU64,
-    unused_words: [AtomicU64; 2],
+    /// The part of the watcher's reserve that did not fit into `unused`, bytes: charges leave it, eviction makes it.
+    pub(super) keep: AtomicI64,
+    /// Bumped when a process joins by fork or leaves: what was measured across that is measured again.
+    pub(super) membership: AtomicU64,
     /// Grace that is in `unused`, bytes.
     pub(super) borrowed: AtomicI64,
     /// What lies outside the arenas, bytes; negative while pages are shared by a fork and charged twice.
@@ -142,6 +147,23 @@ impl Ledger {
     /// What lies outside the arenas, bytes.
     pub fn outside(&self) -> i64 {
         self.outside.load(Ordering::Acquire)
+    }
+
+    /// What a charge that can wait leaves unused, bytes: what is missing of the reserve, and the grace, which is for what
+    /// can neither be compressed nor spilled.
+    pub fn keep(&self) -> i64 {
+        let keep = self.keep.load(Ordering::Acquire).max(0);
+        keep.saturating_add(self.borrowed().max(0))
+    }
+
+    /// Whether its processes wait for room now, in their fault handlers: they take no signal then.
+    pub fn paused(&self) -> bool {
+        self.paused_since_ms.load(Ordering::Relaxed) != 0
+    }
+
+    /// How often a process joined by fork or left.
+    pub fn membership(&self) -> u64 {
+        self.membership.load(Ordering::Acquire)
     }
 
     /// Compressed-memory faults so far.
@@ -197,7 +219,7 @@ impl Ledger {
         {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.borrowed, &self.outside] {
+        for word in [&self.borrowed, &self.outside, &self.keep] {
             word.store(0, Ordering::Relaxed);
         }
         self.least_unused.store(i64::MAX, Ordering::Relaxed);

@@ -7,18 +7,19 @@
 //!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
 //! ```
 //!
-//! Flow    every change of `unused` comes here as a [`Step`] ─▶ [`lowered`] or [`raised`]; who found no room asks
+//! Flow    every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; who found no room asks
 //!         [`verdict`]
-//! Order   an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once
+//! Order   an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once.
+//!         What the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
 //! Owner   the grace is lent by the implicit block. The line on standard error is written by the process that begins the pause or ends
 //! Not here spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::atomic::{futex_wait, futex_wake};
 use super::control::{ControlBlock, Step};
 use super::ledger::{GRACE_BYTES, Ledger, OnOverflow};
-use crate::lock::{futex_wait, futex_wake};
 
 /// Exit code of a job that did not fit, even compressed and spilled (`EX_TEMPFAIL`).
 pub const OVERFLOW_EXIT_CODE: i32 = 75;
@@ -42,32 +43,73 @@ pub enum Verdict {
     Fail(i32),
 }
 
-/// After a change downwards.
+/// After a charge: a process found nothing more to put away, or there was room.
 pub(super) fn lowered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
-    if step.falls_below(block.unused_objective()) {
-        ledger.demand.fetch_add(1, Ordering::Release);
-        futex_wake(&ledger.demand, i32::MAX, true);
-    }
+    demand(block, ledger, step);
+    // Below zero already, by the watcher's word or by a smaller budget, and not lent to yet: this is the event.
     if step.flips_negative() {
-        flipped(block, ledger, implicit, step);
+        flipped(block, ledger, implicit, step.after);
+    } else if step.after < 0 && ledger.overflow.load(Ordering::Acquire) == CALM {
+        lend(block, ledger, implicit, step.after);
     }
 }
 
+/// After a change downwards that no process asked for: compression is asked to make up for it first. It is an event if that
+/// does not help ([`pressed`]), or when somebody must charge all the same.
+pub(super) fn pushed(block: &ControlBlock, ledger: &Ledger, step: Step) {
+    demand(block, ledger, step);
+    if step.after < 0 {
+        note_least(ledger, step.after);
+        activate(ledger);
+    }
+}
+
+/// `unused` has been below zero for a while and does not rise: an event.
+pub(super) fn pressed(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock) {
+    let unused = block.unused();
+    if unused < 0 && ledger.overflow.load(Ordering::Acquire) != OVER {
+        flipped(block, ledger, implicit, unused);
+    }
+}
+
+/// Wakes who compresses ahead.
+fn demand(block: &ControlBlock, ledger: &Ledger, step: Step) {
+    if step.falls_below(block.unused_objective().saturating_add(ledger.keep())) {
+        wake_demand(ledger);
+    }
+}
+
+pub(super) fn wake_demand(ledger: &Ledger) {
+    ledger.demand.fetch_add(1, Ordering::Release);
+    futex_wake(&ledger.demand, i32::MAX, true);
+}
+
+/// The second event stops the job, until there is room.
 #[cold]
-fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, step: Step) {
-    ledger.events.fetch_add(1, Ordering::Relaxed);
-    note_least(ledger, step.after);
-    activate(ledger);
-    if ledger.overflow.compare_exchange(CALM, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        ledger.borrowed.fetch_add(GRACE_BYTES, Ordering::AcqRel);
-        let _ = implicit.add(-GRACE_BYTES);
-        // Still below zero with the grace: no second flip can come, so this is it.
-        if block.add(GRACE_BYTES).after < 0 {
-            ledger.overflow.store(OVER, Ordering::Release);
-        }
-    } else {
+fn flipped(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i64) {
+    if !lend(block, ledger, implicit, after) {
+        ledger.events.fetch_add(1, Ordering::Relaxed);
+        note_least(ledger, after);
         ledger.overflow.store(OVER, Ordering::Release);
     }
+}
+
+/// The first event: lends the grace. False where somebody did already.
+#[cold]
+fn lend(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, after: i64) -> bool {
+    if ledger.overflow.compare_exchange(CALM, GRACE, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false;
+    }
+    ledger.events.fetch_add(1, Ordering::Relaxed);
+    note_least(ledger, after);
+    activate(ledger);
+    ledger.borrowed.fetch_add(GRACE_BYTES, Ordering::AcqRel);
+    let _ = implicit.add(-GRACE_BYTES);
+    // Still below zero with the grace: no second flip can come, so this is it.
+    if block.add(GRACE_BYTES).after < 0 {
+        ledger.overflow.store(OVER, Ordering::Release);
+    }
+    true
 }
 
 /// The least that was left, grace not counted.
@@ -95,6 +137,10 @@ fn recovered(block: &ControlBlock, ledger: &Ledger, implicit: &ControlBlock, ste
     if step.after >= 0
         && ledger.overflow.compare_exchange(OVER, GRACE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     {
+        // It was taken back while somebody went over.
+        if ledger.borrowed() == 0 {
+            let _ = ledger.overflow.compare_exchange(GRACE, CALM, Ordering::AcqRel, Ordering::Acquire);
+        }
         ledger.paused_since_ms.store(0, Ordering::Relaxed);
         ledger.relief.fetch_add(1, Ordering::Release);
         futex_wake(&ledger.relief, i32::MAX, true);
@@ -147,6 +193,10 @@ fn now_ms() -> u64 {
 
 /// One line on standard error, without a byte from the heap: this runs in fault handlers.
 fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
+    #[cfg(test)]
+    if super::interleave::rules() {
+        return;
+    }
     let mut line = Line::new();
     line.text("memlift: this job needs ");
     line.number(by as u64 / 1024 + 1);

@@ -246,9 +246,7 @@ impl Registry {
     /// Sets how much eviction keeps unused, ahead of need.
     pub fn set_unused_objective(&self, block: usize, bytes: usize) {
         self.control(block).unused_objective.store(signed(bytes), Ordering::Release);
-        let ledger = self.ledger(block);
-        ledger.demand.fetch_add(1, Ordering::Release);
-        crate::lock::futex_wake(&ledger.demand, i32::MAX, true);
+        overflow::wake_demand(self.ledger(block));
     }
 
     /// Sets how much stays uncompressed at the very least.
@@ -260,6 +258,24 @@ impl Registry {
     pub fn set_outside(&self, block: usize, bytes: i64) {
         let before = self.ledger(block).outside.swap(bytes, Ordering::AcqRel);
         self.changed(block, before.wrapping_sub(bytes));
+    }
+
+    /// As [`Registry::set_outside`], with `reserve` bytes on top for what may come before the next look. What of them does
+    /// not fit into what is unused now, processes leave and eviction makes: a reserve is no reason for an event.
+    pub fn set_outside_with(&self, block: usize, outside: i64, reserve: i64) {
+        let (control, ledger) = (self.control(block), self.ledger(block));
+        let room = control.unused().saturating_add(ledger.outside()).saturating_sub(outside);
+        let given = reserve.min(room.saturating_sub(ledger.borrowed()).max(0));
+        ledger.keep.store(reserve - given, Ordering::Release);
+        self.set_outside(block, outside.saturating_add(given));
+        if given < reserve {
+            overflow::wake_demand(ledger);
+        }
+    }
+
+    /// Says that less than nothing has been unused for a while, whatever was compressed: one event, if it is still so.
+    pub fn press(&self, block: usize) {
+        overflow::pressed(self.control(block), self.ledger(block), self.implicit());
     }
 
     /// Notes what the killer saw, bytes.
@@ -291,7 +307,7 @@ impl Registry {
         let (control, ledger) = (self.control(block), self.ledger(block));
         let step = control.add(by);
         if by < 0 {
-            overflow::lowered(control, ledger, self.implicit(), step);
+            overflow::pushed(control, ledger, step);
         } else if by > 0 {
             overflow::raised(control, ledger, self.implicit(), step);
         }
@@ -324,7 +340,9 @@ impl Registry {
         slot.generation.store(self.control(block).generation(), Ordering::Relaxed);
         slot.pid.store(process.pid, Ordering::Relaxed);
         slot.started.store(process.started, Ordering::Relaxed);
-        slot.charged.store(0, Ordering::Relaxed);
+        for word in [&slot.charged, &slot.inherited, &slot.slack] {
+            word.store(0, Ordering::Relaxed);
+        }
         for word in [&slot.arena, &slot.store, &slot.tables] {
             word.store(0, Ordering::Relaxed);
         }
@@ -344,8 +362,13 @@ impl Registry {
         let block = slot.block.load(Ordering::Relaxed) as usize;
         turn::leave(&self.shared, block, index);
         let charged = slot.charged.swap(0, Ordering::AcqRel);
+        let inherited = slot.inherited.swap(0, Ordering::AcqRel);
         if self.control(block).generation() == slot.generation.load(Ordering::Relaxed) {
-            self.changed(block, charged);
+            // What came by fork was taken from `outside`, and goes back there: the parent has it still.
+            let ledger = self.ledger(block);
+            ledger.membership.fetch_add(1, Ordering::AcqRel);
+            ledger.outside.fetch_add(inherited, Ordering::AcqRel);
+            self.changed(block, charged.wrapping_sub(inherited));
         }
         slot.state.store(FREE, Ordering::Release);
     }

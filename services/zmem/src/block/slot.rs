@@ -7,7 +7,9 @@
 //!         charge back, so that happens once
 //! Owner   the process itself while it lives; a claimed slot carries its claimer's pid, so that a claim can be swept too
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 pub(super) const FREE: u32 = 0;
 /// Of the process whose pid is in the upper 30 bits.
@@ -38,7 +40,11 @@ pub struct Slot {
     pub(super) flags: AtomicU32,
     /// The block's generation that it belongs to.
     pub(super) generation: AtomicU32,
-    words: [AtomicU64; 7],
+    /// What it had charged from its first moment, as the child of a fork, bytes.
+    pub(super) inherited: AtomicI64,
+    /// Charged and not there: the untouched part of native chunks, floats; bytes.
+    pub(super) slack: AtomicI64,
+    words: [AtomicU64; 5],
 }
 
 const _: () = assert!(size_of::<Slot>() == 128);
@@ -66,6 +72,12 @@ impl Slot {
     pub fn published(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.arena), load(&self.store), load(&self.tables))
+    }
+
+    /// What of its charge is really there, bytes: not what it charged in advance.
+    pub fn present(&self) -> i64 {
+        let charged = self.charged().max(0);
+        charged.saturating_sub(self.slack.load(Ordering::Acquire)).clamp(0, charged)
     }
 
     /// Whether it is active: what it publishes is exact then.

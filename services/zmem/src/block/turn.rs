@@ -13,13 +13,13 @@
 //!         whoever waits. A block whose last member leaves the blade leaves the ring
 //! Not here how much is compressed (the pager), whether it is worth it (the objectives)
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::atomic::{AtomicU64, futex_wait, futex_wake};
 use super::pid::Process;
 use super::shared::{BLOCKS, SLOTS, Shared};
 use super::slot::LIVE;
-use crate::lock::{futex_wait, futex_wake};
 
 /// How long a turn may last before others look whether its holder lives.
 pub(super) const LOOK: Duration = Duration::from_millis(10);

@@ -114,7 +114,7 @@ pub(super) struct Evicted {
 impl Pager {
     /// Charges `bytes`, after making room where there is none. If they `must` be had, the job may overflow for them.
     pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
-        if self.job.try_charge(bytes, 0) {
+        if self.job.try_charge(bytes, self.job.keep()) {
             return Room::Made;
         }
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Pager {
                 break;
             }
             let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
-            if self.job.try_charge(bytes, 0) {
+            if self.job.try_charge(bytes, self.job.keep()) {
                 return Room::Made;
             }
             if evicted.steps == 0 {
@@ -135,6 +135,10 @@ impl Pager {
         }
         if !must {
             return Room::Short;
+        }
+        // Nothing more to put away: what others would leave unused is for this.
+        if self.job.try_charge(bytes, 0) {
+            return Room::Made;
         }
         while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
             if self.job.try_charge(bytes, 0) {
@@ -189,7 +193,7 @@ impl Pager {
             state.float = FLOAT_BYTES;
         } else if state.float < LEAST_FLOAT_BYTES {
             // Without it nothing could be packed: the job goes below zero by so little, and comes back by evicting.
-            let _ = self.job.charge(LEAST_FLOAT_BYTES - state.float);
+            self.job.charge_ahead(LEAST_FLOAT_BYTES - state.float);
             state.float = LEAST_FLOAT_BYTES;
         }
     }
@@ -500,7 +504,7 @@ impl Pager {
                 next_look = now + now.elapsed() * 50;
             }
             self.publish(native.min(self.native_bytes()));
-            let short = self.job.unused() < self.job.unused_objective() || self.engine.crowded();
+            let short = self.job.is_short() || self.engine.crowded();
             self.job.want_eviction(short);
             if !short {
                 continue;

@@ -85,6 +85,7 @@ impl Pager {
         if !self.table.chunk(chunk).claim(Mode::Guarded, false) {
             return;
         }
+        self.job.slacken(CHUNK_BYTES);
         if self.job.try_charge(CHUNK_BYTES, self.reserve_bytes()) {
             if self.uncover(chunk).is_ok() {
                 self.counts.native.fetch_add(1, Ordering::Relaxed);

@@ -28,6 +28,7 @@ impl Pager {
         if let Some(spill) = self.spill() {
             spill.before_fork();
         }
+        self.job.before_fork();
         self.fork_mask.store(mask, Ordering::Relaxed);
     }
 

@@ -146,6 +146,7 @@ impl Pager {
                 self.job.uncharge(CHUNK_BYTES);
                 return false;
             }
+            self.job.slacken(CHUNK_BYTES);
             self.counts.native.fetch_add(1, Ordering::Relaxed);
             self.table.settle(target, Mode::Native);
         }

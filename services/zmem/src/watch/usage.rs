@@ -4,7 +4,8 @@
 //! Flow    [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
 //!         resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
 //! Order   who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
-//! Owner   what the cgroup held before the job is not the job's: the shell around it, caches of the kernel. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
+//! Owner   what the cgroup held before the job is not the job's: the shell around it, caches of the kernel; but the process
+//!         that watches is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
 //!         whole is reported beside it
 //! Not here reading a process's sizes ([`super::resident`])
 
@@ -27,6 +28,8 @@ pub enum Source {
 
 /// Between two questions who is in the cgroup or who the descendants are.
 const MEMBERS: Duration = Duration::from_millis(1000);
+/// What was there before the job and makes no difference, bytes.
+const NOTHING: i64 = 1 << 20;
 /// A count of pages takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
 
@@ -62,7 +65,10 @@ impl Usage {
         };
         usage.ask();
         if let Source::Group(group) = &usage.source {
-            usage.before = held(group).unwrap_or_default();
+            // This process is there for the job: what it takes is the job's.
+            let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
+            let (counted, whole) = held(group).unwrap_or_default();
+            usage.before = ((counted - own).max(0), whole.saturating_sub(own.max(0) as u64));
         }
         usage
     }
@@ -94,7 +100,9 @@ impl Usage {
         if self.asked.elapsed() > MEMBERS {
             self.ask();
         }
-        let resident = self.resident(registry, block);
+        // Sizes of several processes take long to read: only where something was there before that may have gone.
+        let asked = self.before.0 > NOTHING || self.source == Source::Resident;
+        let resident = if asked { self.resident(registry, block) } else { 0 };
         if let Source::Group(group) = &self.source
             && let Some((counted, whole)) = held(group)
         {
@@ -102,6 +110,7 @@ impl Usage {
             let counted = (counted - self.before.0).max(resident);
             return (counted, whole.saturating_sub(self.before.1).max(counted.max(0) as u64));
         }
+        let resident = if asked { resident } else { self.resident(registry, block) };
         (resident, resident as u64)
     }
 
@@ -144,12 +153,14 @@ impl Usage {
                 }
                 self.counted.get(&pid).copied().unwrap_or(0)
             };
+            // Nobody holds more than it charged: what it says beyond that is not believed. An active process charges page by
+            // page, so its charge is what it holds at this moment but for what it charged in advance.
+            let charged = if slot.active() { slot.present() } else { charged };
             let rest = store.saturating_add(tables).min(i64::MAX as u64) as i64;
-            // Nobody holds more than it charged: what it says beyond that is not believed.
             let rest = rest.min(charged);
             let arena = arena.min(charged - rest);
             sum.arenas += arena;
-            sum.total += arena + rest;
+            sum.total += if slot.active() { charged } else { arena + rest };
         }
         if count {
             self.counted.retain(|pid, _| living.contains(pid));
@@ -159,8 +170,11 @@ impl Usage {
     }
 }
 
-/// What a cgroup holds without cache that the kernel drops first, and with it, bytes.
+/// What a cgroup holds without cache that the kernel drops first, and with it, bytes. What is mapped, text above all, is
+/// cache that would be read again at once: it counts.
 fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
     let usage = group.usage()?;
-    Some((usage.saturating_sub(group.reclaimable()) as i64, usage))
+    let mapped = group.stat(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
+    let mapped = mapped.saturating_sub(group.stat("shmem").unwrap_or(0));
+    Some((usage.saturating_sub(group.reclaimable().saturating_sub(mapped)) as i64, usage))
 }
