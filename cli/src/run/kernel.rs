@@ -133,14 +133,26 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
             (made.clone(), stop.clone(), overs.clone(), wish.clone(), budget.bytes);
         std::thread::spawn(move || look(&made, &wish, budget, &stop, &overs))
     };
-    let status = child.wait().map_err(|error| Failure::Failed(error.to_string()))?;
+    // Frozen, it takes no signal.
+    let stuck = |signal| {
+        let frozen = made.number("cgroup.freeze") == 1;
+        if frozen {
+            print::warn(&format!(
+                "the job is paused for want of memory and cannot take {}: it is ended by force",
+                supervise::signal_name(signal)
+            ));
+            let _ = fs::write(made.folder.join("cgroup.kill"), "1");
+        }
+        frozen
+    };
+    let ended = child.wait(stuck).map_err(|error| Failure::Failed(error.to_string()))?;
     let wall_s = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Release);
     let failed = thread.join().unwrap_or(false);
     let of_stat = |name| MemoryGroup { directory: made.folder.clone(), version: 2 }.stat(name).unwrap_or(0);
     let peak = made.number("memory.peak");
     Ok(Outcome {
-        exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { supervise::exit_code(status) },
+        exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { ended.code() },
         backend: "kernel",
         budget: budget.bytes,
         origin: budget.origin.clone(),

@@ -4,7 +4,8 @@
 //! Flow    registry ─▶ admission (the total is taken from the machine's) ─▶ child with LD_PRELOAD and the registry's
 //!         descriptor ─▶ watcher's looks until it ends ─▶ [`Outcome`]
 //! Order   the child is started before the watcher's thread: signals are blocked for both, and reach the child
-//! Owner   what cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
+//! Owner   a paused job takes no signal: one that ends programs ends it by force, with that signal's exit code.
+//!         What cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
 //! Not here what the processes do with their budget
 
 use std::path::Path;
@@ -27,6 +28,8 @@ use crate::print;
 
 /// Looks in a row that must find the outside alone above the budget before the job is ended.
 const PATIENCE: u32 = 40;
+/// Times in a row, a tenth of a second apart, that a paused job is found not to take a signal before it is ended by force.
+const DEAF_ASKS: u32 = 3;
 
 /// How a run went.
 #[derive(Clone, Debug, Default)]
@@ -139,14 +142,30 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
     }
     let (stop, peaks) = (Arc::new(AtomicBool::new(false)), Arc::new(Peaks::default()));
     let thread = watch(watcher, &job, child.pid(), &stop, &peaks)?;
-    let status = child.wait().map_err(|error| Failure::Failed(error.to_string()))?;
+    let pid = child.pid();
+    let mut asks = 0;
+    let stuck = |signal| {
+        let (registry, block) = (job.registry(), job.block());
+        let members = registry.processes(block).filter_map(memlift::zmem::block::Slot::pid).chain([pid]);
+        let deaf = job.ledger().paused() && members.into_iter().any(|pid| supervise::is_pending(pid, signal));
+        asks = if deaf { asks + 1 } else { 0 };
+        if asks >= DEAF_ASKS {
+            print::warn(&format!(
+                "the job is paused for want of memory and cannot take {}: it is ended by force",
+                supervise::signal_name(signal)
+            ));
+            end(registry, block, pid, true);
+        }
+        asks >= DEAF_ASKS
+    };
+    let ended = child.wait(stuck).map_err(|error| Failure::Failed(error.to_string()))?;
     let wall_s = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Release);
     thread.thread().unpark();
     if thread.join().is_err() {
         print::warn("the watcher ended early; the numbers of the report are incomplete");
     }
-    let mut exit_code = supervise::exit_code(status);
+    let mut exit_code = ended.code();
     let refused = (peaks.over.load(Ordering::Relaxed) > PATIENCE).then(|| {
         exit_code = OVERFLOW_EXIT_CODE as u8;
         refusal(peaks.outside.load(Ordering::Relaxed), budget.bytes)

@@ -2,7 +2,8 @@
 //! A program as a child that sees no difference: signals go on to it, its end is the caller's end.
 //!
 //! Flow    [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
-//!         pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on
+//!         pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on. One that ends
+//!         programs and that a stopped job cannot take ─▶ the caller's answer ─▶ the job is ended by force
 //! Order   the signals are blocked before the child is started and before the caller starts a thread: none is lost and no
 //!         thread takes one
 //! Owner   signals of the terminal (Ctrl-C, Ctrl-Z) reach the child from the kernel, since it is of the same process group:
@@ -29,6 +30,32 @@ const FORWARDED: [libc::c_int; 9] = [
     libc::SIGWINCH,
     libc::SIGCONT,
 ];
+
+/// Of these, what ends a program that does nothing about it.
+const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+/// Between two questions whether a program that was asked to end can hear it, milliseconds.
+const ASK_MS: i64 = 100;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// As the kernel says.
+    pub status: ExitStatus,
+    /// The signal that somebody sent, where the program could not take it and was ended by force.
+    pub asked: Option<libc::c_int>,
+}
+
+impl End {
+    /// The exit code that a shell would show: the program's, or 128 and the signal that ended it; where it was ended by
+    /// force, the signal that asked for it.
+    pub fn code(self) -> u8 {
+        match (self.asked, self.status.code(), self.status.signal()) {
+            (Some(signal), None, _) | (_, None, Some(signal)) => 128u8.wrapping_add(signal as u8),
+            (_, Some(code), _) => code as u8,
+            (None, None, None) => 128,
+        }
+    }
+}
 
 /// A running program.
 #[derive(Debug)]
@@ -82,12 +109,14 @@ impl Supervised {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits for its end. After a signal that ends programs, `stuck` is asked with it again and again, until the program
+    /// ended: whether the job cannot take the signal, being paused, and was ended by force instead.
     ///
     /// # Errors
     ///
     /// The kernel does not say how it ended: somebody else waited for it.
-    pub fn wait(mut self) -> std::io::Result<ExitStatus> {
+    pub fn wait(mut self, mut stuck: impl FnMut(libc::c_int) -> bool) -> std::io::Result<End> {
+        let mut asked: Option<(libc::c_int, bool)> = None;
         let ended = rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
         // SAFETY: the set is initialised and lives over the call, which makes a new descriptor.
         let sent = unsafe { libc::signalfd(-1, &self.signals, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -98,11 +127,15 @@ impl Supervised {
         let sent = unsafe { OwnedFd::from_raw_fd(sent) };
         loop {
             let mut either = [PollFd::new(&ended, PollFlags::IN), PollFd::new(&sent, PollFlags::IN)];
-            match poll(&mut either, None) {
+            let look = rustix::time::Timespec { tv_sec: 0, tv_nsec: ASK_MS * 1_000_000 };
+            match poll(&mut either, asked.filter(|(_, forced)| !forced).is_some().then_some(&look)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             while let Some((signal, code)) = next(&sent) {
+                if ENDING.contains(&signal) && asked.is_none_or(|(_, forced)| !forced) {
+                    asked = Some((signal, false));
+                }
                 // Positive: from the kernel (the terminal); the child has it too.
                 if code <= 0 && self.child.try_wait()?.is_none() {
                     // SAFETY: the child was not waited for yet, so the pid is its own.
@@ -110,7 +143,11 @@ impl Supervised {
                 }
             }
             if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+                let asked = asked.and_then(|(signal, forced)| forced.then_some(signal));
+                return Ok(End { status, asked });
+            }
+            if let Some((signal, forced @ false)) = &mut asked {
+                *forced = stuck(*signal);
             }
         }
     }
@@ -129,12 +166,27 @@ fn next(sent: &OwnedFd) -> Option<(libc::c_int, i32)> {
     })
 }
 
-/// The exit code that a shell would show: the program's, or 128 and the signal that ended it.
-pub fn exit_code(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8,
-        (None, signal) => 128u8.wrapping_add(signal.unwrap_or(0) as u8),
-    }
+/// A signal's name; its number in words where it is none of those that are sent on.
+pub fn signal_name(signal: libc::c_int) -> String {
+    let name = match signal {
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGQUIT => "SIGQUIT",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}
+
+/// Whether a signal was sent to the process and not taken yet, as /proc says.
+pub fn is_pending(pid: u32, signal: libc::c_int) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let set = |name| {
+        let text = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        u64::from_str_radix(text.trim(), 16).unwrap_or(0)
+    };
+    let bit = u32::try_from(signal - 1).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0);
+    (set("SigPnd:") | set("ShdPnd:")) & bit != 0
 }
 
 /// Asks every process of a job to end, or ends it.
@@ -155,12 +207,36 @@ mod tests {
         let code = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            exit_code(Supervised::spawn(command).expect("sh starts").wait().expect("it ends"))
+            Supervised::spawn(command).expect("sh starts").wait(|_| false).expect("it ends").code()
         };
         assert_eq!(code("exit 7"), 7);
         assert_eq!(code("kill -9 $$"), 137);
         // The mask of the child is the caller's: its own TERM ends it.
         assert_eq!(code("kill -TERM $$; sleep 1000"), 143);
         assert!(Supervised::spawn(Command::new("/nonexistent")).is_err());
+    }
+
+    #[test]
+    fn a_program_that_cannot_take_its_signal_is_ended_by_force_and_that_signal_is_the_reason() {
+        // Stopped, it takes none but those that continue or kill it.
+        let mut command = Command::new("sh");
+        command.args(["-c", "kill -STOP $$; exit 3"]);
+        let child = Supervised::spawn(command).expect("sh starts");
+        let pid = child.pid();
+        let stopped =
+            || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "));
+        while !stopped() {
+            std::thread::yield_now();
+        }
+        // To this thread, which has the signal blocked: other tests' threads have not.
+        // SAFETY: sends a signal to the calling thread, which holds it back for `wait`.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+        let end = child.wait(|signal| {
+            assert!(signal == libc::SIGTERM && is_pending(pid, signal));
+            end([pid], true);
+            true
+        });
+        let end = end.expect("it ended");
+        assert_eq!((end.status.signal(), end.code()), (Some(libc::SIGKILL), 143));
     }
 }
