@@ -129,6 +129,15 @@ fn check(world: &World, all: Vec<Seen>) -> usize {
     count
 }
 
+/// Stops the load also where the test fails: else it would go on for ever.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A move under load, with something happening in it; who has the range then.
 fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, u64)) -> String {
     let mut world = World::start(nodes, dies, if dies.is_empty() { LONG } else { SHORT });
@@ -142,13 +151,14 @@ fn moved(nodes: usize, dies: &[(usize, &str)], happens: impl FnOnce(&mut World, 
                 scope.spawn(move || load(client, &work, stop, seed * 31))
             })
             .collect();
+        let stops = Stops(&stop);
         std::thread::sleep(Duration::from_millis(100));
         let base = 1 << 32;
         let id = world.plan(base, MEMORY, "b");
         happens(&mut world, id);
         let owner = world.over(id, base);
         std::thread::sleep(Duration::from_millis(300));
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         let all: Vec<Seen> = loads.into_iter().map(|load| load.join().expect("right answers")).collect();
         let count = check(&world, all);
         assert!(count > 100, "{count} additions");

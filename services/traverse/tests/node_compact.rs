@@ -50,6 +50,15 @@ fn serve_as_the_node_of_another_test() {
     });
 }
 
+/// Stops the other threads also where the test fails: else they would go on for ever.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// There once a client is connected: a node may be gone again before anybody saw it.
 fn may_die(log: &Path) -> PathBuf {
     log.with_extension("connected")
@@ -91,6 +100,7 @@ fn a_node_that_is_killed_while_its_log_is_made_short_has_its_data() {
             child.kill().expect("killed");
             child.wait().expect("gone");
         });
+        let _stops = Stops(&stop);
         let mut client = Client::shm(&[&name], config).expect("connected");
         std::fs::write(may_die(&log), "").expect("written");
         let mut map = HashMap::create(&mut client, 6).expect("a map");
@@ -113,7 +123,6 @@ fn a_node_that_is_killed_while_its_log_is_made_short_has_its_data() {
             let wanted = (count % 500 % 3 != 0).then_some(&right[..]);
             assert_eq!(got.as_deref(), wanted, "key {}", count % 500);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -129,6 +138,7 @@ fn a_log_stays_within_its_bound_and_gives_the_same_node() {
     let (longest, counter, more) = std::thread::scope(|scope| {
         let (stop, shard) = (&stop, &mut shard);
         scope.spawn(move || shard.serve(stop).expect("serves"));
+        let _stops = Stops(stop);
         let mut client = Client::shm(&[&name], Config::default()).expect("connected");
         let counter = client.call(Request::allocate(0, 8)).expect("memory").address;
         let mut longest = 0;
@@ -147,7 +157,6 @@ fn a_log_stays_within_its_bound_and_gives_the_same_node() {
         }
         let more = client.call(Request::allocate(0, 64)).expect("memory").address;
         client.call(Request::free(more, 64)).expect("free");
-        stop.store(true, Ordering::Relaxed);
         (longest, counter, more)
     });
     // Between two looks a few thousand bytes are written.
