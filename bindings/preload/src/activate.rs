@@ -2,6 +2,7 @@
 //! Before the first page can be absent: handlers, masks and the filter, for every thread.
 //!
 //! Flow    [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
+//!         ──▶ calls that are under way (`standing`)
 //! Order   between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
 //!         enter one with the three blocked. So no thread is trapped while it cannot take the trap.
 //! Owner   nothing is allocated: lists and buffers lie in one mapping
@@ -15,7 +16,7 @@ use memlift_zmem::mapping::Mapping;
 use crate::bpf::{Instruction, LABELS};
 use crate::filter::{self, MOST, Refused, Scope, Texts};
 use crate::thread::OURS;
-use crate::{signal, sys, words};
+use crate::{signal, standing, sys, words};
 
 const READ_BYTES: usize = 64 << 10;
 const PAUSE_NS: i64 = 1_000_000;
@@ -80,6 +81,10 @@ pub fn hook() {
         await_masks(room);
         texts(room);
         put(Scope::All, room);
+        for_threads(room, |thread, buffer| {
+            standing::settle(thread, buffer);
+            true
+        });
     });
 }
 
@@ -104,7 +109,7 @@ fn close(fd: usize) {
 }
 
 /// Hexadecimal digits from the start of the text.
-fn hexadecimal(text: &[u8]) -> u64 {
+pub fn hexadecimal(text: &[u8]) -> u64 {
     text.iter()
         .map_while(|&digit| (digit as char).to_digit(16))
         .fold(0, |value, digit| value.wrapping_shl(4) | u64::from(digit))
@@ -144,7 +149,7 @@ fn texts(room: &mut Room) {
 /// Waits until no thread has one of the three blocked.
 fn await_masks(room: &mut Room) {
     for look in 0.. {
-        if !somebody_blocks(room) {
+        if for_threads(room, |thread, buffer| !blocks(thread, buffer)) {
             return;
         }
         if look == LOOKS {
@@ -158,12 +163,13 @@ fn await_masks(room: &mut Room) {
     }
 }
 
-fn somebody_blocks(room: &mut Room) -> bool {
+/// Asks of each thread, by its number as text; with room for what is read. Whether all answers are true.
+fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -> bool {
     let Some(folder) = open(c"/proc/self/task".as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
-        return false;
+        return true;
     };
-    let (entries, status) = room.bytes.split_at_mut(READ_BYTES / 2);
-    let mut blocked = false;
+    let (entries, buffer) = room.bytes.split_at_mut(READ_BYTES / 2);
+    let mut all = true;
     loop {
         // SAFETY: the buffer is as long.
         let got = unsafe { sys!(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
@@ -177,29 +183,34 @@ fn somebody_blocks(room: &mut Room) -> bool {
             let length = usize::from(u16::from_le_bytes([entries[at + 16], entries[at + 17]]));
             let name = entries[at + 19..at + length].split(|&byte| byte == 0).next().unwrap_or(&[]);
             if name.first().is_some_and(u8::is_ascii_digit) {
-                blocked |= blocks(name, status);
+                all &= ask(name, buffer);
             }
             at += length.max(20);
         }
     }
     close(folder);
-    blocked
+    all
 }
 
-fn blocks(thread: &[u8], buffer: &mut [u8]) -> bool {
+/// Reads a file of a thread's.
+pub fn read_of_thread<'a>(thread: &[u8], file: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = [0u8; 64];
     let mut end = 0;
-    for part in [b"/proc/self/task/", thread, b"/status"] {
+    for part in [b"/proc/self/task/", thread, file] {
         if end + part.len() >= path.len() {
-            return false;
+            return None;
         }
         path[end..end + part.len()].copy_from_slice(part);
         end += part.len();
     }
-    let Some(fd) = open(path.as_ptr(), libc::O_RDONLY) else { return false };
+    let fd = open(path.as_ptr(), libc::O_RDONLY)?;
     let got = read(fd, buffer);
     close(fd);
-    let text = &buffer[..got];
+    Some(&buffer[..got])
+}
+
+fn blocks(thread: &[u8], buffer: &mut [u8]) -> bool {
+    let Some(text) = read_of_thread(thread, b"/status", buffer) else { return false };
     let mark = b"SigBlk:\t";
     let mask = text
         .windows(mark.len())

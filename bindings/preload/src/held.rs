@@ -47,7 +47,8 @@ struct Record {
 }
 
 /// A range and its pins.
-struct Pinned {
+#[derive(Debug)]
+pub struct Pinned {
     address: usize,
     bytes: usize,
     write: bool,
@@ -97,6 +98,14 @@ impl<'a> Held<'a> {
         if let Some(record) = unsafe { (*self.record.get()).as_ref() } {
             // SAFETY: as in `keep`.
             unsafe { &mut *record.pins.get() }.truncate(but);
+        }
+    }
+
+    /// All of them, to be let go elsewhere.
+    pub fn take(&self) -> Vec<Pinned> {
+        // SAFETY: as in `record` and `keep`.
+        unsafe {
+            (*self.record.get()).as_ref().map_or(Vec::new(), |record| std::mem::take(&mut *record.pins.get()))
         }
     }
 

@@ -53,6 +53,8 @@ pub mod exec;
 #[expect(unsafe_code, reason = "forks")]
 pub mod fork;
 #[expect(unsafe_code, reason = "makes system calls")]
+pub mod standing;
+#[expect(unsafe_code, reason = "makes system calls")]
 pub mod activate;
 #[expect(unsafe_code, reason = "is called by the loader and makes a thread")]
 pub mod start;

@@ -18,7 +18,7 @@ use memlift_zmem::pager::{self, Pager};
 
 use crate::gate::{self, errno, give, set_errno};
 use crate::thread::{self, OURS, Quiet, bit, current, set_mask};
-use crate::{filter, stacks, start, sys, trap};
+use crate::{filter, stacks, standing, start, sys, trap};
 
 /// A disposition as the kernel has it.
 #[repr(C)]
@@ -40,6 +40,7 @@ impl Action {
 const SA_RESTORER: u64 = 0x0400_0000;
 const THREE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
 const FROM_SECCOMP: c_int = 1;
+const SI_TKILL: c_int = -6;
 
 static ACTIONS: Lock<[Action; 3]> =
     Lock::new([Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 }; 3]);
@@ -58,7 +59,8 @@ fn kernel_action(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) 
 fn ours() -> Action {
     Action {
         handler: on_signal as *const () as usize,
-        flags: SA_RESTORER | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER) as u64,
+        flags: SA_RESTORER
+            | (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64,
         restorer: gate::restorer(),
         mask: !OURS,
     }
@@ -111,6 +113,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
         let code = (*info).si_code;
         if signal == libc::SIGSYS && code == FROM_SECCOMP && (*info).si_errno == filter::MARK {
             trap::on_trap(context);
+            set_errno(number);
+            return;
+        }
+        if signal == libc::SIGSYS && code == SI_TKILL && standing::is_asked((*info).si_pid()) {
             set_errno(number);
             return;
         }

@@ -18,7 +18,7 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, descriptors, fork, gate, signal, stacks, sys, words};
+use crate::{activate, descriptors, fork, gate, signal, stacks, standing, sys, words};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -127,6 +127,7 @@ fn cover() -> Result<bool, String> {
 pub fn forked() {
     note_process();
     stacks::forked();
+    standing::forked();
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 

@@ -18,7 +18,7 @@ use crate::gate::call;
 use crate::held::{Held, Mark};
 use crate::table::{self, Extent};
 use crate::thread::{self, OURS, Quiet};
-use crate::{exec, fork, memory, signal, stacks, start, sys, transfer, vector};
+use crate::{exec, fork, memory, signal, stacks, standing, start, sys, transfer, vector};
 
 /// The most that is pinned at once where a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
@@ -144,8 +144,37 @@ impl Scene<'_> {
         }
     }
 
-    /// A call by the table alone.
-    fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+    /// Pins all that a call names, of whatever kind it is, as far as that goes at once.
+    pub fn pin_all(&self, number: usize, arguments: [usize; 6]) {
+        let reads = matches!(
+            number as i64,
+            libc::SYS_read | libc::SYS_pread64 | libc::SYS_recvfrom | libc::SYS_getrandom
+        );
+        match number as i64 {
+            libc::SYS_getrandom => {
+                self.pin(arguments[0], arguments[1].min(PIECE_BYTES), true);
+            }
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_recvfrom
+            | libc::SYS_sendto => {
+                self.pin(arguments[1], arguments[2].min(PIECE_BYTES), reads);
+                if matches!(number as i64, libc::SYS_recvfrom | libc::SYS_sendto) {
+                    self.pin(arguments[4], if reads { 256 } else { arguments[5].min(256) }, reads);
+                    self.pin(if reads { arguments[5] } else { 0 }, 4, true);
+                }
+            }
+            _ => {
+                vector::pin(self, number, arguments);
+                self.pin_plain(number, arguments);
+            }
+        }
+    }
+
+    /// Pins what the table names.
+    fn pin_plain(&self, number: usize, arguments: [usize; 6]) {
         for &(argument, extent) in table::find(number) {
             let address = arguments[argument as usize];
             if in_arena(address) {
@@ -154,6 +183,11 @@ impl Scene<'_> {
                 let _ = self.pin(address, bytes, write) || self.pin(address, bytes, false);
             }
         }
+    }
+
+    /// A call by the table alone.
+    fn plain(&mut self, number: usize, arguments: [usize; 6]) -> isize {
+        self.pin_plain(number, arguments);
         self.call(number, arguments)
     }
 
@@ -366,6 +400,7 @@ pub unsafe fn on_trap(context: *mut c_void) {
         pager.job().count(Counter::TrappedCalls, 1);
         let mask = *signal::return_mask(context);
         let quiet = Quiet::in_handler();
+        standing::returned();
         let mark = Mark::make();
         let mut scene = Scene { held: Held::new(&mark), quiet, mask, context, pager };
         let result = scene.perform(number, arguments);
@@ -405,6 +440,7 @@ pub fn ask(number: usize, arguments: [usize; 6]) -> Option<isize> {
     Some(stacks::aside(|| {
         let quiet = Quiet::begin();
         let mask = quiet.outer_mask();
+        standing::returned();
         let mark = Mark::make();
         let mut scene = Scene { held: Held::new(&mark), quiet, mask, context: std::ptr::null_mut(), pager };
         scene.perform(number, arguments)

@@ -25,6 +25,45 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
     }
 }
 
+/// Pins what the memory of a call names, where it is one of these.
+pub fn pin(scene: &Scene<'_>, number: usize, arguments: [usize; 6]) {
+    let reads = matches!(
+        number as i64,
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 | libc::SYS_recvmsg | libc::SYS_recvmmsg
+    );
+    let vector = |address: usize, count: usize| {
+        if let Some(parts) = list::<iovec>(scene, address, count) {
+            scene.pin(address, size_of_val(parts), false);
+            pin_all(scene, parts, reads);
+        }
+    };
+    match number as i64 {
+        libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2 => vector(arguments[1], arguments[2]),
+        libc::SYS_recvmsg | libc::SYS_sendmsg => {
+            if let Some([header]) = list::<msghdr>(scene, arguments[1], 1) {
+                scene.pin(arguments[1], size_of::<msghdr>(), true);
+                vector(header.msg_iov as usize, header.msg_iovlen);
+                pin_message(scene, header, &[], reads);
+            }
+        }
+        libc::SYS_recvmmsg | libc::SYS_sendmmsg => {
+            let count = (arguments[2] as u32 as usize).min(MOST);
+            let Some(headers) = list::<mmsghdr>(scene, arguments[1], count) else { return };
+            scene.pin(arguments[1], size_of_val(headers), true);
+            for header in headers {
+                vector(header.msg_hdr.msg_iov as usize, header.msg_hdr.msg_iovlen);
+                pin_message(scene, &header.msg_hdr, &[], reads);
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The program's array, where it can be read.
 fn list<'a, T>(scene: &Scene<'_>, address: usize, count: usize) -> Option<&'a [T]> {
     let bytes = count.checked_mul(size_of::<T>())?;

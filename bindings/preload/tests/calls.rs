@@ -54,3 +54,8 @@ fn stacks_in_the_arena_go_away_and_come_back() {
 fn buffers_of_calls_that_wait_stay_while_their_neighbours_move() {
     assert_eq!(Job::new(32 * MIB).check("pinned", &["24"]), "right\n");
 }
+
+#[test]
+fn calls_that_wait_from_before_memory_was_short_get_their_bytes() {
+    assert_eq!(Job::new(48 * MIB).check("standing", &["56"]), "right\n");
+}

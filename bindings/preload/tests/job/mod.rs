@@ -57,10 +57,16 @@ pub struct Job {
 }
 
 impl Job {
+    #[allow(dead_code, reason = "one test program says what happens then")]
     /// A job with a total; its processes fail when nothing helps.
     pub fn new(total: usize) -> Job {
+        Job::with(total, OnOverflow::Fail)
+    }
+
+    /// A job with a total, and what happens when nothing helps.
+    pub fn with(total: usize, on_overflow: OnOverflow) -> Job {
         let registry: &'static Registry = Box::leak(Box::new(Registry::create(1 << 40).expect("a registry")));
-        let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow: OnOverflow::Fail };
+        let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
         let admission = registry.admit("test", &objectives).expect("admitted");
         let fd = admission.inheritable().expect("a descriptor to inherit");
         Job { admission, registry, fd }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The same programs without one kernel facility or another, as another user, and with a spill folder.
+
+mod job;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use job::{Job, MIB};
+
+const NOBODY: u32 = 65534;
+
+/// What is masked, one set at a time.
+const MASKS: [&str; 3] = ["process_madvise", "uffd", "uffd,process_madvise"];
+
+/// Programs and their arguments; all fit into 32 MiB.
+const PROGRAMS: [(&str, &[&str]); 7] = [
+    ("calls", &["24"]),
+    ("closes", &["24"]),
+    ("coroutines", &["24"]),
+    ("forks", &["6", "1"]),
+    ("maps", &["24"]),
+    ("overlays", &["24"]),
+    ("pinned", &["24"]),
+];
+
+fn run(name: &str, arguments: &[&str], prepare: impl Fn(&mut Command)) {
+    let job = Job::new(32 * MIB);
+    let mut command = job.command(job::compile(name));
+    command.args(arguments);
+    prepare(&mut command);
+    let output = command.output().expect("it starts");
+    let how = format!(
+        "{name} with {:?}",
+        command.get_envs().filter(|(key, _)| *key == "MEMLIFT_DISABLE").collect::<Vec<_>>()
+    );
+    assert_eq!(job::content(&how, arguments, &output), "right\n");
+}
+
+#[test]
+fn programs_are_right_without_one_facility_or_another() {
+    for mask in MASKS {
+        for (name, arguments) in PROGRAMS {
+            run(name, arguments, |command| {
+                command.env("MEMLIFT_DISABLE", mask);
+            });
+        }
+    }
+}
+
+#[test]
+fn torture_is_right_without_userfaultfd() {
+    run("torture", &["5", "48"], |command| {
+        command.env("MEMLIFT_DISABLE", "uffd");
+    });
+}
+
+/// Runs the test that calls it again as a user without rights, and gives whether this is that run.
+fn is_nobody(test: &str) -> bool {
+    const VARIABLE: &str = "MEMLIFT_TEST_NOBODY";
+    if std::env::var_os(VARIABLE).is_some() {
+        return true;
+    }
+    let status = std::fs::read_to_string("/proc/self/status").expect("what this process is");
+    if !status.lines().any(|line| line.starts_with("Uid:\t0\t0\t")) {
+        // Whoever this is has no more rights than nobody.
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    command.args([test, "--exact", "--nocapture"]).env(VARIABLE, "1").env("HOME", "/").current_dir("/");
+    let output = command.uid(NOBODY).gid(NOBODY).output().expect("it starts");
+    assert!(job::content(test, &["as nobody"], &output).contains("1 passed"));
+    false
+}
+
+#[test]
+fn programs_are_right_for_a_user_without_rights() {
+    if !is_nobody("programs_are_right_for_a_user_without_rights") {
+        return;
+    }
+    for mask in ["", "uffd"] {
+        for (name, arguments) in PROGRAMS {
+            run(name, arguments, |command| {
+                command.env("MEMLIFT_DISABLE", mask);
+            });
+        }
+    }
+}
+
+#[test]
+fn what_does_not_pack_goes_to_the_spill_folder_and_comes_back() {
+    for mask in ["", "uffd"] {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder on a disk");
+        let job = Job::new(24 * MIB);
+        let mut command = job.command(job::compile("noise"));
+        command.arg("48").env(memlift_zmem::block::ENV_SPILL, folder.path()).env("MEMLIFT_DISABLE", mask);
+        let output = command.output().expect("it starts");
+        assert_eq!(job::content("noise", &["48"], &output), "right\n");
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Programs of others, as a distribution has them, beyond their budget. What is not installed is said and skipped.
+
+mod job;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use job::{Job, MIB};
+use memlift_zmem::block::{Counter, ENV_SPILL, OnOverflow};
+
+fn is_there(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+    if !found {
+        eprintln!("skipped: {program} is not installed");
+    }
+    found
+}
+
+/// Runs a command of `sh` or `bash` in an empty folder, with and without the budget; both must say the same.
+fn same(total: usize, shell: &str, text: &str) {
+    let run = |prepare: &dyn Fn() -> Command| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = prepare();
+        command
+            .arg("-ec")
+            .arg(text)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .env("HOME", folder.path());
+        let output = command.output().expect("it starts");
+        job::content(shell, &[text], &output)
+    };
+    let expected = run(&|| Command::new(shell));
+    assert!(!expected.trim().is_empty(), "{text} says something");
+    // As `memlift run` does: who finds no room waits for the others.
+    let job = Job::with(total, OnOverflow::Pause { limit_s: 60 });
+    let spill = tempfile::tempdir_in("/var/tmp").expect("a folder on a disk");
+    let covered = || {
+        let mut command = job.command(shell);
+        command.env(ENV_SPILL, spill.path());
+        command
+    };
+    assert_eq!(run(&covered), expected);
+    let ledger = job.admission.ledger();
+    let (faults, stored) = (ledger.counted(Counter::Faults), ledger.counted(Counter::PagesStored));
+    println!(
+        "{faults} faults, {stored} pages stored, {} calls trapped",
+        ledger.counted(Counter::TrappedCalls)
+    );
+    assert!(faults > 100 && stored > 100, "nothing was away: {faults} faults, {stored} pages stored");
+}
+
+#[test]
+fn bash_with_a_large_array_and_pipes() {
+    if is_there("bash") {
+        same(
+            10 * MIB,
+            "bash",
+            "for ((i = 0; i < 60000; i++)); do a+=(\"item $i $((i * i))\"); done; echo ${#a[@]} ${a[777]} ${a[59999]}; \
+             printf '%s\\n' \"${a[@]}\" | sort -n -k3 | md5sum; (b=(\"${a[@]}\"); echo ${b[12345]}); \
+             trap 'echo caught' USR1; kill -USR1 $$; echo $(echo ${a[40000]})",
+        );
+    }
+}
+
+#[test]
+fn sqlite_in_memory() {
+    if is_there("sqlite3") {
+        same(
+            16 * MIB,
+            "sh",
+            "sqlite3 :memory: 'pragma cache_size=-200000; create table t(a integer primary key, b text, c real); \
+             with recursive n(i) as (select 1 union all select i + 1 from n where i < 300000) \
+             insert into t select i, \"row\" || i, i * 0.5 from n; create index x on t(b); \
+             select count(*), sum(a), sum(c), min(b), max(b) from t; select * from t where b = \"row77777\"; \
+             delete from t where a % 3 = 0; vacuum; select count(*), sum(length(b)) from t; pragma integrity_check;'",
+        );
+    }
+}
+
+#[test]
+fn node_with_a_heap_of_objects() {
+    if is_there("node") {
+        same(
+            160 * MIB,
+            "sh",
+            "node -e 'const a = []; for (let i = 0; i < 400000; i++) a.push({ id: i, name: \"item\" + i, list: [i, i + 1, i + 2] }); \
+             const buffer = Buffer.alloc(48 << 20, \"abcdefgh\"); const text = JSON.stringify(a); const b = JSON.parse(text); \
+             let s = 0; for (const x of b) s += x.list[2] + x.name.length; \
+             console.log(text.length, s, buffer.readUInt32LE(47 << 20), require(\"crypto\").createHash(\"sha1\").update(buffer).digest(\"hex\"));'",
+        );
+    }
+}
+
+#[test]
+fn java_with_a_heap_of_its_own() {
+    if !is_there("java") || !is_there("javac") {
+        return;
+    }
+    same(
+        176 * MIB,
+        "sh",
+        "cat > M.java <<'END'
+import java.util.*;
+public class M {
+    static int deep(int n) { return n == 0 ? 0 : 1 + deep(n - 1); }
+    public static void main(String[] a) throws Exception {
+        HashMap<String, long[]> map = new HashMap<>();
+        for (int i = 0; i < 150000; i++) map.put(\"key\" + i, new long[] { i, i * 2L, i * 3L, 7, 7, 7, 7, 7 });
+        long sum = 0;
+        for (Map.Entry<String, long[]> e : map.entrySet()) sum += e.getValue()[2] + e.getKey().length();
+        int caught = 0;
+        try { deep(100000000); } catch (StackOverflowError e) { caught++; }
+        try { Object o = null; o.hashCode(); } catch (NullPointerException e) { caught++; }
+        Thread[] threads = new Thread[4];
+        long[] sums = new long[4];
+        for (int t = 0; t < 4; t++) { final int u = t; threads[t] = new Thread(() -> { long s = 0; for (int r = 0; r < 5; r++) for (int i = u; i < 150000; i += 4) s += map.get(\"key\" + i)[1]; sums[u] = s; }); threads[t].start(); }
+        for (Thread t : threads) t.join();
+        System.out.println(sum + \" \" + caught + \" \" + Arrays.stream(sums).sum());
+    }
+}
+END
+         javac -J-Xmx128m -J-XX:+UseSerialGC M.java; java -Xmx160m -Xms160m -XX:+UseSerialGC M",
+    );
+}
+
+#[test]
+fn greenlets_switch_with_stacks_that_are_copied() {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+    let python = if python.exists() { python } else { "python3".into() };
+    let there = Command::new(&python).args(["-c", "import greenlet"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: greenlet is not installed for {}", python.display());
+        return;
+    }
+    let text = format!(
+        "{} -c 'import greenlet
+kept = [bytes([i % 256]) * 3000 for i in range(16000)]
+def body(n):
+    mine = [n] * 500
+    for i in range(20):
+        greenlet.getcurrent().parent.switch()
+        assert mine == [n] * 500 and kept[n * 7 + i][5] == (n * 7 + i) % 256
+all = [greenlet.greenlet(lambda n=n: body(n)) for n in range(200)]
+while any(not g.dead for g in all):
+    for g in all:
+        if not g.dead: g.switch()
+print(\"right\", sum(map(len, kept)))'",
+        python.display()
+    );
+    same(36 * MIB, "sh", &text);
+}
