@@ -216,10 +216,19 @@ impl World {
         }
     }
 
+    /// Plans a move; a node that counts as down, because the machine is busy, is waited for.
     pub fn plan(&self, base: u64, bytes: u64, to: &str) -> u64 {
         let mut authority = self.authority();
         let order = Order::Plan { base, bytes, to: to.to_owned() };
-        authority.order(&order).unwrap_or_else(|error| panic!("{error}")).1
+        let mut tries = 0;
+        loop {
+            match authority.order(&order) {
+                Ok((_, id)) => return id,
+                Err(error) => assert!(tries < 3000, "{error}"),
+            }
+            tries += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Whether a migration is over.
