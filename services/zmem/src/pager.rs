@@ -23,6 +23,7 @@ mod fault;
 mod fork;
 mod kernel;
 mod pin;
+mod recycle;
 mod remap;
 mod seat;
 mod serve;
@@ -179,7 +180,7 @@ impl Pager {
             bytes,
             table: Table::new(bytes)?,
             store: Store::new(memory.min(bytes))?,
-            engine: Engine::new(mechanism),
+            engine: Engine::new(mechanism)?,
             seats: Seats::new()?,
             space: Lock::new(Space::default()),
             evict: Lock::new(Evict::new()),

@@ -2,7 +2,7 @@
 //! userfaultfd by its ioctls: a thin layer with what zmem needs and no more.
 //!
 //! Flow    [`Uffd::open`] (API handshake with the features asked for) ──▶ [`Uffd::register`] a range ──fault──▶
-//!         [`Uffd::copy`] · [`Uffd::zeropage`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
+//!         [`Uffd::copy`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
 //! Layout  structures and numbers as in `include/uapi/linux/userfaultfd.h` of Linux 6.8 and later, which every kernel that
 //!         offers the feature shares
 //! Owner   the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
@@ -21,8 +21,6 @@ pub const USER_MODE_ONLY: i32 = 1;
 pub const FEATURE_WP: u64 = 1 << 0;
 /// A fault sends SIGBUS to the thread that made it.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Messages carry the exact address.
-pub const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 /// [`Uffd::relocate`].
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
@@ -47,7 +45,6 @@ const IOCTL_REGISTER: u64 = ioc(READ_WRITE, 0x00, size_of::<RegisterArgument>())
 const IOCTL_UNREGISTER: u64 = ioc(READ, 0x01, size_of::<Range>());
 const IOCTL_WAKE: u64 = ioc(READ, 0x02, size_of::<Range>());
 const IOCTL_COPY: u64 = ioc(READ_WRITE, 0x03, size_of::<CopyArgument>());
-const IOCTL_ZEROPAGE: u64 = ioc(READ_WRITE, 0x04, size_of::<ZeropageArgument>());
 const IOCTL_MOVE: u64 = ioc(READ_WRITE, 0x05, size_of::<CopyArgument>());
 const IOCTL_WRITEPROTECT: u64 = ioc(READ_WRITE, 0x06, size_of::<WriteprotectArgument>());
 
@@ -83,13 +80,6 @@ struct CopyArgument {
 }
 
 #[repr(C)]
-struct ZeropageArgument {
-    range: Range,
-    mode: u64,
-    done: i64,
-}
-
-#[repr(C)]
 struct WriteprotectArgument {
     range: Range,
     mode: u64,
@@ -100,7 +90,6 @@ const _: () = {
     assert!(IOCTL_REGISTER == 0xc020_aa00);
     assert!(IOCTL_UNREGISTER == 0x8010_aa01);
     assert!(IOCTL_COPY == 0xc028_aa03);
-    assert!(IOCTL_ZEROPAGE == 0xc020_aa04);
     assert!(IOCTL_MOVE == 0xc028_aa05);
     assert!(IOCTL_WRITEPROTECT == 0xc018_aa06);
 };
@@ -205,14 +194,6 @@ impl Uffd {
         Progress::of(outcome, argument.done, bytes)
     }
 
-    /// Fills missing pages with zeros.
-    pub fn zeropage(&self, start: usize, bytes: usize) -> Progress {
-        let mut argument = ZeropageArgument { range: Range::new(start, bytes), mode: 0, done: 0 };
-        // SAFETY: the argument is the structure that the request is encoded for; the kernel fills missing pages alone.
-        let outcome = unsafe { self.ioctl(IOCTL_ZEROPAGE, &raw mut argument) };
-        Progress::of(outcome, argument.done, bytes)
-    }
-
     /// Moves pages: they are gone from `source` and present, writable, at `target`, where pages were missing.
     ///
     /// # Safety
@@ -314,9 +295,6 @@ mod tests {
         assert_eq!(moved, Progress { bytes: PAGE_BYTES, error: 0 });
         // SAFETY: the page was moved here.
         assert_eq!(unsafe { ((start + 4 * PAGE_BYTES) as *const [u8; 2]).read() }, [9, 7]);
-        assert_eq!(uffd.zeropage(start, PAGE_BYTES), Progress { bytes: PAGE_BYTES, error: 0 });
-        // SAFETY: the page is present again.
-        assert_eq!(unsafe { (start as *const u8).read() }, 0);
         uffd.unregister(start, 8 * PAGE_BYTES).expect("unregistered");
         uffd.close();
         assert_eq!(uffd.descriptor(), -1);

@@ -150,6 +150,54 @@ fn threads_agree_while_the_budget_changes() {
     under_every_mask("threads_agree_while_the_budget_changes", || threads(1));
 }
 
+#[test]
+fn what_is_written_while_a_page_comes_back_stays() {
+    under_every_mask("what_is_written_while_a_page_comes_back_stays", || {
+        let pager = start(12 * MIB, OnOverflow::Fail);
+        let pages = 24 * MIB / PAGE;
+        let arena = Arena::new(pager, pages * PAGE).expect("an arena");
+        let base = arena.as_ptr() as usize;
+        // SAFETY: words of the arena; each is written by one thread.
+        let word =
+            |page: usize, index: usize| unsafe { &*((base + page * PAGE) as *const AtomicUsize).add(index) };
+        for page in 0..pages {
+            for index in 0..PAGE / 8 {
+                word(page, index).store(page % 1000 + index % 7, Ordering::Relaxed);
+            }
+        }
+        let (at, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (at, stop) = (&at, &stop);
+                scope.spawn(move || {
+                    let (mut written, mut random) = (vec![0; pages], Random(thread as u64 + 9));
+                    while !stop.load(Ordering::Relaxed) {
+                        // About where the run of faults is.
+                        let page = (at.load(Ordering::Relaxed) + random.below(130)) % pages;
+                        let place = word(page, 8 + thread);
+                        if written[page] != 0 {
+                            assert_eq!(place.load(Ordering::Relaxed), written[page], "page {page}");
+                        }
+                        written[page] = written[page].max(1 << 20) + 1;
+                        place.store(written[page], Ordering::Relaxed);
+                    }
+                    for (page, written) in written.iter().enumerate().filter(|(_, written)| **written != 0) {
+                        assert_eq!(word(page, 8 + thread).load(Ordering::Relaxed), *written, "page {page}");
+                    }
+                });
+            }
+            for _ in 0..8 {
+                for page in 0..pages {
+                    at.store(page, Ordering::Relaxed);
+                    assert_eq!(word(page, 500).load(Ordering::Relaxed), page % 1000 + 500 % 7, "page {page}");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        println!("{:?}", pager.numbers());
+    });
+}
+
 static TOUCHED: AtomicUsize = AtomicUsize::new(0);
 static BASE: AtomicUsize = AtomicUsize::new(0);
 

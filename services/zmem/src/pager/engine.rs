@@ -15,23 +15,25 @@
 //! Order   no thread ever sees a page that is not whole: it appears by one change of its page table or mapping, after its
 //!         contents are there, and it is out of reach before they go
 //! Layout  with mprotect, pages next to each other with the same access are one mapping, and a process has few (65,530);
-//!         so faults bring whole units of [`UNIT`] pages there, and who counts too many says [`Engine::crowded`]
+//!         so where they are scarce, faults bring whole units of [`UNIT`] pages, and where there are too many, pages leave
 //! Owner   a userfaultfd and a file of `/proc/self/mem` speak for the process that opened them: a fork's child opens its own
 //! Not here which pages ([`super::fault`], [`super::evict`])
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use memlift_engine::facility::{Facility, usable};
 
 use super::entry::Tag;
 use super::kernel::{self, end};
-use super::seat::Page;
+use super::seat::{CLUSTER, Page, SEATS};
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{ARENA_BASE, Pager, address_of};
-use crate::mapping::PAGE_BYTES;
+use crate::Result;
+use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::uffd::{
-    Errno, FEATURE_SIGBUS, FEATURE_WP, Progress, REGISTER_MISSING, REGISTER_WP, USER_MODE_ONLY, Uffd,
+    Errno, FEATURE_MOVE, FEATURE_SIGBUS, FEATURE_WP, Progress, REGISTER_MISSING, REGISTER_WP, USER_MODE_ONLY,
+    Uffd,
 };
 
 /// Pages that come back together where mappings are scarce, and are armed together: 64 KiB.
@@ -39,6 +41,9 @@ pub(super) const UNIT: usize = 16;
 
 /// After so many pages in a row that found no mapping, the job ends rather than hang.
 const MOST_REFUSALS: u32 = 10_000;
+
+/// Bytes of a seat's slot.
+const SLOT_BYTES: usize = CLUSTER * PAGE_BYTES;
 
 /// Exit code when the kernel does not do what must be done (`EX_OSERR`).
 const KERNEL_EXIT_CODE: i32 = 71;
@@ -73,31 +78,53 @@ pub(super) struct Engine {
     pub mechanism: Mechanism,
     pub uffd: Uffd,
     memory: Memory,
-    /// Mappings are scarce.
-    crowded: AtomicBool,
+    /// A slot for each seat; none where pages cannot be moved.
+    slots: Option<Mapping>,
+    /// Of the mappings that the process may have, how many thousandths it has; where that matters.
+    mappings: AtomicUsize,
     /// How often in a row the kernel had no mapping for a page.
     refusals: AtomicU32,
 }
 
 impl Engine {
     /// Not attached yet.
-    pub fn new(mechanism: Mechanism) -> Engine {
-        Engine {
+    pub fn new(mechanism: Mechanism) -> Result<Engine> {
+        let moves = mechanism != Mechanism::Protect && usable(Facility::UffdMove);
+        let slots =
+            if moves { Some(Mapping::reserve("pages on their way", SEATS * SLOT_BYTES)?) } else { None };
+        if let Some(slots) = &slots {
+            let _ = kernel::advise(slots.pointer().as_ptr() as usize, slots.bytes(), libc::MADV_NOHUGEPAGE);
+        }
+        Ok(Engine {
             mechanism,
             uffd: Uffd::closed(),
             memory: Memory::closed(),
-            crowded: AtomicBool::new(false),
+            slots,
+            mappings: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
-        }
+        })
     }
 
     /// Opens what speaks for this process's memory, in the place of what was inherited.
     pub fn attach(&self) -> Result<(), Errno> {
+        let moves = if self.slots.is_some() { FEATURE_MOVE } else { 0 };
         match self.mechanism {
-            Mechanism::Sigbus => self.uffd.open(USER_MODE_ONLY, FEATURE_SIGBUS | FEATURE_WP),
-            Mechanism::Thread => self.uffd.open(0, FEATURE_WP),
-            Mechanism::Protect => self.memory.open(),
+            Mechanism::Sigbus => self.uffd.open(USER_MODE_ONLY, FEATURE_SIGBUS | FEATURE_WP | moves)?,
+            Mechanism::Thread => self.uffd.open(0, FEATURE_WP | moves)?,
+            Mechanism::Protect => self.memory.open()?,
         }
+        match &self.slots {
+            Some(slots) => {
+                let address = slots.pointer().as_ptr() as usize;
+                self.uffd.register(address, slots.bytes(), REGISTER_MISSING | REGISTER_WP)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Address of a seat's slot, where pages can be moved.
+    pub fn slot(&self, seat: usize) -> Option<usize> {
+        self.slots.as_ref().map(|slots| slots.pointer().as_ptr() as usize + seat * SLOT_BYTES)
     }
 
     /// Closes it.
@@ -113,12 +140,17 @@ impl Engine {
 
     /// Whether the process has so many mappings that fewer must be made.
     pub fn crowded(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed)
+        self.mappings.load(Ordering::Relaxed) > 500
+    }
+
+    /// Whether it has so many that pages come back in units.
+    pub fn scarce(&self) -> bool {
+        self.mappings.load(Ordering::Relaxed) > 250
     }
 
     /// The kernel had no mapping for a page: others must leave first.
     pub fn refuse(&self) {
-        self.crowded.store(true, Ordering::Relaxed);
+        self.mappings.store(1000, Ordering::Relaxed);
         if self.refusals.fetch_add(1, Ordering::Relaxed) > MOST_REFUSALS {
             end(
                 "memlift: no mappings are left to bring pages back; raise vm.max_map_count; the job ends\n",
@@ -135,7 +167,8 @@ impl Engine {
     /// Counts the process's mappings, where they matter.
     pub fn count_mappings(&self) {
         if self.hides() {
-            self.crowded.store(kernel::mappings() > kernel::mappings_limit() / 2, Ordering::Relaxed);
+            let share = kernel::mappings() * 1000 / kernel::mappings_limit();
+            self.mappings.store(share, Ordering::Relaxed);
         }
     }
 }
@@ -167,7 +200,7 @@ impl Memory {
     /// Whether a page without access can be written: a kernel may be built or started so that it cannot.
     fn works() -> bool {
         let memory = Memory::closed();
-        let Ok(page) = crate::mapping::Mapping::reserve("a try", PAGE_BYTES) else { return false };
+        let Ok(page) = Mapping::reserve("a try", PAGE_BYTES) else { return false };
         let (address, mut word) = (page.pointer().as_ptr() as usize, [0; 2]);
         let wrote = kernel::protect(address, PAGE_BYTES, libc::PROT_NONE).is_ok()
             && memory.open().is_ok()

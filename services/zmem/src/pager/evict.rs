@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use memlift_engine::page::{Effort, Packed};
 
 use super::entry::{Entry, Tag};
+use super::recycle::LEAST_RUN;
 use super::seat::Seat;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
@@ -23,7 +24,7 @@ use crate::block::{Charge, Counter, Verdict};
 use crate::mapping::PAGE_BYTES;
 
 /// Most pages put away at once.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 /// Pages claimed at once: absent ones between those that leave are claimed too, so that one range covers many.
 const CLAIMS: usize = 512;
 /// The longest gap of absent pages that is covered.
@@ -109,6 +110,8 @@ pub(super) struct Evicted {
     pub steps: usize,
     /// Bytes given back to the job.
     pub bytes: usize,
+    /// Pages that lie in the seat's slot, still charged.
+    pub moved: usize,
 }
 
 impl Pager {
@@ -164,17 +167,23 @@ impl Pager {
 
     /// Puts pages away until `want` bytes came back to the job or nothing more is to be had.
     pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
+        self.evict_into(seat, want, batch, false)
+    }
+
+    /// As [`Pager::evict`]; with `recycle`, the first run of pages that can goes into the seat's slot, and that is enough.
+    pub(super) fn evict_into(&self, seat: &mut Seat, want: usize, batch: usize, recycle: bool) -> Evicted {
         let state = &mut *self.evict.lock();
         let last = self.round.load(Ordering::Relaxed) + ROUNDS;
         let mut evicted = Evicted::default();
-        while evicted.bytes < want {
+        while evicted.bytes < want && evicted.moved == 0 {
             self.fill_float(state);
             let armed = self.gather(state, batch.min(BATCH), last);
             evicted.steps += armed.steps;
             evicted.bytes += armed.bytes;
             if state.count > 0 {
-                let away = self.put_away(seat, state);
+                let away = self.put_away(seat, state, recycle);
                 evicted.steps += away.steps;
+                evicted.moved = away.moved;
                 evicted.bytes += away.bytes;
             } else if armed.steps == 0 {
                 break;
@@ -324,7 +333,7 @@ impl Pager {
     }
 
     /// Puts the batch away.
-    fn put_away(&self, seat: &mut Seat, state: &mut Evict) -> Evicted {
+    fn put_away(&self, seat: &mut Seat, state: &mut Evict, recycle: bool) -> Evicted {
         let count = state.count;
         let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
         let hides = self.engine.hides();
@@ -364,7 +373,8 @@ impl Pager {
                 },
             );
         }
-        let gone = self.drop_pages(state, count);
+        let slot = self.engine.slot(seat.index).filter(|_| recycle);
+        let (gone, moved) = self.drop_pages(state, count, slot);
         for index in 0..count {
             let (page, new) = (state.pages[index] as usize, state.new[index]);
             if state.left(index) {
@@ -374,14 +384,15 @@ impl Pager {
         }
         state.batches += 1;
         self.counts.present.fetch_sub(gone, Ordering::Relaxed);
-        let refill = (FLOAT_BYTES.saturating_sub(state.float)).min(gone * PAGE_BYTES);
+        let given = (gone - moved) * PAGE_BYTES;
+        let refill = (FLOAT_BYTES.saturating_sub(state.float)).min(given);
         state.float += refill;
-        let bytes = gone * PAGE_BYTES - refill;
+        let bytes = given - refill;
         self.job.uncharge(bytes);
         if state.batches.is_multiple_of(64) {
             self.compact(64);
         }
-        Evicted { steps: gone, bytes }
+        Evicted { steps: gone, bytes, moved }
     }
 
     /// Packs one protected page; says what it becomes: the old entry, with a mark, where that does not pay.
@@ -455,12 +466,30 @@ impl Pager {
         all
     }
 
-    /// Drops the memory of the batch's pages that are not present any more; says how many.
-    fn drop_pages(&self, state: &mut Evict, count: usize) -> usize {
+    /// Drops the memory of the batch's pages that are not present any more; says how many, and how many of them lie in
+    /// `slot` now.
+    fn drop_pages(&self, state: &mut Evict, count: usize, slot: Option<usize>) -> (usize, usize) {
         let mut ranges = [kernel::Range { address: 0, bytes: 0 }; BATCH];
         let gone = (0..count).filter(|index| state.left(*index)).count();
-        if gone == 0 {
-            return 0;
+        let mut moved = 0;
+        if let Some(slot) = slot {
+            self.for_runs(
+                state,
+                count,
+                |state, index| state.left(index),
+                |page, pages| {
+                    if moved == 0 && pages >= LEAST_RUN {
+                        // SAFETY: the pages are busy and kept elsewhere; the slot is the seat's, and empty.
+                        let step =
+                            unsafe { self.engine.uffd.relocate(slot, address_of(page), pages * PAGE_BYTES) };
+                        moved = step.bytes / PAGE_BYTES;
+                    }
+                    true
+                },
+            );
+        }
+        if gone == moved {
+            return (gone, moved);
         }
         let mut used = 0;
         // At most one range for each page that leaves: gaps lie between two of them.
@@ -478,12 +507,12 @@ impl Pager {
         );
         let ranges = &ranges[..used];
         if used > 1 && self.vectored.load(Ordering::Relaxed) && kernel::drop_ranges(ranges) {
-            return gone;
+            return (gone, moved);
         }
         for range in ranges {
             kernel::drop_range(range.address, range.bytes);
         }
-        gone
+        (gone, moved)
     }
 
     /// Body of the background thread: puts pages away at the block's turn, ahead of need, and says what the process

@@ -140,7 +140,7 @@ impl Pager {
     fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
         let (window, stream) = self.streams.window(page);
         let (first, window) =
-            if self.engine.hides() { self.unit_around(page, entry, write, window) } else { (page, window) };
+            if self.engine.scarce() { self.unit_around(page, entry, write, window) } else { (page, window) };
         let entry = if first == page { entry } else { self.table.load(first) };
         match self.bring_run(seat, first, entry, write, window) {
             // Neighbours that the kernel keeps apart, say: alone then.
@@ -214,13 +214,18 @@ impl Pager {
         {
             seat.reached = pages;
         }
-        let mut room = self.make_room(seat, pages * PAGE_BYTES, pages == 1);
+        let moved = if kind == Kind::Nothing { 0 } else { self.recycle(seat, pages) };
+        let mut room = if moved >= pages {
+            Room::Made
+        } else {
+            self.make_room(seat, (pages - moved) * PAGE_BYTES, pages == 1)
+        };
         if room != Room::Made && pages > 1 {
             for (index, old) in old.iter().enumerate().take(pages).skip(1) {
                 self.table.publish(page + index, *old);
             }
             pages = 1;
-            room = self.make_room(seat, PAGE_BYTES, true);
+            room = if moved > 0 { Room::Made } else { self.make_room(seat, PAGE_BYTES, true) };
         }
         if room != Room::Made {
             self.table.publish(page, old[0]);
@@ -228,24 +233,22 @@ impl Pager {
         }
         // A copy is kept for a page that is read, unless memory is so short that the copy is better spent on pages.
         let keep = kind == Kind::Packed && !write && self.keeps_copies();
-        let progress = match kind {
-            Kind::Nothing => self.place_zeros(page, pages),
+        let (progress, changed) = match kind {
+            Kind::Nothing => (self.place_zeros(page, pages), 0),
             _ => {
                 let mut numbers = [0; CLUSTER];
                 for (index, number) in numbers.iter_mut().enumerate() {
                     *number = page + index;
                 }
                 self.unpack(seat, &numbers[..pages], &old[..pages]);
-                let (_, _, room) = seat.parts();
-                // SAFETY: the seat's pages are plain memory; the target pages are busy and absent.
-                unsafe { self.place(page, room.as_ptr().cast(), pages, keep) }
+                self.place_cluster(seat, page, pages, keep, moved)
             }
         };
-        (self.settle_pages(page, &old[..pages], progress, keep), pages)
+        (self.settle_pages(page, &old[..pages], progress, if keep { !changed } else { 0 }), pages)
     }
 
-    /// Publishes what became of the pages of a cluster.
-    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: bool) -> Fault {
+    /// Publishes what became of the pages of a cluster; `keep` says whose copies stay, by bits.
+    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64) -> Fault {
         let done = (progress.bytes / PAGE_BYTES).min(old.len());
         let round = self.round.load(Ordering::Relaxed);
         self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
@@ -262,7 +265,7 @@ impl Pager {
                 if old.tag() == Tag::Stored {
                     self.job.compressed_access();
                 }
-                if keep {
+                if keep >> index & 1 != 0 {
                     Entry::new(Tag::Clean, old.handle()).with_heat(heat)
                 } else {
                     self.free_copy(*old);

@@ -17,7 +17,8 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 /// Most pages that one fault brings in.
 pub(super) const CLUSTER: usize = 64;
 
-const SEATS: usize = 8;
+/// How many there are.
+pub(super) const SEATS: usize = 8;
 
 /// Plain bytes of a page.
 pub(super) type Page = [u8; PAGE_BYTES];
@@ -28,6 +29,8 @@ pub(super) struct Seat {
     room: Mapping,
     /// Pages of the cluster that were ever used, and so are charged.
     pub reached: usize,
+    /// Which of the seats it is.
+    pub index: usize,
 }
 
 /// How a seat's mapping is laid out.
@@ -39,12 +42,12 @@ struct Room {
 }
 
 impl Seat {
-    fn new() -> Result<Seat> {
+    fn new(index: usize) -> Result<Seat> {
         let room = Mapping::reserve("room for the pages of a fault", size_of::<Room>())?;
         // SAFETY: the mapping is as large as a Room, aligned to a page and nobody else's; the packer is written before
         // anything refers to it, and plain bytes need no writing.
         unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
-        Ok(Seat { room, reached: 0 })
+        Ok(Seat { room, reached: 0, index })
     }
 
     /// The packer, room for a packed page, room for a cluster.
@@ -65,8 +68,8 @@ impl Seats {
     /// All free.
     pub fn new() -> Result<Seats> {
         let mut seats = [const { None }; SEATS];
-        for seat in &mut seats {
-            *seat = Some(Seat::new()?);
+        for (index, seat) in seats.iter_mut().enumerate() {
+            *seat = Some(Seat::new(index)?);
         }
         let seats = seats.map(|seat| Lock::new(seat.expect("each was filled above")));
         Ok(Seats { seats, next: AtomicUsize::new(0) })

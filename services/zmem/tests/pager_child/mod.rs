@@ -14,7 +14,8 @@ use memlift_zmem::pager::{Mechanism, Pager};
 const VARIABLE: &str = "MEMLIFT_TEST_CHILD";
 
 /// What is masked beside the machine's own ways: every way in which faults come, pages go and come.
-const MASKS: [&str; 5] = ["", "process_madvise", "uffd", "uffd,uffd_kernel", "uffd_wp,process_madvise"];
+const MASKS: [&str; 5] =
+    ["", "process_madvise,uffd_move", "uffd", "uffd,uffd_kernel", "uffd_wp,process_madvise"];
 
 /// Runs `body` in new processes of this test program, as the test `name`, under each of [`MASKS`] and, where this user may
 /// do that, as nobody; its failure is this test's.
