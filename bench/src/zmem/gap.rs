@@ -33,7 +33,7 @@ pub struct Kernel {
 
 impl Kernel {
     fn start(name: &str, quick: bool) -> Result<Option<Kernel>, Stop> {
-        let scale = if quick { "18" } else { "20" };
+        let scale = if quick { "18" } else { "19" };
         let degree = if name == "sssp" { "8" } else { "16" };
         if !["bfs", "sssp", "pr", "cc"].contains(&name) {
             return Ok(None);
