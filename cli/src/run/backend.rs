@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use memlift::engine::facility::{Facility, usable};
+use memlift::zmem::pager::Mechanism;
 
 use super::kernel::Group;
 use super::program::Program;
@@ -40,15 +41,10 @@ pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
     }
 }
 
-/// Whether a process can answer its own faults.
-fn answers_faults() -> bool {
-    usable(Facility::Uffd) && usable(Facility::UffdWp)
-}
-
 fn user(program: &Program) -> Result<PathBuf, String> {
-    if !answers_faults() {
-        return Err("the kernel has no userfaultfd with write-protection for this user: Linux 5.11 or later has, and a \
-                    container's seccomp profile must allow it"
+    if Mechanism::available(false).is_none() {
+        return Err("a process can neither use userfaultfd here (Linux 5.11 or later, if a container's seccomp profile \
+                    allows it) nor write to its own memory through /proc/self/mem"
             .to_owned());
     }
     if !usable(Facility::SeccompFilter) {
@@ -73,14 +69,12 @@ pub fn checks() -> Vec<Check> {
         None => Check::absent("library for programs", "libmemlift_preload.so is not here")
             .advise("cargo build --release -p memlift-preload"),
     };
-    let faults = if answers_faults() {
-        Check::usable("faults", "userfaultfd, answered in the thread that meets them".to_owned())
-    } else {
-        Check::absent(
-            "faults",
-            "no userfaultfd with write-protection: memlift run needs the kernel's backend",
-        )
-        .advise("let the container's seccomp profile allow userfaultfd")
+    let faults = match Mechanism::available(false) {
+        Some(Mechanism::Protect) => Check::usable("faults", "mprotect and SIGSEGV: no userfaultfd with write-protection")
+            .advise("let the container's seccomp profile allow userfaultfd: random accesses are several times faster then"),
+        Some(_) => Check::usable("faults", "userfaultfd, answered in the thread that meets them"),
+        None => Check::absent("faults", "neither userfaultfd nor /proc/self/mem: memlift run needs the kernel's backend")
+            .advise("let the container's seccomp profile allow userfaultfd"),
     };
     let filter = if usable(Facility::SeccompFilter) {
         Check::usable("system calls on compressed memory", "a seccomp filter finds them")
