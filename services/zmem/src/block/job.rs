@@ -24,6 +24,10 @@ use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
 use crate::{Error, Result};
 
+/// How long, and how often, a process waits for others to make room before it overflows.
+const OTHERS_WAIT: Duration = Duration::from_millis(1);
+const OTHERS_WAITS: u32 = 20;
+
 /// Most pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
 
@@ -173,6 +177,23 @@ impl Job {
     /// Whether less is left than eviction shall keep unused.
     pub fn is_short(&self) -> bool {
         self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
+    }
+
+    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room,
+    /// or not at all where there are none, or none in time.
+    pub fn charge_by_others(&self, bytes: usize) -> bool {
+        for _ in 0..OTHERS_WAITS {
+            if self.registry.processes(self.block).nth(1).is_none() {
+                return false;
+            }
+            overflow::wake_demand(self.ledger());
+            let relief = self.ledger().relief.load(Ordering::Acquire);
+            futex_wait(&self.ledger().relief, relief, true, Some(OTHERS_WAIT));
+            if self.try_charge(bytes, 0) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The budget, bytes.

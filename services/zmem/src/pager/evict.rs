@@ -151,6 +151,9 @@ impl Pager {
         if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
+        if self.job.charge_by_others(bytes) {
+            return Room::Made;
+        }
         let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
         // The charge stays while the job waits: taking it back would look as if there were room again.
         loop {
