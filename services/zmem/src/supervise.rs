@@ -62,6 +62,16 @@ impl End {
 pub struct Supervised {
     child: Child,
     signals: libc::sigset_t,
+    /// What was blocked before.
+    before: libc::sigset_t,
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        // The next program that this thread starts has the mask that was there, not this one's.
+        // SAFETY: the set is initialised.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
 }
 
 fn set(signals: &[libc::c_int]) -> libc::sigset_t {
@@ -78,8 +88,8 @@ fn set(signals: &[libc::c_int]) -> libc::sigset_t {
 }
 
 impl Supervised {
-    /// Starts it. The calling thread's signals stay blocked afterwards, and those of threads that it starts: call this
-    /// before starting any other.
+    /// Starts it. The calling thread's signals stay blocked until this value is gone, and those of threads that it starts:
+    /// call this before starting any other, and drop it on this thread.
     ///
     /// # Errors
     ///
@@ -101,7 +111,7 @@ impl Supervised {
             // SAFETY: as above.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
         }
-        Ok(Supervised { child: started?, signals })
+        Ok(Supervised { child: started?, signals, before })
     }
 
     /// Its pid.
