@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift tour`: one chapter per service, on real input, beside the rivals.
 //!
-//! Flow     chapter `ipc` here, then tour/transform.rs, tour/persist.rs and tour/traverse.rs; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one table, or the lines as they are
+//! Flow     chapter `ipc` here, then those in tour/; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one
+//!          table, or the lines as they are
 //! Not here how a chapter measures; each says that in its own header
 
 mod persist;
 mod transform;
 mod traverse;
+mod zmem;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -69,7 +71,8 @@ pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
     let transform = transform::run(options)?;
     let persist = persist::run(options)?;
     let traverse = traverse::run(options)?;
-    Ok(ipc && transform && persist && traverse)
+    let zmem = zmem::run(options)?;
+    Ok(ipc && transform && persist && traverse && zmem)
 }
 
 /// First chapter.

@@ -11,12 +11,12 @@ mod access;
 mod colocate;
 mod corpora;
 mod gap;
-mod group;
+pub(crate) mod group;
 mod jobrows;
 mod jobs;
 mod ratio;
 mod side;
-mod under;
+pub(crate) mod under;
 mod zram;
 
 pub(crate) use self::jobs::{NAME, serve};
