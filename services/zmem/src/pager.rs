@@ -170,6 +170,8 @@ impl Pager {
             return Err(Error::Started);
         }
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
+        // Kernels are chosen at their first use, by the environment too, and that may lie in the arena: not in a fault.
+        let _ = memlift_engine::page::checksum(0, &[0; PAGE_BYTES]);
         let bytes = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
