@@ -30,8 +30,10 @@ pub enum Source {
 const MEMBERS: Duration = Duration::from_millis(1000);
 /// What was there before the job and makes no difference, bytes.
 const NOTHING: i64 = 1 << 20;
-/// A count of pages takes at most this part of the time: 1/20.
+/// A count of what processes share takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
+/// A count of a dormant process's pages: 1/200. An old one is safe, and taken anew where it would matter.
+const DORMANT_SHARE: u32 = 200;
 
 #[derive(Debug)]
 pub(super) struct Usage {
@@ -164,7 +166,7 @@ impl Usage {
         }
         if count {
             self.counted.retain(|pid, _| living.contains(pid));
-            self.count_again = Instant::now() + began.elapsed() * SHARE;
+            self.count_again = Instant::now() + began.elapsed() * DORMANT_SHARE;
         }
         sum
     }
