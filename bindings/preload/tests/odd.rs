@@ -128,7 +128,7 @@ fn java_with_a_heap_of_its_own() {
         return;
     }
     same(
-        176 * MIB,
+        128 * MIB,
         "sh",
         "cat > M.java <<'END'
 import java.util.*;
@@ -150,7 +150,7 @@ public class M {
     }
 }
 END
-         javac -J-Xmx128m -J-XX:+UseSerialGC M.java; java -Xmx160m -Xms160m -XX:+UseSerialGC M",
+         javac -J-Xmx128m -J-XX:+UseSerialGC M.java; java -Xmx160m -Xms160m -XX:+UseSerialGC -XX:+AlwaysPreTouch M",
     );
 }
 
