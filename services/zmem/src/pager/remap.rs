@@ -245,13 +245,18 @@ impl Pager {
         }
     }
 
+    /// Drops the memory of a claimed, present page, and counts it as gone.
+    pub(super) fn give_up(&self, page: usize) {
+        self.vanish(page);
+        self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
+        self.counts.present.fetch_sub(1, Ordering::Relaxed);
+        self.job.uncharge(PAGE_BYTES);
+    }
+
     /// The contents of a claimed page are elsewhere now.
     fn gone(&self, page: usize, source: Entry) {
         if source.is_present() {
-            self.vanish(page);
-            self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
-            self.counts.present.fetch_sub(1, Ordering::Relaxed);
-            self.job.uncharge(PAGE_BYTES);
+            self.give_up(page);
         }
         self.free_copy(source);
         self.table.publish(page, Entry::EMPTY.with_pins(source.pins()));
@@ -263,10 +268,7 @@ impl Pager {
         if !entry.is_present() {
             return entry;
         }
-        self.vanish(page);
-        self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
-        self.counts.present.fetch_sub(1, Ordering::Relaxed);
-        self.job.uncharge(PAGE_BYTES);
+        self.give_up(page);
         Entry::EMPTY.with_pins(entry.pins())
     }
 

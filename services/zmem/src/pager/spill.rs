@@ -113,10 +113,7 @@ impl Pager {
                 continue;
             }
             if old.is_present() {
-                self.vanish(*page);
-                self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
-                self.counts.present.fetch_sub(1, Ordering::Relaxed);
-                self.job.uncharge(PAGE_BYTES);
+                self.give_up(*page);
                 evicted.bytes += PAGE_BYTES;
             } else {
                 evicted.bytes += self.free_copy(*old);
