@@ -36,6 +36,8 @@ fn member() {
             "visit" => drop(job.visit().expect("it is in the ring")),
             "hold" => std::mem::forget(job.visit().expect("it is in the ring")),
             "publish" => job.publish(number as u64, 0, 0),
+            "others" => println!("others {}", job.charge_by_others(number)),
+            "overflow" => println!("overflow {:?}", job.overflow(number)),
             other => panic!("{other}?"),
         }
         println!("done {}", job.unused());
@@ -114,6 +116,26 @@ fn what_a_killed_process_charged_comes_back_once() {
     drop(job);
     assert_eq!(registry.implicit().unused(), 1 << 30, "the job's memory is everybody's again");
     assert_eq!(registry.jobs().count(), 0);
+}
+
+#[test]
+fn before_a_job_overflows_what_the_dead_had_is_given_back_and_nobody_else_has_to_look() {
+    let registry = Registry::create(1 << 30).expect("a registry");
+    let job = registry.admit("test", &objectives(64 * MIB)).expect("room");
+    let (mut one, mut two, mut left) = (Member::start(&job), Member::start(&job), Member::start(&job));
+    one.told(&format!("charge {}", 40 * MIB));
+    two.told(&format!("charge {}", 20 * MIB));
+    one.kill();
+    left.say(&format!("others {}", 32 * MIB));
+    assert_eq!(left.until("others"), "others true");
+    left.told(&format!("charge {}", 40 * MIB));
+    left.say(&format!("overflow {}", 40 * MIB));
+    assert_eq!(left.until("overflow"), "overflow Fail(75)", "no room as long as the other lives");
+    two.kill();
+    left.told(&format!("uncharge {}", 10 * MIB));
+    left.say(&format!("overflow {}", 40 * MIB));
+    assert_eq!(left.until("overflow"), "overflow Spill");
+    left.kill();
 }
 
 #[test]

@@ -24,9 +24,11 @@ use super::turn::{self, Visit};
 use super::{ENV_BLOCK, ENV_FD, ENV_OWNER};
 use crate::{Error, Result};
 
-/// How long, and how often, a process waits for others to make room before it overflows.
+/// How long, and how often, a process waits for others to make room before it overflows: while none of them is at it, and
+/// while one is.
 const OTHERS_WAIT: Duration = Duration::from_millis(1);
-const OTHERS_WAITS: u32 = 20;
+const OTHERS_IDLE: u32 = 20;
+const OTHERS_BUSY: u32 = 2000;
 
 /// Most pages of a visit while memory is missing.
 const URGENT_PAGES: u32 = 1024;
@@ -179,19 +181,23 @@ impl Job {
         self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
     }
 
-    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room,
-    /// or not at all where there are none, or none in time.
+    /// For a process that has nothing more to put away: takes `bytes` as soon as the job's other processes have made room
+    /// or ended, or not at all where there are none, or none in time.
     pub fn charge_by_others(&self, bytes: usize) -> bool {
-        for _ in 0..OTHERS_WAITS {
-            if self.registry.processes(self.block).nth(1).is_none() {
-                return false;
-            }
-            overflow::wake_demand(self.ledger());
-            let relief = self.ledger().relief.load(Ordering::Acquire);
-            futex_wait(&self.ledger().relief, relief, true, Some(OTHERS_WAIT));
+        let Some(own) = self.slot_index() else { return false };
+        let mut idle = 0;
+        for _ in 0..OTHERS_BUSY {
+            self.registry.sweep_block(self.block);
             if self.try_charge(bytes, 0) {
                 return true;
             }
+            if self.registry.processes(self.block).nth(1).is_none() || idle == OTHERS_IDLE {
+                return false;
+            }
+            idle += u32::from(!turn::others_want(&self.registry.shared, self.block, own));
+            overflow::wake_demand(self.ledger());
+            let relief = self.ledger().relief.load(Ordering::Acquire);
+            futex_wait(&self.ledger().relief, relief, true, Some(OTHERS_WAIT));
         }
         false
     }
@@ -266,8 +272,10 @@ impl Job {
         }
     }
 
-    /// What to do when `by` bytes are missing and nothing more can be compressed.
+    /// What to do when `by` bytes are missing and nothing more can be compressed. What processes held that have ended is
+    /// given back first: a supervisor may not be there, or not have looked.
     pub fn overflow(&self, by: usize) -> Verdict {
+        self.registry.sweep_block(self.block);
         overflow::verdict(self.control(), self.ledger(), by)
     }
 

@@ -106,6 +106,11 @@ pub(super) fn wants(shared: &Shared, block: usize, slot: usize) -> bool {
     is_set(&shared.blade(block).0, slot)
 }
 
+/// Whether the block's blade holds another slot than `own`.
+pub(super) fn others_want(shared: &Shared, block: usize, own: usize) -> bool {
+    next_bit(&shared.blade(block).0, own).is_some_and(|slot| slot != own)
+}
+
 /// Who comes after `turn`.
 fn successor(shared: &Shared, turn: Turn) -> Turn {
     let sequence = turn.sequence.wrapping_add(1);
