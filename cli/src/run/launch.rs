@@ -69,11 +69,13 @@ pub struct Outcome {
 }
 
 /// The counters that the report shows.
-const COUNTERS: [(&str, Counter); 12] = [
+const COUNTERS: [(&str, Counter); 14] = [
     ("faults", Counter::Faults),
     ("fault_ns", Counter::FaultNs),
     ("pages_stored", Counter::PagesStored),
     ("bytes_stored", Counter::BytesStored),
+    ("pages_cold_packed", Counter::PagesColdPacked),
+    ("bytes_cold_packed", Counter::BytesColdPacked),
     ("pages_filled", Counter::PagesFilled),
     ("pages_incompressible", Counter::PagesIncompressible),
     ("pages_spilled", Counter::PagesSpilled),

@@ -115,6 +115,18 @@ pub const METHODS: [Method; 16] = [
 ];
 
 impl Method {
+    /// Whether it takes Zstandard to unpack.
+    pub fn is_dense(self) -> bool {
+        matches!(
+            self,
+            Method::Dense
+                | Method::DensePlanes4
+                | Method::DensePlanes8
+                | Method::DenseDifferences4
+                | Method::DenseDifferences8
+        )
+    }
+
     /// The method of a packed page.
     pub fn of(packed: &[u8]) -> Option<Method> {
         METHODS.get(usize::from(*packed.first()?).checked_sub(1)?).copied()

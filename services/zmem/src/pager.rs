@@ -16,6 +16,7 @@
 
 mod advise;
 mod arm;
+mod cold;
 mod engine;
 mod entry;
 mod evict;
@@ -91,6 +92,8 @@ pub struct Numbers {
     pub pages_in: u64,
     /// Pages packed.
     pub pages_packed: u64,
+    /// Pages packed once more, by Zstandard.
+    pub pages_packed_cold: u64,
     /// Pages dropped whose copy was still right.
     pub pages_dropped: u64,
     /// Pages that packing did not make smaller.
@@ -117,6 +120,7 @@ struct Counts {
     faults: AtomicU64,
     pages_in: AtomicU64,
     packed: AtomicU64,
+    packed_cold: AtomicU64,
     dropped: AtomicU64,
     raw: AtomicU64,
     spilled: AtomicU64,
@@ -155,6 +159,8 @@ pub struct Pager {
     barren: AtomicU64,
     /// The hand's rounds.
     round: AtomicU64,
+    /// How many pages had been packed, or found raw, when no cold one was left to try.
+    cold_packed: AtomicU64,
 }
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -197,6 +203,7 @@ impl Pager {
             reached: AtomicUsize::new(0),
             barren: AtomicU64::new(u64::MAX / 2),
             round: AtomicU64::new(0),
+            cold_packed: AtomicU64::new(u64::MAX),
         };
         value
             .engine
@@ -250,6 +257,7 @@ impl Pager {
             faults: counts.faults.load(Ordering::Relaxed),
             pages_in: counts.pages_in.load(Ordering::Relaxed),
             pages_packed: counts.packed.load(Ordering::Relaxed),
+            pages_packed_cold: counts.packed_cold.load(Ordering::Relaxed),
             pages_dropped: counts.dropped.load(Ordering::Relaxed),
             pages_raw: counts.raw.load(Ordering::Relaxed),
             pages_spilled: counts.spilled.load(Ordering::Relaxed),
@@ -325,7 +333,7 @@ impl std::fmt::Debug for Pager {
 
 /// The store's handle in an entry that has one.
 fn store_handle(entry: Entry) -> Option<crate::store::Handle> {
-    u32::try_from(entry.handle()).ok().and_then(std::num::NonZeroU32::new).map(crate::store::Handle)
+    std::num::NonZeroU32::new(entry.handle_of_store()).map(crate::store::Handle)
 }
 
 /// First address of a page.

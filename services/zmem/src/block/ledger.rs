@@ -77,6 +77,8 @@ pub enum Counter {
     PinnedBytes,
     ArmedChunks,
     RefusedBytes,
+    PagesColdPacked,
+    BytesColdPacked,
 }
 
 /// Number of [`Counter`]s that a ledger has room for.

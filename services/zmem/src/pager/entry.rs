@@ -2,7 +2,8 @@
 //! One page's state in one word.
 //!
 //! Layout  bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
-//!         16–63 handle, slot or short word. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
+//!         16–63 handle, slot or short word; 63 beside the store's
+//!         handle, or the time of a page that did not pack: it was tried as a cold one. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
 //!         bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
 //! Order   pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
 //!         not busy
@@ -49,6 +50,8 @@ pub(super) const MAX_HEAT: u64 = 3;
 pub(super) const WAITERS: u64 = 1 << 4;
 /// On a dirty entry: packing it did not pay when last tried.
 const RAW: u64 = 1 << HANDLE_SHIFT;
+/// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
+const TRIED: u64 = 1 << 63;
 
 impl Entry {
     pub const EMPTY: Entry = Entry(0);
@@ -74,6 +77,21 @@ impl Entry {
 
     pub fn handle(self) -> u64 {
         self.0 >> HANDLE_SHIFT
+    }
+
+    /// The store's handle of an entry that has one.
+    pub fn handle_of_store(self) -> u32 {
+        self.handle() as u32
+    }
+
+    /// The same, once it was packed as a cold page: for `Stored` and `Clean`, whose copy that says it of, and raw ones.
+    pub fn tried(self) -> Entry {
+        Entry(self.0 | TRIED)
+    }
+
+    /// Whether packing as a cold page was tried.
+    pub fn was_tried(self) -> bool {
+        (matches!(self.tag(), Tag::Stored | Tag::Clean) || self.is_raw()) && self.0 & TRIED != 0
     }
 
     pub fn is_busy(self) -> bool {
@@ -135,12 +153,12 @@ impl Entry {
 
     /// A dirty entry whose packing did not pay at `time`, whatever that counts.
     pub fn raw(self, time: u64) -> Entry {
-        Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1))
+        Entry(self.0 & 0xffff | RAW | time << (HANDLE_SHIFT + 1) & !TRIED)
     }
 
     /// How long ago that was.
     pub fn raw_age(self, time: u64) -> u64 {
-        time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & ((1 << 47) - 1)
+        time.wrapping_sub(self.0 >> (HANDLE_SHIFT + 1)) & ((1 << 46) - 1)
     }
 
     /// One word repeated: in the entry itself, if it is short.
@@ -177,6 +195,14 @@ mod tests {
         let raw = Entry::new(Tag::Dirty, 0).with_pins(3).raw(1000);
         assert!(raw.is_raw() && raw.pins() == 3 && raw.raw_age(1010) == 10);
         assert!(!Entry::new(Tag::Clean, 1).is_raw());
+        let tried = raw.tried();
+        assert!(!raw.was_tried() && tried.was_tried() && tried.raw_age(1010) == 10 && tried.pins() == 3);
+        assert!(!tried.raw(1 << 46).was_tried());
+        let stored = Entry::new(Tag::Stored, 0xffff_fffe).with_round(7);
+        assert!(!stored.was_tried() && stored.tried().was_tried());
+        assert_eq!((stored.tried().handle_of_store(), stored.tried().round()), (0xffff_fffe, 7));
+        assert!(Entry::new(Tag::Clean, stored.tried().handle()).was_tried(), "the mark goes with the copy");
+        assert!(!Entry::filled(u64::MAX).expect("a short word").was_tried());
     }
 
     #[test]

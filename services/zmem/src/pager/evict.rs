@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use memlift_engine::page::{Effort, Packed};
 
+use super::cold::COLD_ROUNDS;
 use super::entry::{Entry, Tag};
 use super::recycle::LEAST_RUN;
 use super::seat::Seat;
@@ -34,7 +35,7 @@ const SYNC_PAGES: usize = 32;
 /// What is charged in advance.
 const FLOAT_BYTES: usize = 256 << 10;
 /// The least of it: what one batch may need.
-const LEAST_FLOAT_BYTES: usize = 64 << 10;
+pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
 /// Pages that are left in any case: what a few instructions touch at once.
 const LEAST_PAGES: usize = 64;
 /// Rounds after which every page has lost its heat.
@@ -56,7 +57,9 @@ pub(super) enum Room {
 /// The hand and its batch.
 pub(super) struct Evict {
     hand: usize,
-    float: usize,
+    /// The hand of [`Pager::pack_cold`].
+    pub cold_hand: usize,
+    pub float: usize,
     batches: u64,
     count: usize,
     /// How many of the claimed pages are present.
@@ -70,6 +73,7 @@ impl Evict {
     pub const fn new() -> Evict {
         Evict {
             hand: 0,
+            cold_hand: 0,
             float: 0,
             batches: 0,
             count: 0,
@@ -143,10 +147,19 @@ impl Pager {
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
+        if self.squeeze(seat, bytes) {
+            return Room::Made;
+        }
         while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
             if self.job.try_charge(bytes, 0) {
                 return Room::Made;
             }
+        }
+        // What came in since the last look at it may be packed still.
+        if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
+            || barren && self.squeeze(seat, bytes)
+        {
+            return Room::Made;
         }
         if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
             return Room::Made;
@@ -161,9 +174,24 @@ impl Pager {
                 Verdict::Spill => return Room::Made,
                 Verdict::Wait => {
                     self.evict(seat, by, SYNC_PAGES);
+                    self.pack_cold(seat, 0);
                     self.spill_cold(seat, by);
                 }
                 Verdict::Fail(code) => kernel::end("", code),
+            }
+        }
+    }
+
+    /// Charges `bytes` after packing cold pages better, as many as that takes.
+    fn squeeze(&self, seat: &mut Seat, bytes: usize) -> bool {
+        loop {
+            let cold = self.pack_cold(seat, 0);
+            if cold.tried > 0 && self.job.try_charge(bytes, 0) {
+                return true;
+            }
+            // Where pages can be spilled, those that do not become smaller need not all be tried now.
+            if cold.tried == 0 || cold.smaller == 0 && self.spill().is_some() {
+                return false;
             }
         }
     }
@@ -545,7 +573,11 @@ impl Pager {
             let pages = (visit.pages as usize).max(1);
             let evicted = {
                 let mut seat = self.seats.take();
-                self.evict(&mut seat, pages * PAGE_BYTES, BATCH)
+                let evicted = self.evict(&mut seat, pages * PAGE_BYTES, BATCH);
+                if self.job.is_short() && (evicted.steps == 0 || !self.keeps_copies()) {
+                    self.pack_cold(&mut seat, COLD_ROUNDS);
+                }
+                evicted
             };
             drop(visit);
             if evicted.steps == 0 {

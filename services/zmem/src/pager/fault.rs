@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use memlift_engine::page::{PAGE_BYTES, fill};
+use memlift_engine::page::{Method, PAGE_BYTES, fill};
 
 use super::engine::UNIT;
 use super::entry::{Entry, MAX_PINS, Tag};
@@ -296,6 +296,7 @@ impl Pager {
     /// Brings the contents of claimed pages into the seat: absent ones from wherever they are, present ones as they are.
     pub(super) fn unpack(&self, seat: &mut Seat, pages: &[usize], old: &[Entry]) {
         let (packer, _, room) = seat.parts();
+        let mut dense = false;
         for ((page, entry), target) in pages.iter().zip(old).zip(room.iter_mut()) {
             let whole = match entry.tag() {
                 Tag::Dirty => {
@@ -324,7 +325,10 @@ impl Pager {
                     })
                 }),
                 Tag::Stored => store_handle(*entry).is_some_and(|handle| {
-                    self.store.get(handle, |packed| packer.unpack(packed, target).is_ok())
+                    self.store.get(handle, |packed| {
+                        dense |= Method::of(packed).is_some_and(Method::is_dense);
+                        packer.unpack(packed, target).is_ok()
+                    })
                 }),
                 _ => false,
             };
@@ -332,10 +336,13 @@ impl Pager {
                 corrupt();
             }
         }
+        if dense {
+            self.count_workspace(seat, true);
+        }
     }
 
     /// Whether the copy of a page that is read is worth its memory: not when hardly anything can be present.
-    fn keeps_copies(&self) -> bool {
+    pub(super) fn keeps_copies(&self) -> bool {
         let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
             + self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES;
         held >= self.store.bytes() / 8

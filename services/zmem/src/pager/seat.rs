@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memlift_engine::page::Packer;
 
+use super::kernel;
 use crate::Result;
 use crate::lock::{Guard, Lock};
 use crate::mapping::{Mapping, PAGE_BYTES};
@@ -29,6 +30,10 @@ pub(super) struct Seat {
     room: Mapping,
     /// Pages of the cluster that were ever used, and so are charged.
     pub reached: usize,
+    /// Whether Zstandard has packed here, and unpacked.
+    pub dense: [bool; 2],
+    /// Bytes of the packer that are charged.
+    pub packer_charged: usize,
     /// Which of the seats it is.
     pub index: usize,
 }
@@ -47,7 +52,19 @@ impl Seat {
         // SAFETY: the mapping is as large as a Room, aligned to a page and nobody else's; the packer is written before
         // anything refers to it, and plain bytes need no writing.
         unsafe { (&raw mut (*room.pointer().as_ptr().cast::<Room>()).packer).write(Packer::new()) };
-        Ok(Seat { room, reached: 0, index })
+        Ok(Seat { room, reached: 0, dense: [false; 2], packer_charged: 0, index })
+    }
+
+    /// Bytes of the packer that are in memory.
+    pub fn packer_bytes(&self) -> usize {
+        const PAGES: usize = size_of::<Packer>().div_ceil(PAGE_BYTES);
+        const { assert!(std::mem::offset_of!(Room, packer) % PAGE_BYTES == 0) };
+        let mut present = [0; PAGES];
+        let address = self.room.pointer().as_ptr() as usize + std::mem::offset_of!(Room, packer);
+        match kernel::mincore(address, size_of::<Packer>(), &mut present) {
+            Ok(()) => present.iter().filter(|page| **page & 1 != 0).count() * PAGE_BYTES,
+            Err(_) => 0,
+        }
     }
 
     /// The packer, room for a packed page, room for a cluster.

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Before anything is spilled or fails: what is away for long, and what did not pack, is packed once more, by Zstandard.
+//!
+//! Flow    nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
+//!         packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
+//!         one freed ──▶ publish ──▶ compaction gives the memory back
+//! Order   the new copy is whole and charged before the old one is freed; a present page is protected before it is read
+//!         and dropped after its copy is whole. Who touches the page meanwhile waits for `Busy` to end
+//! Layout  a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
+//! Owner   the eviction's lock: one thread at a time, with the eviction's float
+//! Not here the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
+
+use std::sync::atomic::Ordering;
+
+use memlift_engine::page::{Effort, Method, Packed};
+
+use super::entry::{Entry, Tag};
+use super::evict::{Evict, LEAST_FLOAT_BYTES};
+use super::seat::Seat;
+use super::table::{CHUNK_PAGES, Mode};
+use super::{Pager, store_handle};
+use crate::block::Counter;
+use crate::mapping::PAGE_BYTES;
+
+/// Pages tried at once: some hundred microseconds.
+pub(super) const BATCH: usize = 32;
+/// Entries looked at for one batch by who only works ahead.
+const LOOKED_AT: usize = 8192;
+/// Rounds that a page is away before it is packed ahead of need.
+pub(super) const COLD_ROUNDS: u64 = 8;
+/// Objects moved after a batch, for each page that became smaller.
+const MOVES: usize = 8;
+
+/// What a batch did.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Repacked {
+    /// Pages tried, whether they became smaller or not.
+    pub tried: usize,
+    /// Pages that became smaller.
+    pub smaller: usize,
+}
+
+impl Pager {
+    /// Packs up to [`BATCH`] cold pages once more, those that left at least `rounds` ago; with 0, all of the arena is
+    /// looked at for them.
+    pub(super) fn pack_cold(&self, seat: &mut Seat, rounds: u64) -> Repacked {
+        let mut done = Repacked::default();
+        // Nothing was packed since all were tried.
+        let packed = self.counts.packed.load(Ordering::Relaxed) + self.counts.raw.load(Ordering::Relaxed);
+        if rounds == 0 && packed == self.cold_packed.load(Ordering::Relaxed) {
+            return done;
+        }
+        let state = &mut *self.evict.lock();
+        if seat.reached == 0 {
+            self.job.charge_ahead(PAGE_BYTES);
+            self.counts.tables.fetch_add(PAGE_BYTES, Ordering::Relaxed);
+            seat.reached = 1;
+        }
+        let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
+        let most = if rounds == 0 { reached } else { LOOKED_AT.min(reached) };
+        let now = self.round.load(Ordering::Relaxed);
+        let (mut looked, mut full) = (0, false);
+        while done.tried < BATCH && looked < most && !full {
+            let page = if state.cold_hand < reached { state.cold_hand } else { 0 };
+            if page % CHUNK_PAGES == 0 && self.table.chunk(page / CHUNK_PAGES).mode() != Mode::Armed {
+                (state.cold_hand, looked) = (page + CHUNK_PAGES, looked + CHUNK_PAGES);
+                continue;
+            }
+            (state.cold_hand, looked) = (page + 1, looked + 1);
+            let entry = self.table.load(page);
+            let cold = match entry.tag() {
+                Tag::Stored => now.wrapping_sub(entry.round()) & 0xff >= rounds,
+                _ => entry.is_raw() && entry.pins() == 0,
+            };
+            if !cold || entry.was_tried() || !self.table.allows(page, false) || !self.table.claim(page, entry)
+            {
+                continue;
+            }
+            let new = if entry.is_present() {
+                self.pack_raw(seat, state, page, entry)
+            } else {
+                self.repack(seat, state, page, entry)
+            };
+            full = new.is_none();
+            let new = new.unwrap_or(entry);
+            done.tried += usize::from(!full);
+            done.smaller +=
+                usize::from(new.tag() != entry.tag() || new.handle_of_store() != entry.handle_of_store());
+            self.table.publish(page, new);
+        }
+        if done.tried > 0 {
+            self.refill(state, self.store.compact(done.smaller * MOVES));
+        } else if rounds == 0 && !full {
+            self.cold_packed.store(packed, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Packs a claimed page that is in the store; what it becomes, or nothing where the store has no room for both.
+    fn repack(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
+        let handle = store_handle(entry)?;
+        let (before, method) = self.store.get(handle, |packed| (packed.len(), Method::of(packed)));
+        if method.is_some_and(Method::is_dense) {
+            return Some(entry.tried());
+        }
+        self.unpack(seat, &[page], &[entry]);
+        let (packer, packed, room) = seat.parts();
+        let result = packer.pack(&room[0], packed, Effort::Cold);
+        self.count_workspace(seat, false);
+        let Packed::Bytes(bytes) = result else { return Some(entry.tried()) };
+        if bytes + bytes / 8 > before {
+            return Some(entry.tried());
+        }
+        let new = self.put_cold(seat, state, bytes)?;
+        self.refill(state, self.store.free(handle));
+        Some(new.with_round(entry.round()))
+    }
+
+    /// Packs a claimed page that is present and did not pack before.
+    fn pack_raw(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
+        if self.freeze(page, 1).is_err() {
+            return Some(entry.tried());
+        }
+        let (packer, packed, room) = seat.parts();
+        let contents = self.contents(page, &mut room[0]);
+        let result = packer.pack(contents, packed, Effort::Cold);
+        self.count_workspace(seat, false);
+        let new = match result {
+            Packed::Bytes(bytes) => self.put_cold(seat, state, bytes),
+            // It has changed since, or packs no better: eviction's matter.
+            _ => Some(entry.tried()),
+        };
+        match new {
+            Some(new) if !new.is_present() => {
+                self.give_up(page);
+                Some(new.with_round(self.round.load(Ordering::Relaxed)))
+            }
+            _ => {
+                self.thaw_again(page, 1, true);
+                new
+            }
+        }
+    }
+
+    /// Puts what the seat's packer wrote into the store.
+    fn put_cold(&self, seat: &mut Seat, state: &mut Evict, bytes: usize) -> Option<Entry> {
+        let (_, packed, _) = seat.parts();
+        let charge = |bytes: usize| self.charge_or_float(state, bytes);
+        let handle = self.store.put_charged(packed.get(..bytes)?, charge)?;
+        self.counts.packed_cold.fetch_add(1, Ordering::Relaxed);
+        self.job.count(Counter::PagesColdPacked, 1);
+        self.job.count(Counter::BytesColdPacked, bytes as u64);
+        Some(Entry::new(Tag::Stored, u64::from(handle.0.get())).tried())
+    }
+
+    /// Takes memory that the store grows by, from the float where nothing is unused.
+    fn charge_or_float(&self, state: &mut Evict, bytes: usize) -> bool {
+        self.job.try_charge(bytes, 0)
+            || match state.float.checked_sub(bytes) {
+                Some(left) => {
+                    state.float = left;
+                    true
+                }
+                None => false,
+            }
+    }
+
+    /// What the store gave back: first to the float, then to the job.
+    fn refill(&self, state: &mut Evict, bytes: usize) {
+        let refill = LEAST_FLOAT_BYTES.saturating_sub(state.float).min(bytes);
+        state.float += refill;
+        if bytes > refill {
+            self.job.uncharge(bytes - refill);
+        }
+    }
+
+    /// Charges what Zstandard has touched of the seat's packer, after its first packing or unpacking there.
+    pub(super) fn count_workspace(&self, seat: &mut Seat, unpacks: bool) {
+        if std::mem::replace(&mut seat.dense[usize::from(unpacks)], true) {
+            return;
+        }
+        let touched = seat.packer_bytes();
+        if let Some(more) = touched.checked_sub(seat.packer_charged).filter(|more| *more > 0) {
+            seat.packer_charged = touched;
+            self.job.charge_ahead(more);
+            self.counts.tables.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
