@@ -18,7 +18,8 @@
 //! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
 //!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!          on this process's memory, [`Image`] on bytes with addresses of their own
-//! Layout   [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
+//!          [`pulse`]: a rack of memory nodes that walk, with times; [`reproduce`] puts its numbers beside the paper's
+//! Layout   [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
 //! Owner    nothing is kept between two descriptors
 //! Not here kernels, their speed, their instruction sets: the model depends on the words alone, so that it can say whether
 //!          everybody else is right. Keys in here are tests' keys: nothing takes constant time
@@ -28,10 +29,14 @@
 
 #[expect(unsafe_code, reason = "descriptors name memory by address")]
 mod backend;
+pub mod event;
 mod execute;
 mod memory;
 pub mod naive;
+pub mod parameters;
 mod persist;
+pub mod pulse;
+pub mod reproduce;
 mod refuse;
 mod transform;
 

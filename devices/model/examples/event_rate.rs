@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How many events one core takes from the calendar in a second: `cargo run --release -p memlift-model --example event_rate`.
+//!
+//! Method   every event enters one other (the hold model), with 64, 1024 and 16,384 due at all times; then the PULSE
+//!          accelerator itself, its programs and its memory included
+#![deny(unsafe_code)]
+
+use memlift_model::event::{Calendar, Random, Time};
+use memlift_model::pulse::experiment;
+use std::time::Instant;
+
+const EVENTS: u64 = 20_000_000;
+
+fn main() {
+    for due in [64_u64, 1024, 16_384] {
+        let (mut calendar, mut random, mut sum) = (Calendar::new(), Random::new(1), 0_u64);
+        (0..due).for_each(|event| calendar.at(Time::from_ps(random.below(1_000_000)), event as u32));
+        let begun = Instant::now();
+        for _ in 0..EVENTS {
+            let event = calendar.pop().expect("every event enters another");
+            sum = sum.wrapping_add(calendar.now().as_ps() ^ u64::from(event));
+            calendar.after(Time::from_ps(random.below(1_000_000)), event);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("calendar, {due:>5} due: {:5.1} M events/s (sum {sum:016x})", EVENTS as f64 / seconds / 1e6);
+    }
+    let begun = Instant::now();
+    let events = experiment::saturated(20_000);
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("PULSE, 3 logic and 4 memory pipelines: {:5.1} M events/s", events as f64 / seconds / 1e6);
+}
