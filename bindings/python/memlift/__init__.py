@@ -10,6 +10,8 @@
     with memlift.ipc.Client("doubler") as client:         # in another
         y = client.call("double", x)                      # numpy in, numpy out
 
+    from memlift import Queue                             # in place of multiprocessing's: arrays are not pickled
+
     sealed, tag = memlift.transform.seal(key, nonce, data)    # AES-GCM; see memlift.transform for packing and chains
 
     with memlift.persist.open("state.pool") as pool:      # dicts and arrays that survive a crash
@@ -25,6 +27,7 @@
 
 from memlift import errors, ipc, persist, transform, traverse, zmem
 from memlift._native import __version__
+from memlift._values import register
 from memlift.errors import (
     BadArgument,
     BadChain,
@@ -68,6 +71,8 @@ from memlift.errors import (
     WrongStructure,
     WrongTag,
 )
+from memlift.executor import Executor
+from memlift.queue import Queue
 
 __all__ = [
     "BadArgument",
@@ -81,6 +86,7 @@ __all__ = [
     "Corrupt",
     "DeadlineExceeded",
     "Error",
+    "Executor",
     "Forbidden",
     "Gone",
     "Incompressible",
@@ -98,6 +104,7 @@ __all__ = [
     "PoolFull",
     "PoolInUse",
     "PoolStopped",
+    "Queue",
     "ReadOnly",
     "RemoteError",
     "ServerUnavailable",
@@ -115,6 +122,7 @@ __all__ = [
     "errors",
     "ipc",
     "persist",
+    "register",
     "transform",
     "traverse",
     "zmem",

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Longest time without a look at signals.
-const SLICE: Duration = Duration::from_millis(200);
+pub const SLICE: Duration = Duration::from_millis(200);
 
 /// Seconds as Python gives them.
 pub fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {

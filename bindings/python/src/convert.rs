@@ -151,12 +151,14 @@ fn dtype_name(element: ElementType) -> String {
     format!("{kind}{}", element.bytes)
 }
 
-fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+/// The module.
+pub fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|module| module.bind(py))
 }
 
-fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+/// `numpy.ndarray`.
+pub fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     ARRAY.get_or_try_init(py, || numpy(py)?.getattr("ndarray").map(Bound::unbind)).map(|class| class.bind(py))
 }

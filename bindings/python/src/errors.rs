@@ -113,6 +113,11 @@ pub fn unsupported(py: Python<'_>, what: &str) -> PyErr {
     raise(py, Error::UnsupportedType(what.to_owned()))
 }
 
+/// Received bytes that no value can be.
+pub fn corrupt(py: Python<'_>, how: &str) -> PyErr {
+    new(py, "Corrupt", (format!("the message is {how}: nothing of it was used"),))
+}
+
 /// An exception of a class in `memlift/errors.py`.
 pub fn new<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py

@@ -2,6 +2,7 @@
 //! The Python face: `import memlift`.
 //!
 //! Flow    numpy array, bytes ──`convert`──▶ `Outgoing` ─▶ memlift::ipc ─▶ `Payload` ──`slot`──▶ read-only numpy view
+//!         any value ──`values`──▶ description and arrays ──`queue`──▶ memlift::ipc::Queue
 //!         any contiguous buffer ──`memory`──▶ addresses ──`transform`, `pieces`──▶ memlift::transform ──▶ `out`, or new bytes
 //!         names, keys, values, arrays ──`persist`──▶ memlift::persist: objects that survive a crash
 //!         programs, addresses, keys ──`traverse`──▶ memlift::traverse: walks where the data lives
@@ -22,12 +23,14 @@ mod memory;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod pieces;
 mod persist;
+mod queue;
 mod server;
 #[expect(unsafe_code, reason = "exports pool memory by the buffer protocol")]
 mod slot;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod transform;
 mod traverse;
+mod values;
 #[expect(unsafe_code, reason = "allocates for numpy by its C interface")]
 mod zmem;
 
@@ -37,8 +40,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add_class::<client::Future>()?;
     module.add_class::<client::Pipeline>()?;
+    module.add_class::<queue::Queue>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<slot::Slot>()?;
+    module.add_function(wrap_pyfunction!(values::_encode, module)?)?;
+    module.add_function(wrap_pyfunction!(values::_decode, module)?)?;
     module.add_class::<transform::Step>()?;
     module.add_class::<transform::PyChain>()?;
     module.add_class::<transform::Outcome>()?;

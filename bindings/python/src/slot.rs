@@ -5,7 +5,7 @@
 //!         and that gives the slot back.
 //! Layout  exported as one dimension of bytes; numpy puts type and shape on top
 
-use memlift::ipc::{Loan, Payload};
+use memlift::ipc::{Error, Item, Loan, Payload};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -14,7 +14,16 @@ use std::ffi::{c_int, c_void};
 enum Held {
     Received(Payload),
     Lent(Loan),
+    Taken(Item, Address),
 }
+
+/// First byte of a taken item.
+struct Address(*mut u8);
+
+// SAFETY: it points into the item beside it, which any thread may hold; Python code synchronises what it does with buffers.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
 
 /// Memory of a pool. Made by the library; use the array on top of it.
 #[pyclass(module = "memlift._native", frozen)]
@@ -30,21 +39,50 @@ impl Slot {
     pub fn lent(loan: Loan) -> Slot {
         Slot { held: Held::Lent(loan) }
     }
+
+    /// Of a queue: this process's alone, so it may be written.
+    pub fn taken(mut item: Item) -> Result<Slot, Error> {
+        let address = Address(item.as_mut_ptr()?);
+        Ok(Slot { held: Held::Taken(item, address) })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        match &self.held {
+            Held::Received(payload) => payload.bytes(),
+            Held::Lent(loan) => loan.bytes(),
+            Held::Taken(item, _) => item.bytes(),
+        }
+    }
+
+    /// Copies bytes out, from `at` on.
+    pub fn read_into(&self, at: u64, target: &mut [u8]) -> Result<(), Error> {
+        let end = at.checked_add(target.len() as u64);
+        if end.is_none_or(|end| end > self.bytes()) {
+            return Err(Error::PeerFault { what: "data that is too short".to_owned() });
+        }
+        let base = match &self.held {
+            Held::Received(payload) => payload.as_ptr(),
+            Held::Lent(loan) => loan.as_mut_ptr().cast_const(),
+            Held::Taken(item, _) => return item.read_into(at, target),
+        };
+        // SAFETY: the range was checked against the memory's length, which stays mapped while self lives. Another process may
+        // write it meanwhile: the copy has some of both, and is what gets judged.
+        unsafe { std::ptr::copy_nonoverlapping(base.add(at as usize), target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
 }
 
 #[pymethods]
 impl Slot {
     fn __len__(&self) -> usize {
-        match &self.held {
-            Held::Received(payload) => payload.bytes() as usize,
-            Held::Lent(loan) => loan.bytes() as usize,
-        }
+        self.bytes() as usize
     }
 
     fn __repr__(&self) -> String {
         let kind = match &self.held {
             Held::Received(_) => "received",
             Held::Lent(_) => "lent",
+            Held::Taken(..) => "taken",
         };
         format!("<memlift pool memory, {} bytes, {kind}>", self.__len__())
     }
@@ -54,6 +92,7 @@ impl Slot {
         let (pointer, readonly): (*mut c_void, bool) = match &this.held {
             Held::Received(payload) => (payload.as_ptr().cast_mut().cast(), true),
             Held::Lent(loan) => (loan.as_mut_ptr().cast(), false),
+            Held::Taken(_, address) => (address.0.cast(), false),
         };
         let length = this.__len__() as ffi::Py_ssize_t;
         if readonly && flags & ffi::PyBUF_WRITABLE != 0 {

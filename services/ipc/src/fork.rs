@@ -17,6 +17,11 @@ static INSTALL: Once = Once::new();
 /// How many forks lie between this process and the one that first opened a session.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+/// Forks between this process and the one that first opened a session or a queue.
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for place in &OPEN {

@@ -8,6 +8,7 @@
 //! Order   a message's bytes are complete before its ring's tail is published (Release); payload before message
 //! Owner   a request slot belongs to the client until its reply, and beyond it while the server still views it;
 //!         a response slot belongs to the client's view until the last one is dropped
+//!         Several processes on equal terms, without a server: [`queue`]
 //! Not here placing the copies and waiting: that is the engine's.
 //!
 //! After Rocket (arXiv 2601.06331): request dispatcher, handlers, and a query side that collects results, with
@@ -36,6 +37,7 @@ pub mod error;
 pub mod layout;
 pub mod message;
 pub mod payload;
+pub mod queue;
 pub mod server;
 
 mod fork;
@@ -49,4 +51,5 @@ pub use client::{Answer, Client, ClientOptions, ClientStats, Job, Limit, Loan, P
 pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};
 pub use payload::{Outgoing, Payload};
+pub use queue::{Item, Queue, QueueOptions, QueueStats, Reserved};
 pub use server::{Reply, Request, Responder, Server, ServerOptions, ServerStats};

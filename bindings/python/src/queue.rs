@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `Queue`, as Python sees it; `memlift/queue.py` makes it one of multiprocessing's kind.
+//!
+//! Flow    put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
+//! Order   waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
+//!         half of the queue's memory, are copied out, so that putters have their room back
+
+use crate::client::{SLICE, seconds};
+use crate::convert::DETACH_BYTES;
+use crate::errors::{corrupt, raise};
+use crate::slot::Slot;
+use crate::values::{Allow, Encoded, decode};
+use memlift::ipc::{self, Error, QueueOptions};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Items up to here are copied out when they are taken: that costs less than a view and its end.
+const COPY_BYTES: u64 = 4096;
+
+/// Between processes that were given it. Use `memlift.Queue`.
+#[pyclass(module = "memlift._native", frozen, subclass)]
+pub struct Queue {
+    queue: ipc::Queue,
+    allow: Allow,
+    closed: AtomicBool,
+}
+
+impl Queue {
+    fn open(&self) -> PyResult<&ipc::Queue> {
+        match self.closed.load(Ordering::Relaxed) {
+            true => Err(PyValueError::new_err("this queue is closed: make a new one, or close it later")),
+            false => Ok(&self.queue),
+        }
+    }
+}
+
+/// `queue.Full` or `queue.Empty`.
+fn said(py: Python<'_>, name: &'static str) -> PyErr {
+    static FULL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static EMPTY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let cell = if name == "Full" { &FULL } else { &EMPTY };
+    let class = cell.get_or_try_init(py, || PyResult::Ok(py.import("queue")?.getattr(name)?.unbind()));
+    match class.and_then(|class| class.bind(py).call0()) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// When to give up: now, at some time, or never.
+fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    if !block {
+        return Ok(Some(Instant::now()));
+    }
+    // As in Python's own queues, a time that is over is no error.
+    let timeout = timeout.map(|seconds| if seconds < 0.0 { 0.0 } else { seconds });
+    Ok(seconds(timeout)?.and_then(|timeout| Instant::now().checked_add(timeout)))
+}
+
+/// Tries in slices, with a look at signals in between; `None`: time is up.
+fn sliced<T: Send>(
+    py: Python<'_>,
+    until: Option<Instant>,
+    mut step: impl FnMut(Option<Instant>) -> Result<Option<T>, Error> + Send,
+) -> PyResult<Option<T>> {
+    loop {
+        let slice = Instant::now() + SLICE;
+        let slice = until.map_or(slice, |until| until.min(slice));
+        match py.detach(|| step(Some(slice))) {
+            Ok(Some(done)) => return Ok(Some(done)),
+            Ok(None) if until.is_some_and(|until| until <= Instant::now()) => return Ok(None),
+            Ok(None) => py.check_signals()?,
+            Err(error) => return Err(raise(py, error)),
+        }
+    }
+}
+
+#[pymethods]
+impl Queue {
+    #[new]
+    #[pyo3(signature = (maxsize=0, *, bytes_max=None, allow_pickle=false, fd=None))]
+    fn new(
+        py: Python<'_>,
+        maxsize: i64,
+        bytes_max: Option<u64>,
+        allow_pickle: bool,
+        fd: Option<i32>,
+    ) -> PyResult<Queue> {
+        let made = match fd {
+            Some(fd) => ipc::Queue::from_fd(duplicate(fd)?),
+            None => {
+                let options = QueueOptions { items_max: u64::try_from(maxsize).unwrap_or(0), bytes_max };
+                py.detach(|| ipc::Queue::new(&options))
+            }
+        };
+        let queue = made.map_err(|error| raise(py, error))?;
+        Ok(Queue { queue, allow: Allow { pickle: allow_pickle }, closed: AtomicBool::new(false) })
+    }
+
+    /// The descriptor to pass on.
+    fn fileno(&self) -> i32 {
+        self.queue.as_fd().as_raw_fd()
+    }
+
+    #[getter]
+    fn _allow_pickle(&self) -> bool {
+        self.allow.pickle
+    }
+
+    #[getter]
+    fn _maxsize(&self) -> u64 {
+        self.queue.items_max()
+    }
+
+    #[pyo3(signature = (obj, block=true, timeout=None))]
+    fn put(&self, py: Python<'_>, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
+        let queue = self.open()?;
+        let encoded = Encoded::new(obj, self.allow)?;
+        let until = limit(block, timeout)?;
+        let bytes = encoded.bytes();
+        if bytes <= ipc::Queue::INLINE_BYTES && bytes == encoded.head().len() as u64 {
+            let head = encoded.head();
+            let put = sliced(py, until, |until| queue.put(head, until).map(|put| put.then_some(())))?;
+            return put.ok_or_else(|| said(py, "Full"));
+        }
+        let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
+        let Some(mut reserved) = reserved else { return Err(said(py, "Full")) };
+        let parts = encoded.parts();
+        let copy = move || {
+            for (at, part) in &parts {
+                reserved.write(*at, part)?;
+            }
+            reserved.publish()
+        };
+        let copied = if bytes < DETACH_BYTES as u64 { copy() } else { py.detach(copy) };
+        copied.map_err(|error| raise(py, error))
+    }
+
+    fn put_nowait(&self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(py, obj, false, None)
+    }
+
+    #[pyo3(signature = (block=true, timeout=None))]
+    fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let queue = self.open()?;
+        let until = limit(block, timeout)?;
+        let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Err(said(py, "Empty")) };
+        let item = if item.is_leased() && (item.bytes() <= COPY_BYTES || item.is_crowded()) {
+            py.detach(|| item.detach())
+        } else {
+            Ok(item)
+        };
+        if item.as_ref().is_ok_and(|item| item.bytes() == 0) {
+            return Err(corrupt(py, "empty"));
+        }
+        let slot = item.and_then(Slot::taken).map_err(|error| raise(py, error))?;
+        decode(&Bound::new(py, slot)?, self.allow)
+    }
+
+    fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.get(py, false, None)
+    }
+
+    fn qsize(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn empty(&self) -> PyResult<bool> {
+        Ok(self.open()?.is_empty())
+    }
+
+    fn full(&self) -> bool {
+        let limit = self.queue.items_max();
+        let stats = self.queue.stats();
+        limit != 0 && stats.items + u64::from(stats.writing) >= limit
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// What it holds.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.queue.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("items", stats.items)?;
+        dict.set_item("writing", stats.writing)?;
+        dict.set_item("reading", stats.reading)?;
+        dict.set_item("memory_bytes", stats.memory_bytes)?;
+        dict.set_item("viewed_bytes", stats.viewed_bytes)?;
+        dict.set_item("bytes_max", stats.budget_bytes)?;
+        Ok(dict)
+    }
+}
+
+/// A descriptor of our own for the same queue.
+#[expect(unsafe_code, reason = "takes a descriptor by its number, as Python gives it")]
+fn duplicate(fd: i32) -> PyResult<std::os::fd::OwnedFd> {
+    if fd < 0 {
+        return Err(PyOSError::new_err("a queue's descriptor is no negative number"));
+    }
+    // SAFETY: only duplicated here; a number that is not open makes that fail with EBADF.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)
+}

@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A queue that several processes put into and take from, over one memfd that all of them map.
+//!
+//! Flow    put: `reserve` a block (lock) ─▶ copy into it (no lock) ─▶ `publish` (lock), wake one getter
+//!         get: `take` the oldest (lock) ─▶ its block is the getter's alone, in place ─▶ dropped: free again, wake putters
+//! Layout  `layout`; sparse, so that a queue takes the memory of what lies in it, within its budget
+//! Order   items are taken in the order in which they were published. A short one travels in its slot and takes one lock
+//! Owner   nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. What a member that died was
+//!         writing or looking at is freed by whoever next has no room; who died inside the lock is noticed by the next in line
+//! Not here peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
+//!         others). What they write into the books is checked all the same, so that it fails a call and not a process
+
+#[expect(unsafe_code, reason = "promises that the shared words are atomics only")]
+mod layout;
+mod lock;
+#[expect(unsafe_code, reason = "locks on bytes of a file, by fcntl")]
+mod member;
+mod table;
+#[cfg(test)]
+#[expect(unsafe_code, reason = "forks children that die at bad moments")]
+mod tests;
+
+use crate::error::Error;
+use crate::fork;
+use crate::payload::Outgoing;
+use layout::*;
+use member::Member;
+use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
+use memlift_engine::region::{Access, Headroom, Region, RegionOffset, RegionOptions};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::thread::futex;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use table::{Limits, Place, Table};
+
+/// How many forks may lie between the process that opened a queue and one that uses the same object.
+const FORKS: usize = 16;
+/// How often a putter without room looks for the dead.
+const LOOK: Duration = Duration::from_millis(100);
+/// Fresh blocks from here on get their memory in one call.
+const POPULATED_BYTES: u64 = 64 << 10;
+/// Address space per byte of budget: sizes that come and go leave gaps.
+const SPREAD: u64 = 4;
+
+/// How a queue is made.
+#[derive(Clone, Debug, Default)]
+pub struct QueueOptions {
+    /// Items that may wait at once; 0: as many as there is memory for, 2^20 at most.
+    pub items_max: u64,
+    /// Bytes of memory that it may take; `None`: half of what is available now.
+    pub bytes_max: Option<u64>,
+}
+
+/// What a queue holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct QueueStats {
+    /// Items that wait.
+    pub items: u64,
+    /// Items that some process is putting.
+    pub writing: u32,
+    /// Items that were taken and are still looked at.
+    pub reading: u32,
+    /// Bytes of memory that blocks have.
+    pub memory_bytes: u64,
+    /// Of those, in items that are looked at.
+    pub viewed_bytes: u64,
+    /// Bytes of memory that blocks may have.
+    pub budget_bytes: u64,
+}
+
+/// A queue. Clones share it; a fork's child may use it, too.
+#[derive(Clone)]
+pub struct Queue(Arc<Shared>);
+
+struct Shared {
+    region: Region,
+    limits: Limits,
+    /// By fork: what belongs to one process.
+    own: [OnceLock<Own>; FORKS],
+}
+
+/// This process's part.
+struct Own {
+    member: Member,
+    turn: Mutex<()>,
+    getter: Mutex<Waiter>,
+    putter: Mutex<Waiter>,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("limits", &self.0.limits).finish()
+    }
+}
+
+/// Sleeps on a counter that others advance.
+struct CounterParker<'a> {
+    counter: &'a AtomicU32,
+    sleepers: &'a AtomicU32,
+    seen: std::cell::Cell<u32>,
+}
+
+impl<'a> CounterParker<'a> {
+    fn new(counter: &'a AtomicU32, sleepers: &'a AtomicU32) -> CounterParker<'a> {
+        CounterParker { counter, sleepers, seen: std::cell::Cell::new(counter.load(Ordering::SeqCst)) }
+    }
+}
+
+impl Parker for CounterParker<'_> {
+    fn prepare(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.seen.set(self.counter.load(Ordering::SeqCst));
+        fence(Ordering::SeqCst);
+    }
+
+    fn park(&self, until: Option<Instant>) -> io::Result<()> {
+        let left = until.map(|until| lock::timespec(until.saturating_duration_since(Instant::now())));
+        match futex::wait(self.counter, futex::Flags::empty(), self.seen.get(), left.as_ref()) {
+            Ok(())
+            | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::TIMEDOUT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn finish(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Advances a counter and wakes who sleeps on it.
+fn advance(counter: &AtomicU32, sleepers: &AtomicU32, wake: u32) {
+    counter.fetch_add(1, Ordering::SeqCst);
+    if sleepers.load(Ordering::SeqCst) != 0 {
+        // A failed wake can only mean that nobody sleeps on the word.
+        let _ = futex::wake(counter, futex::Flags::empty(), wake);
+    }
+}
+
+impl Shared {
+    fn head(&self) -> &Header {
+        self.region.layout(RegionOffset(0)).expect("the region has its full length")
+    }
+
+    fn own(&self) -> Result<&Own, Error> {
+        let place = self.own.get(fork::generation() as usize).ok_or(Error::Closed { what: "queue" })?;
+        if let Some(own) = place.get() {
+            return Ok(own);
+        }
+        let member = Member::join(&self.region, &self.head().next_tag)?;
+        let wait = WaitPolicy::AUTO;
+        Ok(place.get_or_init(|| Own {
+            member,
+            turn: Mutex::new(()),
+            getter: Mutex::new(Waiter::new(wait)),
+            putter: Mutex::new(Waiter::new(wait)),
+        }))
+    }
+
+    fn table(&self) -> Table<'_> {
+        Table { region: &self.region, head: self.head(), limits: &self.limits }
+    }
+
+    /// Runs `step` under the lock.
+    fn locked<T>(&self, own: &Own, step: impl FnOnce(&Table<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let guard = lock::lock(&self.head().lock, &own.turn, &own.member, &self.region);
+        let table = self.table();
+        if guard.inherited {
+            table.recover()?;
+        }
+        step(&table)
+    }
+
+    fn release(&self, slot: u32) {
+        let Ok(own) = self.own() else { return };
+        // An error means that somebody spoilt the books; the next call says so.
+        let _ = self.locked(own, |table| table.release(slot));
+        let head = self.head();
+        advance(&head.room, &head.room_sleepers, u32::MAX);
+    }
+
+    fn inline_at(slot: u32) -> RegionOffset {
+        RegionOffset(SLOTS_AT + u64::from(slot) * SLOT_BYTES + INLINE_AT)
+    }
+
+    /// Sleeps until `counter` has moved on from `seen` or `ready`; at most until `until`.
+    fn wait(
+        &self,
+        waiter: &Mutex<Waiter>,
+        parker: &CounterParker<'_>,
+        mut ready: impl FnMut() -> bool,
+        until: Option<Instant>,
+    ) -> Result<(), Error> {
+        let mut other = None;
+        let mut kept = waiter.try_lock().ok();
+        let waiter = match &mut kept {
+            Some(waiter) => &mut **waiter,
+            None => other.insert(Waiter::new(WaitPolicy::BLOCK)),
+        };
+        match waiter.wait(parker, std::ptr::null(), &mut ready, None, until) {
+            Waited::Ready | Waited::TimedOut => Ok(()),
+            Waited::Broken(source) => Err(Error::System { doing: "waiting at a queue", source }),
+        }
+    }
+}
+
+impl Queue {
+    /// Makes an empty queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] when there is no memory or address space for its books; [`Error::System`] without `/proc`.
+    pub fn new(options: &QueueOptions) -> Result<Queue, Error> {
+        let budget_bytes = options
+            .bytes_max
+            .unwrap_or_else(|| (Headroom::read().bytes / 2).clamp(1 << 20, 1 << 40))
+            .max(4096);
+        let pool_bytes = budget_bytes.saturating_mul(SPREAD).clamp(1 << 20, 1 << 42);
+        let sparse = RegionOptions { prefault: false, headroom: false, ..RegionOptions::default() };
+        let region = Region::memfd("memlift-queue", POOL_AT + pool_bytes, &sparse)?;
+        let head: &Header = region.layout(RegionOffset(0))?;
+        head.version.store(VERSION, Ordering::Relaxed);
+        head.items_max.store(options.items_max, Ordering::Relaxed);
+        head.pool_bytes.store(pool_bytes, Ordering::Relaxed);
+        head.budget_bytes.store(budget_bytes, Ordering::Relaxed);
+        let limits = Limits { items_max: options.items_max, pool_bytes, budget_bytes };
+        Table { region: &region, head, limits: &limits }.reset()?;
+        head.magic.store(MAGIC, Ordering::Release);
+        Queue::of(region, limits)
+    }
+
+    /// The queue behind a descriptor that another process passed on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if it is none; [`Error::Memory`], [`Error::System`].
+    pub fn from_fd(fd: OwnedFd) -> Result<Queue, Error> {
+        let bytes = rustix::fs::fstat(&fd).map_err(Error::system("looking at a queue"))?.st_size as u64;
+        if bytes <= POOL_AT {
+            return Err(Error::peer_fault("a queue that is too short"));
+        }
+        let region = Region::from_fd(fd, Access::ReadWrite, bytes)?;
+        let head: &Header = region.layout(RegionOffset(0))?;
+        if head.magic.load(Ordering::Acquire) != MAGIC || head.version.load(Ordering::Relaxed) != VERSION {
+            return Err(Error::peer_fault("not a queue, or one of another version"));
+        }
+        let limits = Limits {
+            items_max: head.items_max.load(Ordering::Relaxed),
+            pool_bytes: head.pool_bytes.load(Ordering::Relaxed).min(bytes - POOL_AT),
+            budget_bytes: head.budget_bytes.load(Ordering::Relaxed),
+        };
+        Queue::of(region, limits)
+    }
+
+    fn of(region: Region, limits: Limits) -> Result<Queue, Error> {
+        let queue = Queue(Arc::new(Shared { region, limits, own: [const { OnceLock::new() }; FORKS] }));
+        queue.0.own()?;
+        Ok(queue)
+    }
+
+    /// The descriptor that makes another process a member: pass it on and give it to [`Queue::from_fd`].
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.region.as_fd().expect("a queue's region is a memfd")
+    }
+
+    /// Items that wait.
+    pub fn len(&self) -> usize {
+        self.0.table().length() as usize
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Items that may wait at once; 0: no limit of its own.
+    pub fn items_max(&self) -> u64 {
+        self.0.limits.items_max
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> QueueStats {
+        let head = self.0.head();
+        QueueStats {
+            items: self.len() as u64,
+            writing: head.writing.load(Ordering::Relaxed),
+            reading: head.reading.load(Ordering::Relaxed),
+            memory_bytes: head.touched_bytes.load(Ordering::Relaxed),
+            viewed_bytes: head.viewed_bytes.load(Ordering::Relaxed),
+            budget_bytes: self.0.limits.budget_bytes,
+        }
+    }
+
+    /// Room for an item of `bytes`, to be filled and published. `None`: there was none until `until` (`None`: waits for ever).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MessageTooLarge`], [`Error::Memory`] when the machine has too little left, [`Error::PeerFault`].
+    pub fn reserve(&self, bytes: u64, until: Option<Instant>) -> Result<Option<Reserved>, Error> {
+        let limit = self.0.limits.budget_bytes;
+        if bytes.saturating_add(bytes / 4) > limit {
+            return Err(Error::MessageTooLarge { bytes, limit: limit / 5 * 4 });
+        }
+        let own = self.0.own()?;
+        let head = self.0.head();
+        let mut look = false;
+        loop {
+            let parker = CounterParker::new(&head.room, &head.room_sleepers);
+            let before = parker.seen.get();
+            let place = self.0.locked(own, |table| {
+                if look {
+                    table.reap(&own.member)?;
+                }
+                match table.reserve(bytes, own.member.identity)? {
+                    None if !look && table.reap(&own.member)? > 0 => {
+                        table.reserve(bytes, own.member.identity)
+                    }
+                    place => Ok(place),
+                }
+            })?;
+            if let Some(place) = place {
+                let reserved = Reserved { queue: self.clone(), place, published: false };
+                reserved.populate();
+                return Ok(Some(reserved));
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Ok(None);
+            }
+            look = true;
+            let soon = until.map_or(now + LOOK, |until| until.min(now + LOOK));
+            let moved = || head.room.load(Ordering::SeqCst) != before;
+            self.0.wait(&own.putter, &parker, moved, Some(soon))?;
+        }
+    }
+
+    /// Puts an item of at most [`Queue::INLINE_BYTES`]; `false`: no room until `until`.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve`](Queue::reserve).
+    pub fn put(&self, item: &[u8], until: Option<Instant>) -> Result<bool, Error> {
+        if item.len() as u64 <= Queue::INLINE_BYTES {
+            let own = self.0.own()?;
+            let done = self.0.locked(own, |table| {
+                let Some(place) = table.reserve(item.len() as u64, own.member.identity)? else {
+                    return Ok(false);
+                };
+                self.0.region.window(Shared::inline_at(place.slot), INLINE_BYTES)?.write_from(item)?;
+                table.publish(place.slot)?;
+                Ok(true)
+            })?;
+            if done {
+                self.published();
+                return Ok(true);
+            }
+        }
+        let Some(mut reserved) = self.reserve(item.len() as u64, until)? else { return Ok(false) };
+        reserved.write(0, &Outgoing::from(item))?;
+        reserved.publish()?;
+        Ok(true)
+    }
+
+    /// What travels in the slot itself, bytes.
+    pub const INLINE_BYTES: u64 = INLINE_BYTES;
+
+    fn published(&self) {
+        let head = self.0.head();
+        advance(&head.items, &head.items_sleepers, 1);
+    }
+
+    /// The oldest item; `None`: there was none until `until` (`None`: waits for ever).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`], [`Error::System`].
+    pub fn get(&self, until: Option<Instant>) -> Result<Option<Item>, Error> {
+        let own = self.0.own()?;
+        let head = self.0.head();
+        loop {
+            if !self.is_empty() {
+                let taken = self.0.locked(own, |table| {
+                    let Some(place) = table.take(own.member.identity)? else { return Ok(None) };
+                    if place.bytes > INLINE_BYTES {
+                        return Ok(Some((place, None)));
+                    }
+                    let mut bytes = vec![0; place.bytes as usize];
+                    self.0
+                        .region
+                        .window(Shared::inline_at(place.slot), INLINE_BYTES)?
+                        .read_into(&mut bytes)?;
+                    table.release(place.slot)?;
+                    Ok(Some((place, Some(bytes))))
+                })?;
+                if let Some((place, inline)) = taken {
+                    if self.0.limits.items_max != 0 || inline.is_some() {
+                        advance(&head.room, &head.room_sleepers, 1);
+                    }
+                    let held = match inline {
+                        Some(bytes) => Held::Small(bytes),
+                        None => {
+                            Held::Block(Block { queue: self.clone(), place, generation: fork::generation() })
+                        }
+                    };
+                    return Ok(Some(Item(held)));
+                }
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(None);
+            }
+            let parker = CounterParker::new(&head.items, &head.items_sleepers);
+            self.0.wait(&own.getter, &parker, || !self.is_empty(), until)?;
+        }
+    }
+
+    fn block(&self, place: &Place) -> Result<memlift_engine::region::Window<'_>, Error> {
+        Ok(match place.bytes <= INLINE_BYTES {
+            true => self.0.region.window(Shared::inline_at(place.slot), place.bytes)?,
+            false => self.0.region.window(RegionOffset(POOL_AT.saturating_add(place.offset)), place.bytes)?,
+        })
+    }
+}
+
+/// Room for an item. Dropped unpublished, it is given back.
+#[derive(Debug)]
+pub struct Reserved {
+    queue: Queue,
+    place: Place,
+    published: bool,
+}
+
+impl Reserved {
+    /// Bytes of the item.
+    pub fn bytes(&self) -> u64 {
+        self.place.bytes
+    }
+
+    /// Copies one part of the item to its place, `at` bytes from the start.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if it does not fit.
+    #[expect(unsafe_code, reason = "copies into a block of the queue")]
+    pub fn write(&mut self, at: u64, part: &Outgoing<'_>) -> Result<(), Error> {
+        let target = self.queue.block(&self.place)?.window(at, part.bytes())?.as_mut_ptr()?;
+        // SAFETY: the window has the part's length and is writable. It lies in the queue's mapping, of which nobody makes an
+        // `Outgoing` except from an item's block, which is another one than this while both are held.
+        unsafe { part.copy_to(target) };
+        Ok(())
+    }
+
+    /// First byte of the item, to be written in place while this lives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the books were spoilt.
+    pub fn as_mut_ptr(&self) -> Result<*mut u8, Error> {
+        Ok(self.queue.block(&self.place)?.as_mut_ptr()?)
+    }
+
+    /// Lets it be taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if the books were spoilt.
+    pub fn publish(mut self) -> Result<(), Error> {
+        let own = self.queue.0.own()?;
+        self.queue.0.locked(own, |table| table.publish(self.place.slot))?;
+        self.published = true;
+        self.queue.published();
+        Ok(())
+    }
+
+    /// Gives a fresh block its memory at once rather than page by page. Best effort.
+    #[expect(unsafe_code, reason = "madvise on a block of the queue")]
+    fn populate(&self) {
+        if !self.place.fresh || self.place.bytes < POPULATED_BYTES {
+            return;
+        }
+        let whole = self.queue.block(&self.place).and_then(|block| Ok(block.as_mut_ptr()?));
+        let Ok(start) = whole else { return };
+        // SAFETY: populating changes no byte; the range is part of the queue's mapping, whose blocks of this size start at
+        // a page.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.cast(),
+                self.place.bytes as usize,
+                rustix::mm::Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.published {
+            self.queue.0.release(self.place.slot);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Held {
+    Small(Vec<u8>),
+    Block(Block),
+}
+
+#[derive(Debug)]
+struct Block {
+    queue: Queue,
+    place: Place,
+    generation: u32,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // A fork's child has a copy of the object, but the block is its parent's.
+        if self.generation == fork::generation() {
+            self.queue.0.release(self.place.slot);
+        }
+    }
+}
+
+/// An item that was taken: its bytes are this process's alone, where they lie, until it is dropped.
+#[derive(Debug)]
+pub struct Item(Held);
+
+impl From<Vec<u8>> for Item {
+    fn from(bytes: Vec<u8>) -> Item {
+        Item(Held::Small(bytes))
+    }
+}
+
+impl Item {
+    /// Its length, bytes.
+    pub fn bytes(&self) -> u64 {
+        match &self.0 {
+            Held::Small(bytes) => bytes.len() as u64,
+            Held::Block(block) => block.place.bytes,
+        }
+    }
+
+    /// Whether it keeps memory of the queue, which putters may come to miss.
+    pub fn is_leased(&self) -> bool {
+        matches!(self.0, Held::Block(_))
+    }
+
+    /// Whether what is looked at takes more than half of the budget: copy the item and drop it, or putters starve.
+    pub fn is_crowded(&self) -> bool {
+        match &self.0 {
+            Held::Small(_) => false,
+            Held::Block(block) => {
+                let stats = block.queue.stats();
+                stats.viewed_bytes > stats.budget_bytes / 2
+            }
+        }
+    }
+
+    /// The same in memory of this process alone, so that the queue has its own back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the books were spoilt.
+    pub fn detach(self) -> Result<Item, Error> {
+        match &self.0 {
+            Held::Small(_) => Ok(self),
+            Held::Block(_) => Ok(Item(Held::Small(self.to_vec()?))),
+        }
+    }
+
+    /// First byte, until the item is dropped. It may be written, too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the books were spoilt.
+    pub fn as_mut_ptr(&mut self) -> Result<*mut u8, Error> {
+        match &mut self.0 {
+            Held::Small(bytes) => Ok(bytes.as_mut_ptr()),
+            Held::Block(block) => Ok(block.queue.block(&block.place)?.as_mut_ptr()?),
+        }
+    }
+
+    /// Copies bytes out, from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] beyond its end.
+    pub fn read_into(&self, at: u64, target: &mut [u8]) -> Result<(), Error> {
+        match &self.0 {
+            Held::Small(bytes) => {
+                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                let part = bytes.get(start..).and_then(|rest| rest.get(..target.len()));
+                target.copy_from_slice(part.ok_or_else(|| Error::peer_fault("an item that is too short"))?);
+                Ok(())
+            }
+            Held::Block(block) => {
+                let window = block.queue.block(&block.place)?.window(at, target.len() as u64)?;
+                Ok(window.read_into(target)?)
+            }
+        }
+    }
+
+    /// Its bytes, copied.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if the books were spoilt.
+    pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; self.bytes() as usize];
+        self.read_into(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}

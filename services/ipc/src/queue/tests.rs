@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The queue under several members, and under members that die where it hurts.
+//!
+//! Method  forked children that end by `_exit` or SIGKILL at a known place; a second opening of the memfd as another process
+//!         would have it
+
+use super::*;
+
+fn queue(items_max: u64, bytes_max: u64) -> Queue {
+    Queue::new(&QueueOptions { items_max, bytes_max: Some(bytes_max) }).unwrap()
+}
+
+/// The same queue as another process has it.
+fn again(queue: &Queue) -> Queue {
+    Queue::from_fd(queue.as_fd().try_clone_to_owned().unwrap()).unwrap()
+}
+
+/// Runs `body` in a forked child, which dies by SIGKILL at its end.
+fn dying(body: impl FnOnce()) {
+    // SAFETY: the child only uses the queue and kills itself; glibc keeps its allocator usable across fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            body();
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            unreachable!("killed");
+        }
+        child => {
+            assert!(child > 0);
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFSIGNALED(status), "the child did what it had to before it was killed");
+        }
+    }
+}
+
+fn now() -> Option<Instant> {
+    Some(Instant::now())
+}
+
+#[test]
+fn items_of_all_sizes_come_in_order_and_whole() {
+    let queue = queue(0, 64 << 20);
+    let other = again(&queue);
+    let sizes = [0usize, 1, 63, 64, 65, 255, 256, 257, 4095, 4096, 70_000, 1_000_003];
+    for round in 0..3u8 {
+        for &size in &sizes {
+            let item: Vec<u8> = (0..size).map(|i| (i as u8).wrapping_mul(31) ^ round).collect();
+            assert!(queue.put(&item, now()).unwrap());
+        }
+        assert_eq!(queue.len(), sizes.len());
+        for &size in &sizes {
+            let item = other.get(now()).unwrap().expect("put before");
+            let expected: Vec<u8> = (0..size).map(|i| (i as u8).wrapping_mul(31) ^ round).collect();
+            assert!(item.to_vec().unwrap() == expected, "{size}");
+        }
+        assert!(other.get(now()).unwrap().is_none());
+    }
+    let stats = queue.stats();
+    assert_eq!((stats.items, stats.writing, stats.reading, stats.viewed_bytes), (0, 0, 0, 0));
+}
+
+#[test]
+fn limits_on_items_and_bytes_are_kept() {
+    let few = queue(2, 1 << 20);
+    assert!(few.put(b"a", now()).unwrap() && few.put(&[1; 500], now()).unwrap());
+    assert!(!few.put(b"c", now()).unwrap() && !few.put(&[1; 500], now()).unwrap());
+    assert_eq!(few.get(now()).unwrap().unwrap().to_vec().unwrap(), b"a");
+    assert!(few.put(b"c", now()).unwrap());
+
+    let small = queue(0, 1 << 20);
+    assert!(matches!(small.put(&vec![0; 2 << 20], now()), Err(Error::MessageTooLarge { .. })));
+    let mut fitted = 0;
+    while small.put(&vec![7; 100_000], now()).unwrap() {
+        fitted += 1;
+    }
+    assert!((6..=10).contains(&fitted), "{fitted}");
+    let held: Vec<Item> = (0..fitted).map(|_| small.get(now()).unwrap().unwrap()).collect();
+    assert!(held.last().unwrap().is_crowded());
+    assert!(!small.put(&vec![7; 100_000], now()).unwrap(), "what is looked at still takes its room");
+    drop(held);
+    assert!(small.put(&vec![7; 300_000], now()).unwrap(), "blocks of other sizes lose their memory first");
+    assert!(small.stats().memory_bytes <= 1 << 20);
+}
+
+#[test]
+fn many_members_lose_and_double_nothing() {
+    const EACH: u64 = 2000;
+    let queue = queue(16, 8 << 20);
+    let sum = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for producer in 0..3u64 {
+            let queue = again(&queue);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let mut item = vec![0; if i % 7 == 0 { 9000 } else { 8 }];
+                    item[..8].copy_from_slice(&(producer * EACH + i).to_le_bytes());
+                    assert!(queue.put(&item, None).unwrap());
+                }
+            });
+        }
+        for _ in 0..3 {
+            let (queue, sum) = (again(&queue), &sum);
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let item = queue.get(None).unwrap().unwrap().to_vec().unwrap();
+                    sum.fetch_add(u64::from_le_bytes(item[..8].try_into().unwrap()), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(sum.into_inner(), (0..3 * EACH).sum::<u64>());
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn what_the_dead_held_comes_back() {
+    let queue = queue(2, 1 << 20);
+    dying(|| {
+        // One being written, and one taken and looked at.
+        queue.put(&[1; 1000], None).unwrap();
+        std::mem::forget(queue.get(None).unwrap().unwrap());
+        std::mem::forget(queue.reserve(200_000, None).unwrap().unwrap());
+    });
+    let stats = queue.stats();
+    assert_eq!((stats.writing, stats.reading), (1, 1), "nobody has looked yet");
+    assert!(queue.put(&[2; 400_000], now()).unwrap());
+    assert!(queue.put(&[3; 300_000], now()).unwrap(), "a putter without room looks for the dead");
+    let stats = queue.stats();
+    assert_eq!((stats.writing, stats.reading, stats.items), (0, 0, 2));
+    assert_eq!(queue.get(now()).unwrap().unwrap().bytes(), 400_000);
+}
+
+#[test]
+fn who_dies_inside_the_lock_is_followed_by_the_next() {
+    let queue = queue(0, 16 << 20);
+    for i in 0..50u8 {
+        queue.put(&[i; 300], None).unwrap();
+    }
+    for state in [FREE, WRITING] {
+        dying(|| {
+            let own = queue.0.own().unwrap();
+            let guard = lock::lock(&queue.0.head().lock, &own.turn, &own.member, &queue.0.region);
+            let table = queue.0.table();
+            // Half of a put: the books say other things than the slots.
+            let place = table.reserve(300, own.member.identity).unwrap().unwrap();
+            table.slot(place.slot).unwrap().state.store(state, Ordering::Relaxed);
+            queue.0.head().taken.store(77, Ordering::Relaxed);
+            queue.0.head().put.store(0, Ordering::Relaxed);
+            std::mem::forget(guard);
+        });
+        queue.put(&[0xee; 300], None).unwrap();
+    }
+    let mut seen = Vec::new();
+    while let Some(item) = queue.get(now()).unwrap() {
+        seen.push(item.to_vec().unwrap()[0]);
+    }
+    let known: Vec<u8> = (0..50).chain([0xee; 2]).collect();
+    seen.retain(|byte| known.contains(byte));
+    let ours: Vec<u8> = seen.iter().copied().filter(|&byte| byte < 50).collect();
+    assert_eq!(ours, (0..50).collect::<Vec<u8>>(), "in order, none lost, none twice");
+    assert_eq!(seen.iter().filter(|&&byte| byte == 0xee).count(), 2);
+}
+
+#[test]
+fn a_forked_child_is_a_member_of_its_own() {
+    let queue = queue(0, 1 << 20);
+    queue.put(&[5; 1000], None).unwrap();
+    let held = queue.get(None).unwrap().unwrap();
+    dying(|| {
+        drop(held_copy(&held));
+        queue.put(b"from the child", None).unwrap();
+    });
+    assert_eq!(queue.get(now()).unwrap().unwrap().to_vec().unwrap(), b"from the child");
+    assert_eq!(queue.stats().reading, 1, "the child's copy of an item was not its to give back");
+    assert_eq!(held.to_vec().unwrap(), [5; 1000]);
+    drop(held);
+    assert_eq!(queue.stats().reading, 0);
+}
+
+/// The copy of `held` that a fork made, as the child drops it.
+fn held_copy(held: &Item) -> Item {
+    // SAFETY: the child's copy; the original is never dropped there, since the child is killed.
+    unsafe { std::ptr::read(held) }
+}
+
+#[test]
+fn spoilt_books_are_an_error() {
+    let spoil: [fn(&Queue); 4] = [
+        |queue| {
+            let table = queue.0.table();
+            table.slot(0).unwrap().offset.store(u64::MAX - 10, Ordering::Relaxed);
+        },
+        |queue| queue.0.table().slot(0).unwrap().bytes.store(1 << 40, Ordering::Relaxed),
+        |queue| queue.0.table().slot(0).unwrap().state.store(9, Ordering::Relaxed),
+        |queue| queue.0.table().slot(0).unwrap().class.store(159, Ordering::Relaxed),
+    ];
+    for spoil in spoil {
+        let queue = queue(0, 1 << 20);
+        queue.put(&[1; 1000], None).unwrap();
+        spoil(&queue);
+        assert!(matches!(queue.get(now()), Err(Error::PeerFault { .. })));
+    }
+    let memfd = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert!(Queue::from_fd(memfd.try_clone().unwrap()).is_err());
+    rustix::fs::ftruncate(&memfd, POOL_AT + 4096).unwrap();
+    assert!(Queue::from_fd(memfd).is_err(), "not sealed, no queue");
+}
