@@ -9,9 +9,10 @@ from typing_extensions import Buffer
 
 __version__: str
 
-Data = Buffer | npt.ArrayLike | None
+Data = Any
+"""What can be sent: see memlift.Queue."""
 Answer = Any
-"""bytes for bytes, a read-only numpy array for an array, None for None."""
+"""bytes for bytes, a read-only numpy array for an array, None for None; other values as they were sent, arrays in them read-only."""
 Wait = Literal["auto", "block", "spin"]
 
 class Client:
@@ -26,8 +27,17 @@ class Client:
         message_bytes_max: int | None = None,
         outstanding: int | None = None,
         wait: Wait | None = None,
+        allow_pickle: bool = False,
     ) -> Self: ...
-    def call(self, operation: str, data: Data = None, *, timeout: float | None = None) -> Answer: ...
+    def call(self, operation: str, data: Data = None, *, timeout: float | None = None, out: Any = None) -> Answer:
+        """Calls an operation and waits for its answer, `timeout` seconds at most.
+
+        out  an array of the answer's type and shape, or a writable buffer for bytes, that the answer is copied into: given back as
+             it is, or as the number of bytes. ValueError if it does not fit, TypeError if the answer is neither bytes nor array.
+
+        Raises UnsupportedType for what cannot be sent (nothing was), MessageTooLarge, PoolFull, OutOfMemory, DeadlineExceeded,
+        UnknownOperation, RemoteError with the handler's traceback, PeerDied, PeerFault, Closed.
+        """
     def call_async(self, operation: str, data: Data = None, *, timeout: float | None = None) -> Future: ...
     def pipeline(self, depth: int = 8) -> Pipeline: ...
     def loan(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> np.ndarray[Any, Any]: ...
@@ -69,6 +79,7 @@ class Server:
         message_bytes_max: int | None = None,
         pool_bytes_max: int | None = None,
         wait: Wait | None = None,
+        allow_pickle: bool = False,
     ) -> Self: ...
     def register(self, name: str, function: Callable[[Any], Any]) -> None: ...
     def serve(self) -> None: ...
@@ -78,6 +89,21 @@ class Server:
     @property
     def address(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
+
+class Session:
+    """See memlift.ipc.AsyncClient."""
+
+    def __new__(cls, client: Client) -> Self: ...
+    def fileno(self) -> int: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def outstanding(self) -> int: ...
+    def submit(
+        self, operation: str, data: Data, timeout: float | None = None
+    ) -> tuple[int | None, list[tuple[int, Any]]]: ...
+    def turn(self) -> list[tuple[int, Any]]: ...
+    def abandon(self, id: int) -> None: ...
 
 class Queue:
     """See memlift.Queue."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Call another process with arrays: sync, async and pipelined, over memory that both map.
 
-bytes in, bytes out; arrays in, arrays out. What arrives is a read-only view of shared memory, without a copy; the memory
-goes back to its pool when the last view of it is gone.
+bytes in, bytes out; arrays in, arrays out; text, numbers, lists, dicts, dataclasses and frames of these likewise (what can be
+sent: `memlift.Queue`). Arrays arrive as read-only views of shared memory, without a copy; the memory goes back to its pool when
+the last view of it is gone.
 """
 
 import threading
@@ -11,8 +12,9 @@ from typing import Any, TypeVar
 
 from memlift import _native
 from memlift._native import Client, Future, Pipeline
+from memlift.aio import AsyncClient
 
-__all__ = ["Client", "Future", "Pipeline", "Server"]
+__all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server"]
 
 _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 
@@ -23,6 +25,7 @@ class Server(_native.Server):
     address      a name (nothing on disk), or a path with a "/" (a socket file)
     handlers     operations that take long and may run at once; short ones run one after the other. 0: all do
     allowed_uids users that may connect beside the server's own
+    allow_pickle whether other objects are pickled, for clients of the same user that allow it, too
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
 

@@ -3,8 +3,9 @@
 //!
 //! Order   waits are cut into slices, and between them signals are handled, so that Ctrl-C works
 
-use crate::convert::{Argument, loan_layout, loan_to_python, payload_to_python};
+use crate::convert::{Argument, loan_layout, loan_to_python, payload_into, payload_to_python};
 use crate::errors::raise;
+use crate::values::Allow;
 use memlift::engine::complete::WaitPolicy;
 use memlift::engine::config::Config;
 use memlift::ipc::{self, ClientOptions, Error, Limit, Payload};
@@ -38,6 +39,11 @@ pub fn wait_policy(name: &str) -> PyResult<WaitPolicy> {
     }
 }
 
+/// User that this process acts as.
+pub fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self").map_or(u32::MAX, |own| std::os::unix::fs::MetadataExt::uid(&own))
+}
+
 /// Configuration of this process, for what the caller leaves open.
 pub fn configuration() -> PyResult<Config> {
     Config::load().map_err(|error| PyRuntimeError::new_err(error.to_string()))
@@ -50,13 +56,14 @@ pub fn configuration() -> PyResult<Config> {
 pub struct Client {
     client: ipc::Client,
     timeout: Option<Duration>,
+    allow: Allow,
 }
 
 #[pymethods]
 impl Client {
     #[new]
     #[pyo3(signature = (address, *, timeout=None, pool_bytes=None, response_pool_bytes=None, pool_bytes_max=None,
-                        message_bytes_max=None, outstanding=None, wait=None))]
+                        message_bytes_max=None, outstanding=None, wait=None, allow_pickle=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -68,6 +75,7 @@ impl Client {
         message_bytes_max: Option<u64>,
         outstanding: Option<usize>,
         wait: Option<&str>,
+        allow_pickle: bool,
     ) -> PyResult<Client> {
         let config = configuration()?;
         let mut options = ClientOptions::from_config(&config);
@@ -82,23 +90,29 @@ impl Client {
         let timeout = seconds(timeout)?.or(options.timeout.take());
         let client =
             py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
-        Ok(Client { client, timeout })
+        // A pickle runs code: only from the same user.
+        let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
+        Ok(Client { client, timeout, allow: Allow { pickle } })
     }
 
     /// Calls an operation and waits for its answer.
     ///
     /// bytes in, bytes out; arrays in, arrays out: a read-only view of the pool that stays valid as long as you keep it.
-    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None))]
     fn call<'py>(
         &self,
         py: Python<'py>,
         operation: &str,
         data: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
+        out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut job = self.start(py, operation, data, timeout)?;
         let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
-        payload_to_python(py, payload)
+        match out {
+            Some(out) => payload_into(py, payload, out, self.allow),
+            None => payload_to_python(py, payload, self.allow),
+        }
     }
 
     /// Sends a call; its answer comes as a Future. The data may be changed at once.
@@ -111,13 +125,17 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Future> {
         let job = self.start(py, operation, data, timeout)?;
-        Ok(Future { id: job.id(), state: Mutex::new(State::Waiting(job)) })
+        Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
     }
 
     /// Starts a pipeline: up to `depth` calls unanswered, answers in any order.
     #[pyo3(signature = (depth=8))]
     fn pipeline(&self, depth: usize) -> Pipeline {
-        Pipeline { pipeline: Mutex::new(Some(self.client.pipeline(depth))), timeout: self.timeout }
+        Pipeline {
+            pipeline: Mutex::new(Some(self.client.pipeline(depth))),
+            timeout: self.timeout,
+            allow: self.allow,
+        }
     }
 
     /// Lends an array inside the pool. Fill it and send it without a copy, as often as you like.
@@ -177,6 +195,11 @@ impl Client {
 }
 
 impl Client {
+    /// The session, its time limit and what it allows.
+    pub fn parts(&self) -> (ipc::Client, Option<Duration>, Allow) {
+        (self.client.clone(), self.timeout, self.allow)
+    }
+
     fn start(
         &self,
         py: Python<'_>,
@@ -186,7 +209,7 @@ impl Client {
     ) -> PyResult<ipc::Job> {
         let limit = Limit::new(seconds(timeout)?.or(self.timeout));
         let none = py.None().into_bound(py);
-        let argument = Argument::new(data.unwrap_or(&none))?;
+        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
         let outgoing = argument.outgoing();
         let client = &self.client;
         until_there_is_room(py, limit, || {
@@ -245,6 +268,7 @@ enum State {
 #[pyclass(module = "memlift._native", frozen)]
 pub struct Future {
     id: u64,
+    allow: Allow,
     state: Mutex<State>,
 }
 
@@ -286,7 +310,7 @@ impl Future {
                     State::Waiting(_) | State::Busy => unreachable!("matched above"),
                 };
                 *self.lock() = done;
-                return payload_to_python(py, answer?);
+                return payload_to_python(py, answer?, self.allow);
             }
         };
         let waited = wait_with_signals(py, |slice| job.wait(slice), patience);
@@ -296,7 +320,7 @@ impl Future {
             Ok(payload) => State::Done(payload.clone()),
             Err(error) => State::Failed(error.clone_ref(py)),
         };
-        payload_to_python(py, waited?)
+        payload_to_python(py, waited?, self.allow)
     }
 
     /// The exception that the call ended with, or None. Waits like `result`.
@@ -326,6 +350,7 @@ impl Future {
 pub struct Pipeline {
     pipeline: Mutex<Option<ipc::Pipeline>>,
     timeout: Option<Duration>,
+    allow: Allow,
 }
 
 impl Pipeline {
@@ -361,7 +386,7 @@ impl Pipeline {
     ) -> PyResult<u64> {
         let limit = Limit::new(seconds(timeout)?.or(self.timeout));
         let none = py.None().into_bound(py);
-        let argument = Argument::new(data.unwrap_or(&none))?;
+        let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
         let outgoing = argument.outgoing();
         until_there_is_room(py, limit, || {
             let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -395,7 +420,9 @@ impl Pipeline {
                     }
                 }
                 Some(None) => return Ok(None),
-                Some(Some((job, Ok(payload)))) => return Ok(Some((job, payload_to_python(py, payload)?))),
+                Some(Some((job, Ok(payload)))) => {
+                    return Ok(Some((job, payload_to_python(py, payload, self.allow)?)));
+                }
                 Some(Some((job, Err(error)))) => {
                     let error = raise(py, error);
                     error.value(py).setattr("job", job)?;

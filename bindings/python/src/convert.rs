@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Between Python objects and payloads: bytes in, bytes out; arrays in, arrays out.
 //!
-//! Flow    bytes, bytearray, memoryview ─▶ bytes. None ─▶ nothing. Any other buffer, or object with `__array__` ─▶ array
+//! Flow    bytes, bytearray, memoryview ─▶ bytes. None ─▶ nothing. Any other buffer of numbers ─▶ array. The rest ─▶ `values`
 //! Owner   an [`Argument`] keeps the buffer exported, so the memory stays where it is while the GIL is released
 
 use crate::errors::{raise, unsupported};
 use crate::slot::Slot;
+use crate::values::{Allow, Encoded, decode};
 use memlift::ipc::message::Shape;
 use memlift::ipc::{ElementType, Outgoing, Payload, Tensor};
 use pyo3::buffer::PyUntypedBuffer;
@@ -21,53 +22,62 @@ pub const DETACH_BYTES: usize = 16 * 1024;
 /// A Python object as data to send.
 pub struct Argument<'py> {
     outgoing: Outgoing<'py>,
+    encoded: Option<Encoded<'py>>,
     _buffer: Option<PyUntypedBuffer>,
     _bytes: Option<Bound<'py, PyBytes>>,
 }
 
 impl<'py> Argument<'py> {
-    /// Looks at `object` without copying it.
-    pub fn new(object: &Bound<'py, PyAny>) -> PyResult<Argument<'py>> {
+    /// Looks at `object` without copying it: nothing, bytes and plain arrays as such, everything else as a value.
+    pub fn new(object: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Argument<'py>> {
+        if let Some(argument) = Argument::plain(object)? {
+            return Ok(argument);
+        }
+        let encoded = Encoded::new(object, allow)?;
+        Ok(Argument { outgoing: Outgoing::none(), encoded: Some(encoded), _buffer: None, _bytes: None })
+    }
+
+    fn plain(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         if object.is_none() {
-            return Ok(Argument { outgoing: Outgoing::none(), _buffer: None, _bytes: None });
+            return Ok(Some(Argument {
+                outgoing: Outgoing::none(),
+                encoded: None,
+                _buffer: None,
+                _bytes: None,
+            }));
         }
         if let Ok(bytes) = object.cast::<PyBytes>() {
             let slice = bytes.as_bytes();
             // SAFETY: bytes objects never change, and the reference held here keeps this one alive.
             let outgoing =
                 unsafe { Outgoing::from_raw(Shape::Bytes, slice.as_ptr(), slice.len() as u64, None) };
-            return Ok(Argument { outgoing, _buffer: None, _bytes: Some(bytes.clone()) });
+            let _bytes = Some(bytes.clone());
+            return Ok(Some(Argument { outgoing, encoded: None, _buffer: None, _bytes }));
         }
         let is_bytes = object.is_instance_of::<PyByteArray>() || object.is_instance_of::<PyMemoryView>();
         match PyUntypedBuffer::get(object) {
-            Ok(buffer) => Argument::from_buffer(py, object, buffer, is_bytes),
+            Ok(buffer) => Argument::from_buffer(py, buffer, is_bytes),
             Err(_) if is_scalar(object) => {
                 // A buffer without dimensions has no shape to point to, so it is looked at as one of one element.
                 let one = numpy(py)?.call_method1("asarray", (object,))?.call_method1("reshape", (1,))?;
                 match PyUntypedBuffer::get(&one) {
-                    Ok(buffer) => Argument::from_buffer(py, &one, buffer, false)?.into_scalar(py),
-                    Err(_) => Err(refused(object)),
+                    Ok(buffer) => match Argument::from_buffer(py, buffer, false)? {
+                        Some(argument) => Ok(Some(argument.into_scalar(py)?)),
+                        None => Ok(None),
+                    },
+                    Err(_) => Ok(None),
                 }
             }
-            Err(_) if object.hasattr("__array__")? && !object.is_instance(array_class(py)?)? => {
-                // pandas, torch on the CPU and others: numpy knows how, usually without a copy.
-                let array = numpy(py)?.call_method1("asarray", (object,))?;
-                match PyUntypedBuffer::get(&array) {
-                    Ok(buffer) => Argument::from_buffer(py, &array, buffer, false),
-                    Err(_) => Err(refused(object)),
-                }
-            }
-            Err(_) => Err(refused(object)),
+            Err(_) => Ok(None),
         }
     }
 
     fn from_buffer(
         py: Python<'py>,
-        object: &Bound<'py, PyAny>,
         buffer: PyUntypedBuffer,
         is_bytes: bool,
-    ) -> PyResult<Argument<'py>> {
+    ) -> PyResult<Option<Argument<'py>>> {
         let pointer = buffer.buf_ptr().cast::<u8>();
         if buffer.suboffsets().is_some() {
             return Err(unsupported(py, "an array of pointers to rows"));
@@ -76,18 +86,19 @@ impl<'py> Argument<'py> {
             // SAFETY: the buffer is exported while this argument lives, and is `len_bytes` long.
             let outgoing =
                 unsafe { Outgoing::from_raw(Shape::Bytes, pointer, buffer.len_bytes() as u64, None) };
-            return Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None });
+            return Ok(Some(Argument { outgoing, encoded: None, _buffer: Some(buffer), _bytes: None }));
         }
-        let element = element_type(buffer.format(), buffer.item_size()).ok_or_else(|| refused(object))?;
+        let Some(element) = element_type(buffer.format(), buffer.item_size()) else { return Ok(None) };
         let shape: Vec<u64> = buffer.shape().iter().map(|&extent| extent as u64).collect();
-        let tensor = Tensor::new(element, &shape).map_err(|error| raise(py, error))?;
+        // More dimensions than a message has room for go as a value.
+        let Ok(tensor) = Tensor::new(element, &shape) else { return Ok(None) };
         let strides = buffer.strides().iter().map(|&stride| stride as i64).collect();
         // SAFETY: the exporter vouches for shape and strides while the buffer is exported, which it is while this
         // argument lives. Another thread of the program may write the array while it is copied; then the copy has some
         // of both, as with any numpy operation that releases the GIL.
         let outgoing =
             unsafe { Outgoing::from_raw(Shape::Tensor(tensor), pointer, tensor.bytes(), Some(strides)) };
-        Ok(Argument { outgoing, _buffer: Some(buffer), _bytes: None })
+        Ok(Some(Argument { outgoing, encoded: None, _buffer: Some(buffer), _bytes: None }))
     }
 
     /// The same single element without dimensions.
@@ -103,7 +114,10 @@ impl<'py> Argument<'py> {
 
     /// The data, for as long as the argument lives.
     pub fn outgoing(&self) -> Outgoing<'_> {
-        self.outgoing.clone()
+        match &self.encoded {
+            Some(encoded) => encoded.outgoing(),
+            None => self.outgoing.clone(),
+        }
     }
 }
 
@@ -111,18 +125,6 @@ impl<'py> Argument<'py> {
 fn is_scalar(object: &Bound<'_, PyAny>) -> bool {
     object.getattr("ndim").is_ok_and(|n| n.eq(0).unwrap_or(false))
         && object.hasattr("__array__").unwrap_or(false)
-}
-
-fn refused(object: &Bound<'_, PyAny>) -> PyErr {
-    let py = object.py();
-    let what = match object.getattr("dtype") {
-        Ok(dtype) => format!("an array of dtype {dtype}"),
-        Err(_) => match object.get_type().name() {
-            Ok(name) => format!("an object of type {name}"),
-            Err(error) => return error,
-        },
-    };
-    unsupported(py, &what)
 }
 
 /// Element type for a struct-module format, if both sides of a session know it.
@@ -186,8 +188,13 @@ fn array<'py>(
 }
 
 /// What a payload looks like to Python: None, bytes, or a read-only array on top of the pool.
-pub fn payload_to_python<'py>(py: Python<'py>, payload: Payload) -> PyResult<Bound<'py, PyAny>> {
+pub fn payload_to_python<'py>(
+    py: Python<'py>,
+    payload: Payload,
+    allow: Allow,
+) -> PyResult<Bound<'py, PyAny>> {
     match payload.shape().clone() {
+        Shape::Value => decode(&Bound::new(py, Slot::received(payload))?, allow),
         Shape::None => Ok(py.None().into_bound(py)),
         Shape::Bytes => {
             let length = payload.bytes() as usize;
@@ -206,6 +213,25 @@ pub fn payload_to_python<'py>(py: Python<'py>, payload: Payload) -> PyResult<Bou
         }
         Shape::Tensor(tensor) => array(py, Slot::received(payload), tensor.element(), tensor.shape()),
     }
+}
+
+/// Puts a payload into memory of the caller's, and lets go of it.
+pub fn payload_into<'py>(
+    py: Python<'py>,
+    payload: Payload,
+    out: &Bound<'py, PyAny>,
+    allow: Allow,
+) -> PyResult<Bound<'py, PyAny>> {
+    let came = match payload.shape() {
+        // As an array of bytes: no bytes object in between.
+        Shape::Bytes if payload.bytes() > 0 => {
+            let element = ElementType::U8;
+            let shape = [payload.bytes()];
+            array(py, Slot::received(payload), element, &shape)?
+        }
+        _ => payload_to_python(py, payload, allow)?,
+    };
+    py.import("memlift._values")?.call_method1("put_into", (came, out))
 }
 
 /// Shape and type of an array that is to be lent.

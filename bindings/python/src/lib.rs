@@ -31,6 +31,7 @@ mod slot;
 mod transform;
 mod traverse;
 mod values;
+mod watch;
 #[expect(unsafe_code, reason = "allocates for numpy by its C interface")]
 mod zmem;
 
@@ -41,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Future>()?;
     module.add_class::<client::Pipeline>()?;
     module.add_class::<queue::Queue>()?;
+    module.add_class::<watch::Session>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<slot::Slot>()?;
     module.add_function(wrap_pyfunction!(values::_encode, module)?)?;

@@ -5,9 +5,10 @@
 //! Order   handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
 //!         again when the client has its answer
 
-use crate::client::{configuration, wait_policy};
+use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
+use crate::values::Allow;
 use memlift::ipc::{self, Request, Responder, ServerOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -17,13 +18,14 @@ use pyo3::types::PyDict;
 #[pyclass(module = "memlift._native", frozen, subclass)]
 pub struct Server {
     server: ipc::Server,
+    allow_pickle: bool,
 }
 
 #[pymethods]
 impl Server {
     #[new]
     #[pyo3(signature = (address, *, handlers=None, allowed_uids=None, sessions_max=None, outstanding=None,
-                        message_bytes_max=None, pool_bytes_max=None, wait=None))]
+                        message_bytes_max=None, pool_bytes_max=None, wait=None, allow_pickle=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -35,6 +37,7 @@ impl Server {
         message_bytes_max: Option<u64>,
         pool_bytes_max: Option<u64>,
         wait: Option<&str>,
+        allow_pickle: bool,
     ) -> PyResult<Server> {
         let config = configuration()?;
         let mut options = ServerOptions::from_config(&config);
@@ -48,7 +51,7 @@ impl Server {
             options.wait = wait_policy(wait)?;
         }
         let server = ipc::Server::bind(address, options).map_err(|error| raise(py, error))?;
-        Ok(Server { server })
+        Ok(Server { server, allow_pickle })
     }
 
     /// Names an operation.
@@ -56,8 +59,13 @@ impl Server {
         if !function.bind(py).is_callable() {
             return Err(PyTypeError::new_err(format!("the handler of {name:?} is not callable")));
         }
+        let allow_pickle = self.allow_pickle;
         self.server
-            .register_raw(name, move |request, responder| answer(&function, request, responder))
+            .register_raw(name, move |request, responder| {
+                // A pickle runs code: only from the same user.
+                let pickle = allow_pickle && request.peer_uid() == own_uid();
+                answer(&function, request, responder, Allow { pickle })
+            })
             .map_err(|error| raise(py, error))
     }
 
@@ -98,9 +106,9 @@ impl Server {
 }
 
 /// Runs a Python handler for one request.
-fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
+fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
     let staged = Python::attach(|py| {
-        let called = payload_to_python(py, request.payload().clone()).and_then(|argument| {
+        let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
             function.bind(py).call1((argument,))
         });
@@ -108,7 +116,7 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder) {
             Ok(result) => result,
             Err(error) => return Err(traceback(py, &error)),
         };
-        let argument = Argument::new(&result)
+        let argument = Argument::new(&result, allow)
             .map_err(|error| format!("the handler's result cannot be sent. {}", error.value(py)))?;
         let outgoing = argument.outgoing();
         Ok(match outgoing.bytes() as usize {

@@ -26,7 +26,8 @@ def serve(address, ready, options):
     server.register("keep", lambda array: kept.append(array))
     server.register("kept", lambda _: np.array([array.sum() for array in kept]))
     server.register("forget", lambda _: kept.clear())
-    server.register("nonsense", lambda _: {"a": 1})
+    server.register("nonsense", lambda _: object())
+    server.register("kind", lambda value: type(value).__name__)
     server.register("pid", lambda _: str(os.getpid()).encode())
 
     @server.handler("fail")

@@ -48,7 +48,7 @@ def test_a_handler_that_raises_gives_its_traceback(client):
 
 
 def test_a_result_that_cannot_be_sent(client):
-    with pytest.raises(memlift.RemoteError, match="object of type dict"):
+    with pytest.raises(memlift.RemoteError, match="object of type object"):
         client.call("nonsense")
 
 

@@ -47,7 +47,7 @@ mod pool;
 mod ring;
 
 pub use address::Address;
-pub use client::{Answer, Client, ClientOptions, ClientStats, Job, Limit, Loan, Pipeline};
+pub use client::{Answer, Client, ClientOptions, ClientStats, Job, Limit, Loan, Pipeline, Watch};
 pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};
 pub use payload::{Outgoing, Payload};

@@ -70,7 +70,7 @@ pub struct Message {
     pub kind: u8,
     /// See [`FLAG_RETAINED`].
     pub flags: u8,
-    /// 0 none, 1 bytes, 2 tensor.
+    /// 0 none, 1 bytes, 2 tensor, 3 value.
     pub payload: u8,
     /// Letter of the element type.
     pub element_kind: u8,
@@ -141,6 +141,7 @@ impl Message {
         match shape {
             Shape::None => self.payload = 0,
             Shape::Bytes => self.payload = 1,
+            Shape::Value => self.payload = 3,
             Shape::Tensor(tensor) => {
                 self.payload = 2;
                 self.element_kind = tensor.element.kind;
@@ -161,6 +162,7 @@ impl Message {
             0 if self.bytes == 0 => Ok(Shape::None),
             0 => Err(Error::peer_fault("bytes without a payload")),
             1 => Ok(Shape::Bytes),
+            3 => Ok(Shape::Value),
             2 => {
                 let element = ElementType { kind: self.element_kind, bytes: self.element_bytes };
                 if !element.is_known() {
@@ -191,6 +193,8 @@ pub enum Shape {
     Bytes,
     /// An array.
     Tensor(Tensor),
+    /// Bytes that describe themselves (`docs/formats/values.md`).
+    Value,
 }
 
 /// Element type of an array, in the letters of numpy's array interface: `b` bool, `i` signed, `u` unsigned, `f`

@@ -22,6 +22,8 @@ pub struct Outgoing<'a> {
     source: *const u8,
     bytes: u64,
     strides: Option<Vec<i64>>,
+    /// What a value is gathered from: where each part goes.
+    parts: Vec<(u64, Outgoing<'a>)>,
     borrowed: PhantomData<&'a [u8]>,
 }
 
@@ -38,6 +40,7 @@ impl<'a> Outgoing<'a> {
             source: std::ptr::null(),
             bytes: 0,
             strides: None,
+            parts: Vec::new(),
             borrowed: PhantomData,
         }
     }
@@ -76,7 +79,7 @@ impl<'a> Outgoing<'a> {
     ) -> Outgoing<'a> {
         let bytes = match &shape {
             Shape::None => 0,
-            Shape::Bytes => bytes,
+            Shape::Bytes | Shape::Value => bytes,
             Shape::Tensor(tensor) => tensor.bytes(),
         };
         let contiguous = match (&shape, &strides) {
@@ -84,7 +87,22 @@ impl<'a> Outgoing<'a> {
             _ => true,
         };
         let strides = if contiguous { None } else { strides };
-        Outgoing { shape, source, bytes, strides, borrowed: PhantomData }
+        Outgoing { shape, source, bytes, strides, parts: Vec::new(), borrowed: PhantomData }
+    }
+
+    /// A value that describes itself, gathered from parts: each with its place, bytes from the start. What lies between them
+    /// is left as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedType`] if a part reaches beyond `bytes`.
+    pub fn value(parts: Vec<(u64, Outgoing<'a>)>, bytes: u64) -> Result<Outgoing<'a>, Error> {
+        let fits =
+            |(at, part): &(u64, Outgoing<'a>)| at.checked_add(part.bytes).is_some_and(|end| end <= bytes);
+        if !parts.iter().all(fits) {
+            return Err(Error::UnsupportedType("a value whose parts are longer than the whole".to_owned()));
+        }
+        Ok(Outgoing { shape: Shape::Value, bytes, parts, ..Outgoing::none() })
     }
 
     /// What it is.
@@ -103,7 +121,7 @@ impl<'a> Outgoing<'a> {
     }
 
     pub(crate) fn is_contiguous(&self) -> bool {
-        self.strides.is_none()
+        self.strides.is_none() && self.parts.is_empty()
     }
 
     /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
@@ -113,7 +131,7 @@ impl<'a> Outgoing<'a> {
     ///
     /// As for [`copy_to`](Outgoing::copy_to).
     pub(crate) unsafe fn copy_to_then(&self, target: *mut u8, tail: u64, nearly: impl FnOnce()) {
-        if self.strides.is_some() || self.bytes <= tail {
+        if !self.is_contiguous() || self.bytes <= tail {
             nearly();
             // SAFETY: passed on from the caller.
             return unsafe { self.copy_to(target) };
@@ -137,6 +155,13 @@ impl<'a> Outgoing<'a> {
             return;
         }
         let engine = Engine::global();
+        for (at, part) in &self.parts {
+            // SAFETY: the constructor checked that every part lies within the bytes that the caller vouches for.
+            unsafe { part.copy_to(target.add(*at as usize)) };
+        }
+        if !self.parts.is_empty() {
+            return;
+        }
         match (&self.strides, &self.shape) {
             (Some(strides), Shape::Tensor(tensor)) => {
                 // SAFETY: the constructor's caller vouches for the source, ours for the target.
@@ -157,6 +182,7 @@ impl<'a> From<&'a [u8]> for Outgoing<'a> {
             source: bytes.as_ptr(),
             bytes: bytes.len() as u64,
             strides: None,
+            parts: Vec::new(),
             borrowed: PhantomData,
         }
     }

@@ -89,6 +89,11 @@ impl<'py> Encoded<'py> {
         parts
     }
 
+    /// As one thing to send.
+    pub fn outgoing(&self) -> Outgoing<'_> {
+        Outgoing::value(self.parts(), self.bytes()).expect("the parts lie within the bytes that they make up")
+    }
+
     /// Copies everything into bytes of the process itself, `bytes()` long.
     pub fn copy_to(&self, target: &mut [u8]) {
         target[..self.head.len()].copy_from_slice(&self.head);

@@ -93,6 +93,11 @@ impl Jobs {
         self.waiting.insert(id, waiting);
     }
 
+    /// Everything that is done and was not asked for.
+    pub(super) fn take_done(&mut self) -> Vec<(u64, Result<Payload, Error>)> {
+        self.done.drain().collect()
+    }
+
     pub(super) fn forget(&mut self, id: u64) {
         self.waiting.remove(&id);
         self.done.remove(&id);
@@ -282,7 +287,7 @@ impl Inner {
         }
     }
 
-    fn accept(&self, message: &Message) -> Result<(), Error> {
+    pub(super) fn accept(&self, message: &Message) -> Result<(), Error> {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {

@@ -10,9 +10,11 @@ mod collect;
 mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
+mod watch;
 
 pub use pipeline::{Answer, Pipeline};
 pub use send::Loan;
+pub use watch::{Answered, Watch};
 
 use crate::address::Address;
 use crate::error::Error;
@@ -291,6 +293,16 @@ impl Client {
     /// Where the server is.
     pub fn address(&self) -> &Address {
         &self.0.address
+    }
+
+    /// User that the server runs as, as the kernel says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if it does not.
+    pub fn peer_uid(&self) -> Result<u32, Error> {
+        let credentials = rustix::net::sockopt::socket_peercred(&self.0.socket);
+        Ok(credentials.map_err(Error::system("SO_PEERCRED"))?.uid.as_raw())
     }
 
     /// Process that opened the session.

@@ -280,7 +280,8 @@ impl Dispatcher {
         }
         match self.shared.operation(message.operation) {
             Ok(operation) => {
-                let request = Request::new(payload, operation.shared_name(), message.deadline_ns);
+                let request =
+                    Request::new(payload, operation.shared_name(), message.deadline_ns, session.peer_uid);
                 self.long = self.shared.take(Task { operation, request, responder });
             }
             Err(known) => {

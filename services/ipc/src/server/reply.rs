@@ -18,11 +18,12 @@ pub struct Request {
     payload: Payload,
     operation: Arc<str>,
     deadline_ns: u64,
+    peer_uid: u32,
 }
 
 impl Request {
-    pub(super) fn new(payload: Payload, operation: Arc<str>, deadline_ns: u64) -> Request {
-        Request { payload, operation, deadline_ns }
+    pub(super) fn new(payload: Payload, operation: Arc<str>, deadline_ns: u64, peer_uid: u32) -> Request {
+        Request { payload, operation, deadline_ns, peer_uid }
     }
 
     /// Name of the operation.
@@ -38,6 +39,11 @@ impl Request {
     /// CLOCK_MONOTONIC nanoseconds after which the client no longer waits; 0: never.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
+    }
+
+    /// User that the client runs as, as the kernel said when it connected.
+    pub fn peer_uid(&self) -> u32 {
+        self.peer_uid
     }
 
     pub(super) fn is_late(&self) -> bool {
@@ -183,7 +189,7 @@ impl Reply {
     pub(super) fn outgoing(&self) -> Outgoing<'_> {
         match &self.shape {
             Shape::None => Outgoing::none(),
-            Shape::Bytes => Outgoing::from(self.data.as_slice()),
+            Shape::Bytes | Shape::Value => Outgoing::from(self.data.as_slice()),
             Shape::Tensor(tensor) => {
                 Outgoing::tensor(*tensor, &self.data).expect("checked when the reply was made")
             }

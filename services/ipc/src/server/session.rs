@@ -30,6 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) struct Session {
+    /// User that the client runs as.
+    pub(super) peer_uid: u32,
     pub(super) socket: SessionSocket,
     pub(super) event: OwnedFd,
     client_event: OwnedFd,
@@ -131,6 +133,7 @@ impl Session {
         row.set_pool_bytes(requests.bytes() + pool.total());
         let consumer = Consumer::new(Arc::clone(&control), REQUESTS)?;
         let session = Session {
+            peer_uid: peer.uid,
             socket,
             event,
             client_event,

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""`AsyncClient`: memlift.ipc.Client for asyncio (and what runs on it: uvloop, anyio).
+
+Flow     call ─▶ sent ─▶ answered already? then that is all ─▶ else a future; the loop watches one descriptor of the client, and
+         each time it is readable all answers are taken at once
+Order    answers come in any order; a call that finds no room waits for an answer, first come, first served
+Owner    one loop and its thread. A cancelled call's memory stays untouched until the server has answered: it may still be written
+Not here threads: none, but for opening the session
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any
+
+from memlift import _native
+from memlift.errors import Closed, DeadlineExceeded, Error
+
+__all__ = ["AsyncClient"]
+
+
+class AsyncClient:
+    """A session with a server, for one event loop.
+
+        async with AsyncClient("doubler") as client:
+            y = await client.call("double", x)
+            async for index, y in client.stream("double", arrays):
+                ...
+
+    Takes the options of `memlift.ipc.Client`. The session opens with `async with`, or with `await connect()`.
+    """
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self._address, self._options = address, options
+        self._client: _native.Client | None = None
+        self._session: _native.Session | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fd = -1
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._room: deque[asyncio.Future[None]] = deque()
+
+    async def connect(self) -> "AsyncClient":
+        """Opens the session. Raises ServerUnavailable, OutOfMemory."""
+        if self._session is not None:
+            return self
+        loop = asyncio.get_running_loop()
+        self._client = await loop.run_in_executor(None, lambda: _native.Client(self._address, **self._options))
+        self._session = _native.Session(self._client)
+        self._loop, self._fd = loop, self._session.fileno()
+        loop.add_reader(self._fd, self._turn)
+        return self
+
+    def close(self) -> None:
+        """Ends the session: calls under way raise Closed. Arrays that came from it stay valid."""
+        if self._client is not None:
+            self._client.close()
+            self._over(Closed("this client is closed: open a new one"))
+            self._client = self._session = None
+
+    async def __aenter__(self) -> "AsyncClient":
+        return await self.connect()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    def _begin(self) -> tuple[asyncio.AbstractEventLoop, "_native.Session"]:
+        loop = asyncio.get_running_loop()
+        if self._session is None:
+            raise Closed("this client is not open: use `async with`, or await connect()")
+        if loop is not self._loop:
+            raise RuntimeError("this client belongs to another event loop: open one in each")
+        return loop, self._session
+
+    async def call(self, operation: str, data: Any = None, *, timeout: float | None = None, out: Any = None) -> Any:
+        """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
+        from an answer.
+
+        timeout  seconds; then DeadlineExceeded. out: as in `Client.call`
+        Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
+        """
+        loop, session = self._begin()
+        limit = timeout if timeout is not None else session.timeout
+        until = None if limit is None else loop.time() + limit
+        while True:
+            left = None if until is None else max(0.0, until - loop.time())
+            number, answered = session.submit(operation, data, left)
+            answer = self._settle(answered, number)
+            if answer is not None:
+                return _value(answer, out)
+            if number is not None:
+                break
+            await self._wait_for_room(loop, until, limit)
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting[number] = future
+        timer = None if until is None else loop.call_at(until, self._late, number, limit)
+        try:
+            answer = await future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self._waiting.pop(number, None) is not None:
+                session.abandon(number)
+        return _value(answer, out)
+
+    def stream(
+        self, operation: str, items: "Iterable[Any] | AsyncIterable[Any]", *, depth: int = 8, timeout: float | None = None
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """Calls an operation with each of `items`, at most `depth` at once; gives (index, answer) as answers come.
+
+        `items` may be an async iterable. The first call that fails ends it: the others are cancelled and its error is raised.
+        """
+        if depth < 1:
+            raise ValueError("depth must be 1 or more")
+        return self._stream(operation, items, depth, timeout)
+
+    async def _stream(self, operation: str, items: Any, depth: int, timeout: float | None) -> AsyncIterator[tuple[int, Any]]:
+        source = _iterate(items)
+        running: dict[asyncio.Task[Any], int] = {}
+        index, more = 0, True
+        try:
+            while True:
+                while more and len(running) < depth:
+                    try:
+                        item = await anext(source)
+                    except StopAsyncIteration:
+                        more = False
+                        break
+                    running[asyncio.ensure_future(self.call(operation, item, timeout=timeout))] = index
+                    index += 1
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=running.__getitem__):
+                    at = running.pop(task)
+                    yield at, task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.gather(*running, return_exceptions=True)
+
+    def stats(self) -> dict[str, int]:
+        """As `Client.stats`."""
+        if self._client is None:
+            raise Closed("this client is not open: use `async with`, or await connect()")
+        return self._client.stats()
+
+    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop, until: float | None, limit: float | None) -> None:
+        room: asyncio.Future[None] = loop.create_future()
+        self._room.append(room)
+        timer = None if until is None else loop.call_at(until, _expire, room, limit)
+        try:
+            await room
+        except asyncio.CancelledError:
+            if room.done() and not room.cancelled():
+                self._wake_one()  # the room was this call's; the next one has it
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if room in self._room:
+                self._room.remove(room)
+
+    def _wake_one(self) -> None:
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                return
+
+    def _settle(self, answered: list[tuple[int, Any]], own: int | None) -> Any:
+        """Gives answers to those who wait for them; the one of `own` is returned."""
+        found = None
+        for number, answer in answered:
+            if number == own:
+                found = answer
+            else:
+                future = self._waiting.pop(number, None)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+            self._wake_one()
+        return found
+
+    def _turn(self) -> None:
+        if self._session is None:
+            return
+        try:
+            self._settle(self._session.turn(), None)
+            if self._room and not self._session.outstanding:
+                self._wake_one()
+        except Error as error:
+            self._over(error)
+
+    def _late(self, number: int, limit: float) -> None:
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_exception(DeadlineExceeded(f"no answer within {limit} s: the server may still be working on it"))
+
+    def _over(self, error: BaseException) -> None:
+        if self._loop is not None and self._fd >= 0:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
+            self._fd = -1
+        waiting, self._waiting = self._waiting, {}
+        for future in [*waiting.values(), *self._room]:
+            if not future.done():
+                future.set_exception(type(error)(*error.args))
+        self._room.clear()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._session is None else f"{self._session.outstanding} calls under way"
+        return f"<memlift.ipc.AsyncClient of {self._address}, {state}>"
+
+
+def _value(answer: Any, out: Any) -> Any:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer.value(out)
+
+
+def _expire(room: "asyncio.Future[None]", limit: float) -> None:
+    if not room.done():
+        room.set_exception(DeadlineExceeded(f"no room for the call within {limit} s: too many are unanswered"))
+
+
+async def _iterate(items: Any) -> AsyncIterator[Any]:
+    if hasattr(items, "__aiter__"):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

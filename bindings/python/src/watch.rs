@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A client's session for an event loop, as `memlift/aio.py` uses it: nothing here waits.
+//!
+//! Flow    `submit` sends, looks for a moment, and gives what is answered already; `turn` does so when the descriptor is readable
+//! Owner   answers are made into Python objects here, under the GIL, in the loop's thread
+
+use crate::client::{Client, seconds};
+use crate::convert::{Argument, DETACH_BYTES, payload_into, payload_to_python};
+use crate::errors::raise;
+use crate::values::Allow;
+use memlift::ipc::client::Answered;
+use memlift::ipc::{Payload, Watch};
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// A session whose answers an event loop collects. Use `memlift.ipc.AsyncClient`.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct Session {
+    watch: Watch,
+    timeout: Option<Duration>,
+    allow: Allow,
+}
+
+/// An answer as it came: `_native.Answer`.
+#[pyclass(module = "memlift._native", frozen)]
+pub struct Answer {
+    payload: Payload,
+    allow: Allow,
+}
+
+#[pymethods]
+impl Answer {
+    /// The value, or `out` filled with it.
+    #[pyo3(signature = (out=None))]
+    fn value<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        match out {
+            Some(out) => payload_into(py, self.payload.clone(), out, self.allow),
+            None => payload_to_python(py, self.payload.clone(), self.allow),
+        }
+    }
+}
+
+impl Session {
+    /// [(id, Answer or exception)]
+    fn told<'py>(&self, py: Python<'py>, answered: Vec<Answered>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for (id, answer) in answered {
+            let value = match answer {
+                Ok(payload) => Bound::new(py, Answer { payload, allow: self.allow })?.into_any(),
+                Err(error) => raise(py, error).into_value(py).into_bound(py).into_any(),
+            };
+            list.append((id, value))?;
+        }
+        Ok(list)
+    }
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    fn new(py: Python<'_>, client: &Bound<'_, Client>) -> PyResult<Session> {
+        let (client, timeout, allow) = client.get().parts();
+        let watch = Watch::new(client).map_err(|error| raise(py, error))?;
+        Ok(Session { watch, timeout, allow })
+    }
+
+    /// Readable when `turn` has something to do.
+    fn fileno(&self) -> i32 {
+        self.watch.as_fd().as_raw_fd()
+    }
+
+    /// Seconds that a call may take that names none.
+    #[getter]
+    fn timeout(&self) -> Option<f64> {
+        self.timeout.map(|timeout| timeout.as_secs_f64())
+    }
+
+    /// Sends a call: its id, or None if there is no room, and what is answered by now.
+    #[pyo3(signature = (operation, data, timeout=None))]
+    fn submit<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &str,
+        data: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<(Option<u64>, Bound<'py, PyList>)> {
+        let timeout = seconds(timeout)?.or(self.timeout);
+        let argument = Argument::new(data, self.allow)?;
+        let outgoing = argument.outgoing();
+        let send = || self.watch.submit(operation, &outgoing, timeout);
+        let id = match outgoing.bytes() < DETACH_BYTES as u64 {
+            true => send(),
+            false => py.detach(send),
+        };
+        let id = id.map_err(|error| raise(py, error))?;
+        let answered = py.detach(|| {
+            if id.is_some() {
+                self.watch.linger();
+            }
+            self.watch.turn(false)
+        });
+        let told = self.told(py, answered.map_err(|error| raise(py, error))?)?;
+        Ok((id, told))
+    }
+
+    /// What is answered by now. Raises why the session is over, once everything else was told.
+    fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let answered = self.watch.turn(true).map_err(|error| raise(py, error))?;
+        self.told(py, answered)
+    }
+
+    /// Nobody wants the answer of `id` any more.
+    fn abandon(&self, py: Python<'_>, id: u64) {
+        py.detach(|| self.watch.abandon(id));
+    }
+
+    /// Calls without an answer.
+    #[getter]
+    fn outstanding(&self) -> usize {
+        self.watch.outstanding()
+    }
+}

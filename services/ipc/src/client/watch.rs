@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A session for an event loop: nothing here waits. One descriptor becomes readable when there is something to look at.
+//!
+//! Flow    `submit` ─▶ id … descriptor readable ─▶ `turn` ─▶ answers, in any order
+//! Order   a turn takes what is there, announces that nobody looks any more, and looks once more: an answer after that rings
+//! Owner   one loop. `submit` and `turn` go together: sending may collect answers, which only a turn gives out
+//! Not here futures and cancelling: a call that nobody wants is abandoned, and its memory stays until the server has answered
+
+use super::{Client, lock};
+use crate::error::Error;
+use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
+use crate::payload::{Outgoing, Payload};
+use memlift_engine::complete::{ParkWord, ring};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Limit;
+use super::collect::Broken;
+
+/// Longest look at the ring before a call is left to the loop.
+const SPIN_MAX: Duration = Duration::from_micros(30);
+
+/// A session whose answers an event loop collects.
+#[derive(Debug)]
+pub struct Watch {
+    client: Client,
+    readable: OwnedFd,
+    /// How often looking a little longer paid, of 256.
+    paid: std::sync::atomic::AtomicU32,
+    cores: usize,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("address", &self.0.address).finish_non_exhaustive()
+    }
+}
+
+/// A call and what became of it.
+pub type Answered = (u64, Result<Payload, Error>);
+
+impl Watch {
+    /// Takes a session over. Use the client for nothing that waits from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] without descriptors left.
+    pub fn new(client: Client) -> Result<Watch, Error> {
+        let readable = epoll::create(CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
+        let add = |fd: BorrowedFd<'_>, flags| {
+            epoll::add(&readable, fd, EventData::new_u64(0), flags).map_err(Error::system("epoll_ctl"))
+        };
+        add(client.0.own_event.as_fd(), EventFlags::IN)?;
+        // Of the socket only the hang-up matters, which is always reported.
+        add(client.0.socket.as_fd(), EventFlags::empty())?;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Ok(Watch { client, readable, paid: 128.into(), cores })
+    }
+
+    /// The session.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Readable when [`turn`](Watch::turn) has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    /// Sends a call; `None`: there is no room until something is answered. Call [`turn`](Watch::turn) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::call_async`], without `DeadlineExceeded`.
+    pub fn submit(
+        &self,
+        operation: &str,
+        data: &Outgoing<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<Option<u64>, Error> {
+        let limit = Limit::new(timeout.or(self.client.0.options.timeout));
+        match self.client.0.send(operation, data, limit.deadline, Some(Instant::now())) {
+            Ok(id) => Ok(Some(id)),
+            Err(Error::Busy { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Nobody wants the answer of `id` any more.
+    pub fn abandon(&self, id: u64) {
+        self.client.0.abandon(id);
+    }
+
+    /// Calls without an answer.
+    pub fn outstanding(&self) -> usize {
+        lock(&self.client.0.jobs).outstanding()
+    }
+
+    /// Looks at the ring for a moment, if that has paid lately: an answer that is nearly there needs no way through the loop.
+    /// Pays only with one call under way and a core to spare for the server.
+    pub fn linger(&self) {
+        if self.cores < 2 || self.outstanding() != 1 {
+            return;
+        }
+        let paid = self.paid.load(Ordering::Relaxed);
+        if paid < 64 && !paid.is_multiple_of(16) {
+            // Now and then it is tried all the same.
+            self.paid.store(paid + 1, Ordering::Relaxed);
+            return;
+        }
+        let until = Instant::now() + SPIN_MAX;
+        let collector = lock(&self.client.0.collector);
+        let mut found = collector.consumer.is_ready();
+        while !found && Instant::now() < until {
+            (0..16).for_each(|_| std::hint::spin_loop());
+            found = collector.consumer.is_ready();
+        }
+        let paid = if found { paid + (256 - paid) / 8 } else { paid - paid / 8 };
+        self.paid.store(paid.min(255), Ordering::Relaxed);
+    }
+
+    /// Takes all answers that are there. `rung`: because the descriptor was readable.
+    ///
+    /// # Errors
+    ///
+    /// Why the session is over, once every call's answer was given out.
+    pub fn turn(&self, rung: bool) -> Result<Vec<Answered>, Error> {
+        let inner = &self.client.0;
+        let over = match inner.check() {
+            Ok(()) => self.collect(rung).err(),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = &over
+            && inner.check().is_ok()
+        {
+            inner.break_off(Broken::fault(error));
+        }
+        let answered: Vec<Answered> = lock(&inner.jobs).take_done();
+        match over {
+            Some(error) if answered.is_empty() => Err(error),
+            _ => Ok(answered),
+        }
+    }
+
+    fn collect(&self, rung: bool) -> Result<(), Error> {
+        let inner = &self.client.0;
+        if rung {
+            // EAGAIN: it was the socket.
+            let _ = rustix::io::read(&inner.own_event, &mut [0u8; 8]);
+        }
+        let park = ParkWord::from_atomic(inner.word(CLIENT_PARK_AT));
+        let mut collector = lock(&inner.collector);
+        loop {
+            let mut changed = false;
+            while let Some(message) = collector.consumer.pop()? {
+                changed = true;
+                inner.accept(&message)?;
+            }
+            let blocked = inner.word(RESPONSE_BLOCKED_AT);
+            if changed && blocked.load(Ordering::Acquire) != 0 && blocked.swap(0, Ordering::AcqRel) != 0 {
+                ring(&inner.server_event);
+            }
+            park.prepare();
+            if !collector.consumer.is_ready() {
+                break;
+            }
+            park.finish();
+        }
+        if rung {
+            let mut socket = [PollFd::new(&inner.socket, PollFlags::empty())];
+            let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let hung_up = poll(&mut socket, Some(&now)).is_ok_and(|ready| ready > 0);
+            // What it wrote before its end counts.
+            if hung_up && !collector.consumer.is_ready() {
+                return Err(Error::PeerDied { peer: "server", doing: Some("waiting for its answer") });
+            }
+        }
+        Ok(())
+    }
+}
