@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{dropin, job, map, node, pool, run};
+use crate::{dropin, job, map, node, pool, reproduce, run};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -118,6 +118,9 @@ pub enum Command {
         #[command(subcommand)]
         verb: job::Verb,
     },
+    /// Figures of papers on accelerators, beside what the device models here give
+    #[command(after_help = reproduce::EXAMPLES)]
+    Reproduce(reproduce::Wish),
     /// Pools: objects that survive a crash, in a file
     Pool {
         /// What about them

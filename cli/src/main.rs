@@ -23,6 +23,7 @@ mod node;
 mod pool;
 mod print;
 mod python;
+mod reproduce;
 mod run;
 mod sample;
 mod sessions;
@@ -99,6 +100,7 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Metrics { listen: None, .. } => metrics::once(json),
         Command::Explain { subject, size, cache } => explain::run(&subject, size.as_deref(), cache, json),
         Command::Calibrate => calibrate::run(json),
+        Command::Reproduce(wish) => reproduce::run(&wish, json),
         Command::Bench { service, only, quick, record } => {
             bench::run(service, &Options { only, quick, json, record })
         }

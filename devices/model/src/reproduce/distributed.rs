@@ -4,10 +4,10 @@
 //! Method   scans of table 3's lengths whose leaves lie on one or two nodes; the share of steps that leave a node is an input, at
 //!          both ends of what §6.1 states. What is compared is PULSE-ACC divided by PULSE
 
-use super::{Figure, Paper, Role, Row, Verdict};
+use super::{Figure, Inputs, Paper, Role, Row, Verdict};
+use crate::pulse::Shape;
 use crate::pulse::experiment;
 use crate::pulse::workload::Scans;
-use crate::pulse::{Shape, Timing};
 
 pub(super) const TITLE: &str = "PULSE, figure 9: crossing nodes at the switch or over the client";
 const LATENCY: &str = "latency, PULSE-ACC / PULSE";
@@ -15,7 +15,8 @@ const MOPS: &str = "throughput, PULSE-ACC / PULSE";
 /// Name, iterations (table 3; BTrDB's shortest window), values of a leaf (so that t_c / t_d is table 3's).
 const WORKLOADS: [(&str, usize, usize); 2] = [("WiredTiger", 25, 10), ("BTrDB 1 s", 38, 12)];
 
-pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
+pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
+    let timing = &inputs.pulse;
     let mut rows = Vec::new();
     for (name, length, values) in WORKLOADS {
         for (nodes, elsewhere) in [(1, 0), (2, 100_000), (2, 300_000)] {

@@ -4,9 +4,9 @@
 //! Method   power is not published by machine, so the model gives two bounds: the same power for all (performance alone), and power
 //!          proportional to the lookup tables in use (table 4). The paper's number has to lie between
 
-use super::{Figure, Paper, Role, Row, Verdict};
+use super::{Figure, Inputs, Paper, Role, Row, Verdict};
+use crate::pulse::Shape;
 use crate::pulse::experiment;
-use crate::pulse::{Shape, Timing};
 
 pub(super) const TITLE: &str = "PULSE, figure 11: performance per watt against η";
 const SAME: &str = "per watt, power the same";
@@ -16,7 +16,8 @@ const MACHINES: [(usize, f64); 4] = [(1, 5.88), (2, 7.44), (3, 8.32), (4, 9.19)]
 /// At η = 1/4, as a multiple of η = 1 (§6.2).
 const QUARTER: f64 = 1.9;
 
-pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
+pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
+    let timing = &inputs.pulse;
     let mut rows = Vec::new();
     let mut first = None;
     for (memory, tables) in MACHINES {
@@ -28,8 +29,9 @@ pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
             _ => None,
         };
         let label = format!("η = 1/{memory}");
-        let row =
-            |quantity, model| Row { label: label.clone(), quantity, paper, model, role: Role::Predicted };
+        // Everything is a multiple of the first.
+        let role = if memory == 1 { Role::Input } else { Role::Predicted };
+        let row = |quantity, model| Row { label: label.clone(), quantity, paper, model, role };
         rows.push(row(SAME, mops / one));
         rows.push(row(AREA, mops / one * area / tables));
     }

@@ -3,14 +3,15 @@
 //!
 //! Order    the four numbers are inputs; what is checked is that the state machine spends them, each as often as it should
 
-use super::{Figure, Paper, Role, Row, Verdict};
+use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::pulse::experiment::{self, TABLE};
 use crate::pulse::{Shape, Timing};
 
 pub(super) const TITLE: &str = "PULSE, figure 10: latency of the accelerator's parts";
 const NS: &str = "each time, ns";
 
-pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
+pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
+    let timing = &inputs.pulse;
     // The paper has the scheduler alone in this figure.
     let timing = Timing { arbitration: crate::event::Time::ZERO, ..timing.clone() };
     let report = experiment::web_latency(&timing, Shape::built())?;

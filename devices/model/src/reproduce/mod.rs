@@ -11,7 +11,9 @@ mod eta;
 mod latency;
 mod pipelines;
 
+use crate::parameters::{ParameterError, Parameters};
 use crate::pulse::Timing;
+use crate::pulse::timing;
 
 /// What the paper says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,6 +103,30 @@ pub struct Figure {
     pub notes: Vec<String>,
 }
 
+/// What goes into the machines.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// PULSE's.
+    pub pulse: Timing,
+}
+
+impl Inputs {
+    /// The parameters that come with the crate.
+    #[must_use]
+    pub fn shipped() -> Inputs {
+        Inputs { pulse: Timing::shipped() }
+    }
+
+    /// Takes a device's parameters from a file's text instead; the file says which device it is about.
+    ///
+    /// # Errors
+    /// The first fault, with the field's name and the fix.
+    pub fn replace(&mut self, file: &str, text: &str) -> Result<(), ParameterError> {
+        self.pulse = Timing::new(&Parameters::parse(file, text, &timing::SCHEMA)?)?;
+        Ok(())
+    }
+}
+
 /// An entry of the list.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -108,7 +134,7 @@ pub struct Entry {
     pub name: &'static str,
     /// What it is about.
     pub title: &'static str,
-    run: fn(&Timing) -> Result<Figure, String>,
+    run: fn(&Inputs) -> Result<Figure, String>,
 }
 
 impl Entry {
@@ -116,8 +142,8 @@ impl Entry {
     ///
     /// # Errors
     /// If a machine is impossible or gave a wrong answer.
-    pub fn run(&self, timing: &Timing) -> Result<Figure, String> {
-        (self.run)(timing)
+    pub fn run(&self, inputs: &Inputs) -> Result<Figure, String> {
+        (self.run)(inputs)
     }
 }
 
@@ -151,15 +177,15 @@ mod tests {
 
     #[test]
     fn every_figure_runs_twice_to_the_same_numbers() {
-        let timing = Timing::shipped();
+        let inputs = Inputs::shipped();
         for entry in ALL {
             assert_eq!(named(entry.name).map(|found| found.title), Some(entry.title));
-            let figure = entry.run(&timing).unwrap();
+            let figure = entry.run(&inputs).unwrap();
             assert_eq!((figure.name, figure.title), (entry.name, entry.title));
             assert!(figure.rows.iter().all(|row| row.model.is_finite() && row.model > 0.0));
             // The long one is run a second time by the test of the whole table.
             if entry.name != "pulse-table4" {
-                assert_eq!(entry.run(&timing).unwrap(), figure);
+                assert_eq!(entry.run(&inputs).unwrap(), figure);
             }
         }
         assert!(named("pulse-fig99").is_none());
@@ -168,7 +194,7 @@ mod tests {
     /// What the table is held to: see the figure's verdicts. The ranking is not all right, and is printed as it is.
     #[test]
     fn table_4_is_closer_than_the_null_model_in_both_columns() {
-        let figure = named("pulse-table4").unwrap().run(&Timing::shipped()).unwrap();
+        let figure = named("pulse-table4").unwrap().run(&Inputs::shipped()).unwrap();
         let holds: Vec<Option<bool>> = figure.verdicts.iter().map(|verdict| verdict.holds).collect();
         assert_eq!(
             (holds[0], holds[1], holds[4]),

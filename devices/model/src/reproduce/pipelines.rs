@@ -7,7 +7,7 @@
 //! Order    ranking: of all pairs of rows that the paper has further apart than the model's own scatter, how many the model has
 //!          the same way round
 
-use super::{Figure, Paper, Role, Row, Verdict};
+use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::event::Time;
 use crate::pulse::experiment::{self, Point};
 use crate::pulse::{Shape, Style, Timing};
@@ -120,7 +120,8 @@ fn ranking(paper: &[f64], model: &[f64]) -> (usize, usize, Option<(usize, usize)
     (same, pairs, turned)
 }
 
-pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
+pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
+    let timing = &inputs.pulse;
     let points: Vec<Point> =
         (0..ROWS.len()).map(|row| experiment::web_service(timing, shape(row))).collect::<Result<_, _>>()?;
     let mut rows = Vec::new();
@@ -214,8 +215,8 @@ pub(super) fn run(timing: &Timing) -> Result<Figure, String> {
                 "fitted, both on the latency column of the first and the last row: host {}, arbitration {} per iteration and logic pipeline",
                 timing.host, timing.arbitration
             ),
-            "the throughput column has no fitted scalar: a memory pipeline takes a fetch every 44 ns, a third of the published 132 ns".into(),
-            "workspaces hold three walks each; with one each, 48 iterations of 147 ns would allow less than the paper measures".into(),
+            "no scalar was fitted on the throughput column; that a memory pipeline takes a fetch every 44 ns, a third of the published 132 ns, is assumed".into(),
+            "workspaces hold three walks each, chosen with the whole table in view; with one each, 48 iterations of 147 ns would allow less than the paper measures".into(),
             "PULSE 4×1 and 4×2 fall below 3×1 and 3×2 in the paper and not here: no published mechanism explains it, and none was added".into(),
         ],
     })

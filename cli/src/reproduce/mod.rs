@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift reproduce`: figures of papers beside what the device models here give.
+//!
+//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG per figure
+//! Order    names are checked before anything runs; figures come in the order of the list; the numbers are the same everywhere
+//! Rule     it fails only if a machine gave a wrong answer; a figure that is far off is printed as it is
+//! Not here the machines and the papers' numbers (`devices/model`)
+
+mod svg;
+
+use std::fs;
+use std::path::PathBuf;
+
+use memlift_model::parameters::Parameters;
+use memlift_model::pulse::timing;
+use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::print;
+
+/// Shown under the help text.
+pub const EXAMPLES: &str = "\
+Examples:
+  memlift reproduce --list
+  memlift reproduce pulse-table4
+  memlift reproduce --svg figures
+  memlift reproduce pulse-fig9 --parameters my-pulse.toml
+
+Each row says whether it is predicted, was fitted to, or is an input of the model.";
+
+/// What is wanted.
+#[derive(Debug, clap::Args)]
+pub struct Wish {
+    /// Which figures; without a name, all of them
+    #[arg(value_name = "FIGURE")]
+    figures: Vec<String>,
+    /// Name the figures that are there, and the parameters with their sources
+    #[arg(long, conflicts_with_all = ["figures", "svg"])]
+    list: bool,
+    /// Draw each figure into a file in this folder
+    #[arg(long, value_name = "FOLDER")]
+    svg: Option<PathBuf>,
+    /// Another file of parameters for the device that it names
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+}
+
+/// Runs, prints and draws.
+pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
+    let mut inputs = Inputs::shipped();
+    if let Some(path) = &wish.parameters {
+        let text = fs::read_to_string(path).map_err(|error| {
+            Failure::Failed(format!(
+                "{}: {error}: give a file of parameters, `--list` prints the fields",
+                path.display()
+            ))
+        })?;
+        inputs
+            .replace(&path.display().to_string(), &text)
+            .map_err(|error| Failure::Failed(error.to_string()))?;
+    }
+    if wish.list {
+        return list(as_json);
+    }
+    let entries = chosen(&wish.figures)?;
+    if let Some(folder) = &wish.svg {
+        fs::create_dir_all(folder).map_err(|error| {
+            Failure::Failed(format!("{}: {error}: give a folder that can be written", folder.display()))
+        })?;
+    }
+    let mut documents = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let figure =
+            entry.run(&inputs).map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?;
+        let drawn = match &wish.svg {
+            Some(folder) => {
+                let path = folder.join(format!("{}.svg", figure.name));
+                fs::write(&path, svg::draw(&figure))
+                    .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+                Some(path.display().to_string())
+            }
+            None => None,
+        };
+        if as_json {
+            documents.push(document(&figure, drawn.as_deref()));
+            continue;
+        }
+        let gap = if index > 0 { "\n" } else { "" };
+        print::line(&format!("{gap}{}", text(&figure)))?;
+        if let Some(path) = drawn {
+            print::line(&format!("drawn in {path}"))?;
+        }
+    }
+    if as_json { print::json(&json!({ "figures": documents })) } else { Ok(()) }
+}
+
+/// The entries of these names, each once; all without a name.
+fn chosen(names: &[String]) -> Result<Vec<&'static Entry>, Failure> {
+    for name in names {
+        if named(name).is_none() {
+            let there: Vec<&str> = ALL.iter().map(|entry| entry.name).collect();
+            return Err(Failure::Usage(format!("no figure {name:?}; there are: {}", there.join(", "))));
+        }
+    }
+    Ok(ALL.iter().filter(|entry| names.is_empty() || names.iter().any(|name| name == entry.name)).collect())
+}
+
+fn list(as_json: bool) -> Result<(), Failure> {
+    let parameters = Parameters::parse("parameters/pulse.toml", timing::PARAMETERS, &timing::SCHEMA)
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    if as_json {
+        let figures: Vec<Value> =
+            ALL.iter().map(|entry| json!({ "name": entry.name, "title": entry.title })).collect();
+        let of = |(name, parameter): (&str, &memlift_model::parameters::Parameter)| {
+            json!({ "device": timing::SCHEMA.device, "name": name, "value": parameter.text,
+                    "kind": parameter.kind.name(), "source": parameter.source })
+        };
+        let parameters: Vec<Value> = parameters.iter().map(of).collect();
+        return print::json(&json!({ "figures": figures, "parameters": parameters }));
+    }
+    let figures: Vec<Vec<String>> =
+        ALL.iter().map(|entry| vec![entry.name.to_owned(), entry.title.to_owned()]).collect();
+    let rows: Vec<Vec<String>> = parameters
+        .iter()
+        .map(|(name, parameter)| {
+            let kind = parameter.kind.name().to_owned();
+            vec![name.to_owned(), parameter.text.clone(), kind, parameter.source.clone()]
+        })
+        .collect();
+    print::line(&print::table(&["figure", "what"], &figures))?;
+    print::line(&format!("\n{}", print::table(&["pulse", ">value", "kind", "source"], &rows)))
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn paper(row: &Row) -> String {
+    match row.paper {
+        Some(Paper::Value(value)) => number(value),
+        Some(Paper::Between(low, high)) => format!("{} to {}", number(low), number(high)),
+        None => "–".to_owned(),
+    }
+}
+
+fn deviation(row: &Row) -> String {
+    row.paper.map_or("–".to_owned(), |paper| format!("{:+.1} %", 100.0 * paper.deviation(row.model)))
+}
+
+fn text(figure: &Figure) -> String {
+    let mut parts = vec![format!("{}\n{}", figure.title, figure.source)];
+    for quantity in quantities(figure) {
+        let rows: Vec<Vec<String>> = figure
+            .rows
+            .iter()
+            .filter(|row| row.quantity == quantity)
+            .map(|row| {
+                vec![
+                    row.label.clone(),
+                    paper(row),
+                    number(row.model),
+                    deviation(row),
+                    row.role.name().to_owned(),
+                ]
+            })
+            .collect();
+        parts.push(print::table(&[quantity, ">paper", ">model", ">deviation", "row is"], &rows));
+    }
+    let verdicts: Vec<String> = figure
+        .verdicts
+        .iter()
+        .map(|verdict| {
+            let mark = match verdict.holds {
+                Some(true) => "yes",
+                Some(false) => "no ",
+                None => "   ",
+            };
+            format!("{mark}  {}: {}", verdict.question, verdict.answer)
+        })
+        .collect();
+    parts.push(verdicts.join("\n"));
+    let notes: Vec<String> = figure.notes.iter().map(|note| format!("note: {note}")).collect();
+    parts.push(notes.join("\n"));
+    parts.join("\n\n")
+}
+
+/// Each once, in the order of the rows.
+fn quantities(figure: &Figure) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    for row in &figure.rows {
+        if !seen.contains(&row.quantity) {
+            seen.push(row.quantity);
+        }
+    }
+    seen
+}
+
+fn document(figure: &Figure, drawn: Option<&str>) -> Value {
+    let rows: Vec<Value> = figure
+        .rows
+        .iter()
+        .map(|row| {
+            let paper = match row.paper {
+                Some(Paper::Value(value)) => json!(value),
+                Some(Paper::Between(low, high)) => json!([low, high]),
+                None => Value::Null,
+            };
+            let deviation = row.paper.map(|paper| paper.deviation(row.model));
+            json!({ "label": row.label, "quantity": row.quantity, "paper": paper, "model": row.model,
+                    "deviation": deviation, "role": row.role.name() })
+        })
+        .collect();
+    let verdicts: Vec<Value> = figure
+        .verdicts
+        .iter()
+        .map(|verdict| json!({ "question": verdict.question, "answer": verdict.answer, "holds": verdict.holds }))
+        .collect();
+    json!({ "name": figure.name, "title": figure.title, "source": figure.source, "rows": rows,
+            "verdicts": verdicts, "notes": figure.notes, "svg": drawn })
+}

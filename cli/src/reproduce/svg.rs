@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A figure as SVG: one panel per quantity, a line per row, the paper's number hollow and the model's filled.
+//!
+//! Layout   labels on the left, the axis below each panel, a legend on top; a range of the paper's is a bar
+//! Order    the same figure gives the same bytes
+//! Not here fonts and scripts: it is drawn with what every viewer has
+
+use std::fmt::Write;
+
+use memlift_model::reproduce::{Figure, Paper, Role};
+
+use super::{number, quantities};
+
+const LEFT: f64 = 210.0;
+const WIDTH: f64 = 820.0;
+const RIGHT: f64 = 40.0;
+const LINE: f64 = 20.0;
+const PAPER: &str = "#444444";
+const MODEL: &str = "#0b6fb8";
+
+/// Text of XML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A round step that gives about five ticks.
+fn step(span: f64) -> f64 {
+    let raw = (span / 5.0).max(1e-9);
+    let power = 10_f64.powf(raw.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].iter().map(|factor| factor * power).find(|step| *step >= raw).unwrap_or(raw)
+}
+
+fn label(out: &mut String, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
+    let _ = writeln!(
+        out,
+        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" font-size="{size}">{}</text>"#,
+        escape(text)
+    );
+}
+
+fn line(out: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), color: &str, width: f64) {
+    let _ = writeln!(
+        out,
+        r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}" stroke-width="{width}"/>"#
+    );
+}
+
+fn dot(out: &mut String, x: f64, y: f64, fill: &str, stroke: &str) {
+    let _ = writeln!(
+        out,
+        r#"<circle cx="{x:.1}" cy="{y:.1}" r="4.5" fill="{fill}" stroke="{stroke}" stroke-width="1.6"/>"#
+    );
+}
+
+/// The document.
+pub fn draw(figure: &Figure) -> String {
+    let mut body = String::new();
+    label(&mut body, 16.0, 26.0, "start", 16, figure.title);
+    label(&mut body, 16.0, 46.0, "start", 11, figure.source);
+    dot(&mut body, 22.0, 64.0, "none", PAPER);
+    label(&mut body, 34.0, 68.0, "start", 12, "paper");
+    dot(&mut body, 92.0, 64.0, MODEL, MODEL);
+    label(&mut body, 104.0, 68.0, "start", 12, "model");
+    dot(&mut body, 162.0, 64.0, "#ffffff", MODEL);
+    label(&mut body, 174.0, 68.0, "start", 12, "model, fitted to or an input");
+    let mut top = 92.0;
+    for quantity in quantities(figure) {
+        let rows: Vec<_> = figure.rows.iter().filter(|row| row.quantity == quantity).collect();
+        let values = rows.iter().flat_map(|row| match row.paper {
+            Some(Paper::Value(value)) => vec![value, row.model],
+            Some(Paper::Between(low, high)) => vec![low, high, row.model],
+            None => vec![row.model],
+        });
+        let (low, high) = values
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        // From zero, unless that would squeeze everything into the last third.
+        let low = if low < 0.66 * high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
+        let tick = step(high - low);
+        let (low, high) = ((low / tick).floor() * tick, (high / tick).ceil() * tick);
+        let x = |value: f64| LEFT + (value - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
+        label(&mut body, LEFT, top, "start", 13, quantity);
+        let bottom = top + 8.0 + LINE * rows.len() as f64;
+        let ticks = ((high - low) / tick).round() as usize;
+        for index in 0..=ticks {
+            let value = low + index as f64 * tick;
+            line(&mut body, (x(value), top + 8.0), (x(value), bottom), "#dddddd", 1.0);
+            label(&mut body, x(value), bottom + 14.0, "middle", 11, &number(value));
+        }
+        for (index, row) in rows.iter().enumerate() {
+            let y = top + 8.0 + LINE * (index as f64 + 0.5);
+            label(&mut body, LEFT - 10.0, y + 4.0, "end", 12, &row.label);
+            match row.paper {
+                Some(Paper::Value(value)) => {
+                    line(&mut body, (x(value), y), (x(row.model), y), "#999999", 1.2);
+                    dot(&mut body, x(value), y, "none", PAPER);
+                }
+                Some(Paper::Between(low, high)) => line(&mut body, (x(low), y), (x(high), y), "#bbbbbb", 9.0),
+                None => {}
+            }
+            dot(
+                &mut body,
+                x(row.model),
+                y,
+                if row.role == Role::Predicted { MODEL } else { "#ffffff" },
+                MODEL,
+            );
+        }
+        top = bottom + 44.0;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" fill=\"#222222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n{body}</svg>\n",
+        height = top - 16.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use memlift_model::reproduce::{Figure, Role, Row};
+
+    use super::*;
+
+    fn row(label: &str, paper: Option<Paper>, model: f64) -> Row {
+        Row { label: label.into(), quantity: "q <1>", paper, model, role: Role::Predicted }
+    }
+
+    #[test]
+    fn every_row_is_drawn_inside_and_text_is_escaped() {
+        let figure = Figure {
+            name: "toy",
+            title: "a < b & c",
+            source: "\"nowhere\"",
+            rows: vec![
+                row("one", Some(Paper::Value(1.0)), 2.0),
+                row("two", Some(Paper::Between(1.5, 1.9)), 1.0),
+                row("three", None, 0.5),
+            ],
+            verdicts: Vec::new(),
+            notes: Vec::new(),
+        };
+        let drawn = draw(&figure);
+        assert!(
+            drawn.contains("a &lt; b &amp; c")
+                && drawn.contains("&quot;nowhere&quot;")
+                && !drawn.contains("<1>")
+        );
+        // Three of the legend, three models, one number of the paper.
+        assert_eq!(drawn.matches("<circle").count(), 7);
+        assert_eq!(drawn.matches("<text").count(), drawn.matches("</text>").count());
+        let places =
+            drawn.split("cx=\"").skip(1).map(|rest| rest.split('"').next().unwrap().parse::<f64>().unwrap());
+        assert!(places.into_iter().all(|x| (0.0..=WIDTH).contains(&x)));
+        assert!(!drawn.contains("NaN") && !drawn.contains("inf"));
+    }
+
+    #[test]
+    fn equal_numbers_still_have_an_axis() {
+        let rows = vec![row("one", Some(Paper::Value(1.0)), 1.0)];
+        let figure =
+            Figure { name: "toy", title: "", source: "", rows, verdicts: Vec::new(), notes: Vec::new() };
+        let drawn = draw(&figure);
+        assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+    }
+
+    #[test]
+    fn steps_are_round() {
+        assert_eq!([step(1.0), step(44.0), step(0.3)], [0.2, 10.0, 0.1]);
+    }
+}
