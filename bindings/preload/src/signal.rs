@@ -116,7 +116,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
             set_errno(number);
             return;
         }
-        if signal == libc::SIGSYS && code == SI_TKILL && standing::is_asked((*info).si_pid()) {
+        if signal == standing::QUESTION && code == SI_TKILL && standing::is_asked((*info).si_pid()) {
             set_errno(number);
             return;
         }

@@ -5,7 +5,9 @@
 //! Flow    filter in place for all threads ──▶ [`settle`], thread by thread: waits in a call (`/proc/self/task/…/syscall`
 //!         names it and its arguments)? what that names is pinned · runs? a signal to it: when it takes that, no call is
 //!         under way, and the next one is trapped ──▶ the thread's next trapped call: the old one is over, [`returned`]
-//! Order   before the first page can be absent, so that everything can still be read and pinned
+//! Order   before the first page can be absent, so that everything can still be read and pinned. The signal is one that a
+//!         fault sends, not the filter's: of two that are pending at once the kernel keeps the first, and a trap that was
+//!         lost would be a call that nobody made, while a fault comes again
 //! Owner   pins by thread, in one list; a fork's child forgets them
 //! Not here calls that wait on a futex: the kernel reads the word when they begin
 
@@ -25,6 +27,9 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: AtomicI32 = AtomicI32::new(0);
 /// The process that sends it, while it does.
 static ASKING: AtomicI32 = AtomicI32::new(0);
+
+/// The signal that asks.
+pub const QUESTION: i32 = libc::SIGBUS;
 
 const PAUSE_NS: i64 = 100_000;
 /// After so many looks a thread that takes no signal is left alone: it is stopped, or waits for a device.
@@ -84,7 +89,7 @@ pub fn settle(thread: &[u8], buffer: &mut [u8]) {
                     asked = true;
                     ASKING.store(process, Ordering::Release);
                     // SAFETY: a signal that this library handles.
-                    unsafe { sys!(libc::SYS_tgkill, process, number, libc::SIGSYS) };
+                    unsafe { sys!(libc::SYS_tgkill, process, number, QUESTION) };
                 }
                 let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
                 // SAFETY: the time lives as long as the call.

@@ -59,3 +59,10 @@ fn buffers_of_calls_that_wait_stay_while_their_neighbours_move() {
 fn calls_that_wait_from_before_memory_was_short_get_their_bytes() {
     assert_eq!(Job::new(48 * MIB).check("standing", &["56"]), "right\n");
 }
+
+#[test]
+fn a_call_under_way_when_memory_becomes_short_is_made_once_and_gives_its_own_result() {
+    for _ in 0..12 {
+        assert_eq!(Job::new(24 * MIB).check("asked", &["32"]), "right\n");
+    }
+}
