@@ -5,6 +5,8 @@ Flow     --row NAME RIVAL … ──▶ pairs of samples ──▶ one JSON line
 Rows     ipc/array/SIZE       an array made outside the pool goes over, the server reads every byte
          ipc/loan/SIZE        the array already lies in the pool
          ipc/bytes/SIZE       bytes, back to back, many calls per sample
+         ipc/queue/SIZE       an array through memlift.Queue, a number back through another one
+         ipc/asyncio/SIZE     bytes, 100 calls under way on one event loop
          ipc/first_call/SIZE  first call of a fresh client against the later calls of that client
          ipc/idle             context switches of an idle server and an idle client
 Order    pairs run A B, B A, A B, …; before every sample of an array its bytes are written anew, with other
@@ -50,6 +52,10 @@ ALL_ROWS = [
     ("ipc/loan/134217728", "limit"),
     ("ipc/bytes/64", "mp_pipe"),
     ("ipc/bytes/64", "zmq"),
+    ("ipc/queue/4096", "mp_queue"),
+    ("ipc/queue/1048576", "mp_queue"),
+    ("ipc/queue/134217728", "mp_queue"),
+    ("ipc/asyncio/64", "zmq_asyncio"),
     ("ipc/first_call/16777216", "steady"),
     ("ipc/idle", "none"),
 ]
@@ -213,8 +219,12 @@ def measure_array(array, calls):
     return measure
 
 
-def row_array(fleet, plan, size, rival):
-    ours = Call(fleet.get(fleet.ours))
+def row_queue(fleet, plan, size, rival):
+    return row_array(fleet, plan, size, rival, "memlift_queue")
+
+
+def row_array(fleet, plan, size, rival, who=None):
+    ours = Call(fleet.get(who or fleet.ours))
     theirs = CopyLimit(size) if rival == "limit" else Call(fleet.get(rival))
     array = np.empty(size // 8, np.uint64)
     reference.pattern(array, 0)
@@ -302,6 +312,40 @@ def row_bytes(fleet, plan, size, rival):
     }
 
 
+def row_asyncio(fleet, plan, size, rival, depth=100):
+    ours, theirs = Call(fleet.get("memlift_asyncio")), Call(fleet.get(rival))
+    payloads = []
+    for seed in range(16):
+        array = np.empty(size, np.uint8)
+        reference.pattern(array, seed)
+        payloads.append(array.tobytes())
+    expected = [reference.xor64(payload).to_bytes(8, "little") for payload in payloads]
+
+    def measure_calls(calls):
+        def measure(contender, _):
+            window = Window(contender)
+            with window:
+                answers = contender.transport.many(payloads, calls, depth)
+            if answers != [expected[at % 16] for at in range(calls)]:
+                raise RuntimeError("the server read other bytes than were sent")
+            return window.per_call(calls)
+
+        return measure
+
+    calls = 200 if plan.quick else 4000
+    for contender in (ours, theirs):
+        measure_calls(200)(contender, 0)
+    measure = measure_calls(calls)
+    times, cpu = interleave(plan.pairs(size), (ours, measure), (theirs, measure))
+    return {
+        "unit": "s",
+        "pairs": times,
+        "cpu": cpu,
+        "qualifies": f"{calls} calls per sample, {depth} under way; {cores()} cores, not pinned; ours: {ours.qualifies()}; "
+        f"theirs: {theirs.qualifies()}",
+    }
+
+
 def row_first_call(fleet, plan, size, rival):
     ours = fleet.get(fleet.ours)
     array = np.empty(size // 8, np.uint64)
@@ -386,6 +430,8 @@ KINDS = {
     "array": row_array,
     "loan": row_loan,
     "bytes": row_bytes,
+    "queue": row_queue,
+    "asyncio": row_asyncio,
     "first_call": row_first_call,
     "idle": row_idle,
 }

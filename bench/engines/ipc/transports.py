@@ -12,6 +12,7 @@ Endpoints are abstract sockets, so nothing is left in the file system whatever d
 rivals.py.
 """
 
+import asyncio
 import ctypes
 import importlib
 import multiprocessing
@@ -251,11 +252,88 @@ class Memlift(Transport):
         self._control.close()
 
 
+class MemliftQueue(Transport):
+    """memlift.Queue where rivals.Queue has multiprocessing's: the same lines otherwise."""
+
+    name, package, outstanding = "memlift_queue", "memlift", 2
+    check = Memlift.check
+
+    def __init__(self):
+        import memlift
+
+        super().__init__()
+        self._requests, self._replies = memlift.Queue(), memlift.Queue()
+
+    def shared(self):
+        return (self._requests, self._replies)
+
+    def qualifies(self):
+        import memlift
+
+        return f"memlift.Queue {memlift.__version__}, one per direction, spawn, default memory"
+
+    @staticmethod
+    def serve(endpoint, operations, ready):
+        requests, replies = endpoint
+        ready.send(True)
+        while True:
+            operation, payload = requests.get()
+            if operation == STOP:
+                return
+            replies.put(operations[operation](payload))
+            del payload
+
+    def connect(self):
+        pass
+
+    def call(self, operation, payload):
+        self._requests.put((operation, payload))
+        return self._replies.get()
+
+    def stop(self):
+        if self.process is not None and self.process.is_alive():
+            self._requests.put((STOP, None))
+
+
+class MemliftAsyncio(Memlift):
+    """Tasks of one event loop that await their calls."""
+
+    name, outstanding = "memlift_asyncio", 100
+
+    def qualifies(self):
+        return super().qualifies() + "; AsyncClient, one task per call under way, asyncio's own loop"
+
+    def connect(self):
+        import memlift
+
+        self.loop = asyncio.new_event_loop()
+        self.client = memlift.ipc.AsyncClient(self.endpoint, timeout=60, outstanding=128)
+        self.loop.run_until_complete(self.client.connect())
+
+    def many(self, payloads, calls, depth):
+        """The answers of `calls` calls, `depth` under way."""
+        client, answers = self.client, [None] * calls
+
+        async def caller(first):
+            for at in range(first, calls, depth):
+                answers[at] = await client.call("xor64", payloads[at % len(payloads)])
+
+        async def all_callers():
+            await asyncio.gather(*(caller(first) for first in range(depth)))
+
+        self.loop.run_until_complete(all_callers())
+        return answers
+
+    def stop(self):
+        super().stop()
+        self.loop.close()
+
+
 def transport(name):
     """The class of a transport."""
     import rivals
 
-    return {kind.name: kind for kind in (Memlift, *rivals.RIVALS)}[name]
+    return {kind.name: kind for kind in (Memlift, MemliftQueue, MemliftAsyncio, *rivals.RIVALS)}[name]
 
 
 def cpu_seconds(*pids):
