@@ -22,6 +22,7 @@ mod arena;
 mod case;
 mod oracle;
 mod random;
+mod resume;
 #[expect(unsafe_code, reason = "submits raw descriptors")]
 mod suite;
 

@@ -8,6 +8,7 @@
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::case::Builder;
 use crate::oracle::settle;
+use crate::resume::resume;
 use memlift_model::Image;
 use memlift_spec::{Backend, Descriptor, Flags, Opcode, Status};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,6 +23,8 @@ pub struct Plan {
     pub cases: u64,
     /// How long a case may take.
     pub patience: Duration,
+    /// Whether the backend may stop at a page fault: what is left is then done here before all is compared.
+    pub faults: bool,
 }
 
 impl Plan {
@@ -32,6 +35,7 @@ impl Plan {
             seed: number("MEMLIFT_CONFORMANCE_SEED").unwrap_or(0x6d65_6d6c_6966_7431),
             cases: number("MEMLIFT_CONFORMANCE_CASES").unwrap_or(1500),
             patience: Duration::from_secs(60),
+            faults: false,
         }
     }
 }
@@ -80,7 +84,11 @@ pub fn run(backend: &dyn Backend, plan: &Plan) -> Result<(), Failure> {
             std::mem::forget(arena);
             return Err(failed(what));
         }
-        let bytes = arena.to_vec();
+        let mut bytes = arena.to_vec();
+        if plan.faults {
+            let mut stopped = Image { base, bytes: &mut bytes };
+            queue.iter().try_for_each(|descriptor| resume(&mut stopped, descriptor)).map_err(failed)?;
+        }
         let mut model = Image { base, bytes: &mut image };
         queue.iter().try_for_each(|descriptor| settle(&mut model, descriptor, &bytes)).map_err(failed)?;
         if bytes[..ARENA_BYTES] != image[..] {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// This process's memory, as long as a submitted descriptor vouches for it.
-struct Process;
+pub(crate) struct Process;
 
 impl Memory for Process {
     fn byte(&self, address: u64) -> u8 {
@@ -45,7 +45,7 @@ impl Memory for Process {
 }
 
 /// What the model runs.
-const OPCODES: [Opcode; 23] = [
+pub(crate) const OPCODES: [Opcode; 23] = [
     Opcode::NOOP,
     Opcode::BATCH,
     Opcode::DRAIN,

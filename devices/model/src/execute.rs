@@ -20,13 +20,18 @@ pub(crate) fn ended(status: Status) -> Completion {
 
 /// Runs one descriptor of a queue, members of a batch in their order; gives what its record says, wanted or not.
 pub fn run(memory: &mut impl Memory, descriptor: &Descriptor) -> Completion {
-    let done = match refuse::refuse(memory, descriptor, false) {
+    let done = perform(memory, descriptor, false);
+    record(memory, descriptor, done);
+    done
+}
+
+/// Runs one descriptor and writes no record; `in_batch`: as a member.
+pub fn perform(memory: &mut impl Memory, descriptor: &Descriptor, in_batch: bool) -> Completion {
+    match refuse::refuse(memory, descriptor, in_batch) {
         Some(status) => ended(status),
         None if descriptor.opcode() == Opcode::BATCH => batch(memory, descriptor),
         None => work(memory, descriptor),
-    };
-    record(memory, descriptor, done);
-    done
+    }
 }
 
 fn batch(memory: &mut impl Memory, descriptor: &Descriptor) -> Completion {
@@ -51,7 +56,8 @@ fn batch(memory: &mut impl Memory, descriptor: &Descriptor) -> Completion {
     Completion { bytes_completed: ran, ..ended(status) }
 }
 
-fn work(memory: &mut impl Memory, d: &Descriptor) -> Completion {
+/// The work of a descriptor that was not refused.
+pub(crate) fn work(memory: &mut impl Memory, d: &Descriptor) -> Completion {
     let size = u64::from(d.size);
     let check = d.flags().has(Flags::CHECK_RESULT);
     let mut done = Completion { bytes_completed: d.size, ..ended(Status::SUCCESS) };
@@ -122,7 +128,8 @@ fn crc(memory: &impl Memory, d: &Descriptor) -> u32 {
     naive::crc32c(&memory.bytes(d.source, u64::from(d.size)), seed, plain, straight)
 }
 
-fn record(memory: &mut impl Memory, d: &Descriptor, done: Completion) {
+/// Writes the record, if one is wanted or something went wrong.
+pub(crate) fn record(memory: &mut impl Memory, d: &Descriptor, done: Completion) {
     let valid = d.flags().has(Flags::COMPLETION_VALID) && d.completion_address.is_multiple_of(32);
     if valid && (d.flags().has(Flags::REQUEST_COMPLETION) || done.status != Status::SUCCESS.0) {
         memory.settle(d.completion_address, &done);

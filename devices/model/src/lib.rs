@@ -17,7 +17,7 @@
 //!
 //! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
 //!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
-//!          on this process's memory, [`Image`] on bytes with addresses of their own
+//!          on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
 //!          [`pulse`]: a rack of memory nodes that walk, with times; [`reproduce`] puts its numbers beside the paper's
 //! Layout   [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
 //! Owner    nothing is kept between two descriptors
@@ -39,7 +39,10 @@ pub mod pulse;
 pub mod reproduce;
 mod refuse;
 mod transform;
+#[expect(unsafe_code, reason = "implements the trait of backends")]
+mod twin;
 
 pub use backend::Model;
-pub use execute::run;
+pub use execute::{perform, run};
 pub use memory::{Image, Memory};
+pub use twin::{Fortune, Twin};
