@@ -8,6 +8,7 @@ Not here plain data, arrays of plain types: the native part has them
 """
 
 import dataclasses
+import math
 import pickle
 import sys
 from typing import Any, TypeVar
@@ -234,6 +235,8 @@ def _make_record(value: Any, _: bool) -> Any:
     if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 1:
         raise ValueError("elements that are no bytes")
     if not dtype.itemsize:
+        if math.prod(_shape(shape)) > 1 << 16:
+            raise ValueError("more elements of no bytes than anybody needs")
         return np.empty(_shape(shape), dtype)
     return data.view(dtype).reshape(_shape(shape))
 
@@ -261,6 +264,9 @@ def _arrow_table(data: Any) -> Any:
         raise UnsupportedType("Arrow data came, but pyarrow is not installed here: pip install pyarrow") from None
     if type(data) is not np.ndarray:
         raise ValueError("no bytes")
+    if not data.flags.writeable:
+        # A peer's memory: what was checked could be changed afterwards, and Arrow follows offsets that it finds there.
+        data = data.copy()
     table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     table.validate(full=True)
     return table

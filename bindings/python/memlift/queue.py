@@ -9,6 +9,7 @@ Not here peers that are not children of the same program: memlift.ipc has client
 
 import multiprocessing.context
 import os
+import types
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -49,6 +50,8 @@ class Queue(_native.Queue):
 
     def __new__(cls, maxsize: int = 0, *, bytes_max: int | None = None, allow_pickle: bool = False, ctx: Any = None) -> "Queue":
         return super().__new__(cls, maxsize, bytes_max=bytes_max, allow_pickle=allow_pickle)
+
+    __class_getitem__ = classmethod(types.GenericAlias)
 
     def __reduce__(self) -> Any:
         multiprocessing.context.assert_spawning(self)

@@ -5,6 +5,7 @@ Method  a queue within one process; random nested values; the bytes of a message
 """
 
 import dataclasses
+import gc
 import math
 import random
 import struct
@@ -197,6 +198,13 @@ def test_arrow_without_a_copy(there):
         assert there(value).equals(value)
     empty = table.slice(0, 0)
     assert there({"t": empty})["t"].equals(empty)
+    queue = memlift.Queue()
+    queue.put(table)
+    came = queue.get()
+    assert queue.stats()["reading"] == 1, "it lies where it came"
+    del came
+    gc.collect()
+    assert queue.stats()["reading"] == 0
 
 
 def test_pandas(there):
@@ -298,7 +306,8 @@ def array(name, shape, at, size, order=0):
         wrapped(array(b"<f8", (2**40, 2**40, 0), 0, 0)), wrapped(array(b"|O8", (1,), 0, 8), bytes(8)),
         wrapped(array(b"<f8,O", (1,), 0, 8), bytes(8)), wrapped(array(b"<f8", (2,), 8, 16), bytes(64)),
         wrapped(array(b"<f8", (2,), 0, 16, order=7), bytes(16)), wrapped(array(b"<f9", (2,), 0, 18), bytes(18)),
-        wrapped(array(b"|u1", (1,) * 70, 0, 1), bytes(64)), wrapped(b"\x11\4evil\0"), wrapped(b"\x11\6record\0"),
+        wrapped(array(b"<U0", (2**30,), 0, 0)), wrapped(array(b"|u1", (1,) * 70, 0, 1), bytes(64)),
+        wrapped(b"\x11\4evil\0"), wrapped(b"\x11\6record\0"),
         wrapped(b"\x11\6pickle\x0a\0\0\0\0"), wrapped(b"\x11\5times\x0b\0\0\0\0"),
     ],
     ids=repr,

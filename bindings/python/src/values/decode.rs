@@ -216,7 +216,10 @@ impl<'py> Decoder<'_, 'py> {
         // An extent of zero must not hide others that nobody could address.
         let sane =
             shape.iter().filter(|&&extent| extent != 0).try_fold(itemsize.max(1), |n, &e| n.checked_mul(e));
-        if described != Some(bytes) || sane.is_none_or(|n| n > isize::MAX as u64) || dimensions > 64 {
+        // numpy gives elements of no bytes one: few bytes must not become many.
+        let empty = itemsize == 0 && sane.is_none_or(|n| n > 1 << 16);
+        if empty || described != Some(bytes) || sane.is_none_or(|n| n > isize::MAX as u64) || dimensions > 64
+        {
             return Err(corrupt(py, "with an array whose shape and bytes do not agree"));
         }
         let bad_array = |_| corrupt(py, "with an array that numpy refuses");
