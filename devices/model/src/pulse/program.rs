@@ -4,7 +4,8 @@
 //! Flow     encoding ──[`Program::read`]──▶ instructions ──[`Program::step`]──▶ [`Stepped`]
 //! Layout   `docs/formats/walk.md`; constants in `memlift_spec::operand::walk`
 //! Order    nothing is proved: every access, jump and register number is checked when it comes, and what is outside ends the step
-//! Owner    node, scratchpad, walk and stack lie in four parts of one imagined address space, [`SPACE`] apart
+//! Owner    node, scratchpad, walk and stack lie in four parts of one imagined address space, [`SPACE`] apart; a register knows which
+//!          of them it came from ([`Part`]), so that no number read from memory leads from one to another
 //! Not here the proofs by which a service accepts a program (it refuses some that run here); what verdicts lead to (`rack`)
 
 use memlift_spec::operand::walk::*;
@@ -76,46 +77,70 @@ pub struct Program {
     window: (i64, usize),
 }
 
+/// What a register's value leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Nothing: it is a number.
+    Number,
+    Node,
+    Scratch,
+    Walk,
+    Stack,
+}
+
 struct Memories<'a> {
     node: &'a [u8],
     first: i64,
     scratch: &'a mut [u8],
     walk: [u8; WALK_BYTES],
     stack: [u8; STACK_BYTES],
+    /// What whole slots of the stack lead to.
+    kept: [Part; STACK_BYTES / 8],
 }
 
 impl Memories<'_> {
-    fn place(&mut self, at: u64, bytes: usize, write: bool) -> Option<&mut [u8]> {
-        let inside = |from: u64, length: usize| {
-            let offset = usize::try_from(at.checked_sub(from)?).ok()?;
-            (offset.checked_add(bytes)? <= length).then_some(offset)
+    fn place(&mut self, part: Part, at: u64, bytes: usize, write: bool) -> Option<&mut [u8]> {
+        let (start, memory): (u64, &mut [u8]) = match part {
+            Part::Scratch => (SCRATCH, self.scratch),
+            Part::Walk if write => (WALK, &mut self.walk),
+            Part::Stack => (STACK - STACK_BYTES as u64, &mut self.stack),
+            _ => return None,
         };
-        if let Some(offset) = inside(STACK - STACK_BYTES as u64, STACK_BYTES) {
-            return Some(&mut self.stack[offset..offset + bytes]);
-        }
-        if let Some(offset) = inside(SCRATCH, self.scratch.len()) {
-            return Some(&mut self.scratch[offset..offset + bytes]);
-        }
-        if write && let Some(offset) = inside(WALK, WALK_BYTES) {
-            return Some(&mut self.walk[offset..offset + bytes]);
-        }
-        None
+        let offset = usize::try_from(at.checked_sub(start)?).ok()?;
+        memory.get_mut(offset..offset.checked_add(bytes)?)
     }
 
-    fn load(&mut self, at: u64, bytes: usize) -> Option<u64> {
+    /// The slots of the stack that an access touches.
+    fn slots(&mut self, part: Part, at: u64, bytes: usize) -> &mut [Part] {
+        let offset = at.wrapping_sub(STACK - STACK_BYTES as u64) as usize;
+        match part {
+            Part::Stack if offset < STACK_BYTES => {
+                &mut self.kept[offset / 8..((offset + bytes).div_ceil(8)).min(STACK_BYTES / 8)]
+            }
+            _ => &mut [],
+        }
+    }
+
+    fn load(&mut self, part: Part, at: u64, bytes: usize) -> Option<(u64, Part)> {
         let mut word = [0; 8];
-        let offset = at
-            .checked_sub(NODE.wrapping_add_signed(self.first))
-            .and_then(|offset| usize::try_from(offset).ok());
-        match offset.and_then(|offset| self.node.get(offset..offset.checked_add(bytes)?)) {
-            Some(piece) => word[..bytes].copy_from_slice(piece),
-            None => word[..bytes].copy_from_slice(self.place(at, bytes, false)?),
+        if part == Part::Node {
+            let offset = usize::try_from(at.checked_sub(NODE.wrapping_add_signed(self.first))?).ok()?;
+            word[..bytes].copy_from_slice(self.node.get(offset..offset.checked_add(bytes)?)?);
+            return Some((u64::from_le_bytes(word), Part::Number));
         }
-        Some(u64::from_le_bytes(word))
+        word[..bytes].copy_from_slice(self.place(part, at, bytes, false)?);
+        let kept = match self.slots(part, at, bytes) {
+            [kept] if bytes == 8 => *kept,
+            _ => Part::Number,
+        };
+        Some((u64::from_le_bytes(word), kept))
     }
 
-    fn store(&mut self, at: u64, bytes: usize, value: u64) -> Option<()> {
-        self.place(at, bytes, true)?.copy_from_slice(&value.to_le_bytes()[..bytes]);
+    fn store(&mut self, part: Part, at: u64, bytes: usize, value: u64, source: Part) -> Option<()> {
+        self.place(part, at, bytes, true)?.copy_from_slice(&value.to_le_bytes()[..bytes]);
+        let slots = self.slots(part, at, bytes);
+        let whole = bytes == 8 && slots.len() == 1;
+        slots.fill(if whole { source } else { Part::Number });
         Some(())
     }
 }
@@ -181,8 +206,14 @@ impl Program {
 
     /// One step: `node` is the window's bytes.
     pub fn step(&self, node: &[u8], scratch: &mut [u8]) -> Stepped {
-        let mut memories =
-            Memories { node, first: self.window.0, scratch, walk: [0; WALK_BYTES], stack: [0; STACK_BYTES] };
+        let mut memories = Memories {
+            node,
+            first: self.window.0,
+            scratch,
+            walk: [0; WALK_BYTES],
+            stack: [0; STACK_BYTES],
+            kept: [Part::Number; STACK_BYTES / 8],
+        };
         let mut instructions = 0;
         let verdict = self.run(&mut memories, &mut instructions).unwrap_or(Verdict::Guard);
         let word = |at: usize| {
@@ -195,6 +226,8 @@ impl Program {
     fn run(&self, memories: &mut Memories<'_>, instructions: &mut u64) -> Option<Verdict> {
         let mut registers = [0_u64; 11];
         (registers[1], registers[2], registers[3], registers[10]) = (NODE, SCRATCH, WALK, STACK);
+        let mut parts = [Part::Number; 11];
+        (parts[1], parts[2], parts[3], parts[10]) = (Part::Node, Part::Scratch, Part::Walk, Part::Stack);
         let (mut at, mut fuel) = (0_usize, FUEL);
         loop {
             let bytes = *self.code.get(at)?;
@@ -216,33 +249,55 @@ impl Program {
                 CLASS_LD if opcode == LOAD_IMMEDIATE => {
                     let high = self.code.get(at + 1)?;
                     let high = u32::from_le_bytes([high[4], high[5], high[6], high[7]]);
-                    *registers.get_mut(target)? = u64::from(immediate as u32) | u64::from(high) << 32;
+                    registers[target] = u64::from(immediate as u32) | u64::from(high) << 32;
+                    parts[target] = Part::Number;
                     next = at + 2;
                 }
                 CLASS_LDX => {
-                    let value = memories.load(right.wrapping_add_signed(offset), size)?;
+                    let (value, part) =
+                        memories.load(parts[source], right.wrapping_add_signed(offset), size)?;
                     let empty = 64 - 8 * size as u32;
-                    registers[target] = match opcode & MODE_MASK {
-                        MODE_MEM => value,
-                        MODE_MEMSX => ((value << empty) as i64 >> empty) as u64,
+                    (registers[target], parts[target]) = match opcode & MODE_MASK {
+                        MODE_MEM => (value, part),
+                        MODE_MEMSX => (((value << empty) as i64 >> empty) as u64, Part::Number),
                         _ => return None,
                     };
                 }
                 CLASS_ST => {
-                    memories.store(left.wrapping_add_signed(offset), size, i64::from(immediate) as u64)?
+                    let value = i64::from(immediate) as u64;
+                    memories.store(
+                        parts[target],
+                        left.wrapping_add_signed(offset),
+                        size,
+                        value,
+                        Part::Number,
+                    )?;
                 }
-                CLASS_STX => memories.store(left.wrapping_add_signed(offset), size, right)?,
-                CLASS_ALU64 => registers[target] = wide(opcode, offset, immediate, left, operand)?,
-                CLASS_ALU if opcode & CODE_MASK == END => {
-                    let little = opcode & SOURCE_REGISTER == 0;
-                    registers[target] = match (immediate, little) {
-                        (16, true) => u64::from(left as u16),
-                        (32, true) => u64::from(left as u32),
-                        (64, true) => left,
-                        _ => wide(opcode, offset, immediate, left, operand)?,
+                CLASS_STX => {
+                    let to = left.wrapping_add_signed(offset);
+                    memories.store(parts[target], to, size, right, parts[source])?;
+                }
+                CLASS_ALU64 => {
+                    let from = if opcode & SOURCE_REGISTER != 0 { parts[source] } else { Part::Number };
+                    parts[target] = match (opcode & CODE_MASK, parts[target], from) {
+                        (MOV, _, from) if offset == 0 => from,
+                        (ADD, Part::Number, from) => from,
+                        (ADD | SUB, part, Part::Number) => part,
+                        _ => Part::Number,
                     };
+                    registers[target] = wide(opcode, offset, immediate, left, operand)?;
                 }
-                CLASS_ALU => registers[target] = u64::from(narrow(opcode, offset, immediate, left, operand)?),
+                CLASS_ALU => {
+                    let little = opcode & SOURCE_REGISTER == 0;
+                    registers[target] = match (opcode & CODE_MASK, immediate, little) {
+                        (END, 16, true) => u64::from(left as u16),
+                        (END, 32, true) => u64::from(left as u32),
+                        (END, 64, true) => left,
+                        (END, ..) => wide(opcode, offset, immediate, left, operand)?,
+                        _ => u64::from(narrow(opcode, offset, immediate, left, operand)?),
+                    };
+                    parts[target] = Part::Number;
+                }
                 class => {
                     let short = class == CLASS_JMP32;
                     let code = opcode & CODE_MASK;
