@@ -10,8 +10,10 @@ import multiprocessing
 import os
 import pickle
 import queue
+import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -281,3 +283,47 @@ def test_pickles_only_where_they_were_allowed():
     allowing.put(np.array([1, "a"], object))
     assert list(allowing.get()) == [1, "a"]
     assert numbers == range(3) and list(array) == [0, 1, 2]
+
+
+def put_and_get_for_ever(ours, seed):
+    draw = random.Random(seed)
+    while True:
+        n = draw.choice([1, 20, 600, 5000, 40_000])
+        ours.put((n, np.full(n, n)))
+        m, array = ours.get()
+        if len(array) != m or not (array == m).all():
+            os._exit(9)
+
+
+@pytest.mark.soak
+def test_soak_kills_at_random_times():
+    ours, draw, children = memlift.Queue(64, bytes_max=64 << 20), random.Random(1), []
+    for _ in range(10_000):
+        while len(children) < 4:
+            child = os.fork()
+            if child == 0:
+                try:
+                    put_and_get_for_ever(ours, draw.random())
+                finally:
+                    os._exit(8)
+            children.append(child)
+        time.sleep(draw.random() * 0.01)
+        child = children.pop(draw.randrange(4))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it had not ended by itself"
+        for n in (3, 9000):
+            ours.put((n, np.full(n, n)), timeout=60)
+        for _ in range(2):
+            n, array = ours.get(timeout=60)
+            assert len(array) == n and (array == n).all()
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    while not ours.empty():
+        ours.get()
+    del array
+    ours.put(np.zeros(6_000_000), timeout=60)
+    ours.get()
+    gc.collect()
+    stats = ours.stats()
+    assert (stats["items"], stats["writing"], stats["reading"], stats["viewed_bytes"]) == (0, 0, 0, 0)
