@@ -65,7 +65,7 @@ pub fn hash_find() -> Arc<Program> {
     )
 }
 
-/// Adds up the values of leaves into scratch 0, counts them in 8: about five instructions for each value, as many as it has.
+/// Adds up the values of leaves into scratch 0, counts them in 8: six instructions for each value and 15 around them.
 #[must_use]
 pub fn leaf_sum() -> Arc<Program> {
     let add = CLASS_ALU64 | ADD | SOURCE_REGISTER;
