@@ -8,7 +8,7 @@
 //!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ cache above the total is dropped ─▶ [`Registry::set_outside_with`] ─▶ active when little is left ─▶ sleep
+//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶ active when little is left ─▶ sleep
 //! Order   `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
 //!         outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
 //!         unused is no event yet: eviction has some looks to make up for it
@@ -116,6 +116,10 @@ impl Watcher {
             self.growth.last = None;
             self.membership = membership;
         }
+        let reserve = self.growth.reserve(outside, control.total());
+        registry.set_outside_with(self.block, outside, reserve);
+        registry.note_usage(self.block, whole);
+        // What was measured is told first: this may take long.
         if let Source::Group(group) = self.usage.source() {
             let pids = registry
                 .processes(self.block)
@@ -123,9 +127,6 @@ impl Watcher {
                 .chain([std::process::id()]);
             self.cache.bound(group, pids, i64::try_from(whole).unwrap_or(i64::MAX), control.total());
         }
-        let reserve = self.growth.reserve(outside, control.total());
-        registry.set_outside_with(self.block, outside, reserve);
-        registry.note_usage(self.block, whole);
         let unused = control.unused();
         // What processes share since a fork is theirs alone when they write to it.
         let left = unused - ledger.keep() + outside.min(0);

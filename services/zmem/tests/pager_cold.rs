@@ -79,7 +79,7 @@ fn fits(total: usize, bytes: usize, contents: fn(usize, &mut [u8])) {
 
 #[test]
 fn digits_that_only_zstandard_packs_fit() {
-    under_every_mask("digits_that_only_zstandard_packs_fit", || fits(9 * MIB, 14 * MIB, digits));
+    under_every_mask("digits_that_only_zstandard_packs_fit", || fits(10 * MIB, 14 * MIB, digits));
 }
 
 #[test]

@@ -272,6 +272,11 @@ impl Job {
         }
     }
 
+    /// Gives back what processes of the job held that have ended: their memory is gone by then.
+    pub fn sweep(&self) {
+        self.registry.sweep_block(self.block);
+    }
+
     /// What to do when `by` bytes are missing and nothing more can be compressed. What processes held that have ended is
     /// given back first: a supervisor may not be there, or not have looked.
     pub fn overflow(&self, by: usize) -> Verdict {

@@ -147,7 +147,9 @@ impl Pager {
         if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        if self.squeeze(seat, bytes) {
+        // A child that ended may have held it: that is cheaper to find out than what follows.
+        self.job.sweep();
+        if self.job.try_charge(bytes, 0) || self.squeeze(seat, bytes) {
             return Room::Made;
         }
         while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
