@@ -114,7 +114,7 @@ fn node_with_a_heap_of_objects() {
         same(
             160 * MIB,
             "sh",
-            "node -e 'const a = []; for (let i = 0; i < 400000; i++) a.push({ id: i, name: \"item\" + i, list: [i, i + 1, i + 2] }); \
+            "node -e 'const a = []; for (let i = 0; i < 200000; i++) a.push({ id: i, name: \"item\" + i, list: [i, i + 1, i + 2] }); \
              const buffer = Buffer.alloc(48 << 20, \"abcdefgh\"); const text = JSON.stringify(a); const b = JSON.parse(text); \
              let s = 0; for (const x of b) s += x.list[2] + x.name.length; \
              console.log(text.length, s, buffer.readUInt32LE(47 << 20), require(\"crypto\").createHash(\"sha1\").update(buffer).digest(\"hex\"));'",
@@ -179,4 +179,55 @@ print(\"right\", sum(map(len, kept)))'",
         python.display()
     );
     same(36 * MIB, "sh", &text);
+}
+
+#[test]
+fn redis_saves_in_the_background_what_was_there_when_it_forked() {
+    if !is_there("redis-server") || !is_there("redis-cli") || !is_there("bash") {
+        return;
+    }
+    same(
+        14 * MIB,
+        "bash",
+        r#"
+redis-server --port 0 --unixsocket s --save '' --dbfilename d.rdb --loglevel warning --daemonize no --maxclients 50 > log 2>&1 & server=$!
+until redis-cli -s s ping > pong 2>/dev/null; do sleep 0.05; done
+cli() { redis-cli -s s "$@"; }
+awk 'BEGIN { for (i = 0; i < 20000; i++) { v = ""; for (j = 0; j < 12; j++) v = v "value " i * j " of " i ", "; printf "SET key:%d \"%s\"\r\n", i, v } }' > load
+cli --pipe < load | tail -1
+cli bgsave > /dev/null
+for i in $(seq 0 997 19999); do echo "SET key:$i changed$i"; echo "HSET h f$i $i"; done | cli > /dev/null
+until [ "$(cli info persistence | tr -d '\r' | grep -c 'rdb_bgsave_in_progress:0')" = 1 ]; do sleep 0.05; done
+cli info persistence | tr -d '\r' | grep rdb_last_bgsave_status
+cli get key:777; cli get key:997; cli dbsize
+cli --raw eval 'local s = 0; for i = 0, 19999 do s = s + #redis.call("get", "key:" .. i) end; return s' 0
+cli shutdown nosave; wait $server || true
+redis-server --port 0 --unixsocket s --save '' --dbfilename d.rdb --loglevel warning > log2 2>&1 & server=$!
+until [ "$(cli ping 2>/dev/null)" = PONG ]; do sleep 0.05; done
+cli get key:997; cli dbsize
+cli --raw eval 'local s = 0; for i = 0, 19999 do s = s + #redis.call("get", "key:" .. i) end; return s' 0
+cli shutdown nosave; wait $server || true
+"#,
+    );
+}
+
+#[test]
+fn git_keeps_packs_and_diffs_a_history() {
+    if is_there("git") {
+        same(
+            10 * MIB,
+            "sh",
+            r#"
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
+git init -q -b main r; cd r; git config gc.auto 0
+for i in 1 2; do
+  awk -v i=$i 'BEGIN { for (f = 0; f < 30; f++) { n = "f" f; for (l = 0; l < 2500; l++) print "line " l " of " f " at " (l % 97 == i ? i : l * f % 7919) > n; close(n) } }'
+  git add .; git commit -q -m "round $i"
+done
+git log --stat --oneline | tail -3; git gc -q --prune=now; git fsck --strict 2>&1 | tail -1
+git log -p | md5sum; git count-objects -v | grep in-pack; git clone -q --no-local . ../c; cd ../c; git rev-parse HEAD
+"#,
+        );
+    }
 }
