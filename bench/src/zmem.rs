@@ -32,6 +32,20 @@ fn unknown(definition: &Definition) -> BenchError {
     BenchError::Engine { reason }
 }
 
+/// How often a row is begun whose rival was killed.
+const ATTEMPTS: usize = 4;
+
+/// Measures again, with new processes, where the kernel killed the rival.
+fn retried(mut measure: impl FnMut() -> Result<Row, Stop>) -> Result<Row, Stop> {
+    for _ in 1..ATTEMPTS {
+        match measure() {
+            Err(Stop::Failed(error @ BenchError::Child { .. })) => eprintln!("  {error}; again …"),
+            other => return other,
+        }
+    }
+    measure()
+}
+
 /// Measures the rows; gives how many failed.
 pub(crate) fn run(
     definitions: &[Definition],
@@ -57,17 +71,22 @@ pub(crate) fn run(
                     row
                 }
                 Some("ratio") => ratio::row(definition, options.quick),
-                Some("access") => {
+                Some("access") => retried(|| {
                     if sides.as_ref().is_none_or(|(rival, _)| *rival != definition.rival) {
                         sides = None;
                         let both = access::Sides::start(&definition.rival, options.quick)?;
                         sides = Some((definition.rival.clone(), both));
                     }
-                    match &mut sides {
+                    let row = match &mut sides {
                         Some((_, sides)) => access::row(definition, sides, options.quick),
                         None => Err(unknown(definition).into()),
+                    };
+                    // A side that failed once serves no more rows.
+                    if row.is_err() {
+                        sides = None;
                     }
-                }
+                    row
+                }),
                 _ => Err(unknown(definition).into()),
             }
         };
@@ -78,10 +97,6 @@ pub(crate) fn run(
                 Row::failed(definition, &error.to_string())
             }
         }));
-        if definition.name.starts_with("access") && failed > 0 {
-            // A side that failed once serves no more rows.
-            sides = None;
-        }
     }
     Ok(failed)
 }

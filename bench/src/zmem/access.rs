@@ -46,7 +46,7 @@ impl Sides {
         let contents = Contents::create()?;
         let warm = format!("random {} 1 0 1", accesses(quick).0);
         let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
-        let first = theirs.wish(&warm)?;
+        let first = theirs.wish(&warm).map_err(|error| killed(&theirs, error))?;
         let total = theirs.group.usage() + zram.used();
         // Equal is what the groups say: what the job does not count (the kernel's own pages for it) comes off its total.
         let mut aim = total;
@@ -63,6 +63,17 @@ impl Sides {
         }
         let reason = format!("the job's group stays above {total} bytes, though its total is {aim}");
         Err(Stop::Failed(BenchError::Engine { reason }))
+    }
+}
+
+/// What became of the process on zram: the kernel's killer ends it now and then, though most of its swap is free.
+fn killed(theirs: &Side, error: BenchError) -> BenchError {
+    match theirs.group.kills() {
+        0 => error,
+        kills => BenchError::Child {
+            program: "the process on zram".to_owned(),
+            status: format!("killed by the kernel at its group's limit ({kills} kills): run the row again"),
+        },
     }
 }
 
@@ -93,7 +104,10 @@ pub fn row(definition: &Definition, sides: &mut Sides, quick: bool) -> Result<Ro
     let samples = pairs::interleave(quick, |turn| {
         let index = usize::from(turn == pairs::Side::Theirs);
         let side = if index == 0 { &mut sides.ours } else { &mut sides.theirs };
-        let took = side.wish(&what(seeds[index]))?;
+        let took = match side.wish(&what(seeds[index])) {
+            Ok(took) => took,
+            Err(error) => return Err(killed(&sides.theirs, error)),
+        };
         seeds[index] += 1;
         checksums[index].push(took);
         let device = if index == 0 { 0 } else { sides.zram.used() };
