@@ -23,6 +23,12 @@ fn number(verdict: Verdict) -> u32 {
     }
 }
 
+fn drawn(random: &mut Random, bytes: usize) -> Vec<u8> {
+    let mut memory = vec![0; bytes];
+    generate::memory(random, &mut memory);
+    memory
+}
+
 #[test]
 fn model_and_service_run_random_programs_alike() {
     let mut seen = std::collections::BTreeMap::new();
@@ -35,9 +41,8 @@ fn model_and_service_run_random_programs_alike() {
         let model = Program::read(&service.encoding(), window).expect("the same encoding");
         let mut random = Random(seed);
         for _ in 0..40 {
-            let (mut node, mut scratch) = (vec![0; window.1], vec![0; service.scratch_bytes()]);
-            generate::memory(&mut random, &mut node);
-            generate::memory(&mut random, &mut scratch);
+            let node = drawn(&mut random, window.1);
+            let mut scratch = drawn(&mut random, service.scratch_bytes());
             let (mut other, mut walk) = (scratch.clone(), Walk { fuel: FUEL, ..Walk::default() });
             let returned = Checked::new(&node, window.0, &mut scratch, &mut walk).step(service.function());
             let stepped = model.step(&node, &mut other);
@@ -73,9 +78,8 @@ fn shipped_programs_are_read_and_end() {
         let window = (i64::from(service.window().first), usize::from(service.window().bytes));
         let model = Program::read(&service.encoding(), window).expect("the same encoding");
         for _ in 0..20 {
-            let (mut node, mut scratch) = (vec![0; window.1], vec![0; service.scratch_bytes()]);
-            generate::memory(&mut random, &mut node);
-            generate::memory(&mut random, &mut scratch);
+            let node = drawn(&mut random, window.1);
+            let mut scratch = drawn(&mut random, service.scratch_bytes());
             let (mut other, mut walk) = (scratch.clone(), Walk { fuel: FUEL, ..Walk::default() });
             let returned = Checked::new(&node, window.0, &mut scratch, &mut walk).step(service.function());
             let stepped = model.step(&node, &mut other);

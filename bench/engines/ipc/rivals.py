@@ -10,49 +10,20 @@ Not here memlift, and what is measured
 
 import struct
 
-from transports import STOP, Missing, Transport, pack, spawn, unpack, view
+from transports import STOP, Missing, Queues, Transport, pack, spawn, unpack, view
 
 
-class Queue(Transport):
-    name, outstanding = "mp_queue", 2
+class Queue(Queues):
+    name = "mp_queue"
 
     def __init__(self):
-        super().__init__()
-        self._requests, self._replies = spawn.Queue(), spawn.Queue()
-
-    def shared(self):
-        return (self._requests, self._replies)
+        super().__init__(spawn.Queue)
 
     def qualifies(self):
         return "multiprocessing.Queue, one per direction, pickled by the queue, spawn"
 
-    @staticmethod
-    def serve(endpoint, operations, ready):
-        requests, replies = endpoint
-        ready.send(True)
-        while True:
-            operation, payload = requests.get()
-            if operation == STOP:
-                return
-            replies.put(operations[operation](payload))
-            del payload
-
-    def connect(self):
-        pass
-
-    def call(self, operation, payload):
-        self._requests.put((operation, payload))
-        return self._replies.get()
-
-    def submit(self, operation, payload):
-        self._requests.put((operation, payload))
-
-    def collect(self):
-        return self._replies.get()
-
     def stop(self):
-        if self.process is not None and self.process.is_alive():
-            self._requests.put((STOP, None))
+        super().stop()
         for queue in (self._requests, self._replies):
             queue.close()
             queue.join_thread()

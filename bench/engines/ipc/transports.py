@@ -252,25 +252,17 @@ class Memlift(Transport):
         self._control.close()
 
 
-class MemliftQueue(Transport):
-    """memlift.Queue where rivals.Queue has multiprocessing's: the same lines otherwise."""
+class Queues(Transport):
+    """A queue for each direction, whoever makes them."""
 
-    name, package, outstanding = "memlift_queue", "memlift", 2
-    check = Memlift.check
+    outstanding = 2
 
-    def __init__(self):
-        import memlift
-
+    def __init__(self, make):
         super().__init__()
-        self._requests, self._replies = memlift.Queue(), memlift.Queue()
+        self._requests, self._replies = make(), make()
 
     def shared(self):
         return (self._requests, self._replies)
-
-    def qualifies(self):
-        import memlift
-
-        return f"memlift.Queue {memlift.__version__}, one per direction, spawn, default memory"
 
     @staticmethod
     def serve(endpoint, operations, ready):
@@ -290,9 +282,32 @@ class MemliftQueue(Transport):
         self._requests.put((operation, payload))
         return self._replies.get()
 
+    def submit(self, operation, payload):
+        self._requests.put((operation, payload))
+
+    def collect(self):
+        return self._replies.get()
+
     def stop(self):
         if self.process is not None and self.process.is_alive():
             self._requests.put((STOP, None))
+
+
+class MemliftQueue(Queues):
+    """memlift.Queue where rivals.Queue has multiprocessing's."""
+
+    name, package = "memlift_queue", "memlift"
+    check = Memlift.check
+
+    def __init__(self):
+        import memlift
+
+        super().__init__(memlift.Queue)
+
+    def qualifies(self):
+        import memlift
+
+        return f"memlift.Queue {memlift.__version__}, one per direction, spawn, default memory"
 
 
 class MemliftAsyncio(Memlift):
