@@ -26,6 +26,7 @@ mod kernel;
 mod pin;
 mod recycle;
 mod remap;
+mod room;
 mod seat;
 mod serve;
 pub mod signal;
@@ -305,7 +306,7 @@ impl Pager {
 
     /// Charges memory of tables and workplaces, where needed after making room; false where there is none yet.
     fn charge_tables(&self, seat: &mut seat::Seat, bytes: usize) -> bool {
-        let made = self.make_room(seat, bytes, true) == evict::Room::Made;
+        let made = self.make_room(seat, bytes, true) == room::Room::Made;
         if made {
             self.counts.tables.fetch_add(bytes, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@
 //! Owner   the eviction's lock: one thread at a time, with the eviction's float
 //! Not here the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use memlift_engine::page::{Effort, Method, Packed};
@@ -145,24 +146,15 @@ impl Pager {
     /// Puts what the seat's packer wrote into the store.
     fn put_cold(&self, seat: &mut Seat, state: &mut Evict, bytes: usize) -> Option<Entry> {
         let (_, packed, _) = seat.parts();
-        let charge = |bytes: usize| self.charge_or_float(state, bytes);
-        let handle = self.store.put_charged(packed.get(..bytes)?, charge)?;
+        let float = Cell::new(state.float);
+        let charge = |bytes: usize| self.charge_or_float(&float, bytes);
+        let handle = self.store.put_charged(packed.get(..bytes)?, charge);
+        state.float = float.get();
+        let handle = handle?;
         self.counts.packed_cold.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::PagesColdPacked, 1);
         self.job.count(Counter::BytesColdPacked, bytes as u64);
         Some(Entry::new(Tag::Stored, u64::from(handle.0.get())).tried())
-    }
-
-    /// Takes memory that the store grows by, from the float where nothing is unused.
-    fn charge_or_float(&self, state: &mut Evict, bytes: usize) -> bool {
-        self.job.try_charge(bytes, 0)
-            || match state.float.checked_sub(bytes) {
-                Some(left) => {
-                    state.float = left;
-                    true
-                }
-                None => false,
-            }
     }
 
     /// What the store gave back: first to the float, then to the job.

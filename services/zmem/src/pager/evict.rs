@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
 //!
-//! Flow    [`Pager::make_room`] (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
+//! Flow    `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
 //!         without heat or pins ──▶ write-protect, pack where they lie ──▶ drop all with one call ──▶ publish ──▶ uncharge
 //! Order   a page is protected before it is read and dropped after its copy is whole; who touches it meanwhile waits for
 //!         `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
 //!         the float where nothing is unused
 //! Owner   the float: bytes charged in advance, for the time between packing and dropping
-//! Not here which pages come back ([`super::fault`]); the file ([`super::spill`])
+//! Not here what else makes room, and in which order ([`super::room`]); which pages come back ([`super::fault`]); the file ([`super::spill`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use super::recycle::LEAST_RUN;
 use super::seat::Seat;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
-use crate::block::{Charge, Counter, Verdict};
+use crate::block::Counter;
 use crate::mapping::PAGE_BYTES;
 
 /// Most pages put away at once.
@@ -30,8 +30,6 @@ pub(super) const BATCH: usize = 64;
 const CLAIMS: usize = 512;
 /// The longest gap of absent pages that is covered.
 const GAP: usize = 24;
-/// Pages put away by a fault that found no room: few enough to be soon done, enough to share the cost of dropping.
-const SYNC_PAGES: usize = 32;
 /// What is charged in advance.
 const FLOAT_BYTES: usize = 256 << 10;
 /// The least of it: what one batch may need.
@@ -40,19 +38,8 @@ pub(super) const LEAST_FLOAT_BYTES: usize = 64 << 10;
 const LEAST_PAGES: usize = 64;
 /// Rounds after which every page has lost its heat.
 const ROUNDS: u64 = 4;
-/// After an eviction that found nothing, how many pages come in before the next one is worth a look.
-const BARREN_PAGES: u64 = 32;
 /// How long the evictor waits at most before it says again what the process holds.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// Whether there is room now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
-    /// The bytes are charged.
-    Made,
-    /// They are not; try again later, or with less.
-    Short,
-}
 
 /// The hand and its batch.
 pub(super) struct Evict {
@@ -119,85 +106,6 @@ pub(super) struct Evicted {
 }
 
 impl Pager {
-    /// Charges `bytes`, after making room where there is none. If they `must` be had, the job may overflow for them.
-    pub(super) fn make_room(&self, seat: &mut Seat, bytes: usize, must: bool) -> Room {
-        if self.job.try_charge(bytes, self.job.keep()) {
-            return Room::Made;
-        }
-        self.counts.evictions.fetch_add(1, Ordering::Relaxed);
-        self.job.count(Counter::SynchronousEvictions, 1);
-        let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
-        loop {
-            if barren {
-                break;
-            }
-            let evicted = self.evict(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), SYNC_PAGES);
-            if self.job.try_charge(bytes, self.job.keep()) {
-                return Room::Made;
-            }
-            if evicted.steps == 0 {
-                self.barren.store(self.time(), Ordering::Relaxed);
-                break;
-            }
-        }
-        if !must {
-            return Room::Short;
-        }
-        // Nothing more to put away: what others would leave unused is for this.
-        if self.job.try_charge(bytes, 0) {
-            return Room::Made;
-        }
-        // A child that ended may have held it: that is cheaper to find out than what follows.
-        self.job.sweep();
-        if self.job.try_charge(bytes, 0) || self.squeeze(seat, bytes) {
-            return Room::Made;
-        }
-        while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
-            if self.job.try_charge(bytes, 0) {
-                return Room::Made;
-            }
-        }
-        // What came in since the last look at it may be packed still.
-        if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
-            || barren && self.squeeze(seat, bytes)
-        {
-            return Room::Made;
-        }
-        if !barren && self.compact(usize::MAX) > 0 && self.job.try_charge(bytes, 0) {
-            return Room::Made;
-        }
-        if self.job.charge_by_others(bytes) {
-            return Room::Made;
-        }
-        let Charge::Over { by } = self.job.charge(bytes) else { return Room::Made };
-        // The charge stays while the job waits: taking it back would look as if there were room again.
-        loop {
-            match self.job.overflow(by) {
-                Verdict::Spill => return Room::Made,
-                Verdict::Wait => {
-                    self.evict(seat, by, SYNC_PAGES);
-                    self.pack_cold(seat, 0);
-                    self.spill_cold(seat, by);
-                }
-                Verdict::Fail(code) => kernel::end("", code),
-            }
-        }
-    }
-
-    /// Charges `bytes` after packing cold pages better, as many as that takes.
-    fn squeeze(&self, seat: &mut Seat, bytes: usize) -> bool {
-        loop {
-            let cold = self.pack_cold(seat, 0);
-            if cold.tried > 0 && self.job.try_charge(bytes, 0) {
-                return true;
-            }
-            // Where pages can be spilled, those that do not become smaller need not all be tried now.
-            if cold.tried == 0 || cold.smaller == 0 && self.spill().is_some() {
-                return false;
-            }
-        }
-    }
-
     /// Puts pages away until `want` bytes came back to the job or nothing more is to be had.
     pub(super) fn evict(&self, seat: &mut Seat, want: usize, batch: usize) -> Evicted {
         self.evict_into(seat, want, batch, false)
@@ -306,7 +214,7 @@ impl Pager {
     }
 
     /// The pager's clock: pages brought in.
-    fn time(&self) -> u64 {
+    pub(super) fn time(&self) -> u64 {
         self.counts.pages_in.load(Ordering::Relaxed)
     }
 
@@ -432,16 +340,7 @@ impl Pager {
     fn pack(&self, seat: &mut Seat, page: usize, old: Entry, round: u64, float: &Cell<usize>) -> Entry {
         let (packer, packed, room) = seat.parts();
         let contents = self.contents(page, &mut room[0]);
-        let charge = |bytes: usize| {
-            self.job.try_charge(bytes, 0)
-                || match float.get().checked_sub(bytes) {
-                    Some(left) => {
-                        float.set(left);
-                        true
-                    }
-                    None => false,
-                }
-        };
+        let charge = |bytes: usize| self.charge_or_float(float, bytes);
         match packer.pack(contents, packed, Effort::Fast) {
             Packed::Filled(word) => {
                 self.job.count(Counter::PagesFilled, 1);
@@ -470,6 +369,18 @@ impl Pager {
                 old.raw(self.time()).with_heat(1)
             }
         }
+    }
+
+    /// Takes memory that the store grows by, from the float where nothing is unused.
+    pub(super) fn charge_or_float(&self, float: &Cell<usize>, bytes: usize) -> bool {
+        self.job.try_charge(bytes, 0)
+            || match float.get().checked_sub(bytes) {
+                Some(left) => {
+                    float.set(left);
+                    true
+                }
+                None => false,
+            }
     }
 
     /// Calls `act` (first page, pages) for each run of neighbouring pages of the batch that `which` holds for; false if one call failed.

@@ -14,7 +14,7 @@ use memlift_engine::page::{Method, PAGE_BYTES, fill};
 
 use super::engine::UNIT;
 use super::entry::{Entry, MAX_PINS, Tag};
-use super::evict::Room;
+use super::room::Room;
 use super::seat::{CLUSTER, Seat};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Fault, Pager, kernel, store_handle};

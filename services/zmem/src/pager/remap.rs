@@ -11,8 +11,8 @@
 use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, Tag};
-use super::evict::Room;
 use super::kernel::{self, Quiet};
+use super::room::Room;
 use super::seat::Page;
 use super::space::Pages;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
