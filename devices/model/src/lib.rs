@@ -33,6 +33,7 @@ pub mod event;
 mod execute;
 mod memory;
 pub mod naive;
+pub mod nearpm;
 pub mod parameters;
 mod persist;
 pub mod pulse;

@@ -92,6 +92,11 @@ pub struct Field {
     pub most: u64,
 }
 
+/// A field of a schema.
+pub(crate) const fn field(name: &'static str, quantity: Quantity, least: u64, most: u64) -> Field {
+    Field { name, quantity, least, most }
+}
+
 /// What a device's file must hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {

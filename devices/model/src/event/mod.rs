@@ -96,6 +96,12 @@ impl<E> Calendar<E> {
         self.at(self.now + delay, event);
     }
 
+    /// When the earliest event is due.
+    #[must_use]
+    pub fn next(&self) -> Option<Time> {
+        self.heap.peek().map(|entry| Time::from_ps((entry.key >> 64) as u64))
+    }
+
     /// The earliest event; the clock goes to it.
     pub fn pop(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;

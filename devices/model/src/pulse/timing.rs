@@ -4,11 +4,7 @@
 //! Order    a file passes its schema first, then the rules between fields, which are here
 
 use crate::event::{Rate, Time};
-use crate::parameters::{Field, ParameterError, Parameters, Quantity, Schema};
-
-const fn field(name: &'static str, quantity: Quantity, least: u64, most: u64) -> Field {
-    Field { name, quantity, least, most }
-}
+use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
 
 const MS: u64 = 1_000_000_000;
 

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the host asks of a device (the paper's table 2), and the log records that a unit's metadata generator makes.
+//!
+//! Layout   a record as in `docs/formats/log.md`: header · entries · zeros; a checkpoint's entries are lines of a page of the device
+//! Order    the checksum is the device's last word: a record that was not written to its end is none
+//! Not here when things happen (`device`)
+
+use super::layout::{BASE, Layout, PAGE, Range, word};
+use crate::memory::Image;
+use crate::{execute, naive};
+use memlift_spec::operand::log::{
+    PAGE_ENTRY_BYTES, PAGE_SECOND_COPY, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_HEADER_BYTES, RECORD_LINES,
+    RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
+};
+use memlift_spec::operand::{ApplyBlock, ResetBlock};
+use memlift_spec::{Descriptor, Flags, Opcode, Status};
+
+/// The pool's salt.
+const SALT: u32 = 0x6e70_6d31;
+
+/// A primitive operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Primitive {
+    /// Copy what is there to an undo log.
+    UndoLog,
+    /// Copy what a redo log has to its place.
+    ApplyLog,
+    /// Delete a transaction's log: it is committed.
+    CommitLog,
+    /// Copy pages to a checkpoint.
+    Checkpoint,
+    /// Copy a page to its other copy.
+    ShadowCopy,
+}
+
+/// One command. Addresses are virtual.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// What to do.
+    pub primitive: Primitive,
+    /// In which pool.
+    pub pool: u16,
+    /// For which thread.
+    pub thread: u16,
+    /// In which transaction.
+    pub sequence: u64,
+    /// Whose number among the thread's this is.
+    pub turn: u64,
+    /// With what.
+    pub ranges: Vec<Range>,
+    /// Devices that got it, bit by bit.
+    pub participants: u8,
+}
+
+fn seal(mut record: Vec<u8>, kind: u8, entries: usize, position: u64, sequence: u64) -> Vec<u8> {
+    record.resize(record.len().next_multiple_of(RECORD_ALIGN), 0);
+    let bytes = record.len() as u32;
+    record[4..8].copy_from_slice(&bytes.to_le_bytes());
+    record[8..16].copy_from_slice(&position.to_le_bytes());
+    record[16..24].copy_from_slice(&sequence.to_le_bytes());
+    (record[24], record[25]) = (kind, 1);
+    record[26..28].copy_from_slice(&(entries as u16).to_le_bytes());
+    let checksum = naive::crc32c(&record[RECORD_CHECKED_FROM..], SALT, false, false);
+    record[..4].copy_from_slice(&checksum.to_le_bytes());
+    record
+}
+
+/// A record of ranges of the device's heap: what was there (undo) or what shall be (redo).
+#[must_use]
+pub fn ranges(undo: bool, position: u64, sequence: u64, entries: &[(Range, &[u8])]) -> Vec<u8> {
+    let mut record = vec![0; RECORD_HEADER_BYTES];
+    for (range, bytes) in entries {
+        let word = RangeWord::new(range.at, range.bytes).map_or(0, |word| word.0);
+        record.extend(word.to_le_bytes());
+        record.extend(*bytes);
+    }
+    seal(record, if undo { RECORD_UNDO } else { RECORD_RANGES }, entries.len(), position, sequence)
+}
+
+/// A record of whole lines: each entry is a piece of one page.
+#[must_use]
+pub fn lines(position: u64, sequence: u64, entries: &[(Range, &[u8])]) -> Vec<u8> {
+    let mut record = vec![0; RECORD_HEADER_BYTES];
+    for (range, bytes) in entries {
+        let first = range.at % PAGE / 64;
+        let map = (u128::from(u64::MAX) >> (64 - range.bytes / 64) << first) as u64;
+        record.extend((range.at / PAGE).to_le_bytes());
+        record.extend(map.to_le_bytes());
+        record.extend(*bytes);
+    }
+    seal(record, RECORD_LINES, entries.len(), position, sequence)
+}
+
+/// A host's commit record: which copy of each page is valid from now on.
+#[must_use]
+pub fn pages(sequence: u64, entries: &[(u64, bool)]) -> Vec<u8> {
+    let mut record = vec![0; RECORD_HEADER_BYTES];
+    for &(page, second) in entries {
+        record.extend((page | if second { PAGE_SECOND_COPY } else { 0 }).to_le_bytes());
+        record.extend([0; PAGE_ENTRY_BYTES - 8]);
+    }
+    seal(record, RECORD_PAGES, entries.len(), 0, sequence)
+}
+
+/// Bytes and sequence of the record at `at`, if it is whole and says that it is at `position`.
+#[must_use]
+pub fn whole(memory: &[u8], at: Range, position: u64) -> Option<(u64, u64)> {
+    let bytes = word(memory, at.at) >> 32;
+    if bytes == 0
+        || bytes % RECORD_ALIGN as u64 != 0
+        || bytes > at.bytes
+        || word(memory, at.at + 8) != position
+    {
+        return None;
+    }
+    let record = &memory[at.at as usize..(at.at + bytes) as usize];
+    let checksum = naive::crc32c(&record[RECORD_CHECKED_FROM..], SALT, false, false);
+    (word(memory, at.at) as u32 == checksum).then(|| (bytes, word(memory, at.at + 16)))
+}
+
+/// What a commit record says.
+#[must_use]
+pub fn page_entries(memory: &[u8], at: Range) -> Option<(u64, Vec<(u64, bool)>)> {
+    let (bytes, sequence) = whole(memory, at, 0)?;
+    let kind = memory[at.at as usize + 24];
+    let count = word(memory, at.at + 24) >> 16 & 0xffff;
+    let room = (bytes - RECORD_HEADER_BYTES as u64) / PAGE_ENTRY_BYTES as u64;
+    (kind == RECORD_PAGES && count <= room).then(|| {
+        let entry =
+            |index| word(memory, at.at + (RECORD_HEADER_BYTES + index as usize * PAGE_ENTRY_BYTES) as u64);
+        let entries =
+            (0..count).map(entry).map(|word| (word & !PAGE_SECOND_COPY, word & PAGE_SECOND_COPY != 0));
+        (sequence, entries.collect())
+    })
+}
+
+fn perform(layout: &Layout, memory: &mut [u8], block: &[u8], mut descriptor: Descriptor) -> Status {
+    let register = layout.register();
+    memory[register as usize..][..block.len()].copy_from_slice(block);
+    descriptor.operation[0] = BASE + register;
+    execute::perform(&mut Image { base: BASE, bytes: memory }, &descriptor, false).status()
+}
+
+/// LOG_APPLY of the record at `at`: its stores are made, or none of them.
+pub fn apply(layout: &Layout, memory: &mut [u8], at: Range, position: u64) -> Status {
+    let block = ApplyBlock::new(SALT, position, layout.heap_local());
+    let mut bytes = [0; ApplyBlock::BYTES];
+    (bytes[0], bytes[1]) = (block.opcode, block.version);
+    bytes[2..4].copy_from_slice(&block.block_bytes.to_le_bytes());
+    bytes[8..12].copy_from_slice(&block.salt.to_le_bytes());
+    bytes[16..24].copy_from_slice(&block.position.to_le_bytes());
+    bytes[24..32].copy_from_slice(&block.heap_bytes.to_le_bytes());
+    // A record must be requested; this one is written nowhere.
+    let flags = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
+    let mut descriptor = Descriptor::new(Opcode::LOG_APPLY, flags);
+    (descriptor.source, descriptor.target, descriptor.size) = (BASE + at.at, BASE, at.bytes as u32);
+    descriptor.completion_address = BASE + layout.register() + 64;
+    perform(layout, memory, &bytes, descriptor)
+}
+
+/// LOG_RESET of a lane's head: transactions up to `sequence` have no log any more.
+pub fn reset(layout: &Layout, memory: &mut [u8], thread: usize, sequence: u64) -> Status {
+    let mut bytes = [0; ResetBlock::BYTES];
+    (bytes[0], bytes[1]) = (Opcode::LOG_RESET.0, ResetBlock::VERSION);
+    bytes[2..4].copy_from_slice(&(ResetBlock::BYTES as u16).to_le_bytes());
+    bytes[64..72].copy_from_slice(&sequence.to_le_bytes());
+    let mut descriptor = Descriptor::new(Opcode::LOG_RESET, Flags::NONE);
+    (descriptor.target, descriptor.size) = (BASE + layout.head(thread).at, 64);
+    perform(layout, memory, &bytes, descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout =
+        Layout { devices: 1, interleave: 4096, heap: 1 << 14, copies: false, lanes: 1, half: 8192 };
+
+    #[test]
+    fn records_are_the_formats_and_put_back_what_they_hold() {
+        let half = LAYOUT.half(0, 0);
+        let mut memory = vec![0; LAYOUT.local_bytes()];
+        memory[4096..4096 + 2048].fill(7);
+        let page = memory[4096 + 1024..4096 + 2048].to_vec();
+        let range = Range::new(8, 16);
+        for (record, changed) in [
+            (ranges(true, 0, 5, &[(range, &[1; 16])]), range),
+            (ranges(false, 0, 5, &[(range, &[1; 16])]), range),
+            (lines(0, 5, &[(Range::new(4096 + 1024, 1024), &page)]), Range::new(4096 + 1024, 1024)),
+        ] {
+            let mut memory = memory.clone();
+            memory[half.at as usize..][..record.len()].copy_from_slice(&record);
+            assert_eq!(whole(&memory, half, 0), Some((record.len() as u64, 5)));
+            let mut wanted = memory[..LAYOUT.heap as usize].to_vec();
+            memory[changed.at as usize..changed.end() as usize].fill(0xee);
+            assert_eq!(apply(&LAYOUT, &mut memory, half, 0), Status::SUCCESS);
+            if changed == range {
+                wanted[8..24].fill(1);
+            }
+            assert_eq!(memory[..LAYOUT.heap as usize], wanted);
+            assert_eq!(apply(&LAYOUT, &mut memory, half, 64), Status::STALE_RECORD);
+            memory[half.at as usize + 40] ^= 1;
+            assert_eq!(
+                (whole(&memory, half, 0), apply(&LAYOUT, &mut memory, half, 0)),
+                (None, Status::TORN_RECORD)
+            );
+        }
+        assert_eq!(reset(&LAYOUT, &mut memory, 0, 9), Status::SUCCESS);
+        assert_eq!(word(&memory, LAYOUT.head(0).at), 9);
+        let record = pages(3, &[(1, true), (2, false)]);
+        let at = LAYOUT.commit(0);
+        memory[at.at as usize..][..record.len()].copy_from_slice(&record);
+        assert_eq!(page_entries(&memory, at), Some((3, vec![(1, true), (2, false)])));
+    }
+}
