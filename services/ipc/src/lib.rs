@@ -34,6 +34,7 @@
 pub mod address;
 pub mod client;
 pub mod error;
+pub mod failpoint;
 pub mod layout;
 pub mod message;
 pub mod payload;

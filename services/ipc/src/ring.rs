@@ -7,6 +7,7 @@
 //!         nothing that is not possible: a distance over the ring's size is a fault of the peer.
 
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::layout::RING_ENTRIES;
 use crate::message::{MESSAGE_BYTES, Message};
 use bytemuck::Zeroable;
@@ -101,8 +102,10 @@ impl Producer {
         // SAFETY: the entry is inside the ring, aligned to 64, and by `used < RING_ENTRIES` the consumer has given it
         // back. A peer that writes to it meanwhile only spoils its own message: nothing is read from it here.
         unsafe { std::ptr::write_volatile(self.ring.entry(self.tail), *message) };
+        reach(Step::EntryWritten);
         self.tail = self.tail.wrapping_add(1);
         self.ring.tail().store(self.tail, Ordering::Release);
+        reach(Step::TailPublished);
         Ok(true)
     }
 }
@@ -149,6 +152,7 @@ impl Consumer {
         message.clone_from(&unsafe { std::ptr::read_volatile(self.ring.entry(self.head)) });
         self.head = self.head.wrapping_add(1);
         self.ring.head().store(self.head, Ordering::Release);
+        reach(Step::EntryTaken);
         Ok(Some(message))
     }
 }

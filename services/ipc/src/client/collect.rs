@@ -10,6 +10,7 @@ use super::pipeline::Answer;
 use super::send::RequestSlot;
 use super::{Inner, lock};
 use crate::error::{Error, RemoteFailure};
+use crate::failpoint::{Step, reach};
 use crate::handshake::RESPONSE;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT, SEGMENTS_MAX};
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message};
@@ -299,6 +300,7 @@ impl Inner {
                     }
                 };
                 let payload = self.view(message)?;
+                reach(Step::AnswerJudged);
                 let failed = kind == Kind::Failure;
                 if failed {
                     self.row.error()
@@ -322,12 +324,17 @@ impl Inner {
                     None => Some(answer),
                 };
                 drop(jobs);
+                reach(Step::AnswerMatched);
                 // Its lease takes locks of its own.
                 drop(unwanted);
                 Ok(())
             }
             Kind::Release => match lock(&self.jobs).retained.remove(&message.job) {
-                Some(_) => Ok(()),
+                Some(slot) => {
+                    drop(slot);
+                    reach(Step::RequestSlotFreed);
+                    Ok(())
+                }
                 None => {
                     Err(Error::peer_fault(format!("a release of job {}, which holds nothing", message.job)))
                 }
@@ -389,6 +396,7 @@ impl Inner {
         let full = Error::PoolFull { wanted: bytes, used: total, limit };
         let growth = Pool::new(limit.saturating_sub(total)).growth(bytes).ok_or(full)?;
         let region = Arc::new(Region::memfd("memlift-response", growth, &RegionOptions::default())?);
+        reach(Step::ResponseSegmentMade);
         let index = {
             let mut segments = self.responses.write().unwrap_or_else(PoisonError::into_inner);
             segments.push(Arc::clone(&region));

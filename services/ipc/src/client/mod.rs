@@ -18,6 +18,7 @@ pub use watch::{Answered, Watch};
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Hello, Received, Welcome};
 use crate::layout::{
@@ -162,6 +163,7 @@ impl Client {
     pub fn connect(address: &str, options: ClientOptions) -> Result<Client, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
         let socket = connect_socket(&address)?;
+        reach(Step::Connected);
         let shared = RegionOptions::default();
         let control = Arc::new(Region::memfd("memlift-control", CONTROL_BYTES, &shared)?);
         let whole = control.whole();
@@ -173,6 +175,7 @@ impl Client {
         let event =
             || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"));
         let (server_event, own_event) = (event()?, event()?);
+        reach(Step::MemoryMade);
         let hello = Hello {
             magic: MAGIC,
             version: VERSION,
@@ -185,6 +188,7 @@ impl Client {
             [memfd(&control), server_event.as_fd(), own_event.as_fd(), memfd(&request), memfd(&response)];
         let gone = |_| Error::PeerDied { peer: "server", doing: Some("opening the session") };
         handshake::send(&socket, &hello, &descriptors).map_err(gone)?;
+        reach(Step::HelloSent);
         let welcome: Welcome = match handshake::receive::<256>(&socket, RecvFlags::empty())? {
             Received::Packet(packet, length, _) => handshake::parse(&packet[..length])?,
             Received::Nothing | Received::HangUp => return Err(gone(rustix::io::Errno::PIPE)),

@@ -8,6 +8,7 @@
 use super::collect::{Broken, Waiting};
 use super::{Inner, lock, memfd};
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::handshake::{self, AddSegment, REQUEST};
 use crate::layout::{MAGIC, SERVER_PARK_AT};
 use crate::message::{Kind, Message, operation_hash};
@@ -130,9 +131,11 @@ impl Inner {
                     Some(found) => found,
                     None => {
                         let slot = self.take_slot(bytes, room_until)?;
+                        reach(Step::RequestSlotTaken);
                         // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
                         // itself belongs to another slot.
                         unsafe { self.copy_in(data, slot.pointer) };
+                        reach(Step::RequestFilled);
                         (slot, 0)
                     }
                 };
@@ -141,6 +144,7 @@ impl Inner {
             }
         };
         lock(&self.jobs).start(id, Waiting::new(operation, slot));
+        reach(Step::CallEntered);
         if let Err(error) = self.publish(&message, room_until) {
             lock(&self.jobs).forget(id);
             return Err(error);
@@ -160,7 +164,10 @@ impl Inner {
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
                 true => data.copy_to(target),
-                false => data.copy_to_then(target, EARLY_WAKE_TAIL, || self.wake_server()),
+                false => data.copy_to_then(target, EARLY_WAKE_TAIL, || {
+                    self.wake_server();
+                    reach(Step::RequestHalfFilled);
+                }),
             }
         }
     }
@@ -226,6 +233,7 @@ impl Inner {
 
     fn grow_requests(&self, pool: &mut Pool, bytes: u64) -> Result<(), Error> {
         let region = Arc::new(Region::memfd("memlift-request", bytes, &RegionOptions::default())?);
+        reach(Step::RequestSegmentMade);
         let index = pool.add(Arc::clone(&region));
         self.row.set_pool_bytes(pool.total());
         self.announce(REQUEST, index, &region)
@@ -303,6 +311,7 @@ impl Inner {
             return;
         }
         lock(&self.releases).push(release);
+        reach(Step::ReleaseNoted);
         if let Ok(mut producer) = self.producer.try_lock()
             && let Err(error) = self.flush(&mut producer)
         {
@@ -313,6 +322,7 @@ impl Inner {
 
     fn wake_server(&self) {
         ParkWord::from_atomic(self.word(SERVER_PARK_AT)).wake(|| ring(&self.server_event));
+        reach(Step::PeerRung);
     }
 }
 

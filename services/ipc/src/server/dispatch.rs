@@ -11,6 +11,7 @@ use super::reply::{Request, RequestLease, Responder};
 use super::session::{Session, Views};
 use super::{Shared, Task};
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
 use crate::layout::OUTSTANDING_MAX;
@@ -80,6 +81,7 @@ struct EpollParker<'a> {
 impl Parker for EpollParker<'_> {
     fn prepare(&self) {
         self.sessions.iter().for_each(|session| session.park_word().prepare());
+        reach(Step::ParkAnnounced);
     }
 
     fn park(&self, until: Option<Instant>) -> io::Result<()> {
@@ -268,6 +270,7 @@ impl Dispatcher {
             views: Arc::clone(&views),
         });
         let payload = view(session, message, lease)?;
+        reach(Step::CallViewed);
         session.row.call(message.bytes, false);
         let responder = Responder::new(Arc::clone(session), message.job, views, options.message_bytes_max);
         if message.bytes > options.message_bytes_max {
@@ -313,6 +316,7 @@ impl Dispatcher {
     fn accept_connections(&mut self) {
         // A descriptor shortage must not make this loop spin: the listener stays readable and is looked at again.
         while let Ok(Some(socket)) = self.listener.accept() {
+            reach(Step::Accepted);
             let Ok(peer) = Peer::of(&socket) else { continue };
             let socket = SessionSocket::new(socket);
             if let Some(reason) = peer.refusal(&self.shared.options, self.sessions.len() + self.callers.len())
@@ -356,6 +360,7 @@ impl Dispatcher {
                 return Ok(());
             }
         };
+        reach(Step::SessionOpened);
         drop(refuse);
         let options = &self.shared.options;
         let outstanding_max = options.outstanding_max.min(OUTSTANDING_MAX as u32);
@@ -363,6 +368,7 @@ impl Dispatcher {
         self.watch(&session.event, key | 1)?;
         session.park_word().prepare();
         if handshake::send(&session.socket, &welcome, &[]).is_ok() {
+            reach(Step::WelcomeSent);
             let session = Arc::new(session);
             self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
             session.publish_concurrency(&self.shared.counters);

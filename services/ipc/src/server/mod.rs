@@ -20,6 +20,7 @@ pub use reply::{Reply, Request, Responder, Staged};
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::message::operation_hash;
 use dispatch::Dispatcher;
 use listen::Listener;
@@ -423,9 +424,11 @@ impl Shared {
         let session = responder.session();
         session.publish_concurrency(&self.counters);
         // A panic drops the responder, which fails the call; there is nothing more to do about it.
+        reach(Step::HandlerEntered);
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             (operation.handler)(request, responder);
         }));
+        reach(Step::HandlerLeft);
         self.counters.busy.fetch_sub(1, Ordering::Relaxed);
         session.publish_concurrency(&self.counters);
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -11,6 +11,7 @@ use super::Counters;
 use super::listen::Peer;
 use crate::client::lock;
 use crate::error::Error;
+use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{AddSegment, Hello, REQUEST, RESPONSE};
 use crate::layout::{
@@ -169,6 +170,7 @@ impl Session {
                 let mut requests = lock(&self.requests);
                 let room = judge(requests.len(), requests.iter().map(|region| region.bytes()).sum())?;
                 requests.push(map_segment(fd, packet.bytes, Access::ReadOnly, room)?);
+                reach(Step::SegmentMapped);
             }
             RESPONSE => {
                 let room = {
@@ -177,6 +179,7 @@ impl Session {
                 };
                 let region = map_segment(fd, packet.bytes, Access::ReadWrite, room)?;
                 lock(&self.reply).pool.add(region);
+                reach(Step::SegmentMapped);
                 self.place_roomless()?;
             }
             other => return Err(Error::peer_fault(format!("a segment for direction {other}"))),
@@ -240,8 +243,10 @@ impl Session {
         match placed {
             Some((slot, region)) => {
                 let target = region.base().cast_mut().wrapping_add(slot.offset as usize);
+                reach(Step::ResponseSlotTaken);
                 // SAFETY: the slot lies in a writable segment of ours, is `bytes` long, and is not lent to anybody yet.
                 unsafe { outgoing.copy_to(target) };
+                reach(Step::ResponseFilled);
                 Stage::Placed(outgoing.shape.clone(), Some(slot))
             }
             None => {
@@ -266,6 +271,7 @@ impl Session {
                 wanted.bytes = bytes.len() as u64;
                 side.roomless.push_back(Roomless { message, shape, bytes, views: Arc::clone(views) });
                 side.push(wanted);
+                reach(Step::RoomWanted);
             }
             Stage::Refused(text) => {
                 message.kind = Kind::Failure as u8;
@@ -283,6 +289,7 @@ impl Session {
         views.dropped.store(true, Ordering::Relaxed);
         if views.answered.load(Ordering::Relaxed) && !self.is_dead() {
             side.push(Message::new(Kind::Release, job));
+            reach(Step::RequestReleased);
             self.settle(side);
         }
     }
@@ -294,6 +301,7 @@ impl Session {
             let slot = side.lent.remove(&(segment, offset));
             let slot = slot.ok_or_else(|| Error::peer_fault("a release of a slot that was not lent"))?;
             side.pool.free(slot);
+            reach(Step::ResponseSlotFreed);
             if side.roomless.is_empty() {
                 return Ok(());
             }
@@ -327,6 +335,7 @@ impl Session {
             let Some(reply) = side.roomless.pop_front() else { return Ok(()) };
             let region = Arc::clone(side.pool.region(slot.segment));
             drop(side);
+            reach(Step::LateSlotTaken);
             region.window(RegionOffset(slot.offset), bytes)?.write_from(&reply.bytes)?;
             let mut side = lock(&self.reply);
             side.answer(reply.message, &reply.shape, Some(slot), &reply.views);
@@ -362,6 +371,7 @@ impl Session {
         }
         drop(side);
         ParkWord::from_atomic(self.word(CLIENT_PARK_AT)).wake(|| ring(&self.client_event));
+        reach(Step::PeerRung);
     }
 }
 
@@ -380,6 +390,7 @@ impl ReplySide {
             message.flags |= FLAG_RETAINED;
         }
         self.push(message);
+        reach(Step::AnswerQueued);
     }
 
     /// Queues a message behind those that wait already.
