@@ -16,6 +16,9 @@ use crate::submit::{Cache, Pattern};
 use memlift_kernels::repeat_8;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
+/// Less than this is not worth stores past the cache, whoever asks for them.
+const STREAM_BYTES_MIN: usize = 4096;
+
 impl Engine {
     /// Copies `source` into `target`.
     ///
@@ -58,6 +61,51 @@ impl Engine {
                 Executor::Split => self.copy_shared(target, source, bytes, state),
                 Executor::InlineNt => (self.kernels.copy_nt)(target, source, bytes),
                 _ => (self.kernels.copy)(target, source, bytes),
+            }
+        }
+        self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
+    }
+
+    /// Copies as the caller says, whatever the cost model thinks of it: by engine threads while this one sleeps
+    /// (`by_workers`), or here; with stores past the cache (`streams`), or through it. Less than a page is always copied here, through
+    /// the cache.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_raw`](Engine::copy_raw).
+    pub unsafe fn copy_told(
+        &self,
+        target: *mut u8,
+        source: *const u8,
+        bytes: usize,
+        by_workers: bool,
+        streams: bool,
+    ) {
+        let streams = streams && bytes >= STREAM_BYTES_MIN;
+        let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
+        if bytes < STREAM_BYTES_MIN {
+            // SAFETY: passed on from the caller.
+            return unsafe { copy(target, source, bytes) };
+        }
+        let executor = match (by_workers && self.worker.threads() > 0, streams) {
+            (true, _) => Executor::Worker,
+            (false, true) => Executor::InlineNt,
+            (false, false) => Executor::InlineTemporal,
+        };
+        let cache = if streams { CacheState::Cold } else { CacheState::Hot };
+        let predicted_ns = self.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
+        let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
+        let start_ns = observe::now_ns();
+        // SAFETY: passed on from the caller, who keeps both ranges valid until this returns, which is after `finish`.
+        unsafe {
+            if executor == Executor::Worker {
+                let share = Share::new(copy, target, source, bytes, share_chunk_bytes(bytes));
+                match self.worker.offer(&share, self.worker.threads().min((bytes >> 20).max(1))) {
+                    0 => share.finish(),
+                    _ => share.finish_by_others(predicted_ns as u64),
+                }
+            } else {
+                copy(target, source, bytes);
             }
         }
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));

@@ -14,6 +14,8 @@ Data = Any
 Answer = Any
 """bytes for bytes, a read-only numpy array for an array, None for None; other values as they were sent, arrays in them read-only."""
 Wait = Literal["auto", "block", "spin"]
+Device = Literal["auto", "inline", "worker", "dsa"]
+CachePolicy = Literal["auto", "on", "off"]
 
 class Client:
     def __new__(
@@ -29,17 +31,61 @@ class Client:
         wait: Wait | None = None,
         allow_pickle: bool = False,
     ) -> Self: ...
-    def call(self, operation: str, data: Data = None, *, timeout: float | None = None, out: Any = None) -> Answer:
+    def call(
+        self,
+        operation: str,
+        data: Data = None,
+        *,
+        timeout: float | None = None,
+        out: Any = None,
+        device: Device | None = None,
+        cache: CachePolicy | None = None,
+        defer: bool = True,
+        crc: bool = False,
+    ) -> Answer:
         """Calls an operation and waits for its answer, `timeout` seconds at most.
+
+        device  who copies the data into shared memory: "inline" (this thread), "worker" (engine threads, while this one sleeps),
+                "dsa" (DeviceUnavailable: no release drives one), "auto" (as measured: see `explain`)
+        cache   "on": copies of request and reply stay in the cache for their reader; "off": they go past it; "auto": on, in a
+                pipeline off; for large data, then, as measured
+        defer   sleep until shortly before the answer is expected, then look for it; False: look at once
+        crc     CRC-32C of request and reply, compared where they arrive before anybody sees them; else Corrupt
 
         out  an array of the answer's type and shape, or a writable buffer for bytes, that the answer is copied into: given back as
              it is, or as the number of bytes. ValueError if it does not fit, TypeError if the answer is neither bytes nor array.
 
         Raises UnsupportedType for what cannot be sent (nothing was), MessageTooLarge, PoolFull, OutOfMemory, DeadlineExceeded,
-        UnknownOperation, RemoteError with the handler's traceback, PeerDied, PeerFault, Closed.
+        UnknownOperation, RemoteError with the handler's traceback, Corrupt, DeviceUnavailable, PeerDied, PeerFault, Closed.
         """
-    def call_async(self, operation: str, data: Data = None, *, timeout: float | None = None) -> Future: ...
-    def pipeline(self, depth: int = 8) -> Pipeline: ...
+    def call_async(
+        self,
+        operation: str,
+        data: Data = None,
+        *,
+        timeout: float | None = None,
+        device: Device | None = None,
+        cache: CachePolicy | None = None,
+        defer: bool = True,
+        crc: bool = False,
+    ) -> Future: ...
+    def pipeline(self, depth: int = 8, *, batch: int | None = None) -> Pipeline:
+        """Up to `depth` calls unanswered, answers in any order. A server that sleeps is woken once for `batch` calls; None: for as
+        many as gave the most answers per second."""
+    def load(self) -> dict[str, int]:
+        """How busy the server is, as it wrote last into shared memory: sessions, handlers, busy_handlers, queued."""
+    def explain(
+        self,
+        operation: str,
+        bytes: int,
+        *,
+        mode: Literal["sync", "async", "pipelined"] = "sync",
+        device: Device | None = None,
+        cache: CachePolicy | None = None,
+    ) -> dict[str, Any]:
+        """Why such calls are made as they are: device, cache and reason, the candidates with what they cost (nanoseconds per byte of
+        request, copies and handler together), how many decisions were explorations, a pipeline's batch, when an answer is
+        expected, and what the engine's cost model says of the copy alone."""
     def loan(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> np.ndarray[Any, Any]: ...
     def stats(self) -> dict[str, int]: ...
     @property
@@ -51,12 +97,27 @@ class Client:
 class Future:
     @property
     def job(self) -> int: ...
+    def state(self, timeout: float | None = None) -> dict[str, Any]:
+        """What has become of the call, as the server says: {"state": "queued", "ahead": n}, {"state": "taken", "done": d, "total": t}
+        (what its handler told `memlift.ipc.progress`) or {"state": "answered"}."""
     def done(self) -> bool: ...
     def result(self, timeout: float | None = None) -> Answer: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...
 
 class Pipeline:
-    def submit(self, operation: str, data: Data = None, *, timeout: float | None = None) -> int: ...
+    def submit(
+        self,
+        operation: str,
+        data: Data = None,
+        *,
+        timeout: float | None = None,
+        device: Device | None = None,
+        cache: CachePolicy | None = None,
+        defer: bool = True,
+        crc: bool = False,
+    ) -> int: ...
+    def flush(self) -> None:
+        """Sees that the server notices all calls now, also those of a batch that is not full."""
     def next(self, timeout: float | None = None) -> tuple[int, Answer] | None: ...
     def results(self) -> Iterator[tuple[int, Answer]]: ...
     def __iter__(self) -> Iterator[tuple[int, Answer]]: ...
@@ -100,7 +161,13 @@ class Session:
     @property
     def outstanding(self) -> int: ...
     def submit(
-        self, operation: str, data: Data, timeout: float | None = None
+        self,
+        operation: str,
+        data: Data,
+        timeout: float | None = None,
+        device: Device | None = None,
+        cache: CachePolicy | None = None,
+        crc: bool = False,
     ) -> tuple[int | None, list[tuple[int, Any]]]: ...
     def turn(self) -> list[tuple[int, Any]]: ...
     def abandon(self, id: int) -> None: ...
@@ -137,6 +204,9 @@ class Queue:
     def _allow_pickle(self) -> bool: ...
     @property
     def _maxsize(self) -> int: ...
+
+def progress(done: int, total: int) -> None:
+    """Says in a handler how far it is, in a unit of its choice, for whoever asks (`Future.state`). RuntimeError outside of one."""
 
 def _encode(value: Any, allow_pickle: bool = False) -> bytes: ...
 def _decode(data: Buffer, allow_pickle: bool = False) -> Any: ...

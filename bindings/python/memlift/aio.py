@@ -71,11 +71,13 @@ class AsyncClient:
             raise RuntimeError("this client belongs to another event loop: open one in each")
         return loop, self._session
 
-    async def call(self, operation: str, data: Any = None, *, timeout: float | None = None, out: Any = None) -> Any:
+    async def call(
+        self, operation: str, data: Any = None, *, timeout: float | None = None, out: Any = None, **options: Any
+    ) -> Any:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. out: as in `Client.call`
+        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc: as in `Client.call`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()
@@ -83,7 +85,7 @@ class AsyncClient:
         until = None if limit is None else loop.time() + limit
         while True:
             left = None if until is None else max(0.0, until - loop.time())
-            number, answered = session.submit(operation, data, left)
+            number, answered = session.submit(operation, data, left, **options)
             answer = self._settle(answered, number)
             if answer is not None:
                 return _value(answer, out)

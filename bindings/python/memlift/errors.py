@@ -30,6 +30,10 @@ class UnknownOperation(Error, LookupError):
     """The server has no operation of that name."""
 
 
+class DeviceUnavailable(Error, ValueError):
+    """This process has no such device to copy with."""
+
+
 class MessageTooLarge(Error, ValueError):
     """The data is over the limit for one message."""
 
@@ -68,7 +72,8 @@ class WrongTag(Error, ValueError):
 
 
 class Corrupt(Error, ValueError):
-    """The packed stream is corrupt, cut off or of another format, or a block does not have its checksum."""
+    """The packed stream is corrupt, cut off or of another format, or a block does not have its checksum; or what a call with
+    `crc=True` sent or got did not arrive as it was sent."""
 
 
 class TargetTooSmall(Error, ValueError):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from memlift import _native
-from memlift._native import Client, Future, Pipeline
+from memlift._native import Client, Future, Pipeline, progress
 from memlift.aio import AsyncClient
 
-__all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server"]
+__all__ = ["AsyncClient", "Client", "Future", "Pipeline", "Server", "progress"]
 
 _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 

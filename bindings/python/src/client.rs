@@ -5,10 +5,11 @@
 
 use crate::convert::{Argument, loan_layout, loan_to_python, payload_into, payload_to_python};
 use crate::errors::raise;
+use crate::options::{Wish, explanation, state};
 use crate::values::Allow;
 use memlift::engine::complete::WaitPolicy;
 use memlift::engine::config::Config;
-use memlift::ipc::{self, ClientOptions, Error, Limit, Payload};
+use memlift::ipc::{self, Batch, CallOptions, ClientOptions, Error, Limit, Mode, Payload};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -98,7 +99,8 @@ impl Client {
     /// Calls an operation and waits for its answer.
     ///
     /// bytes in, bytes out; arrays in, arrays out: a read-only view of the pool that stays valid as long as you keep it.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -106,8 +108,13 @@ impl Client {
         data: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
         out: Option<&Bound<'py, PyAny>>,
+        device: Option<&str>,
+        cache: Option<&str>,
+        defer: bool,
+        crc: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut job = self.start(py, operation, data, timeout)?;
+        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
         let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
         match out {
             Some(out) => payload_into(py, payload, out, self.allow),
@@ -116,26 +123,30 @@ impl Client {
     }
 
     /// Sends a call; its answer comes as a Future. The data may be changed at once.
-    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call_async(
         &self,
         py: Python<'_>,
         operation: &str,
         data: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        device: Option<&str>,
+        cache: Option<&str>,
+        defer: bool,
+        crc: bool,
     ) -> PyResult<Future> {
-        let job = self.start(py, operation, data, timeout)?;
+        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let job = self.start(py, operation, data, &options, Mode::Async)?;
         Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
     }
 
-    /// Starts a pipeline: up to `depth` calls unanswered, answers in any order.
-    #[pyo3(signature = (depth=8))]
-    fn pipeline(&self, depth: usize) -> Pipeline {
-        Pipeline {
-            pipeline: Mutex::new(Some(self.client.pipeline(depth))),
-            timeout: self.timeout,
-            allow: self.allow,
-        }
+    /// Starts a pipeline: up to `depth` calls unanswered, answers in any order. A server that sleeps is woken once for `batch` calls;
+    /// None: for as many as gave the most answers per second.
+    #[pyo3(signature = (depth=8, *, batch=None))]
+    fn pipeline(&self, depth: usize, batch: Option<usize>) -> Pipeline {
+        let pipeline = self.client.pipeline(depth).with_batch(batch.map_or(Batch::Auto, Batch::Of));
+        Pipeline { pipeline: Mutex::new(Some(pipeline)), timeout: self.timeout, allow: self.allow }
     }
 
     /// Lends an array inside the pool. Fill it and send it without a copy, as often as you like.
@@ -149,6 +160,33 @@ impl Client {
         let (tensor, _) = loan_layout(shape, dtype)?;
         let loan = py.detach(|| self.client.loan(tensor.bytes())).map_err(|error| raise(py, error))?;
         loan_to_python(py, loan, &tensor)
+    }
+
+    /// How busy the server is, without asking it: what it wrote last into shared memory.
+    fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let load = self.client.load();
+        let dict = PyDict::new(py);
+        dict.set_item("sessions", load.sessions)?;
+        dict.set_item("handlers", load.handlers)?;
+        dict.set_item("busy_handlers", load.busy_handlers)?;
+        dict.set_item("queued", load.queued)?;
+        Ok(dict)
+    }
+
+    /// Why calls like this one are made as they are, and what was measured.
+    #[pyo3(signature = (operation, bytes, *, mode="sync", device=None, cache=None))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &str,
+        bytes: u64,
+        mode: &str,
+        device: Option<&str>,
+        cache: Option<&str>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let mode: Mode = mode.parse().map_err(PyValueError::new_err)?;
+        let options = Wish { device, cache, ..Wish::default() }.options()?;
+        explanation(py, &self.client.explain(operation, bytes, mode, options))
     }
 
     /// What the session has done so far.
@@ -205,15 +243,16 @@ impl Client {
         py: Python<'_>,
         operation: &str,
         data: Option<&Bound<'_, PyAny>>,
-        timeout: Option<f64>,
+        options: &CallOptions,
+        mode: Mode,
     ) -> PyResult<ipc::Job> {
-        let limit = Limit::new(seconds(timeout)?.or(self.timeout));
+        let limit = Limit::new(options.timeout.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
         let outgoing = argument.outgoing();
         let client = &self.client;
         until_there_is_room(py, limit, || {
-            client.call_async_within(operation, outgoing.clone(), limit, Some(SLICE))
+            client.call_async_within(operation, outgoing.clone(), options, limit, mode, Some(SLICE))
         })
     }
 }
@@ -284,6 +323,19 @@ impl Future {
     #[getter]
     fn job(&self) -> u64 {
         self.id
+    }
+
+    /// What has become of the call, as the server says: {"state": "queued", "ahead": n}, {"state": "taken", "done": d, "total": t}
+    /// or {"state": "answered"}.
+    #[pyo3(signature = (timeout=None))]
+    fn state<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
+        let timeout = seconds(timeout)?;
+        let asked = py.detach(|| match &*self.lock() {
+            State::Waiting(job) => job.state(timeout),
+            State::Busy => Err(Error::Busy { outstanding: 1 }),
+            State::Done(_) | State::Failed(_) => Ok(ipc::JobState::Answered),
+        });
+        state(py, asked.map_err(|error| raise(py, error))?)
     }
 
     /// Whether the answer is there.
@@ -376,24 +428,40 @@ impl Pipeline {
 #[pymethods]
 impl Pipeline {
     /// Sends a call and gives its job id. Waits when `depth` calls are unanswered.
-    #[pyo3(signature = (operation, data=None, *, timeout=None))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit(
         &self,
         py: Python<'_>,
         operation: &str,
         data: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
+        device: Option<&str>,
+        cache: Option<&str>,
+        defer: bool,
+        crc: bool,
     ) -> PyResult<u64> {
-        let limit = Limit::new(seconds(timeout)?.or(self.timeout));
+        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let limit = Limit::new(options.timeout.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none), self.allow)?;
         let outgoing = argument.outgoing();
         until_there_is_room(py, limit, || {
             let mut pipeline = self.pipeline.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match pipeline.as_mut() {
-                Some(pipeline) => pipeline.submit_within(operation, outgoing.clone(), limit, Some(SLICE)),
+                Some(pipeline) => {
+                    pipeline.submit_within(operation, outgoing.clone(), &options, limit, Some(SLICE))
+                }
                 None => Err(Error::Closed { what: "pipeline" }),
             }
+        })
+    }
+
+    /// Sees that the server notices all calls now, also those of a batch that is not full.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |pipeline| {
+            pipeline.flush();
+            Ok(())
         })
     }
 

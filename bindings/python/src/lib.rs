@@ -22,6 +22,7 @@ mod errors;
 mod memory;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
 mod pieces;
+mod options;
 mod persist;
 mod queue;
 mod server;
@@ -56,6 +57,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     persist::register(module)?;
     traverse::register(module)?;
     zmem::register(module)?;
+    module.add_function(wrap_pyfunction!(server::progress, module)?)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(transform::explain, module)?)?;

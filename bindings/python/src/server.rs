@@ -9,10 +9,11 @@ use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
 use crate::values::Allow;
-use memlift::ipc::{self, Request, Responder, ServerOptions};
-use pyo3::exceptions::PyTypeError;
+use memlift::ipc::{self, Progress, Request, Responder, ServerOptions};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::cell::RefCell;
 
 /// The listening end. Use `memlift.ipc.Server`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
@@ -105,13 +106,32 @@ impl Server {
     }
 }
 
+thread_local! {
+    /// With what the handler of this thread says how far it is.
+    static PROGRESS: RefCell<Option<Progress>> = const { RefCell::new(None) };
+}
+
+/// Says in a handler how far it is, in a unit of its choice, for whoever asks (`Future.state`).
+#[pyfunction]
+pub fn progress(done: u64, total: u64) -> PyResult<()> {
+    PROGRESS.with_borrow(|progress| match progress {
+        Some(progress) => {
+            progress.report(done, total);
+            Ok(())
+        }
+        None => Err(PyRuntimeError::new_err("this thread runs no handler: call progress() inside one")),
+    })
+}
+
 /// Runs a Python handler for one request.
 fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
+    PROGRESS.set(Some(request.progress()));
     let staged = Python::attach(|py| {
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
             function.bind(py).call1((argument,))
         });
+        PROGRESS.set(None);
         let result = match called {
             Ok(result) => result,
             Err(error) => return Err(traceback(py, &error)),

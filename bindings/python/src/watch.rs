@@ -4,9 +4,10 @@
 //! Flow    `submit` sends, looks for a moment, and gives what is answered already; `turn` does so when the descriptor is readable
 //! Owner   answers are made into Python objects here, under the GIL, in the loop's thread
 
-use crate::client::{Client, seconds};
+use crate::client::Client;
 use crate::convert::{Argument, DETACH_BYTES, payload_into, payload_to_python};
 use crate::errors::raise;
+use crate::options::Wish;
 use crate::values::Allow;
 use memlift::ipc::client::Answered;
 use memlift::ipc::{Payload, Watch};
@@ -78,18 +79,23 @@ impl Session {
     }
 
     /// Sends a call: its id, or None if there is no room, and what is answered by now.
-    #[pyo3(signature = (operation, data, timeout=None))]
+    #[pyo3(signature = (operation, data, timeout=None, device=None, cache=None, crc=false))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit<'py>(
         &self,
         py: Python<'py>,
         operation: &str,
         data: &Bound<'py, PyAny>,
         timeout: Option<f64>,
+        device: Option<&str>,
+        cache: Option<&str>,
+        crc: bool,
     ) -> PyResult<(Option<u64>, Bound<'py, PyList>)> {
-        let timeout = seconds(timeout)?.or(self.timeout);
+        let mut options = Wish { timeout, device, cache, defer: true, crc }.options()?;
+        options.timeout = options.timeout.or(self.timeout);
         let argument = Argument::new(data, self.allow)?;
         let outgoing = argument.outgoing();
-        let send = || self.watch.submit(operation, &outgoing, timeout);
+        let send = || self.watch.submit(operation, &outgoing, options);
         let id = match outgoing.bytes() < DETACH_BYTES as u64 {
             true => send(),
             false => py.detach(send),

@@ -25,7 +25,7 @@ def bystander(shared_server):
 @pytest.mark.parametrize(
     "lie, reason",
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 1}, "version 1"),
         ({"control_bytes": 4096}, "control segment of 4096"),
         ({"request_bytes": 1 << 20}, "holds 65536 bytes where 1048576"),
         ({"request_bytes": 0}, "segment of 0 bytes"),

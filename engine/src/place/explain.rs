@@ -18,6 +18,7 @@ pub(crate) enum Why {
     Held = 2,
     Explored = 3,
     Only = 4,
+    Told = 5,
 }
 
 /// A reason code from the stats page, in words.
@@ -27,6 +28,7 @@ pub const fn reason_text(code: u16) -> &'static str {
         2 => "in use already, and nothing is predicted to be 6 % faster",
         3 => "second best, tried to keep its prediction true",
         4 => "the only executor that is calibrated for it",
+        5 => "the caller said so",
         16 => "transform: source or target is in cache, so the result stays there, too",
         17 => "transform: neither is in cache, and streaming was measured to be faster",
         18 => "transform: neither is in cache, and ordinary stores were measured to be faster",

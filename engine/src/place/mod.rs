@@ -11,6 +11,7 @@
 //! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while
 //! the program runs, and every decision can be asked why (`explain`).
 
+mod bandit;
 mod builtin;
 #[expect(unsafe_code, reason = "times kernels on buffers of its own")]
 mod calibrate;
@@ -23,6 +24,7 @@ mod model;
 mod residency;
 mod store;
 
+pub use bandit::{Bandit, Known, Pick, TRY_EVERY};
 pub use calibrate::{CalibrateError, calibrate};
 pub use explain::{Candidate, Explanation, reason_text};
 pub use machine::Machine;
@@ -51,6 +53,8 @@ const EXPLORE_WITHIN: f64 = 1.3;
 const SPLIT_COST: f64 = 1.2;
 /// How much better another executor must look before it replaces the one in use.
 const SWITCH_BELOW: f64 = 0.94;
+/// The same in percent, for reports.
+pub const SWITCH_PERCENT: u32 = 6;
 
 /// What a predicted time is multiplied by before executors are compared.
 fn price(executor: Executor) -> f64 {

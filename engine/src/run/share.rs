@@ -41,7 +41,7 @@ unsafe impl Send for Share {}
 unsafe impl Sync for Share {}
 
 thread_local! {
-    static WAITER: RefCell<Waiter> = RefCell::new(Waiter::new(WaitPolicy::AUTO));
+    static WAITER: RefCell<Waiter> = RefCell::new(Waiter::new(WaitPolicy::AUTO.predicting()));
 }
 
 impl Share {
@@ -100,15 +100,15 @@ impl Share {
     /// Copies what is left and waits for the chunks that others claimed.
     pub fn finish(&self) {
         self.help();
-        self.finish_by_others();
+        self.finish_by_others(20_000);
     }
 
-    /// Waits until others have done all of it.
-    pub fn finish_by_others(&self) {
+    /// Waits until others have done all of it, which is predicted to take `predicted_ns`.
+    pub fn finish_by_others(&self, predicted_ns: u64) {
         while !self.done() {
             WAITER.with_borrow_mut(|waiter| {
                 let parker = FutexParker::new(&self.park, false);
-                let waited = waiter.wait(&parker, std::ptr::null(), || self.done(), Some(20_000), None);
+                let waited = waiter.wait(&parker, std::ptr::null(), || self.done(), Some(predicted_ns), None);
                 if let Waited::Broken(_) = waited {
                     std::thread::yield_now();
                 }

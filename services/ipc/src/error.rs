@@ -97,6 +97,30 @@ pub enum Error {
     /// The data cannot be sent.
     #[error("cannot send {0}: convert it to an array of bool, integer, float or complex, or to bytes")]
     UnsupportedType(String),
+    /// What arrived is not what was sent.
+    #[error(
+        "the {what} of {operation:?} did not arrive as it was sent: CRC-32C {arrived:#010x} of {bytes} bytes, {sent:#010x} when they left. Memory or a program on the way is at fault: call again, and look at the machine if it goes on"
+    )]
+    Corrupted {
+        /// `reply` (a request is the server's to check: [`RemoteFailure::Corrupted`]).
+        what: &'static str,
+        /// The operation.
+        operation: String,
+        /// Length in bytes.
+        bytes: u64,
+        /// CRC-32C of what was sent.
+        sent: u32,
+        /// CRC-32C of what arrived.
+        arrived: u32,
+    },
+    /// This process has no such device.
+    #[error("device {device:?} is not available: {why}")]
+    DeviceUnavailable {
+        /// Its name.
+        device: &'static str,
+        /// Why not, and what to do.
+        why: &'static str,
+    },
     /// An operation of that name, or with the same hash, is registered.
     #[error("operation {name:?} clashes with {other:?}: choose another name")]
     OperationExists {
@@ -173,6 +197,16 @@ pub enum RemoteFailure {
         /// The operation.
         operation: String,
         /// What was missing.
+        message: String,
+    },
+    /// The request's CRC was wrong when it arrived; the handler has not seen it.
+    #[error(
+        "the request for {operation:?} did not arrive as it was sent: {message}. Memory or a program on the way is at fault: call again, and look at the machine if it goes on"
+    )]
+    Corrupted {
+        /// The operation.
+        operation: String,
+        /// Both values.
         message: String,
     },
     /// The server did not understand the request.

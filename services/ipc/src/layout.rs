@@ -7,7 +7,8 @@
 //!         256   response ring tail u32 (server writes)     320  response ring head u32 (client writes)
 //!         384   server's park word u32                     448  client's park word u32
 //!         512   response ring is blocked u32 (server sets, client clears and rings)
-//!         576   concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32
+//!         576   concurrency, written by the server for clients to adapt to: sessions u32 · busy handlers u32 ·
+//!               handlers u32 · queued requests u32
 //!         4096  request ring: 256 messages of 128 bytes
 //!         36864 response ring: 256 messages of 128 bytes
 //!         69632 end
@@ -19,7 +20,7 @@ use crate::message::MESSAGE_BYTES;
 /// "memlift" and the major version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memlift\x01");
 /// Format version; both sides must agree.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Messages per ring; a power of two.
 pub const RING_ENTRIES: u32 = 256;
 
@@ -47,6 +48,10 @@ pub const RESPONSE_BLOCKED_AT: u64 = 512;
 pub const SESSIONS_AT: u64 = 576;
 /// Offset of the number of handlers at work.
 pub const BUSY_HANDLERS_AT: u64 = 580;
+/// Offset of the number of handlers that there are.
+pub const HANDLERS_AT: u64 = 584;
+/// Offset of the number of requests that wait for one.
+pub const QUEUED_AT: u64 = 588;
 /// Offset of the request ring.
 pub const REQUEST_RING_AT: u64 = 4096;
 /// Offset of the response ring.
@@ -60,6 +65,9 @@ const _: () = {
     assert!(CONTROL_BYTES == 69632);
     assert!(CONTROL_BYTES.is_multiple_of(4096));
 };
+
+/// Messages of a session that may wait for room in the response ring; a client that asks for more without taking any is at fault.
+pub const OVERFLOW_MAX: usize = 4 * RING_ENTRIES as usize;
 
 /// Unanswered calls per session at most: each can put three messages into a ring, and the rings must not fill up.
 pub const OUTSTANDING_MAX: usize = RING_ENTRIES as usize / 4;

@@ -37,6 +37,7 @@ pub mod error;
 pub mod failpoint;
 pub mod layout;
 pub mod message;
+pub mod options;
 pub mod payload;
 pub mod queue;
 pub mod server;
@@ -46,11 +47,16 @@ mod handshake;
 mod pool;
 #[expect(unsafe_code, reason = "messages are read from and written to memory that the peer can change")]
 mod ring;
+mod transfer;
 
 pub use address::Address;
-pub use client::{Answer, Client, ClientOptions, ClientStats, Job, Limit, Loan, Pipeline, Watch};
+pub use client::{
+    Answer, Batch, Candidate, Client, ClientOptions, ClientStats, Explanation, Job, JobState, Limit, Loan,
+    Pipeline, ServerLoad, Watch,
+};
 pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};
+pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload};
 pub use queue::{Item, Queue, QueueOptions, QueueStats, Reserved};
-pub use server::{Reply, Request, Responder, Server, ServerOptions, ServerStats};
+pub use server::{Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats};

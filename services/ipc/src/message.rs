@@ -3,8 +3,8 @@
 //!
 //! Layout  0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor) · 3 element kind u8 (a letter) ·
 //!         4 element bytes u8 · 5 dimensions u8 · 6 status u16
-//!         8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 reserved u32
-//!        32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 reserved u64
+//!         8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 CRC-32C of the payload u32
+//!        32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 ns at the server u64
 //!        64 shape: 8 × u64
 //! Owner   the producer's until its ring's tail passes it; the consumer copies it once and judges the copy.
 
@@ -33,11 +33,16 @@ pub enum Kind {
     NeedRoom = 5,
     /// Client: there is none; drop that reply.
     NoRoom = 6,
+    /// Client: what has become of `job`?
+    Query = 7,
+    /// Server: `job` is queued (`status` 1, `bytes` before it) or taken (`status` 2, `bytes` of `offset` done, as its handler says).
+    State = 8,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Call, Kind::Reply, Kind::Failure, Kind::Release, Kind::NeedRoom, Kind::NoRoom]
+        use Kind::{Call, Failure, NeedRoom, NoRoom, Query, Release, Reply, State};
+        [Call, Reply, Failure, Release, NeedRoom, NoRoom, Query, State]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -45,6 +50,21 @@ impl Kind {
 
 /// Reply flag: the server still views the request's slot and will send a [`Kind::Release`] for it.
 pub const FLAG_RETAINED: u8 = 1;
+/// Call or reply flag: `crc` is the CRC-32C of the payload. A call that has it wants it of its reply.
+pub const FLAG_CRC: u8 = 2;
+/// Call flag: the reply is to say how long the server took.
+pub const FLAG_TIMED: u8 = 4;
+/// Call flag: the reply is to be copied through the cache.
+pub const FLAG_CACHED: u8 = 8;
+/// Call flag: the reply is to be copied past the cache.
+pub const FLAG_UNCACHED: u8 = 16;
+/// All flags of a call.
+pub const CALL_FLAGS: u8 = FLAG_CRC | FLAG_TIMED | FLAG_CACHED | FLAG_UNCACHED;
+
+/// State: waiting for a handler.
+pub const STATE_QUEUED: u16 = 1;
+/// State: a handler has it.
+pub const STATE_TAKEN: u16 = 2;
 
 /// Why a call failed, as it crosses the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +80,8 @@ pub enum FailureCode {
     OutOfMemory = 4,
     /// The request was malformed.
     BadRequest = 5,
+    /// The request's CRC is not that of what arrived.
+    Corrupt = 6,
 }
 
 /// One message, as bytes.
@@ -68,7 +90,7 @@ pub enum FailureCode {
 pub struct Message {
     /// See [`Kind`].
     pub kind: u8,
-    /// See [`FLAG_RETAINED`].
+    /// See [`FLAG_RETAINED`] and those below it.
     pub flags: u8,
     /// 0 none, 1 bytes, 2 tensor, 3 value.
     pub payload: u8,
@@ -86,16 +108,16 @@ pub struct Message {
     pub operation: u64,
     /// Payload segment.
     pub segment: u32,
-    /// 0.
-    pub reserved: u32,
+    /// CRC-32C of the payload, with [`FLAG_CRC`]; else 0.
+    pub crc: u32,
     /// Payload offset in its segment, bytes.
     pub offset: u64,
     /// Payload length, bytes.
     pub bytes: u64,
     /// CLOCK_MONOTONIC nanoseconds; 0: none.
     pub deadline_ns: u64,
-    /// 0.
-    pub reserved2: u64,
+    /// Of a reply to a call with [`FLAG_TIMED`]: nanoseconds from the start of its handler to the reply; else 0.
+    pub took_ns: u64,
     /// Shape of the tensor, outermost first.
     pub shape: [u64; DIMENSIONS_MAX],
 }
@@ -112,9 +134,11 @@ const _: () = {
     assert!(offset_of!(Message, job) == 8);
     assert!(offset_of!(Message, operation) == 16);
     assert!(offset_of!(Message, segment) == 24);
+    assert!(offset_of!(Message, crc) == 28);
     assert!(offset_of!(Message, offset) == 32);
     assert!(offset_of!(Message, bytes) == 40);
     assert!(offset_of!(Message, deadline_ns) == 48);
+    assert!(offset_of!(Message, took_ns) == 56);
     assert!(offset_of!(Message, shape) == 64);
 };
 

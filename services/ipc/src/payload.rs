@@ -9,6 +9,7 @@
 
 use crate::error::Error;
 use crate::message::{Shape, Tensor};
+use crate::transfer::crc_of;
 use memlift_engine::region::Region;
 use memlift_engine::{Cache, Engine};
 use std::any::Any;
@@ -124,54 +125,14 @@ impl<'a> Outgoing<'a> {
         self.strides.is_none() && self.parts.is_empty()
     }
 
-    /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
-    /// there are no more than those or if it is not contiguous.
-    ///
-    /// # Safety
-    ///
-    /// As for [`copy_to`](Outgoing::copy_to).
-    pub(crate) unsafe fn copy_to_then(&self, target: *mut u8, tail: u64, nearly: impl FnOnce()) {
-        if !self.is_contiguous() || self.bytes <= tail {
-            nearly();
-            // SAFETY: passed on from the caller.
-            return unsafe { self.copy_to(target) };
-        }
-        let head = (self.bytes - tail) as usize;
-        // SAFETY: head and tail together are the `bytes` that the caller and the constructor's caller vouch for.
-        unsafe {
-            Engine::global().copy_raw(target, self.source, head, Cache::Auto);
-            nearly();
-            Engine::global().copy_raw(target.add(head), self.source.add(head), tail as usize, Cache::Auto);
-        }
+    /// What a value is gathered from, each with its place.
+    pub(crate) fn parts(&self) -> &[(u64, Outgoing<'a>)] {
+        &self.parts
     }
 
-    /// Copies it, packed, to `target`.
-    ///
-    /// # Safety
-    ///
-    /// `target` is writable for `bytes` bytes and does not overlap the source.
-    pub(crate) unsafe fn copy_to(&self, target: *mut u8) {
-        if self.bytes == 0 {
-            return;
-        }
-        let engine = Engine::global();
-        for (at, part) in &self.parts {
-            // SAFETY: the constructor checked that every part lies within the bytes that the caller vouches for.
-            unsafe { part.copy_to(target.add(*at as usize)) };
-        }
-        if !self.parts.is_empty() {
-            return;
-        }
-        match (&self.strides, &self.shape) {
-            (Some(strides), Shape::Tensor(tensor)) => {
-                // SAFETY: the constructor's caller vouches for the source, ours for the target.
-                unsafe { gather(engine, target, self.source, tensor, strides) };
-            }
-            // SAFETY: as above; without strides the source is `bytes` long.
-            _ => unsafe {
-                engine.copy_raw(target, self.source, self.bytes as usize, Cache::Auto);
-            },
-        }
+    /// Bytes from one element to the next, unless it is contiguous.
+    pub(crate) fn strides(&self) -> Option<&[i64]> {
+        self.strides.as_deref()
     }
 }
 
@@ -200,47 +161,6 @@ fn is_contiguous(tensor: &Tensor, strides: &[i64]) -> bool {
         expected *= extent as i64;
     }
     true
-}
-
-/// Packs a strided array: the inner dimensions that are contiguous form a row, the next one outside them is one
-/// strided copy of the engine, and the rest is counted through.
-///
-/// # Safety
-///
-/// As for [`Outgoing::copy_to`].
-unsafe fn gather(engine: &Engine, target: *mut u8, source: *const u8, tensor: &Tensor, strides: &[i64]) {
-    let shape = tensor.shape();
-    let mut row_bytes = i64::from(tensor.element().bytes);
-    let mut inner = shape.len();
-    while inner > 0 && (shape[inner - 1] == 1 || strides[inner - 1] == row_bytes) {
-        inner -= 1;
-        row_bytes *= shape[inner] as i64;
-    }
-    // Not contiguous, so at least one dimension is left: it gives the rows of one strided copy.
-    let Some(rows_at) = inner.checked_sub(1) else { return };
-    let (rows, stride) = (shape[rows_at], strides[rows_at]);
-    let block = rows as i64 * row_bytes;
-    let mut index = vec![0u64; rows_at];
-    let mut target = target;
-    loop {
-        let offset: i64 = index.iter().zip(strides).map(|(&i, &stride)| i as i64 * stride).sum();
-        // SAFETY: every index is below its extent, so the rows are part of the array, and the blocks written so far
-        // plus this one are at most the tensor's bytes.
-        unsafe {
-            engine.copy_strided_raw(
-                target,
-                source.offset(offset as isize),
-                rows as usize,
-                row_bytes as usize,
-                stride,
-                Cache::Auto,
-            );
-            target = target.add(block as usize);
-        }
-        let Some(axis) = (0..rows_at).rev().find(|&axis| index[axis] + 1 < shape[axis]) else { return };
-        index[axis] += 1;
-        index[axis + 1..].fill(0);
-    }
 }
 
 /// What keeps a payload's slot leased; gives it back when dropped.
@@ -322,6 +242,15 @@ impl Payload {
         }
     }
 
+    /// CRC-32C of its bytes as they are now.
+    pub fn crc32c(&self) -> u32 {
+        if self.bytes == 0 {
+            return 0;
+        }
+        // SAFETY: the view was bounds-checked against its region when it was made, and the region is kept mapped.
+        unsafe { crc_of(self.pointer, self.bytes) }
+    }
+
     /// A copy of it.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = vec![0; self.bytes as usize];
@@ -334,6 +263,7 @@ impl Payload {
 mod tests {
     use super::*;
     use crate::message::ElementType;
+    use crate::transfer::Transfer;
     use proptest::prelude::*;
 
     fn naive(source: &[u8], base: usize, shape: &[u64], strides: &[i64], element: usize) -> Vec<u8> {
@@ -387,7 +317,7 @@ mod tests {
             };
             let mut target = vec![0u8; expected.len()];
             // SAFETY: the target is as long as the tensor.
-            unsafe { outgoing.copy_to(target.as_mut_ptr()) };
+            unsafe { outgoing.copy_to(target.as_mut_ptr(), Transfer::PLAIN) };
             prop_assert_eq!(target, expected);
         }
     }

@@ -6,14 +6,15 @@
 //!         one of them takes over when it leaves
 //! Owner   an abandoned job keeps its request slot until the server has answered: the server may still be reading
 
+use super::decide::Trial;
 use super::pipeline::Answer;
-use super::send::RequestSlot;
+use super::send::{Expect, RequestSlot};
 use super::{Inner, lock};
 use crate::error::{Error, RemoteFailure};
 use crate::failpoint::{Step, reach};
 use crate::handshake::RESPONSE;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT, SEGMENTS_MAX};
-use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message};
+use crate::message::{FLAG_CRC, FLAG_RETAINED, FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::ring::Consumer;
@@ -62,15 +63,65 @@ impl Broken {
 /// A call that has no answer yet.
 pub(crate) struct Waiting {
     operation: Box<str>,
-    slot: Option<Arc<RequestSlot>>,
+    pub(super) slot: Option<Arc<RequestSlot>>,
     abandoned: bool,
     no_room: Option<Error>,
+    /// What the server said when it was asked about it.
+    state: Option<JobState>,
+    measured: Option<Box<Measured>>,
+}
+
+/// What is learned from a call's answer.
+struct Measured {
+    operation: u64,
+    bytes: u64,
+    trial: Option<Trial>,
+    copy_ns: u64,
+    sent: Instant,
 }
 
 impl Waiting {
-    pub(super) fn new(operation: &str, slot: Option<Arc<RequestSlot>>) -> Waiting {
-        Waiting { operation: operation.into(), slot, abandoned: false, no_room: None }
+    pub(super) fn new(operation: &str) -> Waiting {
+        Waiting {
+            operation: operation.into(),
+            slot: None,
+            abandoned: false,
+            no_room: None,
+            state: None,
+            measured: None,
+        }
     }
+
+    /// Learns from the call, whose data was copied since `begun`.
+    pub(super) fn measure(&mut self, operation: u64, bytes: u64, trial: Option<Trial>, begun: Instant) {
+        let sent = Instant::now();
+        let copy_ns = u64::try_from((sent - begun).as_nanos()).unwrap_or(u64::MAX);
+        self.measured = Some(Box::new(Measured { operation, bytes, trial, copy_ns, sent }));
+    }
+
+    /// When it was sent, if that is kept.
+    pub(super) fn sent_at(&self) -> Option<Instant> {
+        self.measured.as_ref().map(|measured| measured.sent)
+    }
+}
+
+/// What has become of a call, as the server says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobState {
+    /// It waits for a handler, behind so many others.
+    Queued {
+        /// Requests that will have one before it.
+        ahead: u64,
+    },
+    /// A handler has it.
+    Taken {
+        /// What is done, in the handler's unit; 0 if it says nothing.
+        done: u64,
+        /// Of so much; 0 if it says nothing.
+        total: u64,
+    },
+    /// The answer is here (or was taken already).
+    Answered,
 }
 
 /// The calls of a session.
@@ -158,8 +209,9 @@ impl Inner {
         id: u64,
         deadline: Option<Instant>,
         limit: Option<Duration>,
+        expect: Expect,
     ) -> Result<Payload, Error> {
-        if self.wait_done(id, deadline)? {
+        if self.wait_done(id, deadline, expect)? {
             return lock(&self.jobs).done.remove(&id).unwrap_or(Err(Error::Closed { what: "job" }));
         }
         self.abandon(id);
@@ -167,8 +219,34 @@ impl Inner {
     }
 
     /// Waits until the call `id` is done; `false`: the deadline came first.
-    pub(super) fn wait_done(self: &Arc<Self>, id: u64, deadline: Option<Instant>) -> Result<bool, Error> {
-        self.wait_until(deadline, |jobs| jobs.done.contains_key(&id) || !jobs.waiting.contains_key(&id))
+    pub(super) fn wait_done(
+        self: &Arc<Self>,
+        id: u64,
+        deadline: Option<Instant>,
+        expect: Expect,
+    ) -> Result<bool, Error> {
+        self.wait_until(deadline, expect, |jobs| {
+            jobs.done.contains_key(&id) || !jobs.waiting.contains_key(&id)
+        })
+    }
+
+    /// Asks the server what has become of the call `id`; `None`: the deadline came first.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        id: u64,
+        deadline: Option<Instant>,
+    ) -> Result<Option<JobState>, Error> {
+        let known = |jobs: &Jobs| match jobs.waiting.get(&id) {
+            Some(waiting) => waiting.state,
+            None => Some(JobState::Answered),
+        };
+        match lock(&self.jobs).waiting.get_mut(&id) {
+            Some(waiting) => waiting.state = None,
+            None => return Ok(Some(JobState::Answered)),
+        }
+        self.publish(&Message::new(Kind::Query, id), deadline, true)?;
+        self.wait_until(deadline, Expect::Unknown, |jobs| known(jobs).is_some())?;
+        Ok(known(&lock(&self.jobs)))
     }
 
     /// Waits until any of `ids` is done and takes it; `None`: the deadline came first.
@@ -178,7 +256,7 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> Result<Option<Answer>, Error> {
         let found = |jobs: &Jobs| ids.iter().copied().find(|id| jobs.done.contains_key(id));
-        self.wait_until(deadline, |jobs| found(jobs).is_some())?;
+        self.wait_until(deadline, Expect::Unknown, |jobs| found(jobs).is_some())?;
         let mut jobs = lock(&self.jobs);
         let id = found(&jobs);
         Ok(id.and_then(|id| jobs.done.remove(&id).map(|answer| (id, answer))))
@@ -187,13 +265,13 @@ impl Inner {
     /// Waits until some call is answered (by its reply, or by slots coming back); `false`: the deadline came first.
     pub(super) fn wait_any(&self, deadline: Option<Instant>) -> Result<bool, Error> {
         let before = lock(&self.jobs).outstanding();
-        self.wait_until(deadline, |jobs| jobs.outstanding() < before)
+        self.wait_until(deadline, Expect::Unknown, |jobs| jobs.outstanding() < before)
     }
 
     /// Whether a call is done, after collecting what is there.
     pub(super) fn poll(self: &Arc<Self>, id: u64) -> bool {
         let now = Some(Instant::now());
-        self.wait_done(id, now).unwrap_or(true)
+        self.wait_done(id, now, Expect::Unknown).unwrap_or(true)
     }
 
     /// Nobody will ask for the answer of `id`.
@@ -209,7 +287,12 @@ impl Inner {
         drop(done);
     }
 
-    fn wait_until(&self, deadline: Option<Instant>, done: impl Fn(&Jobs) -> bool) -> Result<bool, Error> {
+    fn wait_until(
+        &self,
+        deadline: Option<Instant>,
+        expect: Expect,
+        done: impl Fn(&Jobs) -> bool,
+    ) -> Result<bool, Error> {
         let mut jobs = lock(&self.jobs);
         loop {
             if done(&jobs) {
@@ -231,7 +314,7 @@ impl Inner {
             }
             jobs.collecting = true;
             drop(jobs);
-            let collected = self.collect(deadline, &done);
+            let collected = self.collect(deadline, expect, &done);
             jobs = lock(&self.jobs);
             jobs.collecting = false;
             self.changed.notify_all();
@@ -252,7 +335,12 @@ impl Inner {
     }
 
     /// Takes answers until `done`; `false`: the deadline came first.
-    fn collect(&self, deadline: Option<Instant>, done: &impl Fn(&Jobs) -> bool) -> Result<bool, Error> {
+    fn collect(
+        &self,
+        deadline: Option<Instant>,
+        expect: Expect,
+        done: &impl Fn(&Jobs) -> bool,
+    ) -> Result<bool, Error> {
         let mut collector = lock(&self.collector);
         let Collector { consumer, waiter } = &mut *collector;
         let parker =
@@ -277,7 +365,8 @@ impl Inner {
                 return Ok(true);
             }
             let ready = || consumer.is_ready() || self.broken.get().is_some();
-            match waiter.wait(&parker, consumer.line(), ready, None, deadline) {
+            let predicted = expect.predicted_ns(self.options.wait.spin_max);
+            match waiter.wait(&parker, consumer.line(), ready, predicted, deadline) {
                 Waited::Ready => {}
                 Waited::TimedOut => return Ok(false),
                 Waited::Broken(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
@@ -292,8 +381,12 @@ impl Inner {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {
-                let (operation, no_room) = match lock(&self.jobs).waiting.get_mut(&message.job) {
-                    Some(waiting) => (std::mem::take(&mut waiting.operation), waiting.no_room.take()),
+                let (operation, no_room, measured) = match lock(&self.jobs).waiting.get_mut(&message.job) {
+                    Some(waiting) => (
+                        std::mem::take(&mut waiting.operation),
+                        waiting.no_room.take(),
+                        waiting.measured.take(),
+                    ),
                     None => {
                         let what = format!("an answer to job {}, which waits for none", message.job);
                         return Err(Error::peer_fault(what));
@@ -307,9 +400,12 @@ impl Inner {
                 } else {
                     self.row.reply(payload.bytes(), false)
                 }
+                if let Some(measured) = measured.filter(|_| !failed) {
+                    self.learn(&measured, message);
+                }
                 let answer = match failed {
                     true => Err(failure(message.status, operation.into(), &payload, no_room)?),
-                    false => Ok(payload),
+                    false => checked(message, operation, payload),
                 };
                 // One step for whoever looks: waiting until now, done from now on.
                 let mut jobs = lock(&self.jobs);
@@ -340,7 +436,28 @@ impl Inner {
                 }
             },
             Kind::NeedRoom => self.make_room(message),
-            Kind::Call | Kind::NoRoom => Err(Error::peer_fault("a client's message from a server")),
+            Kind::State => {
+                // It may have been answered, or given up, meanwhile.
+                if let Some(waiting) = lock(&self.jobs).waiting.get_mut(&message.job) {
+                    waiting.state = Some(match message.status {
+                        STATE_QUEUED => JobState::Queued { ahead: message.bytes },
+                        STATE_TAKEN => JobState::Taken { done: message.bytes, total: message.offset },
+                        other => return Err(Error::peer_fault(format!("job state {other}"))),
+                    });
+                }
+                Ok(())
+            }
+            Kind::Call | Kind::NoRoom | Kind::Query => {
+                Err(Error::peer_fault("a client's message from a server"))
+            }
+        }
+    }
+
+    fn learn(&self, measured: &Measured, message: &Message) {
+        let mut decisions = lock(&self.decisions);
+        decisions.learn_wait(measured.operation, measured.bytes, measured.sent.elapsed());
+        if let Some(trial) = &measured.trial {
+            decisions.learn(trial, measured.copy_ns, message.took_ns);
         }
     }
 
@@ -375,7 +492,7 @@ impl Inner {
                 Some(waiting) => waiting.no_room = Some(error),
                 None => return Err(Error::peer_fault("room wanted for a job that waits for nothing")),
             }
-            return self.publish(&Message::new(Kind::NoRoom, message.job), None);
+            return self.publish(&Message::new(Kind::NoRoom, message.job), None, true);
         }
         // The server learns of it by its socket, which it looks at even when asleep.
         Ok(())
@@ -406,6 +523,24 @@ impl Inner {
     }
 }
 
+/// The payload, if it is what the server sent.
+fn checked(message: &Message, operation: Box<str>, payload: Payload) -> Result<Payload, Error> {
+    if message.flags & FLAG_CRC == 0 {
+        return Ok(payload);
+    }
+    let arrived = payload.crc32c();
+    if arrived == message.crc {
+        return Ok(payload);
+    }
+    Err(Error::Corrupted {
+        what: "reply",
+        operation: operation.into(),
+        bytes: payload.bytes(),
+        sent: message.crc,
+        arrived,
+    })
+}
+
 fn failure(status: u16, operation: String, text: &Payload, no_room: Option<Error>) -> Result<Error, Error> {
     let message = || String::from_utf8_lossy(&text.to_vec()).into_owned();
     let is = |code: FailureCode| status == code as u16;
@@ -420,6 +555,8 @@ fn failure(status: u16, operation: String, text: &Payload, no_room: Option<Error
             Some(error) => return Ok(error),
             None => RemoteFailure::OutOfMemory { operation, message: message() },
         }
+    } else if is(FailureCode::Corrupt) {
+        RemoteFailure::Corrupted { operation, message: message() }
     } else if is(FailureCode::BadRequest) {
         RemoteFailure::BadRequest { operation, message: message() }
     } else {

@@ -7,12 +7,15 @@
 //!         for it.
 
 mod collect;
+mod decide;
 mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
 mod watch;
 
-pub use pipeline::{Answer, Pipeline};
+pub use collect::JobState;
+pub use decide::{Candidate, Explanation};
+pub use pipeline::{Answer, Batch, Pipeline};
 pub use send::Loan;
 pub use watch::{Answered, Watch};
 
@@ -24,10 +27,12 @@ use crate::handshake::{self, Hello, Received, Welcome};
 use crate::layout::{
     CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, OUTSTANDING_MAX, RING_ENTRIES, VERSION, VERSION_AT,
 };
+use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
 use collect::{Broken, Collector, Jobs};
+use decide::Decisions;
 use memlift_engine::complete::{WaitPolicy, Waiter};
 use memlift_engine::config::Config;
 use memlift_engine::observe;
@@ -35,6 +40,7 @@ use memlift_engine::region::{Region, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use send::{Expect, Sending, Sent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -112,6 +118,7 @@ pub(crate) struct Inner {
     loans: Mutex<send::Loans>,
     responses: RwLock<Vec<Arc<Region>>>,
     jobs: Mutex<Jobs>,
+    decisions: Mutex<Decisions>,
     changed: Condvar,
     collector: Mutex<Collector>,
     releases: Mutex<Vec<crate::message::Message>>,
@@ -146,6 +153,20 @@ pub struct ClientStats {
     pub server_busy_handlers: u32,
     /// Sessions of the server, as it says.
     pub server_sessions: u32,
+}
+
+/// How busy a server is, as it says in the memory that it shares with the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ServerLoad {
+    /// Open sessions.
+    pub sessions: u32,
+    /// Long operations that may run at once.
+    pub handlers: u32,
+    /// Operations that run now.
+    pub busy_handlers: u32,
+    /// Requests that wait for a handler.
+    pub queued: u32,
 }
 
 /// Recovers the guard: every critical section of this crate leaves its data whole at each step.
@@ -217,6 +238,7 @@ impl Client {
             loans: Mutex::default(),
             responses: RwLock::new(vec![Arc::new(response)]),
             jobs: Mutex::default(),
+            decisions: Mutex::default(),
             changed: Condvar::new(),
             collector: Mutex::new(Collector { consumer, waiter: Waiter::new(options.wait) }),
             releases: Mutex::default(),
@@ -229,7 +251,7 @@ impl Client {
         })))
     }
 
-    /// Calls `operation` and waits for its answer. `timeout` overrides the client's.
+    /// Calls `operation` and waits for its answer. `options`: [`CallOptions`], or just a time limit that overrides the client's.
     ///
     /// # Errors
     ///
@@ -238,11 +260,14 @@ impl Client {
         &self,
         operation: &str,
         data: impl Into<Outgoing<'a>>,
-        timeout: Option<Duration>,
+        options: impl Into<CallOptions>,
     ) -> Result<Payload, Error> {
-        let limit = Limit::new(timeout.or(self.0.options.timeout));
-        let id = self.0.send(operation, &data.into(), limit.deadline, limit.deadline)?;
-        self.0.wait(id, limit.deadline, limit.limit)
+        let options = options.into();
+        let limit = Limit::new(options.timeout.or(self.0.options.timeout));
+        let sending =
+            Sending { mode: Mode::Sync, deadline: limit.deadline, room_until: limit.deadline, rings: true };
+        let Sent { id, expect } = self.0.send(operation, &data.into(), &options, sending)?;
+        self.0.wait(id, limit.deadline, limit.limit, expect)
     }
 
     /// Sends a call and gives a handle to its answer. Returns once the data has been copied, so it may be reused at
@@ -256,14 +281,16 @@ impl Client {
         &self,
         operation: &str,
         data: impl Into<Outgoing<'a>>,
-        timeout: Option<Duration>,
+        options: impl Into<CallOptions>,
     ) -> Result<Job, Error> {
-        let limit = Limit::new(timeout.or(self.0.options.timeout));
-        self.call_async_within(operation, data, limit, None)
+        let options = options.into();
+        let limit = Limit::new(options.timeout.or(self.0.options.timeout));
+        self.call_async_within(operation, data, &options, limit, Mode::Async, None)
     }
 
     /// The same for callers that must look at other things in between: after `patience` without room for the call it
-    /// gives [`Error::Busy`], and may be tried again with the same limit.
+    /// gives [`Error::Busy`], and may be tried again with the same limit, which counts in place of the options'. `mode` is what
+    /// it is for its user.
     ///
     /// # Errors
     ///
@@ -272,12 +299,16 @@ impl Client {
         &self,
         operation: &str,
         data: impl Into<Outgoing<'a>>,
+        options: &CallOptions,
         limit: Limit,
+        mode: Mode,
         patience: Option<Duration>,
     ) -> Result<Job, Error> {
-        let id = self.0.send(operation, &data.into(), limit.deadline, limit.sooner(patience))?;
+        let sending =
+            Sending { mode, deadline: limit.deadline, room_until: limit.sooner(patience), rings: true };
+        let Sent { id, expect } = self.0.send(operation, &data.into(), options, sending)?;
         let Limit { limit, deadline } = limit;
-        Ok(Job { inner: Arc::clone(&self.0), id, deadline, limit, taken: false })
+        Ok(Job { inner: Arc::clone(&self.0), id, deadline, limit, expect, taken: false })
     }
 
     /// Starts a pipeline of at most `depth` unanswered calls.
@@ -292,6 +323,24 @@ impl Client {
     /// [`Error::PoolFull`], [`Error::MessageTooLarge`], [`Error::Memory`].
     pub fn loan(&self, bytes: u64) -> Result<Loan, Error> {
         self.0.loan(bytes)
+    }
+
+    /// How busy the server is, without asking it: what it wrote last into the memory that both share.
+    pub fn load(&self) -> ServerLoad {
+        self.0.load()
+    }
+
+    /// Why calls of `operation` with `bytes` of data are made as they are, with what was measured of the ways that `options` leave
+    /// open.
+    pub fn explain(
+        &self,
+        operation: &str,
+        bytes: u64,
+        mode: Mode,
+        options: impl Into<CallOptions>,
+    ) -> Explanation {
+        let cached = self.0.begins_cached(mode);
+        lock(&self.0.decisions).explain(operation, mode, bytes, &options.into(), cached)
     }
 
     /// Where the server is.
@@ -339,7 +388,18 @@ impl Inner {
         self.control.layout(RegionOffset(offset)).expect("the control segment has its full length")
     }
 
+    fn load(&self) -> ServerLoad {
+        let says = |offset| self.word(offset).load(Ordering::Relaxed);
+        ServerLoad {
+            sessions: says(crate::layout::SESSIONS_AT),
+            handlers: says(crate::layout::HANDLERS_AT),
+            busy_handlers: says(crate::layout::BUSY_HANDLERS_AT),
+            queued: says(crate::layout::QUEUED_AT),
+        }
+    }
+
     fn stats(&self) -> ClientStats {
+        let load = self.load();
         let (request_pool_bytes, request_used_bytes) = {
             let pool = lock(&self.requests);
             (pool.total(), pool.used())
@@ -357,8 +417,8 @@ impl Inner {
             waits_spun: waits.spun,
             parks: waits.parks,
             spin_ns: waits.spin_ns,
-            server_busy_handlers: self.word(crate::layout::BUSY_HANDLERS_AT).load(Ordering::Relaxed),
-            server_sessions: self.word(crate::layout::SESSIONS_AT).load(Ordering::Relaxed),
+            server_busy_handlers: load.busy_handlers,
+            server_sessions: load.sessions,
         }
     }
 }
@@ -396,6 +456,7 @@ pub struct Job {
     id: u64,
     deadline: Option<Instant>,
     limit: Option<Duration>,
+    expect: Expect,
     taken: bool,
 }
 
@@ -431,13 +492,25 @@ impl Job {
         };
         if own_first || patience.is_none() {
             self.taken = true;
-            return self.inner.wait(self.id, self.deadline, self.limit);
+            return self.inner.wait(self.id, self.deadline, self.limit, self.expect);
         }
-        if !self.inner.wait_done(self.id, patience)? {
+        if !self.inner.wait_done(self.id, patience, self.expect)? {
             return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
         }
         self.taken = true;
-        self.inner.wait(self.id, self.deadline, self.limit)
+        self.inner.wait(self.id, self.deadline, self.limit, self.expect)
+    }
+
+    /// Asks the server what has become of the call: whether it still waits for a handler, or how far that is. A leader that runs
+    /// a short operation answers after it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`] after `timeout`, or the end of the session.
+    pub fn state(&self, timeout: Option<Duration>) -> Result<JobState, Error> {
+        let limit = Limit::new(timeout.or(self.inner.options.timeout));
+        let state = self.inner.ask(self.id, limit.deadline)?;
+        state.ok_or(Error::DeadlineExceeded { limit: limit.limit.unwrap_or_default() })
     }
 }
 

@@ -6,14 +6,18 @@
 //! Owner   a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
 
 use super::collect::{Broken, Waiting};
+use super::decide::{FORECAST_FROM, Plan};
 use super::{Inner, lock, memfd};
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::handshake::{self, AddSegment, REQUEST};
 use crate::layout::{MAGIC, SERVER_PARK_AT};
-use crate::message::{Kind, Message, operation_hash};
+use crate::message::{FLAG_CRC, Kind, Message, operation_hash};
+use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
+use crate::transfer::{Transfer, crc_of};
+use memlift_engine::Engine;
 use memlift_engine::complete::{ParkWord, ring};
 use memlift_engine::region::{Region, RegionOptions};
 use std::collections::BTreeMap;
@@ -52,6 +56,45 @@ impl Drop for RequestSlot {
             lock(&self.pool).free(slot);
         }
     }
+}
+
+/// What sending needs to know beside the call's options.
+pub(super) struct Sending {
+    pub mode: Mode,
+    pub deadline: Option<Instant>,
+    /// How long to wait for room.
+    pub room_until: Option<Instant>,
+    /// Wake the server if it sleeps; else somebody will later.
+    pub rings: bool,
+}
+
+/// When an answer is expected.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Expect {
+    /// As the last ones.
+    Unknown,
+    /// Then.
+    At(Instant),
+    /// Now: look for it.
+    Soon,
+}
+
+impl Expect {
+    /// For the waiter: nanoseconds from now on. `spin`: the longest it may look.
+    pub(super) fn predicted_ns(self, spin: Duration) -> Option<u64> {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        match self {
+            Expect::Unknown => None,
+            Expect::At(due) => Some(ns(due.saturating_duration_since(Instant::now()))),
+            Expect::Soon => Some(ns(spin / 2)),
+        }
+    }
+}
+
+/// A call that was sent.
+pub(super) struct Sent {
+    pub id: u64,
+    pub expect: Expect,
 }
 
 /// Loans by (segment, offset of their start).
@@ -103,15 +146,16 @@ impl<'a> From<&'a Loan> for Outgoing<'a> {
 }
 
 impl Inner {
-    /// Sends a call that has to be answered by `deadline`; gives its number. Waits for room until `room_until`.
+    /// Sends a call that has to be answered by `deadline`. Waits for room until `room_until`.
     pub(super) fn send(
         &self,
         operation: &str,
         data: &Outgoing<'_>,
-        deadline: Option<Instant>,
-        room_until: Option<Instant>,
-    ) -> Result<u64, Error> {
+        options: &CallOptions,
+        sending: Sending,
+    ) -> Result<Sent, Error> {
         self.check()?;
+        let Sending { mode, deadline, room_until, rings } = sending;
         let bytes = data.bytes();
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
@@ -121,36 +165,75 @@ impl Inner {
         let mut message = Message::new(Kind::Call, id);
         message.operation = operation_hash(operation);
         message.deadline_ns = deadline.map_or(0, monotonic_ns);
-        let slot = match bytes {
-            0 => {
-                message.describe(&data.shape, 0, 0, 0);
-                None
+        let mut waiting = Waiting::new(operation);
+        if bytes == 0 {
+            message.describe(&data.shape, 0, 0, 0);
+            message.flags = if options.crc { FLAG_CRC } else { 0 };
+        } else {
+            let plan = self.plan(message.operation, mode, bytes, options)?;
+            message.flags = plan.flags | if options.crc { FLAG_CRC } else { 0 };
+            let begun = Instant::now();
+            let (slot, offset, crc) = match self.lent(data) {
+                Some((slot, offset)) => {
+                    // SAFETY: the data lies in a slot, which is held here.
+                    let crc = options.crc.then(|| unsafe { crc_of(data.source(), bytes) });
+                    (slot, offset, crc)
+                }
+                None => {
+                    let slot = self.take_slot(bytes, room_until)?;
+                    reach(Step::RequestSlotTaken);
+                    let transfer = Transfer { how: plan.how, crc: options.crc };
+                    // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
+                    // itself belongs to another slot.
+                    let crc = unsafe { self.copy_in(data, slot.pointer, transfer) };
+                    reach(Step::RequestFilled);
+                    (slot, 0, crc)
+                }
+            };
+            message.crc = crc.unwrap_or(0);
+            message.describe(&data.shape, slot.slot().segment, slot.slot().offset + offset, bytes);
+            waiting.slot = Some(slot);
+            if bytes >= FORECAST_FROM {
+                waiting.measure(message.operation, bytes, plan.trial, begun);
             }
-            _ => {
-                let (slot, offset) = match self.lent(data) {
-                    Some(found) => found,
-                    None => {
-                        let slot = self.take_slot(bytes, room_until)?;
-                        reach(Step::RequestSlotTaken);
-                        // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
-                        // itself belongs to another slot.
-                        unsafe { self.copy_in(data, slot.pointer) };
-                        reach(Step::RequestFilled);
-                        (slot, 0)
-                    }
-                };
-                message.describe(&data.shape, slot.slot().segment, slot.slot().offset + offset, bytes);
-                Some(slot)
-            }
-        };
-        lock(&self.jobs).start(id, Waiting::new(operation, slot));
+        }
+        let due = waiting.sent_at().and_then(|sent| {
+            lock(&self.decisions).forecast(message.operation, bytes).map(|expected| sent + expected)
+        });
+        lock(&self.jobs).start(id, waiting);
         reach(Step::CallEntered);
-        if let Err(error) = self.publish(&message, room_until) {
+        if let Err(error) = self.publish(&message, room_until, rings) {
             lock(&self.jobs).forget(id);
             return Err(error);
         }
         self.row.call(bytes, true);
-        Ok(id)
+        let expect = match options.defer {
+            true => due.map_or(Expect::Unknown, Expect::At),
+            false => Expect::Soon,
+        };
+        Ok(Sent { id, expect })
+    }
+
+    /// How a request is copied: at once for small ones with nothing to choose.
+    fn plan(&self, operation: u64, mode: Mode, bytes: u64, options: &CallOptions) -> Result<Plan, Error> {
+        let open = options.device == Device::Auto && options.cache == CachePolicy::Auto;
+        if open && bytes < Engine::global().placer().gate_bytes() as u64 {
+            return Ok(Plan::PLAIN);
+        }
+        let cached = self.begins_cached(mode);
+        lock(&self.decisions).begin(operation, mode, bytes, options, cached)
+    }
+
+    /// What the cache policy is before anything was measured.
+    pub(super) fn begins_cached(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Sync => true,
+            Mode::Async => {
+                let load = self.load();
+                load.sessions <= 1 && load.busy_handlers <= 1
+            }
+            Mode::Pipelined => false,
+        }
     }
 
     /// Copies the data into its slot. A server that sleeps is woken while the last of it is still being copied: it takes
@@ -159,12 +242,12 @@ impl Inner {
     /// # Safety
     ///
     /// `target` is writable for the data's bytes, and nobody else uses it.
-    unsafe fn copy_in(&self, data: &Outgoing<'_>, target: *mut u8) {
+    unsafe fn copy_in(&self, data: &Outgoing<'_>, target: *mut u8, transfer: Transfer) -> Option<u32> {
         // SAFETY: passed on from the caller.
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
-                true => data.copy_to(target),
-                false => data.copy_to_then(target, EARLY_WAKE_TAIL, || {
+                true => data.copy_to(target, transfer),
+                false => data.copy_to_then(target, transfer, EARLY_WAKE_TAIL, || {
                     self.wake_server();
                     reach(Step::RequestHalfFilled);
                 }),
@@ -261,8 +344,13 @@ impl Inner {
         }
     }
 
-    /// Puts a message into the request ring, with the releases that are due, and wakes the server if it sleeps.
-    pub(super) fn publish(&self, message: &Message, deadline: Option<Instant>) -> Result<(), Error> {
+    /// Puts a message into the request ring, with the releases that are due; if it `rings`, wakes the server in case it sleeps.
+    pub(super) fn publish(
+        &self,
+        message: &Message,
+        deadline: Option<Instant>,
+        rings: bool,
+    ) -> Result<(), Error> {
         let mut nap = Duration::from_micros(20);
         loop {
             {
@@ -289,7 +377,9 @@ impl Inner {
             std::thread::sleep(nap);
             nap = (nap * 2).min(Duration::from_millis(5));
         }
-        self.wake_server();
+        if rings {
+            self.wake_server();
+        }
         Ok(())
     }
 
@@ -320,7 +410,7 @@ impl Inner {
         }
     }
 
-    fn wake_server(&self) {
+    pub(super) fn wake_server(&self) {
         ParkWord::from_atomic(self.word(SERVER_PARK_AT)).wake(|| ring(&self.server_event));
         reach(Step::PeerRung);
     }

@@ -9,6 +9,7 @@
 use super::{Client, lock};
 use crate::error::Error;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
+use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
 use memlift_engine::complete::{ParkWord, ring};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::Limit;
 use super::collect::Broken;
+use super::send::Sending;
 
 /// Longest look at the ring before a call is left to the loop.
 const SPIN_MAX: Duration = Duration::from_micros(30);
@@ -79,11 +81,14 @@ impl Watch {
         &self,
         operation: &str,
         data: &Outgoing<'_>,
-        timeout: Option<Duration>,
+        options: impl Into<CallOptions>,
     ) -> Result<Option<u64>, Error> {
-        let limit = Limit::new(timeout.or(self.client.0.options.timeout));
-        match self.client.0.send(operation, data, limit.deadline, Some(Instant::now())) {
-            Ok(id) => Ok(Some(id)),
+        let options = options.into();
+        let limit = Limit::new(options.timeout.or(self.client.0.options.timeout));
+        let now = Some(Instant::now());
+        let sending = Sending { mode: Mode::Async, deadline: limit.deadline, room_until: now, rings: true };
+        match self.client.0.send(operation, data, &options, sending) {
+            Ok(sent) => Ok(Some(sent.id)),
             Err(Error::Busy { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -15,7 +15,7 @@ use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
 use crate::layout::OUTSTANDING_MAX;
-use crate::message::{FailureCode, Kind, Message};
+use crate::message::{CALL_FLAGS, FailureCode, Kind, Message};
 use crate::payload::Payload;
 use crate::ring::Consumer;
 use memlift_engine::complete::{Parker, Waited, Waiter};
@@ -252,7 +252,8 @@ impl Dispatcher {
             Kind::Call => self.call(session, message),
             Kind::Release => session.released(message.segment, message.offset),
             Kind::NoRoom => session.no_room(message.job),
-            Kind::Reply | Kind::Failure | Kind::NeedRoom => {
+            Kind::Query => session.tell_state(self.shared.state_of(session, message.job)),
+            Kind::Reply | Kind::Failure | Kind::NeedRoom | Kind::State => {
                 Err(Error::peer_fault("a server's message from a client"))
             }
         }
@@ -263,6 +264,9 @@ impl Dispatcher {
         if session.unanswered.load(Ordering::Relaxed) >= options.outstanding_max {
             return Err(Error::peer_fault("more unanswered calls than were granted"));
         }
+        if message.flags & !CALL_FLAGS != 0 {
+            return Err(Error::peer_fault(format!("call flags {:#04x}", message.flags)));
+        }
         let views = Arc::new(Views::default());
         let lease = Arc::new(RequestLease {
             session: Arc::clone(session),
@@ -272,7 +276,8 @@ impl Dispatcher {
         let payload = view(session, message, lease)?;
         reach(Step::CallViewed);
         session.row.call(message.bytes, false);
-        let responder = Responder::new(Arc::clone(session), message.job, views, options.message_bytes_max);
+        let bytes_max = options.message_bytes_max;
+        let responder = Responder::new(Arc::clone(session), message, Arc::clone(&views), bytes_max);
         if message.bytes > options.message_bytes_max {
             drop(payload);
             responder.fail_as(
@@ -283,8 +288,8 @@ impl Dispatcher {
         }
         match self.shared.operation(message.operation) {
             Ok(operation) => {
-                let request =
-                    Request::new(payload, operation.shared_name(), message.deadline_ns, session.peer_uid);
+                let name = operation.shared_name();
+                let request = Request::new(payload, name, message, session.peer_uid, views);
                 self.long = self.shared.take(Task { operation, request, responder });
             }
             Err(known) => {
@@ -372,6 +377,8 @@ impl Dispatcher {
             let session = Arc::new(session);
             self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
             session.publish_concurrency(&self.shared.counters);
+            crate::client::lock(&self.shared.watchers).push(Arc::downgrade(&session));
+            self.shared.publish_queue();
             self.sessions.insert(key, Entry { session, consumer, idle: 0 });
         }
         Ok(())

@@ -16,21 +16,22 @@ mod listen;
 mod reply;
 mod session;
 
-pub use reply::{Reply, Request, Responder, Staged};
+pub use reply::{Progress, Reply, Request, Responder, Staged};
 
 use crate::address::Address;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
-use crate::message::operation_hash;
+use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN, operation_hash};
 use dispatch::Dispatcher;
 use listen::Listener;
 use memlift_engine::complete::WaitPolicy;
 use memlift_engine::config::Config;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use session::{Session, Views};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// How a server behaves.
@@ -121,6 +122,8 @@ pub(crate) struct Shared {
     operations: RwLock<HashMap<u64, Arc<Operation>>>,
     dispatcher: Mutex<Option<Dispatcher>>,
     queue: Mutex<Queue>,
+    /// Sessions whose clients want to know how busy the server is.
+    watchers: Mutex<Vec<Weak<Session>>>,
     stop: AtomicBool,
     stop_event: OwnedFd,
     counters: Counters,
@@ -140,7 +143,14 @@ pub(crate) struct Counters {
 struct Queue {
     tasks: VecDeque<Task>,
     /// Long operations that run now.
-    running: usize,
+    running: Vec<Running>,
+}
+
+/// A long operation that runs.
+struct Running {
+    session: Arc<Session>,
+    job: u64,
+    views: Arc<Views>,
 }
 
 /// A request on its way to a handler.
@@ -193,6 +203,7 @@ impl Server {
             operations: RwLock::default(),
             dispatcher: Mutex::new(None),
             queue: Mutex::default(),
+            watchers: Mutex::default(),
             stop: AtomicBool::new(false),
             stop_event,
             counters: Counters::default(),
@@ -361,16 +372,48 @@ impl Shared {
         let known = task.operation.runs.load(Ordering::Relaxed) >= 2;
         let short = known && u128::from(task.operation.average_ns.load(Ordering::Relaxed)) < limit;
         if short || self.options.handlers == 0 {
-            self.run(task);
+            self.run(task, false);
             return None;
         }
         let mut queue = crate::client::lock(&self.queue);
-        if queue.running >= self.options.handlers {
+        if queue.running.len() >= self.options.handlers {
             queue.tasks.push_back(task);
+            drop(queue);
+            self.publish_queue();
             return None;
         }
-        queue.running += 1;
+        queue.running.push(task.responder.running());
         Some(task)
+    }
+
+    /// What has become of a job: the message that says so. The query side of Rocket's server (§IV-C), asked by the client instead
+    /// of polling result flags.
+    fn state_of(&self, session: &Arc<Session>, job: u64) -> Message {
+        let queue = crate::client::lock(&self.queue);
+        let mut message = Message::new(Kind::State, job);
+        if let Some(ahead) = queue.tasks.iter().position(|task| task.responder.is_for(session, job)) {
+            message.status = STATE_QUEUED;
+            message.bytes = ahead as u64;
+            return message;
+        }
+        message.status = STATE_TAKEN;
+        let mut running = queue.running.iter();
+        if let Some(running) = running.find(|task| task.job == job && Arc::ptr_eq(&task.session, session)) {
+            message.bytes = running.views.done.load(Ordering::Relaxed);
+            message.offset = running.views.total.load(Ordering::Relaxed);
+        }
+        message
+    }
+
+    /// Tells all clients how many handlers work and how many requests wait for one.
+    fn publish_queue(&self) {
+        let queued = crate::client::lock(&self.queue).tasks.len();
+        crate::client::lock(&self.watchers).retain(|session| {
+            let Some(session) = session.upgrade().filter(|session| !session.is_dead()) else { return false };
+            session.publish_concurrency(&self.counters);
+            session.publish_queue(self.options.handlers, queued);
+            true
+        });
     }
 
     /// Leads, runs what is long, and gets back in line.
@@ -399,18 +442,22 @@ impl Shared {
     fn run_long(&self, task: Task) {
         let mut next = Some(task);
         while let Some(task) = next {
-            self.run(task);
+            let Running { session, job, .. } = task.responder.running();
+            self.run(task, true);
             let mut queue = crate::client::lock(&self.queue);
-            next = queue.tasks.pop_front();
-            if next.is_none() || self.is_stopped() {
-                queue.running -= 1;
-                return;
-            }
+            queue.running.retain(|task| task.job != job || !Arc::ptr_eq(&task.session, &session));
+            next = match self.is_stopped() {
+                true => None,
+                false => queue.tasks.pop_front(),
+            };
+            queue.running.extend(next.iter().map(|task| task.responder.running()));
+            drop(queue);
+            self.publish_queue();
         }
     }
 
-    fn run(&self, task: Task) {
-        let Task { operation, request, responder } = task;
+    fn run(&self, task: Task, long: bool) {
+        let Task { operation, request, mut responder } = task;
         if responder.is_pointless() {
             return;
         }
@@ -419,10 +466,19 @@ impl Shared {
             responder.fail_late();
             return;
         }
+        if let Some(text) = request.is_corrupt() {
+            drop(request);
+            responder.fail_as(FailureCode::Corrupt, &text);
+            return;
+        }
         self.counters.busy.fetch_add(1, Ordering::Relaxed);
         let start = Instant::now();
+        responder.start(start);
         let session = responder.session();
-        session.publish_concurrency(&self.counters);
+        match long {
+            true => self.publish_queue(),
+            false => session.publish_concurrency(&self.counters),
+        }
         // A panic drops the responder, which fails the call; there is nothing more to do about it.
         reach(Step::HandlerEntered);
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -5,12 +5,18 @@
 //! Owner   a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
 //!         later that they are free
 
+use super::Running;
 use super::session::{Session, Stage, Views};
-use crate::message::{FailureCode, Kind, Message, Shape, Tensor};
+use crate::message::{
+    FLAG_CACHED, FLAG_CRC, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
+};
 use crate::payload::{Outgoing, Payload};
+use crate::transfer::{How, Transfer};
+use memlift_engine::Cache;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// A request, viewed where the client put it. The client can still change the bytes: do not judge them twice.
 #[derive(Debug)]
@@ -19,11 +25,35 @@ pub struct Request {
     operation: Arc<str>,
     deadline_ns: u64,
     peer_uid: u32,
+    views: Arc<Views>,
+    /// CRC-32C that the payload had when it was sent, if the client said so.
+    crc: Option<u32>,
 }
 
 impl Request {
-    pub(super) fn new(payload: Payload, operation: Arc<str>, deadline_ns: u64, peer_uid: u32) -> Request {
-        Request { payload, operation, deadline_ns, peer_uid }
+    pub(super) fn new(
+        payload: Payload,
+        operation: Arc<str>,
+        message: &Message,
+        peer_uid: u32,
+        views: Arc<Views>,
+    ) -> Request {
+        let crc = (message.flags & FLAG_CRC != 0).then_some(message.crc);
+        Request { payload, operation, deadline_ns: message.deadline_ns, peer_uid, views, crc }
+    }
+
+    /// With what the handler says how far it is.
+    pub fn progress(&self) -> Progress {
+        Progress(Arc::clone(&self.views))
+    }
+
+    /// Both values, if the payload is not what was sent.
+    pub(super) fn is_corrupt(&self) -> Option<String> {
+        let sent = self.crc?;
+        let arrived = self.payload.crc32c();
+        let bytes = self.payload.bytes();
+        (arrived != sent)
+            .then(|| format!("CRC-32C {arrived:#010x} of {bytes} bytes, {sent:#010x} when they left"))
     }
 
     /// Name of the operation.
@@ -63,6 +93,18 @@ impl Deref for Request {
     }
 }
 
+/// How far a handler is, for whoever asks about its call ([`Job::state`](crate::Job::state)).
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<Views>);
+
+impl Progress {
+    /// So much of `total`, in a unit of the handler's choice. Two stores; call it as often as you like.
+    pub fn report(&self, done: u64, total: u64) {
+        self.0.total.store(total, Ordering::Relaxed);
+        self.0.done.store(done, Ordering::Relaxed);
+    }
+}
+
 /// Gives a request's slot back when the last view of it is gone.
 pub(super) struct RequestLease {
     pub(super) session: Arc<Session>,
@@ -82,21 +124,43 @@ pub struct Responder {
     job: u64,
     views: Arc<Views>,
     message_bytes_max: u64,
+    /// The call's, see [`crate::message`].
+    flags: u8,
+    started: Option<Instant>,
     answered: bool,
 }
 
 /// A reply whose bytes are in place but that has not been sent.
-pub struct Staged(Stage);
+pub struct Staged {
+    stage: Stage,
+    crc: Option<u32>,
+}
 
 impl Responder {
     pub(super) fn new(
         session: Arc<Session>,
-        job: u64,
+        message: &Message,
         views: Arc<Views>,
         message_bytes_max: u64,
     ) -> Responder {
         session.unanswered.fetch_add(1, Ordering::Relaxed);
-        Responder { session, job, views, message_bytes_max, answered: false }
+        let Message { job, flags, .. } = *message;
+        Responder { session, job, views, message_bytes_max, flags, started: None, answered: false }
+    }
+
+    /// The handler starts at `now`.
+    pub(super) fn start(&mut self, now: Instant) {
+        self.started = (self.flags & FLAG_TIMED != 0).then_some(now);
+    }
+
+    /// The session and the job, for whoever looks for it.
+    pub(super) fn is_for(&self, session: &Arc<Session>, job: u64) -> bool {
+        self.job == job && Arc::ptr_eq(&self.session, session)
+    }
+
+    /// What is known of the call while it runs.
+    pub(super) fn running(&self) -> Running {
+        Running { session: Arc::clone(&self.session), job: self.job, views: Arc::clone(&self.views) }
     }
 
     pub(super) fn session(&self) -> Arc<Session> {
@@ -110,13 +174,26 @@ impl Responder {
 
     /// Copies the reply to where the client will see it. Its source, and the request, may be dropped after this.
     pub fn stage(&self, outgoing: &Outgoing<'_>) -> Staged {
-        Staged(self.session.stage(outgoing, self.message_bytes_max))
+        let how = match self.flags & (FLAG_CACHED | FLAG_UNCACHED) {
+            FLAG_CACHED => How::Told { by_workers: false, streams: false },
+            FLAG_UNCACHED => How::Told { by_workers: false, streams: true },
+            _ => How::Placed(Cache::Auto),
+        };
+        let transfer = Transfer { how, crc: self.flags & FLAG_CRC != 0 };
+        let (stage, crc) = self.session.stage(outgoing, transfer, self.message_bytes_max);
+        Staged { stage, crc }
     }
 
     /// Sends a staged reply. Drop the request before, unless you mean to keep viewing it.
     pub fn commit(mut self, staged: Staged) {
-        self.session.row.reply(staged.0.bytes(), true);
-        self.answer(Message::new(Kind::Reply, self.job), staged.0);
+        let Staged { stage, crc } = staged;
+        self.session.row.reply(stage.bytes(), true);
+        let mut message = Message::new(Kind::Reply, self.job);
+        if let Some(crc) = crc {
+            message.flags = FLAG_CRC;
+            message.crc = crc;
+        }
+        self.answer(message, stage);
     }
 
     /// Fails the call with a text for the client.
@@ -134,14 +211,17 @@ impl Responder {
 
     fn send_failure(&mut self, code: FailureCode, text: &str) {
         self.session.row.error();
-        let stage = self.session.stage(&Outgoing::from(text.as_bytes()), u64::MAX);
+        let (stage, _) = self.session.stage(&Outgoing::from(text.as_bytes()), Transfer::PLAIN, u64::MAX);
         let mut message = Message::new(Kind::Failure, self.job);
         message.status = code as u16;
         self.answer(message, stage);
     }
 
-    fn answer(&mut self, message: Message, stage: Stage) {
+    fn answer(&mut self, mut message: Message, stage: Stage) {
         self.answered = true;
+        if let Some(started) = self.started {
+            message.took_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
         self.session.unanswered.fetch_sub(1, Ordering::Relaxed);
         self.session.commit(message, stage, &self.views);
     }

@@ -15,19 +15,21 @@ use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
 use crate::handshake::{AddSegment, Hello, REQUEST, RESPONSE};
 use crate::layout::{
-    BUSY_HANDLERS_AT, CLIENT_PARK_AT, CONTROL_BYTES, ENTRIES_AT, MAGIC, MAGIC_AT, RESPONSE_BLOCKED_AT,
-    RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT, SESSIONS_AT, VERSION, VERSION_AT,
+    BUSY_HANDLERS_AT, CLIENT_PARK_AT, CONTROL_BYTES, ENTRIES_AT, HANDLERS_AT, MAGIC, MAGIC_AT, OVERFLOW_MAX,
+    QUEUED_AT, RESPONSE_BLOCKED_AT, RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT, SESSIONS_AT, VERSION,
+    VERSION_AT,
 };
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use crate::transfer::Transfer;
 use memlift_engine::complete::{ParkWord, ring};
 use memlift_engine::observe;
 use memlift_engine::region::{Access, Region, RegionOffset, RegionOptions};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) struct Session {
@@ -65,10 +67,13 @@ struct Roomless {
 }
 
 /// Whether a request's bytes are still viewed, and whether its reply is out. Both are changed under the reply lock.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(super) struct Views {
     dropped: AtomicBool,
     answered: AtomicBool,
+    /// How far the handler is, as it says.
+    pub(super) done: AtomicU64,
+    pub(super) total: AtomicU64,
 }
 
 /// A reply whose bytes are in place, or set aside until there is room for them.
@@ -222,16 +227,39 @@ impl Session {
         self.word(SESSIONS_AT).store(sessions, Ordering::Relaxed);
     }
 
+    /// Tells the client how many handlers there are and how many requests wait for one.
+    pub(super) fn publish_queue(&self, handlers: usize, queued: usize) {
+        self.word(HANDLERS_AT).store(handlers as u32, Ordering::Relaxed);
+        self.word(QUEUED_AT).store(queued as u32, Ordering::Relaxed);
+    }
+
+    /// Answers a question about a job.
+    pub(super) fn tell_state(&self, message: Message) -> Result<(), Error> {
+        let mut side = lock(&self.reply);
+        if side.overflow.len() >= OVERFLOW_MAX {
+            return Err(Error::peer_fault("questions without end"));
+        }
+        side.push(message);
+        self.settle(side);
+        Ok(())
+    }
+
     /// Puts a reply's bytes where the client can see them.
-    pub(super) fn stage(&self, outgoing: &Outgoing<'_>, message_bytes_max: u64) -> Stage {
+    pub(super) fn stage(
+        &self,
+        outgoing: &Outgoing<'_>,
+        transfer: Transfer,
+        message_bytes_max: u64,
+    ) -> (Stage, Option<u32>) {
         let bytes = outgoing.bytes();
         if bytes > message_bytes_max {
-            return Stage::Refused(format!(
+            let refused = Stage::Refused(format!(
                 "the reply has {bytes} bytes, over the server's limit of {message_bytes_max}: raise ipc.message_bytes_max"
             ));
+            return (refused, None);
         }
         if bytes == 0 {
-            return Stage::Placed(outgoing.shape.clone(), None);
+            return (Stage::Placed(outgoing.shape.clone(), None), transfer.crc.then_some(0));
         }
         let placed = {
             let mut side = lock(&self.reply);
@@ -245,15 +273,15 @@ impl Session {
                 let target = region.base().cast_mut().wrapping_add(slot.offset as usize);
                 reach(Step::ResponseSlotTaken);
                 // SAFETY: the slot lies in a writable segment of ours, is `bytes` long, and is not lent to anybody yet.
-                unsafe { outgoing.copy_to(target) };
+                let crc = unsafe { outgoing.copy_to(target, transfer) };
                 reach(Step::ResponseFilled);
-                Stage::Placed(outgoing.shape.clone(), Some(slot))
+                (Stage::Placed(outgoing.shape.clone(), Some(slot)), crc)
             }
             None => {
                 let mut aside = vec![0; bytes as usize];
                 // SAFETY: the vector is `bytes` long and new.
-                unsafe { outgoing.copy_to(aside.as_mut_ptr()) };
-                Stage::Aside(outgoing.shape.clone(), aside)
+                let crc = unsafe { outgoing.copy_to(aside.as_mut_ptr(), transfer) };
+                (Stage::Aside(outgoing.shape.clone(), aside), crc)
             }
         }
     }
@@ -275,6 +303,7 @@ impl Session {
             }
             Stage::Refused(text) => {
                 message.kind = Kind::Failure as u8;
+                message.flags = 0;
                 message.status = FailureCode::OutOfMemory as u16;
                 let stage = side.text(&text);
                 side.answer(message, &Shape::Bytes, stage, views);
@@ -317,6 +346,7 @@ impl Session {
         let Some(at) = at else { return Ok(()) };
         let Some(mut reply) = side.roomless.remove(at) else { return Ok(()) };
         reply.message.kind = Kind::Failure as u8;
+        reply.message.flags = 0;
         reply.message.status = FailureCode::OutOfMemory as u16;
         let text = side.text("the client's response pool cannot grow");
         side.answer(reply.message, &Shape::Bytes, text, &reply.views);

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A choice between a few ways to do the same thing, by what each has cost lately: a multi-armed bandit with hysteresis.
+//!
+//! Flow    `pick` ─▶ (done that way) ─▶ `learn` its cost ─▶ the next `pick`
+//! Order   the first way is used until another is known to be clearly cheaper; one pick in [`TRY_EVERY`] tries a way that is
+//!         not known yet, later one in [`Bandit::EXPLORE_EVERY`] one that is known
+//! Limits  of all picks, the first ones included, at most one in [`TRY_EVERY`] explores
+//! Not here what the ways are, and in what unit they cost: the caller's business. No locks, no clock.
+//!
+//! Where the cost model ([`Placer`](super::Placer)) predicts what a copy costs its caller, this learns what cannot be predicted:
+//! what the copy does to whoever reads the bytes next.
+
+use super::{EXPLORE_EVERY, EXPLORE_WITHIN, SWITCH_BELOW};
+
+/// One pick in this many tries a way about which too little is known.
+pub const TRY_EVERY: u64 = 16;
+/// A way counts as known after so many costs.
+const KNOWN: u32 = 3;
+/// One exploration in this many tries a way that looks much worse, in case that has changed.
+const REHABILITATE_EVERY: u64 = 8;
+/// Weight of a new cost.
+const WEIGHT: f64 = 1.0 / 32.0;
+
+/// What is known of one way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    cost: f64,
+    samples: u32,
+    tried_at: u64,
+}
+
+/// What is known of one way, for reports.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Known {
+    /// Moving average of its cost, in the caller's unit.
+    pub cost: f64,
+    /// How often it was measured.
+    pub samples: u32,
+}
+
+/// What to do this time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pick {
+    /// Number of the way.
+    pub way: usize,
+    /// It is tried to learn its cost, not because it is the best.
+    pub explores: bool,
+}
+
+/// Chooses between `N` ways.
+#[derive(Clone, Debug)]
+pub struct Bandit<const N: usize> {
+    ways: [Way; N],
+    allowed: [bool; N],
+    in_use: usize,
+    picks: u64,
+    explorations: u64,
+    switches: u64,
+}
+
+impl<const N: usize> Bandit<N> {
+    /// One pick in this many tries a way that is known and not much worse than the best.
+    pub const EXPLORE_EVERY: u64 = EXPLORE_EVERY as u64;
+
+    /// Chooses between the ways that are `allowed`, and begins with `first`.
+    ///
+    /// # Panics
+    ///
+    /// When `first` is not allowed.
+    pub fn new(allowed: [bool; N], first: usize) -> Bandit<N> {
+        assert!(allowed[first], "the first way must be allowed");
+        Bandit { ways: [Way::default(); N], allowed, in_use: first, picks: 0, explorations: 0, switches: 0 }
+    }
+
+    /// Which way this time.
+    pub fn pick(&mut self) -> Pick {
+        self.picks += 1;
+        let explored = self.explore();
+        self.explorations += u64::from(explored.is_some());
+        let way = explored.unwrap_or(self.in_use);
+        self.ways[way].tried_at = self.picks;
+        Pick { way, explores: explored.is_some() }
+    }
+
+    fn explore(&self) -> Option<usize> {
+        let others = || (0..N).filter(|&way| self.allowed[way] && way != self.in_use);
+        let unknown = others().filter(|&way| self.ways[way].samples < KNOWN);
+        if let Some(way) = unknown.min_by_key(|&way| self.ways[way].tried_at) {
+            return self.picks.is_multiple_of(TRY_EVERY).then_some(way);
+        }
+        if !self.picks.is_multiple_of(Self::EXPLORE_EVERY) {
+            return None;
+        }
+        let any = (self.picks / Self::EXPLORE_EVERY).is_multiple_of(REHABILITATE_EVERY);
+        let limit = self.ways[self.in_use].cost * EXPLORE_WITHIN;
+        others().filter(|&way| any || self.ways[way].cost <= limit).min_by_key(|&way| self.ways[way].tried_at)
+    }
+
+    /// Tells what a way has cost. Costs that are no number, or not above zero, are not believed.
+    pub fn learn(&mut self, way: usize, cost: f64) {
+        if !(cost.is_finite() && cost > 0.0) {
+            return;
+        }
+        let known = &mut self.ways[way];
+        known.samples = known.samples.saturating_add(1);
+        if known.samples == 1 {
+            known.cost = cost;
+        } else {
+            // A cost far off the average is mostly a preemption: it moves the average by a bounded step.
+            let weight = WEIGHT.max(1.0 / f64::from(known.samples));
+            known.cost += (cost.clamp(known.cost / 2.0, known.cost * 2.0) - known.cost) * weight;
+        }
+        let best = (0..N)
+            .filter(|&way| self.allowed[way] && self.ways[way].samples >= KNOWN)
+            .min_by(|&a, &b| self.ways[a].cost.total_cmp(&self.ways[b].cost));
+        if let Some(best) = best
+            && self.ways[self.in_use].samples >= KNOWN
+            && self.ways[best].cost < self.ways[self.in_use].cost * SWITCH_BELOW
+        {
+            self.in_use = best;
+            self.switches += 1;
+        }
+    }
+
+    /// The way in use.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// What is known of a way; `None`: nothing.
+    pub fn known(&self, way: usize) -> Option<Known> {
+        let Way { cost, samples, .. } = self.ways[way];
+        (samples > 0).then_some(Known { cost, samples })
+    }
+
+    /// Whether a way may be picked.
+    pub fn allows(&self, way: usize) -> bool {
+        self.allowed[way]
+    }
+
+    /// How many picks there were.
+    pub fn picks(&self) -> u64 {
+        self.picks
+    }
+
+    /// How many of them explored.
+    pub fn explorations(&self) -> u64 {
+        self.explorations
+    }
+
+    /// How often another way came into use.
+    pub fn switches(&self) -> u64 {
+        self.switches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Costs with noise of ±20 %, and one in a hundred ten times as high, as a preempted copy is.
+    struct Noise(u64);
+
+    impl Noise {
+        fn of(&mut self, cost: f64) -> f64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let noisy = cost * (0.8 + 0.4 * (self.0 >> 40) as f64 / (1u64 << 24) as f64);
+            if self.0 >> 33 & 127 == 0 { noisy * 10.0 } else { noisy }
+        }
+    }
+
+    /// Plays `rounds` and gives the sum of the true costs.
+    fn play(bandit: &mut Bandit<4>, costs: [f64; 4], rounds: u64, noise: &mut Noise) -> f64 {
+        let round = |_| {
+            let pick = bandit.pick();
+            bandit.learn(pick.way, noise.of(costs[pick.way]));
+            costs[pick.way]
+        };
+        (0..rounds).map(round).sum()
+    }
+
+    #[test]
+    fn it_costs_as_little_as_the_best_fixed_choice() {
+        for seed in 0..20 {
+            for costs in
+                [[1.0, 2.0, 4.0, 8.0], [3.0, 1.0, 1.5, 2.0], [5.0, 4.0, 3.0, 1.0], [2.0, 2.0, 1.6, 9.0]]
+            {
+                let mut bandit = Bandit::new([true; 4], 0);
+                let mut noise = Noise(seed);
+                play(&mut bandit, costs, 1_000, &mut noise);
+                let total = play(&mut bandit, costs, 10_000, &mut noise);
+                let best = costs.into_iter().fold(f64::MAX, f64::min);
+                assert!(total <= best * 10_000.0 * 1.06, "seed {seed}, {costs:?}: {total}");
+                assert!(bandit.explorations() * TRY_EVERY <= bandit.picks());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_as_good_does_not_take_turns() {
+        for seed in 0..20 {
+            let mut bandit = Bandit::new([true; 4], 1);
+            play(&mut bandit, [1.0, 1.0, 1.02, 0.99], 20_000, &mut Noise(seed));
+            assert!(bandit.switches() <= 20, "seed {seed}: {}", bandit.switches());
+        }
+    }
+
+    #[test]
+    fn it_notices_that_times_have_changed() {
+        for seed in 0..20 {
+            let mut bandit = Bandit::new([true; 4], 0);
+            let mut noise = Noise(seed);
+            play(&mut bandit, [1.0, 2.0, 2.0, 2.0], 5_000, &mut noise);
+            assert_eq!(bandit.in_use(), 0);
+            // Its own cost is seen at every pick; what looked worse is tried again within a few explorations.
+            play(&mut bandit, [3.0, 2.0, 0.5, 2.0], 10_000, &mut noise);
+            assert_eq!(bandit.in_use(), 2, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_never_picked_and_nonsense_not_believed() {
+        let mut bandit = Bandit::new([false, true, false, true], 1);
+        for round in 0..10_000 {
+            let Pick { way, .. } = bandit.pick();
+            assert!(way == 1 || way == 3);
+            bandit.learn(way, [f64::NAN, 0.0, -1.0, f64::INFINITY][round % 4]);
+        }
+        assert_eq!((bandit.in_use(), bandit.known(1)), (1, None));
+    }
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Decisions: what a call leaves open is chosen by what earlier calls have cost, and every choice can be asked why.
+//!
+//! Flow    `begin` (operation, mode, size class, what the caller fixed) ─▶ a way ─▶ copy, handler, reply ─▶ `learn`
+//! Cost    of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
+//!         so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
+//! Ways    0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off
+//! Order   payloads below the engine's gate are not decided about, and cost no look at any of this
+//! Owner   a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
+//!         one in 64
+//!
+//! Rocket (arXiv 2601.06331, §V) leaves device, cache injection and batching to its user, and a self-tuning runtime to the future.
+
+use crate::error::Error;
+use crate::message::{FLAG_CACHED, FLAG_TIMED, FLAG_UNCACHED, operation_hash};
+use crate::options::{CachePolicy, CallOptions, Device, Mode};
+use crate::transfer::How;
+use memlift_engine::observe::CacheState;
+use memlift_engine::place::{self, Bandit};
+use memlift_engine::{Cache, Engine};
+use memlift_spec::Opcode;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What a way is called.
+const WAYS: [(Device, CachePolicy); 5] = [
+    (Device::Auto, CachePolicy::Auto),
+    (Device::Inline, CachePolicy::On),
+    (Device::Inline, CachePolicy::Off),
+    (Device::Worker, CachePolicy::On),
+    (Device::Worker, CachePolicy::Off),
+];
+/// Calls per ring of a pipeline.
+pub(super) const BATCHES: [usize; 3] = [1, 4, 16];
+/// Answers over which a pipeline's pace is taken.
+pub(super) const PACE_ANSWERS: usize = 32;
+/// From this size on the wait for an answer is predicted per operation, bytes.
+pub(super) const FORECAST_FROM: u64 = 64 << 10;
+/// Most operations and sizes that are told apart; what comes later is not decided about.
+const KEYS_MAX: usize = 256;
+
+/// What calls have in common that are decided together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    operation: u64,
+    mode: u8,
+    /// Power of two of the size.
+    class: u8,
+    fixed: (Device, CachePolicy),
+}
+
+impl Key {
+    fn new(operation: u64, mode: Mode, bytes: u64, options: &CallOptions) -> Key {
+        let class = bytes.max(1).ilog2() as u8;
+        Key { operation, mode: mode as u8, class, fixed: (options.device, options.cache) }
+    }
+
+    /// The ways that leave what the caller fixed, and the one to begin with.
+    fn ways(self, cached: bool) -> ([bool; WAYS.len()], usize) {
+        let (device, cache) = self.fixed;
+        let workers = Engine::global().worker().threads() > 0;
+        let allowed = WAYS.map(|way| match way {
+            (Device::Auto, _) => device == Device::Auto && cache == CachePolicy::Auto,
+            (Device::Worker, _) if !workers => false,
+            (by, stays) => {
+                (device == Device::Auto || device == by) && (cache == CachePolicy::Auto || cache == stays)
+            }
+        });
+        let first = (0..WAYS.len()).find(|&way| {
+            let fits = WAYS[way].1 == if cached { CachePolicy::On } else { CachePolicy::Off };
+            allowed[way] && (way == 0 || fits)
+        });
+        (allowed, first.or_else(|| allowed.iter().position(|&allowed| allowed)).unwrap_or(0))
+    }
+}
+
+/// A call whose cost will be learned.
+#[derive(Debug)]
+pub(super) struct Trial {
+    key: Key,
+    way: usize,
+    bytes: u64,
+}
+
+/// How a call is to be made.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub how: How,
+    /// What the server is told of it.
+    pub flags: u8,
+    pub trial: Option<Trial>,
+}
+
+impl Plan {
+    /// As the engine places it, unmeasured.
+    pub const PLAIN: Plan = Plan { how: How::Placed(Cache::Auto), flags: 0, trial: None };
+
+    fn told(device: Device, cache: CachePolicy) -> Plan {
+        let streams = cache == CachePolicy::Off;
+        Plan {
+            how: How::Told { by_workers: device == Device::Worker, streams },
+            flags: if streams { FLAG_UNCACHED } else { FLAG_CACHED },
+            trial: None,
+        }
+    }
+
+    fn of(way: usize, cached: bool) -> Plan {
+        match WAYS[way] {
+            (Device::Auto, _) if cached => Plan::PLAIN,
+            (Device::Auto, _) => Plan { how: How::Placed(Cache::Cold), flags: FLAG_UNCACHED, trial: None },
+            (device, cache) => Plan::told(device, cache),
+        }
+    }
+}
+
+/// Size and time of an operation, as a moving regression line: L = a · bytes + b.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forecast {
+    samples: u32,
+    bytes: f64,
+    ns: f64,
+    covariance: f64,
+    variance: f64,
+}
+
+impl Forecast {
+    fn learn(&mut self, bytes: f64, ns: f64) {
+        self.samples = self.samples.saturating_add(1);
+        let weight = (1.0 / f64::from(self.samples)).max(1.0 / 16.0);
+        // A wait far off the line is mostly a preemption, or a queue: it moves the line by a bounded step.
+        let ns = if self.samples > 4 { ns.min(self.at(bytes) * 2.0) } else { ns };
+        let (off_bytes, off_ns) = (bytes - self.bytes, ns - self.ns);
+        self.bytes += off_bytes * weight;
+        self.ns += off_ns * weight;
+        self.covariance = (1.0 - weight) * (self.covariance + weight * off_bytes * off_ns);
+        self.variance = (1.0 - weight) * (self.variance + weight * off_bytes * off_bytes);
+    }
+
+    fn at(&self, bytes: f64) -> f64 {
+        // Sizes that hardly differ tell no slope.
+        let slope = if self.variance > self.bytes { self.covariance / self.variance } else { 0.0 };
+        (self.ns + slope.max(0.0) * (bytes - self.bytes)).max(0.0)
+    }
+}
+
+/// What a session has learned.
+#[derive(Default, Debug)]
+pub(super) struct Decisions {
+    ways: HashMap<Key, Bandit<{ WAYS.len() }>>,
+    batches: HashMap<u8, Bandit<{ BATCHES.len() }>>,
+    forecasts: HashMap<u64, Forecast>,
+}
+
+impl Decisions {
+    /// How to make a call of at least the gate's size, or one that the caller has fixed. `cached`: what the cache policy begins
+    /// with.
+    pub fn begin(
+        &mut self,
+        operation: u64,
+        mode: Mode,
+        bytes: u64,
+        options: &CallOptions,
+        cached: bool,
+    ) -> Result<Plan, Error> {
+        options.device.check()?;
+        let fixed = options.device != Device::Auto && options.cache != CachePolicy::Auto;
+        if fixed || bytes < Engine::global().placer().gate_bytes() as u64 {
+            let cache = match options.cache {
+                CachePolicy::Auto if cached => CachePolicy::On,
+                CachePolicy::Auto => CachePolicy::Off,
+                cache => cache,
+            };
+            return Ok(Plan::told(options.device, cache));
+        }
+        let key = Key::new(operation, mode, bytes, options);
+        let full = self.ways.len() >= KEYS_MAX && !self.ways.contains_key(&key);
+        let (allowed, first) = key.ways(cached);
+        if full {
+            return Ok(Plan::of(first, cached));
+        }
+        let way = self.ways.entry(key).or_insert_with(|| Bandit::new(allowed, first)).pick().way;
+        let mut plan = Plan::of(way, cached);
+        plan.flags |= FLAG_TIMED;
+        plan.trial = Some(Trial { key, way, bytes });
+        Ok(plan)
+    }
+
+    /// What a call has cost. A server may say what it likes: it spoils its own clients' choices and nothing else.
+    pub fn learn(&mut self, trial: &Trial, copy_ns: u64, took_ns: u64) {
+        if let Some(bandit) = self.ways.get_mut(&trial.key) {
+            bandit.learn(trial.way, copy_ns.saturating_add(took_ns) as f64 / trial.bytes as f64);
+        }
+    }
+
+    /// How many calls a pipeline rings for at once.
+    pub fn batch(&mut self, bytes: u64) -> (u8, usize) {
+        let class = bytes.max(1).ilog2() as u8;
+        let bandit = self.batches.entry(class).or_insert_with(|| Bandit::new([true; BATCHES.len()], 0));
+        (class, bandit.pick().way)
+    }
+
+    /// What an answer has cost with that batch.
+    pub fn learn_batch(&mut self, class: u8, way: usize, ns_per_answer: f64) {
+        if let Some(bandit) = self.batches.get_mut(&class) {
+            bandit.learn(way, ns_per_answer);
+        }
+    }
+
+    /// How long the answer to a call of that size is expected to take.
+    pub fn forecast(&self, operation: u64, bytes: u64) -> Option<Duration> {
+        let forecast = self.forecasts.get(&operation).filter(|forecast| forecast.samples >= 4)?;
+        Some(Duration::from_nanos(forecast.at(bytes as f64) as u64))
+    }
+
+    /// How long it took.
+    pub fn learn_wait(&mut self, operation: u64, bytes: u64, waited: Duration) {
+        if self.forecasts.len() < KEYS_MAX || self.forecasts.contains_key(&operation) {
+            self.forecasts.entry(operation).or_default().learn(bytes as f64, waited.as_nanos() as f64);
+        }
+    }
+
+    /// Why calls like this one are made as they are.
+    pub fn explain(
+        &self,
+        operation: &str,
+        mode: Mode,
+        bytes: u64,
+        options: &CallOptions,
+        cached: bool,
+    ) -> Explanation {
+        let gate_bytes = Engine::global().placer().gate_bytes() as u64;
+        let key = Key::new(operation_hash(operation), mode, bytes, options);
+        let (allowed, first) = key.ways(cached);
+        let bandit = self.ways.get(&key);
+        let in_use = bandit.map_or(first, Bandit::in_use);
+        let (device, cache) = WAYS[in_use];
+        let fixed = options.device != Device::Auto && options.cache != CachePolicy::Auto;
+        let known = |way| bandit.and_then(|bandit| bandit.known(way));
+        let candidates = (0..WAYS.len()).filter(|&way| allowed[way]).map(|way| {
+            let (device, cache) = WAYS[way];
+            let (ns_per_byte, samples) =
+                known(way).map_or((None, 0), |known| (Some(known.cost), known.samples));
+            Candidate { device, cache, ns_per_byte, samples }
+        });
+        let reason = match (fixed, bandit) {
+            (true, _) => "the caller said so".to_owned(),
+            _ if bytes < gate_bytes => {
+                format!("below {gate_bytes} bytes a request is copied here and now, and nothing is decided")
+            }
+            (_, None) => format!("no such call was made yet; a {} call begins with it", mode.name()),
+            (_, Some(bandit)) if bandit.switches() == 0 => format!(
+                "begun with, and nothing was measured to be {} % cheaper since",
+                place::SWITCH_PERCENT
+            ),
+            (_, Some(_)) => "measured to be the cheapest, copy and handler together".to_owned(),
+        };
+        let forecast = self.forecast(key.operation, bytes);
+        let batch = self.batches.get(&key.class);
+        Explanation {
+            operation: operation.to_owned(),
+            bytes,
+            mode,
+            device: if fixed { options.device } else { device },
+            cache: if fixed { options.cache } else { cache },
+            reason,
+            candidates: candidates.collect(),
+            decisions: bandit.map_or(0, Bandit::picks),
+            explorations: bandit.map_or(0, Bandit::explorations),
+            batch: BATCHES[batch.map_or(0, Bandit::in_use)],
+            expected_ns: forecast.map(|expected| u64::try_from(expected.as_nanos()).unwrap_or(u64::MAX)),
+            placement: Engine::global().explain(Opcode::MEMMOVE, bytes as usize, CacheState::Unknown),
+        }
+    }
+}
+
+/// One way to make a call, as it looks by what was measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// Who copies; `Auto`: whoever the engine's cost model names.
+    pub device: Device,
+    /// Whether copies stay in the cache; `Auto`: as the engine's cost model has it.
+    pub cache: CachePolicy,
+    /// What it has cost lately: copying the request, the handler and copying the reply, per byte of request; `None`: not tried.
+    pub ns_per_byte: Option<f64>,
+    /// How often it was measured.
+    pub samples: u32,
+}
+
+/// A decision with everything it was made from.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The operation's name.
+    pub operation: String,
+    /// The request's size.
+    pub bytes: u64,
+    /// How it is called.
+    pub mode: Mode,
+    /// Who copies such requests now.
+    pub device: Device,
+    /// Whether their copies stay in the cache.
+    pub cache: CachePolicy,
+    /// Why.
+    pub reason: String,
+    /// All ways that the options leave open.
+    pub candidates: Vec<Candidate>,
+    /// Calls decided about so far.
+    pub decisions: u64,
+    /// How many of them were made otherwise, to learn what that costs.
+    pub explorations: u64,
+    /// Calls for which a pipeline rings at once, where it is left to decide.
+    pub batch: usize,
+    /// When the answer is expected, after the call was sent (L = a · bytes + b), nanoseconds; `None`: not known.
+    pub expected_ns: Option<u64>,
+    /// What the engine's cost model says of the copy alone.
+    pub placement: place::Explanation,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_through_sizes_and_times_is_found_and_follows() {
+        let mut forecast = Forecast::default();
+        for round in 0..200u32 {
+            let bytes = f64::from(1 << (16 + round % 5));
+            forecast.learn(bytes, 20_000.0 + bytes * 0.5);
+        }
+        for bytes in [65_536.0, 500_000.0, 1_048_576.0] {
+            let expected = 20_000.0 + bytes * 0.5;
+            assert!(
+                (forecast.at(bytes) - expected).abs() < expected * 0.05,
+                "{bytes}: {}",
+                forecast.at(bytes)
+            );
+        }
+        (0..200).for_each(|_| forecast.learn(1_048_576.0, 300_000.0));
+        assert!((forecast.at(1_048_576.0) - 300_000.0).abs() < 10_000.0);
+    }
+
+    #[test]
+    fn what_the_caller_fixes_stays_fixed() {
+        let mut decisions = Decisions::default();
+        let bytes = Engine::global().placer().gate_bytes() as u64 * 2;
+        for cache in [CachePolicy::On, CachePolicy::Off] {
+            let options = CallOptions { cache, device: Device::Inline, ..CallOptions::default() };
+            let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
+            assert_eq!(plan.how, How::Told { by_workers: false, streams: cache == CachePolicy::Off });
+            assert!(plan.trial.is_none());
+            let open = CallOptions { device: Device::Auto, ..options };
+            for _ in 0..1_000 {
+                let plan = decisions.begin(1, Mode::Sync, bytes, &open, true).unwrap();
+                assert!(
+                    matches!(plan.how, How::Told { streams, .. } if streams == (cache == CachePolicy::Off))
+                );
+            }
+        }
+        let dsa = CallOptions { device: Device::Dsa, ..CallOptions::default() };
+        assert!(matches!(
+            decisions.begin(1, Mode::Sync, bytes, &dsa, true),
+            Err(Error::DeviceUnavailable { device: "dsa", .. })
+        ));
+    }
+
+    #[test]
+    fn the_cheapest_way_wins_in_each_mode_and_says_so() {
+        let bytes = Engine::global().placer().gate_bytes() as u64 * 2;
+        let options = CallOptions::default();
+        let mut decisions = Decisions::default();
+        for (mode, best) in [(Mode::Sync, 1), (Mode::Pipelined, 2)] {
+            for _ in 0..2_000 {
+                let plan = decisions.begin(operation_hash("x"), mode, bytes, &options, true).unwrap();
+                let trial = plan.trial.expect("measured");
+                decisions.learn(&trial, bytes, if trial.way == best { 0 } else { bytes });
+            }
+            let said = decisions.explain("x", mode, bytes, &options, true);
+            assert_eq!((said.device, said.cache), WAYS[best]);
+            assert_eq!(said.reason, "measured to be the cheapest, copy and handler together");
+            assert!(said.explorations * 16 <= said.decisions && said.decisions == 2_000);
+        }
+    }
+}

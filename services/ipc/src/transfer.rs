@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Transfers: outgoing data is copied, packed, to where the other process will see it.
+//!
+//! Flow    `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
+//! Order   a range may be cut in two, so that the receiver is woken while its last part is copied
+//! Not here whose memory the target is, and who is told.
+#![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
+
+use crate::message::{Shape, Tensor};
+use crate::payload::Outgoing;
+use memlift_engine::{Cache, Engine};
+
+/// By whom a range is copied, and with which stores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// As the engine's cost model places it, with what is known of the buffers.
+    Placed(Cache),
+    /// As the caller says.
+    Told { by_workers: bool, streams: bool },
+}
+
+/// How a payload is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Transfer {
+    pub how: How,
+    pub crc: bool,
+}
+
+impl How {
+    /// The same as a hint, for what has no choice of executors.
+    fn hint(self) -> Cache {
+        match self {
+            How::Placed(cache) => cache,
+            How::Told { streams: true, .. } => Cache::Cold,
+            How::Told { streams: false, .. } => Cache::Hot,
+        }
+    }
+}
+
+impl Transfer {
+    /// Placed by the engine, unchecked.
+    pub const PLAIN: Transfer = Transfer { how: How::Placed(Cache::Auto), crc: false };
+
+    /// Copies one range. Gives the CRC of it and of what `seed` is the CRC of, if that is wanted.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
+    unsafe fn range(self, target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+        let engine = Engine::global();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match self.how {
+                _ if self.crc => return engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()),
+                How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
+                How::Told { by_workers, streams } => {
+                    engine.copy_told(target, source, bytes, by_workers, streams);
+                }
+            }
+        }
+        0
+    }
+}
+
+/// CRC-32C of bytes that lie in shared memory.
+///
+/// # Safety
+///
+/// `pointer` is readable for `bytes`.
+pub(crate) unsafe fn crc_of(pointer: *const u8, bytes: u64) -> u32 {
+    // SAFETY: passed on from the caller.
+    unsafe { Engine::global().crc32c_raw(pointer, bytes as usize, 0) }
+}
+
+impl Outgoing<'_> {
+    /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
+    /// there are no more than those or if it is not contiguous.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_to`](Outgoing::copy_to).
+    pub(crate) unsafe fn copy_to_then(
+        &self,
+        target: *mut u8,
+        transfer: Transfer,
+        tail: u64,
+        nearly: impl FnOnce(),
+    ) -> Option<u32> {
+        if !self.is_contiguous() || self.bytes() <= tail {
+            nearly();
+            // SAFETY: passed on from the caller.
+            return unsafe { self.copy_to(target, transfer) };
+        }
+        let head = (self.bytes() - tail) as usize;
+        // SAFETY: head and tail together are the bytes that the caller and the constructor's caller vouch for.
+        let crc = unsafe {
+            let crc = transfer.range(target, self.source(), head, 0);
+            nearly();
+            transfer.range(target.add(head), self.source().add(head), tail as usize, crc)
+        };
+        transfer.crc.then_some(crc)
+    }
+
+    /// Copies it, packed, to `target`. Gives the CRC of all of it, if that is wanted.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for as many bytes as it has and does not overlap the source.
+    pub(crate) unsafe fn copy_to(&self, target: *mut u8, transfer: Transfer) -> Option<u32> {
+        if self.bytes() == 0 {
+            return transfer.crc.then_some(0);
+        }
+        if self.is_contiguous() {
+            // SAFETY: the constructor's caller vouches for the source, ours for the target.
+            let crc = unsafe { transfer.range(target, self.source(), self.bytes() as usize, 0) };
+            return transfer.crc.then_some(crc);
+        }
+        let plain = Transfer { crc: false, ..transfer };
+        for (at, part) in self.parts() {
+            // SAFETY: the constructor checked that every part lies within the bytes that the caller vouches for.
+            unsafe { part.copy_to(target.add(*at as usize), plain) };
+        }
+        if let (Some(strides), Shape::Tensor(tensor)) = (self.strides(), self.shape()) {
+            // SAFETY: the constructor's caller vouches for the source, ours for the target.
+            unsafe { gather(target, self.source(), tensor, strides, transfer.how.hint()) };
+        }
+        // SAFETY: the target has that many bytes, and they were written above or before.
+        transfer.crc.then(|| unsafe { crc_of(target, self.bytes()) })
+    }
+}
+
+/// Packs a strided array: the inner dimensions that are contiguous form a row, the next one outside them is one
+/// strided copy of the engine, and the rest is counted through.
+///
+/// # Safety
+///
+/// As for [`Outgoing::copy_to`].
+unsafe fn gather(target: *mut u8, source: *const u8, tensor: &Tensor, strides: &[i64], cache: Cache) {
+    let shape = tensor.shape();
+    let mut row_bytes = i64::from(tensor.element().bytes);
+    let mut inner = shape.len();
+    while inner > 0 && (shape[inner - 1] == 1 || strides[inner - 1] == row_bytes) {
+        inner -= 1;
+        row_bytes *= shape[inner] as i64;
+    }
+    // Not contiguous, so at least one dimension is left: it gives the rows of one strided copy.
+    let Some(rows_at) = inner.checked_sub(1) else { return };
+    let (rows, stride) = (shape[rows_at], strides[rows_at]);
+    let block = rows as i64 * row_bytes;
+    let mut index = vec![0u64; rows_at];
+    let mut target = target;
+    loop {
+        let offset: i64 = index.iter().zip(strides).map(|(&i, &stride)| i as i64 * stride).sum();
+        // SAFETY: every index is below its extent, so the rows are part of the array, and the blocks written so far
+        // plus this one are at most the tensor's bytes.
+        unsafe {
+            Engine::global().copy_strided_raw(
+                target,
+                source.offset(offset as isize),
+                rows as usize,
+                row_bytes as usize,
+                stride,
+                cache,
+            );
+            target = target.add(block as usize);
+        }
+        let Some(axis) = (0..rows_at).rev().find(|&axis| index[axis] + 1 < shape[axis]) else { return };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
