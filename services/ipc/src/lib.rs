@@ -44,6 +44,7 @@ pub mod server;
 
 mod fork;
 mod handshake;
+mod number_map;
 mod pool;
 #[expect(unsafe_code, reason = "messages are read from and written to memory that the peer can change")]
 mod ring;

@@ -15,12 +15,12 @@ use crate::failpoint::{Step, reach};
 use crate::handshake::RESPONSE;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT, SEGMENTS_MAX};
 use crate::message::{FLAG_CRC, FLAG_RETAINED, FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
+use crate::number_map::NumberMap;
 use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::ring::Consumer;
 use memlift_engine::complete::{FdParker, ParkWord, Waited, Waiter, ring};
 use memlift_engine::region::{Region, RegionOffset, RegionOptions};
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -127,10 +127,10 @@ pub enum JobState {
 /// The calls of a session.
 #[derive(Default)]
 pub(crate) struct Jobs {
-    waiting: HashMap<u64, Waiting>,
-    done: HashMap<u64, Result<Payload, Error>>,
+    waiting: NumberMap<u64, Waiting>,
+    done: NumberMap<u64, Result<Payload, Error>>,
     /// Slots that the server still views after it has answered.
-    retained: HashMap<u64, Arc<RequestSlot>>,
+    retained: NumberMap<u64, Arc<RequestSlot>>,
     /// Whether some thread collects.
     collecting: bool,
 }

@@ -172,7 +172,7 @@ impl Inner {
         } else {
             let plan = self.plan(message.operation, mode, bytes, options)?;
             message.flags = plan.flags | if options.crc { FLAG_CRC } else { 0 };
-            let begun = Instant::now();
+            let begun = (bytes >= FORECAST_FROM).then(Instant::now);
             let (slot, offset, crc) = match self.lent(data) {
                 Some((slot, offset)) => {
                     // SAFETY: the data lies in a slot, which is held here.
@@ -193,7 +193,7 @@ impl Inner {
             message.crc = crc.unwrap_or(0);
             message.describe(&data.shape, slot.slot().segment, slot.slot().offset + offset, bytes);
             waiting.slot = Some(slot);
-            if bytes >= FORECAST_FROM {
+            if let Some(begun) = begun {
                 waiting.measure(message.operation, bytes, plan.trial, begun);
             }
         }

@@ -16,6 +16,7 @@ use crate::fork::SessionSocket;
 use crate::handshake::{self, AddSegment, Hello, Received, Welcome};
 use crate::layout::OUTSTANDING_MAX;
 use crate::message::{CALL_FLAGS, FailureCode, Kind, Message};
+use crate::number_map::NumberMap;
 use crate::payload::Payload;
 use crate::ring::Consumer;
 use memlift_engine::complete::{Parker, Waited, Waiter};
@@ -25,7 +26,6 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::RecvFlags;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,8 +60,8 @@ pub(super) struct Dispatcher {
     shared: Arc<Shared>,
     listener: Listener,
     epoll: OwnedFd,
-    callers: HashMap<u64, Caller>,
-    sessions: HashMap<u64, Entry>,
+    callers: NumberMap<u64, Caller>,
+    sessions: NumberMap<u64, Entry>,
     busy: Vec<u64>,
     next: u64,
     waiter: Waiter,
@@ -119,8 +119,8 @@ impl Dispatcher {
         let dispatcher = Dispatcher {
             listener,
             epoll,
-            callers: HashMap::new(),
-            sessions: HashMap::new(),
+            callers: NumberMap::default(),
+            sessions: NumberMap::default(),
             busy: Vec::new(),
             next: FIRST,
             waiter: Waiter::new(shared.options.wait),

@@ -22,6 +22,7 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN, operation_hash};
+use crate::number_map::NumberMap;
 use dispatch::Dispatcher;
 use listen::Listener;
 use memlift_engine::complete::WaitPolicy;
@@ -29,7 +30,7 @@ use memlift_engine::config::Config;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use session::{Session, Views};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -119,7 +120,7 @@ pub(crate) struct Shared {
     address: Address,
     options: ServerOptions,
     listener: Mutex<Option<Listener>>,
-    operations: RwLock<HashMap<u64, Arc<Operation>>>,
+    operations: RwLock<NumberMap<u64, Arc<Operation>>>,
     dispatcher: Mutex<Option<Dispatcher>>,
     queue: Mutex<Queue>,
     /// Sessions whose clients want to know how busy the server is.

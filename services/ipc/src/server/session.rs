@@ -20,6 +20,7 @@ use crate::layout::{
     VERSION_AT,
 };
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
+use crate::number_map::NumberMap;
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
@@ -28,7 +29,7 @@ use memlift_engine::complete::{ParkWord, ring};
 use memlift_engine::observe;
 use memlift_engine::region::{Access, Region, RegionOffset, RegionOptions};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +52,7 @@ struct ReplySide {
     producer: Producer,
     pool: Pool,
     /// Slots that the client views, by place.
-    lent: HashMap<(u32, u64), Slot>,
+    lent: NumberMap<(u32, u64), Slot>,
     /// Messages for which the ring had no room.
     overflow: VecDeque<Message>,
     /// Replies for which the pool has no room yet.
@@ -146,7 +147,7 @@ impl Session {
             reply: Mutex::new(ReplySide {
                 producer: Producer::new(Arc::clone(&control), RESPONSES)?,
                 pool,
-                lent: HashMap::new(),
+                lent: NumberMap::default(),
                 overflow: VecDeque::new(),
                 roomless: VecDeque::new(),
             }),
