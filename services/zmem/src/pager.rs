@@ -35,14 +35,14 @@ mod spill;
 mod stream;
 mod table;
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_engine::facility::{Facility, usable};
 
 use crate::block::Job;
 use crate::lock::Lock;
 use crate::mapping::{Mapping, PAGE_BYTES};
-use crate::spill::{Slot, Spill};
+use crate::spill::Spill;
 use crate::store::Store;
 use crate::{Error, Result};
 use engine::Engine;
@@ -152,6 +152,8 @@ pub struct Pager {
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
     spill_hand: AtomicUsize,
+    /// Whether spilling ahead pays: pages that it may cost.
+    credit: AtomicI64,
     /// Signals of the thread that forks.
     fork_mask: AtomicU64,
     /// Chunks from here on were never used.
@@ -200,6 +202,7 @@ impl Pager {
             hook: AtomicPtr::new(std::ptr::null_mut()),
             spill: AtomicPtr::new(std::ptr::null_mut()),
             spill_hand: AtomicUsize::new(0),
+            credit: AtomicI64::new(0),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),
             barren: AtomicU64::new(u64::MAX / 2),
@@ -286,14 +289,14 @@ impl Pager {
     fn free_copy(&self, entry: Entry) -> usize {
         let mut released = 0;
         match entry.tag() {
+            Tag::Clean | Tag::Spilled if entry.slot().is_some() => {
+                if let Some((spill, slot)) = self.spill().zip(entry.slot()) {
+                    spill.free(slot);
+                }
+            }
             Tag::Clean | Tag::Stored | Tag::Word => {
                 if let Some(handle) = store_handle(entry) {
                     released = self.store.free(handle);
-                }
-            }
-            Tag::Spilled => {
-                if let Some(spill) = self.spill() {
-                    spill.free(Slot(entry.handle()));
                 }
             }
             _ => {}

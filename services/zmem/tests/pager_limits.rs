@@ -63,6 +63,57 @@ fn what_does_not_pack_is_spilled() {
     });
 }
 
+#[test]
+fn what_is_read_in_order_keeps_its_place_in_the_file() {
+    under_every_mask("what_is_read_in_order_keeps_its_place_in_the_file", || {
+        let pager = start(12 * MIB, OnOverflow::Fail);
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        pager.spill_to(Spill::create(folder.path(), 1 << 30).expect("a file")).expect("the first");
+        let mut arena = Arena::new(pager, 24 * MIB).expect("an arena");
+        let pages = 24 * MIB / PAGE;
+        let mut seeds: Vec<u64> = (0..pages as u64).collect();
+        for (page, seed) in seeds.iter().enumerate() {
+            write_noise(&mut arena[page * PAGE..][..PAGE], *seed);
+        }
+        let mut spilled = [0; 4];
+        for spilled in &mut spilled {
+            for (page, seed) in seeds.iter().enumerate() {
+                check_noise(&arena[page * PAGE..][..PAGE], *seed);
+            }
+            *spilled = pager.numbers().pages_spilled;
+        }
+        println!("{spilled:?} {:?}", pager.numbers());
+        assert!(
+            spilled[3] - spilled[0] < 3 * pages as u64 / 4,
+            "what was only read is written again: {spilled:?}"
+        );
+        // Pages whose copies are in the file are written, given other access, inherited and dropped.
+        for page in (0..pages).step_by(3) {
+            check_noise(&arena[page * PAGE..][..PAGE], seeds[page]);
+            seeds[page] += 100_000;
+            write_noise(&mut arena[page * PAGE..][..PAGE], seeds[page]);
+        }
+        let base = arena.as_ptr() as usize;
+        pager.protect(base, 8 * MIB, libc::PROT_READ).expect("mapped");
+        let child = forked(pager, || {
+            for (page, seed) in seeds.iter().enumerate() {
+                check_noise(&arena[page * PAGE..][..PAGE], *seed);
+            }
+        });
+        child.wait();
+        pager.protect(base, 8 * MIB, libc::PROT_READ | libc::PROT_WRITE).expect("mapped");
+        pager.advise(base + 4 * MIB, MIB, libc::MADV_DONTNEED).expect("mapped");
+        for (page, seed) in seeds.iter().enumerate() {
+            let contents = &arena[page * PAGE..][..PAGE];
+            if (4 * MIB..5 * MIB).contains(&(page * PAGE)) {
+                assert!(contents.iter().all(|byte| *byte == 0), "page {page}");
+            } else {
+                check_noise(contents, *seed);
+            }
+        }
+    });
+}
+
 fn impossible(name: &str, on_overflow: OnOverflow) {
     let outcome = outcome_of(
         name,

@@ -3,11 +3,14 @@
 //!
 //! Layout  bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
 //!         16–63 handle, slot or short word; 63 beside the store's
-//!         handle, or the time of a page that did not pack: it was tried as a cold one. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
+//!         handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
+//!         the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
 //!         bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
 //! Order   pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
 //!         not busy
 //! Not here the table ([`super::table`])
+
+use crate::spill::Slot;
 
 /// A page's state.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub(super) enum Tag {
     Empty = 0,
     /// Present and writable, no copy.
     Dirty = 1,
-    /// Present and write-protected; the handle's copy is the same.
+    /// Present and write-protected; the copy in the store, or in the spill file, is the same.
     Clean = 2,
     /// No memory; the handle's copy.
     Stored = 3,
@@ -52,6 +55,8 @@ pub(super) const WAITERS: u64 = 1 << 4;
 const RAW: u64 = 1 << HANDLE_SHIFT;
 /// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
 const TRIED: u64 = 1 << 63;
+/// On a clean entry: the copy is in the spill file.
+const FILED: u64 = 1 << 62;
 
 impl Entry {
     pub const EMPTY: Entry = Entry(0);
@@ -77,6 +82,25 @@ impl Entry {
 
     pub fn handle(self) -> u64 {
         self.0 >> HANDLE_SHIFT
+    }
+
+    /// A present page whose copy is in the spill file.
+    pub fn filed(slot: Slot) -> Entry {
+        Entry(Entry::new(Tag::Clean, slot.0).0 | FILED)
+    }
+
+    /// Where the page lies in the spill file, if it does.
+    pub fn slot(self) -> Option<Slot> {
+        let filed = self.tag() == Tag::Clean && self.0 & FILED != 0;
+        (filed || self.tag() == Tag::Spilled).then_some(Slot((self.0 & !FILED) >> HANDLE_SHIFT))
+    }
+
+    /// What a clean page is without its memory.
+    pub fn away(self) -> Entry {
+        match self.slot() {
+            Some(slot) => Entry::new(Tag::Spilled, slot.0),
+            None => Entry::new(Tag::Stored, self.handle()),
+        }
     }
 
     /// The store's handle of an entry that has one.
@@ -203,6 +227,18 @@ mod tests {
         assert_eq!((stored.tried().handle_of_store(), stored.tried().round()), (0xffff_fffe, 7));
         assert!(Entry::new(Tag::Clean, stored.tried().handle()).was_tried(), "the mark goes with the copy");
         assert!(!Entry::filled(u64::MAX).expect("a short word").was_tried());
+    }
+
+    #[test]
+    fn a_clean_page_knows_where_its_copy_is() {
+        let slot = Slot(31 << 40 | ((1 << 36) - 1));
+        let filed = Entry::filed(slot).with_heat(1).with_pins(7);
+        assert!(filed.tag() == Tag::Clean && filed.is_present() && filed.slot() == Some(slot));
+        assert!(Entry(filed.parked().0 | WAITERS).unparked().slot() == Some(slot));
+        assert!(filed.away() == Entry::new(Tag::Spilled, slot.0) && filed.away().slot() == Some(slot));
+        let kept = Entry::new(Tag::Clean, u64::from(u32::MAX)).tried();
+        assert!(kept.slot().is_none());
+        assert!(kept.away().was_tried() && kept.away().handle_of_store() == u32::MAX);
     }
 
     #[test]

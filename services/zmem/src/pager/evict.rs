@@ -18,7 +18,7 @@ use memlift_engine::page::{Effort, Packed};
 use super::cold::COLD_ROUNDS;
 use super::entry::{Entry, Tag};
 use super::recycle::LEAST_RUN;
-use super::seat::Seat;
+use super::seat::{CLUSTER, Seat};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
 use crate::block::Counter;
@@ -133,6 +133,25 @@ impl Pager {
         evicted
     }
 
+    /// Puts away what a stream at page `at` left behind, but for the last cluster: clean pages without heat.
+    pub(super) fn evict_behind(&self, seat: &mut Seat, at: usize) -> Evicted {
+        let state = &mut *self.evict.lock();
+        (state.count, state.leaving) = (0, 0);
+        let batch = BATCH.min(self.spare_pages());
+        for page in at.saturating_sub(2 * CLUSTER)..at.saturating_sub(CLUSTER) {
+            if state.leaving == batch || self.table.chunk(page / CHUNK_PAGES).mode() != Mode::Armed {
+                break;
+            }
+            let entry = self.table.load(page);
+            let left = entry.tag() == Tag::Clean && entry.heat() == 0 && entry.pins() == 0;
+            if left && self.table.claim(page, entry) {
+                state.push(page, entry);
+                state.leaving += 1;
+            }
+        }
+        if state.count == 0 { Evicted::default() } else { self.put_away(seat, state, true) }
+    }
+
     /// Charges the float in advance, from activation on.
     pub(super) fn start_float(&self) {
         self.fill_float(&mut self.evict.lock());
@@ -232,19 +251,20 @@ impl Pager {
         }
         // Packing did not pay last time: it is tried again when memory has been turned over some times.
         let raw = entry.is_raw() && entry.raw_age(self.time()) < self.raw_rest();
-        if entry.heat() > 0 {
-            let colder = entry.with_heat(entry.heat() - 1);
-            let _ = self.table.entry(page).compare_exchange(
-                entry.0,
-                colder.0,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-        } else if !raw && self.table.claim(page, entry) {
+        if self.is_cold(page, entry) && !raw && self.table.claim(page, entry) {
             self.cover_gap(state, page);
             state.push(page, entry);
             state.leaving += 1;
         }
+    }
+
+    /// Whether a page has no heat; it has less now.
+    pub(super) fn is_cold(&self, page: usize, entry: Entry) -> bool {
+        let Some(heat) = entry.heat().checked_sub(1) else { return true };
+        let word = self.table.entry(page);
+        let colder = entry.with_heat(heat);
+        let _ = word.compare_exchange(entry.0, colder.0, Ordering::AcqRel, Ordering::Relaxed);
+        false
     }
 
     /// Claims the absent pages between the last claimed page and this one, if there are few and nothing else.
@@ -291,7 +311,7 @@ impl Pager {
             state.new[index] = match old.tag() {
                 Tag::Clean if frozen || !hides => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-                    Entry::new(Tag::Stored, old.handle()).with_round(round)
+                    old.away().with_round(round)
                 }
                 Tag::Dirty if frozen && self.table.allows(page, false) => {
                     self.pack(seat, page, old, round, &float)
@@ -486,7 +506,8 @@ impl Pager {
             let pages = (visit.pages as usize).max(1);
             let evicted = {
                 let mut seat = self.seats.take();
-                let evicted = self.evict(&mut seat, pages * PAGE_BYTES, BATCH);
+                let spilled = self.spill_ahead(&mut seat);
+                let evicted = self.evict(&mut seat, pages.saturating_sub(spilled) * PAGE_BYTES, BATCH);
                 if self.job.is_short() && (evicted.steps == 0 || !self.keeps_copies()) {
                     self.pack_cold(&mut seat, COLD_ROUNDS);
                 }

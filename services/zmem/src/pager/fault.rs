@@ -15,7 +15,8 @@ use memlift_engine::page::{Method, PAGE_BYTES, fill};
 use super::engine::UNIT;
 use super::entry::{Entry, MAX_PINS, Tag};
 use super::room::Room;
-use super::seat::{CLUSTER, Seat};
+use super::seat::{CLUSTER, Page, Seat};
+use super::stream::Run;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Fault, Pager, kernel, store_handle};
 use crate::block::Counter;
@@ -24,6 +25,19 @@ use crate::uffd::Progress;
 
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
+
+/// A stream that has brought in this part of what is present passes through: 1/4.
+const PASSING_SHARE: usize = 4;
+
+/// What a fault wants.
+#[derive(Clone, Copy)]
+struct Want {
+    write: bool,
+    /// Pages at once.
+    window: usize,
+    /// The pages are not to stay ([`Pager::passes`]).
+    passes: bool,
+}
 
 /// What a run of absent pages is made of: one kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,25 +152,35 @@ impl Pager {
 
     /// Brings a page back, and those after it in a run of faults.
     fn bring(&self, seat: &mut Seat, page: usize, entry: Entry, write: bool) -> Fault {
-        let (window, stream) = self.streams.window(page);
-        let (first, window) =
-            if self.engine.scarce() { self.unit_around(page, entry, write, window) } else { (page, window) };
+        let run = self.streams.at(page);
+        let (first, window) = if self.engine.scarce() {
+            self.unit_around(page, entry, write, run.window)
+        } else {
+            (page, run.window)
+        };
         let entry = if first == page { entry } else { self.table.load(first) };
-        match self.bring_run(seat, first, entry, write, window) {
+        let want = Want { write, window, passes: !write && self.passes(run) };
+        match self.bring_run(seat, first, entry, want) {
             // Neighbours that the kernel keeps apart, say: alone then.
             (Fault::Retry, 2..) => {
-                self.streams.went(stream, page, 1);
+                self.streams.went(run, page, 1);
                 let entry = self.table.load(page);
-                self.bring_run(seat, page, entry, write, 1).0
+                self.bring_run(seat, page, entry, Want { write, window: 1, passes: false }).0
             }
             (fault, pages) => {
-                self.streams.went(stream, first, pages.max(1));
+                self.streams.went(run, first, pages.max(1));
                 if self.engine.refused() {
                     self.evict(seat, UNIT * PAGE_BYTES, UNIT);
                 }
                 fault
             }
         }
+    }
+
+    /// Whether a stream is so long that what it brings in is better given up behind it than kept: it has turned over a good
+    /// part of what can be present.
+    fn passes(&self, run: Run) -> bool {
+        run.window == CLUSTER && run.length * PASSING_SHARE > self.counts.present.load(Ordering::Relaxed)
     }
 
     /// Where mappings are scarce: from which page on how many come back with this one, those of its unit that are of its
@@ -174,15 +198,9 @@ impl Pager {
         (first, (end - first).max(page - first + window).min(CLUSTER))
     }
 
-    /// Brings up to `window` pages of one kind back; says how many it tried.
-    fn bring_run(
-        &self,
-        seat: &mut Seat,
-        page: usize,
-        entry: Entry,
-        write: bool,
-        window: usize,
-    ) -> (Fault, usize) {
+    /// Brings up to a window of pages of one kind back; says how many it tried.
+    fn bring_run(&self, seat: &mut Seat, page: usize, entry: Entry, want: Want) -> (Fault, usize) {
+        let Want { write, window, passes } = want;
         let Some(kind) = kind_of(entry) else { return (Fault::Retry, 0) };
         let mut old = [Entry::EMPTY; CLUSTER];
         if !self.table.claim(page, entry) {
@@ -194,11 +212,13 @@ impl Pager {
             return (Fault::Retry, 0);
         }
         old[0] = entry;
-        let most = if kind == Kind::Spilled { 1 } else { window.min(CHUNK_PAGES - page % CHUNK_PAGES) };
+        let most = window.min(CHUNK_PAGES - page % CHUNK_PAGES);
         let mut pages = 1;
         while pages < most {
             let next = self.table.load(page + pages);
-            if kind_of(next) != Some(kind) || !self.table.claim(page + pages, next) {
+            // Of the spill file what one read brings.
+            let follows = kind != Kind::Spilled || next.slot() == old[pages - 1].slot().map(Slot::next);
+            if kind_of(next) != Some(kind) || !follows || !self.table.claim(page + pages, next) {
                 break;
             }
             if !self.table.allows(page + pages, write) {
@@ -212,9 +232,13 @@ impl Pager {
             && kind != Kind::Nothing
             && self.charge_tables(seat, (pages - seat.reached) * PAGE_BYTES)
         {
-            seat.reached = pages;
+            // Making room may have reached more of it.
+            seat.reached = seat.reached.max(pages);
         }
-        let moved = if kind == Kind::Nothing { 0 } else { self.recycle(seat, pages) };
+        let moved = match kind {
+            Kind::Nothing => 0,
+            _ => self.recycle(seat, pages, passes.then_some(page)),
+        };
         let mut room = if moved >= pages {
             Room::Made
         } else {
@@ -231,8 +255,14 @@ impl Pager {
             self.table.publish(page, old[0]);
             return (Fault::Retry, 1);
         }
-        // A copy is kept for a page that is read, unless memory is so short that the copy is better spent on pages.
-        let keep = kind == Kind::Packed && !write && self.keeps_copies();
+        // A copy is kept for a page that is read, unless memory is so short that the copy is better spent on pages, and this
+        // one is to stay. What comes from the file in a run keeps its place there; what is wanted by itself comes for good.
+        let keep = !write
+            && match kind {
+                Kind::Packed => passes || self.keeps_copies(),
+                Kind::Spilled => window > 1,
+                Kind::Words | Kind::Nothing => false,
+            };
         let (progress, changed) = match kind {
             Kind::Nothing => (self.place_zeros(page, pages), 0),
             _ => {
@@ -244,13 +274,16 @@ impl Pager {
                 self.place_cluster(seat, page, pages, keep, moved)
             }
         };
-        (self.settle_pages(page, &old[..pages], progress, if keep { !changed } else { 0 }), pages)
+        if window == 1 {
+            self.weigh(old[0]);
+        }
+        let keep = if keep { !changed } else { 0 };
+        (self.settle_pages(page, &old[..pages], progress, keep, passes), pages)
     }
 
     /// Publishes what became of the pages of a cluster; `keep` says whose copies stay, by bits.
-    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64) -> Fault {
+    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64, passes: bool) -> Fault {
         let done = (progress.bytes / PAGE_BYTES).min(old.len());
-        let round = self.round.load(Ordering::Relaxed);
         self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
         self.counts.present.fetch_add(done, Ordering::Relaxed);
         self.counts.pages_in.fetch_add(done as u64, Ordering::Relaxed);
@@ -259,14 +292,13 @@ impl Pager {
                 *old
             } else {
                 // Wanted again soon after it left: it stays longer this time.
-                let soon = old.is_away() && round.wrapping_sub(old.round()) & MAX_PINS <= 1;
-                let heat = if soon { 2 } else { 1 };
+                let heat = if passes { 0 } else { 1 + u64::from(self.left_soon(*old)) };
                 let pins = old.pins();
                 if old.tag() == Tag::Stored {
                     self.job.compressed_access();
                 }
                 if keep >> index & 1 != 0 {
-                    Entry::new(Tag::Clean, old.handle()).with_heat(heat)
+                    old.slot().map_or(Entry::new(Tag::Clean, old.handle()), Entry::filed).with_heat(heat)
                 } else {
                     self.free_copy(*old);
                     Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(pins)
@@ -293,26 +325,28 @@ impl Pager {
         }
     }
 
+    /// Whether a page that is away left in this round of the hand or in the last one.
+    pub(super) fn left_soon(&self, entry: Entry) -> bool {
+        let round = self.round.load(Ordering::Relaxed);
+        entry.is_away() && round.wrapping_sub(entry.round()) & MAX_PINS <= 1
+    }
+
     /// Brings the contents of claimed pages into the seat: absent ones from wherever they are, present ones as they are.
     pub(super) fn unpack(&self, seat: &mut Seat, pages: &[usize], old: &[Entry]) {
         let (packer, _, room) = seat.parts();
-        let mut dense = false;
-        for ((page, entry), target) in pages.iter().zip(old).zip(room.iter_mut()) {
+        let (mut dense, mut read) = (false, 0);
+        for (index, (page, entry)) in pages.iter().zip(old).enumerate() {
+            if index < read {
+                continue;
+            }
+            if entry.tag() == Tag::Spilled {
+                read = index + self.unspill(&pages[index..], &old[index..], &mut room[index..]);
+                continue;
+            }
+            let target = &mut room[index];
             let whole = match entry.tag() {
                 Tag::Dirty => {
                     self.copy_out(*page, target);
-                    true
-                }
-                Tag::Spilled => {
-                    let read =
-                        self.spill().map(|spill| spill.read(Slot(entry.handle()), *page as u64, target));
-                    if !matches!(read, Some(Ok(()))) {
-                        kernel::end(
-                            "memlift: a page of the spill file could not be read; the job ends before it reads wrong data\n",
-                            CORRUPT_EXIT_CODE,
-                        );
-                    }
-                    self.job.count(Counter::PagesUnspilled, 1);
                     true
                 }
                 Tag::Filled => {
@@ -339,6 +373,26 @@ impl Pager {
         if dense {
             self.count_workspace(seat, true);
         }
+    }
+
+    /// Reads the first of these pages, and those after it that lie beside it in the spill file too; says how many.
+    fn unspill(&self, pages: &[usize], old: &[Entry], room: &mut [Page]) -> usize {
+        let follows = |index: &usize| {
+            pages[*index] == pages[index - 1] + 1
+                && old[*index].tag() == Tag::Spilled
+                && old[*index].slot() == old[index - 1].slot().map(Slot::next)
+        };
+        let run = 1 + (1..pages.len().min(old.len())).take_while(follows).count();
+        let read = self.spill().zip(old[0].slot());
+        let read = read.map(|(spill, slot)| spill.read_run(slot, pages[0] as u64, &mut room[..run]));
+        if !matches!(read, Some(Ok(()))) {
+            kernel::end(
+                "memlift: a page of the spill file could not be read; the job ends before it reads wrong data\n",
+                CORRUPT_EXIT_CODE,
+            );
+        }
+        self.job.count(Counter::PagesUnspilled, run as u64);
+        run
     }
 
     /// Whether the copy of a page that is read is worth its memory: not when hardly anything can be present.

@@ -22,17 +22,27 @@ use crate::uffd::Progress;
 /// The shortest run that is moved.
 pub(super) const LEAST_RUN: usize = 16;
 
+/// Of how many clusters of a stream one takes its room from the hand.
+const HANDS_TURN: usize = 8;
+
 const _: () = assert!(BATCH <= CLUSTER && CLUSTER <= u64::BITS as usize);
 
 impl Pager {
     /// Where room is short, puts a batch away for a cluster of `pages` pages; says how many of its pages lie in the seat's
-    /// slot now, with their charge.
-    pub(super) fn recycle(&self, seat: &mut Seat, pages: usize) -> usize {
-        if pages < LEAST_RUN || self.engine.slot(seat.index).is_none() {
+    /// slot now, with their charge. A stream that passes through and is `at` a page gives up what it left behind.
+    pub(super) fn recycle(&self, seat: &mut Seat, pages: usize, at: Option<usize>) -> usize {
+        let ahead = self.job.unused_objective().saturating_add((2 * CLUSTER * PAGE_BYTES) as i64);
+        if pages < LEAST_RUN || self.job.unused() >= ahead {
             return 0;
         }
-        let ahead = self.job.unused_objective().saturating_add((2 * CLUSTER * PAGE_BYTES) as i64);
-        if self.job.unused() >= ahead {
+        // Now and then the hand's turn: what is present and not used any more leaves too.
+        if let Some(at) = at.filter(|at| !(at / CLUSTER).is_multiple_of(HANDS_TURN)) {
+            let behind = self.evict_behind(seat, at);
+            if behind.steps > 0 {
+                return behind.moved;
+            }
+        }
+        if self.engine.slot(seat.index).is_none() {
             return 0;
         }
         self.evict_into(seat, pages * PAGE_BYTES, BATCH, true).moved

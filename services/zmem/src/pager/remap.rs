@@ -201,7 +201,7 @@ impl Pager {
     }
 
     /// Brings a spilled page back, whose number the file knows it by.
-    fn unspill(&self, page: usize) {
+    fn fetch_spilled(&self, page: usize) {
         while self.table.load(page).tag() == Tag::Spilled {
             let _ = self.answer(page, false);
         }
@@ -215,7 +215,7 @@ impl Pager {
         if source.tag() == Tag::Spilled {
             self.table.publish(page, source);
             drop(seat);
-            self.unspill(page);
+            self.fetch_spilled(page);
             return self.copy_page(page, to, prot);
         }
         if source.tag() != Tag::Empty {
@@ -281,7 +281,7 @@ impl Pager {
         if source.tag() == Tag::Spilled {
             self.table.publish(page, source);
             drop(seat);
-            self.unspill(page);
+            self.fetch_spilled(page);
             return self.move_page(page, to);
         }
         if !source.is_present() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Room for a fault: whatever makes some, the cheapest first.
 //!
-//! Flow    [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ what ended processes held ─▶ cold pages packed better ─▶ spill ─▶ compaction
+//! Flow    [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ what ended processes held ─▶ spill ─▶ cold pages packed better ─▶ compaction
 //!         ─▶ the job's other processes ─▶ charged all the same: the job's verdict
 //! Order   a charge that waits for a verdict stays: taking it back would look as if there were room again
 //! Not here how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
 
 use std::sync::atomic::Ordering;
 
+use super::cold::COLD_ROUNDS;
 use super::seat::Seat;
 use super::{Pager, kernel};
 use crate::block::{Charge, Counter, Verdict};
@@ -36,6 +37,9 @@ impl Pager {
         self.counts.evictions.fetch_add(1, Ordering::Relaxed);
         self.job.count(Counter::SynchronousEvictions, 1);
         let barren = self.time().wrapping_sub(self.barren.load(Ordering::Relaxed)) < BARREN_PAGES;
+        if self.spill_ahead(seat) > 0 && self.job.try_charge(bytes, self.job.keep()) {
+            return Room::Made;
+        }
         loop {
             if barren {
                 break;
@@ -58,13 +62,19 @@ impl Pager {
         }
         // A child that ended may have held it: that is cheaper to find out than what follows.
         self.job.sweep();
-        if self.job.try_charge(bytes, 0) || self.squeeze(seat, bytes) {
+        if self.job.try_charge(bytes, 0) {
             return Room::Made;
         }
-        while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES)).steps > 0 {
-            if self.job.try_charge(bytes, 0) {
-                return Room::Made;
+        // A page in the file makes more room than one that is packed better, in less time.
+        for rounds in [COLD_ROUNDS, 0] {
+            while self.spill_cold(seat, bytes.max(SYNC_PAGES * PAGE_BYTES), rounds).steps > 0 {
+                if self.job.try_charge(bytes, 0) {
+                    return Room::Made;
+                }
             }
+        }
+        if self.squeeze(seat, bytes) {
+            return Room::Made;
         }
         // What came in since the last look at it may be packed still.
         if barren && self.evict(seat, bytes, SYNC_PAGES).steps > 0 && self.job.try_charge(bytes, 0)
@@ -86,7 +96,7 @@ impl Pager {
                 Verdict::Wait => {
                     self.evict(seat, by, SYNC_PAGES);
                     self.pack_cold(seat, 0);
-                    self.spill_cold(seat, by);
+                    self.spill_cold(seat, by, 0);
                 }
                 Verdict::Fail(code) => kernel::end("", code),
             }
@@ -100,8 +110,7 @@ impl Pager {
             if cold.tried > 0 && self.job.try_charge(bytes, 0) {
                 return true;
             }
-            // Where pages can be spilled, those that do not become smaller need not all be tried now.
-            if cold.tried == 0 || cold.smaller == 0 && self.spill().is_some() {
+            if cold.tried == 0 {
                 return false;
             }
         }

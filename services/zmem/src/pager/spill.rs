@@ -10,17 +10,22 @@
 use std::sync::atomic::Ordering;
 
 use super::Pager;
-use super::entry::{Entry, Tag};
+use super::cold::COLD_ROUNDS;
+use super::entry::{Entry, MAX_HEAT, MAX_PINS, Tag};
 use super::evict::Evicted;
-use super::seat::{Page, Seat};
+use super::seat::{CLUSTER, Page, Seat};
 use super::table::{CHUNK_PAGES, Mode};
 use crate::block::Counter;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::spill::{Slot, Spill};
 use crate::{Error, Result};
 
-/// Pages written at once.
-const BATCH: usize = 16;
+/// Pages written at once: a write of a cluster takes hardly longer than one of a page.
+const BATCH: usize = CLUSTER;
+/// Reading one page by itself takes as long as so many faults on stored ones.
+const READ_COST: i64 = 16;
+/// Most that is remembered of what was weighed, pages.
+const MOST_CREDIT: i64 = 4096;
 
 impl Pager {
     /// Where pages go that do not fit. Once.
@@ -49,22 +54,52 @@ impl Pager {
         unsafe { self.spill.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Spills cold pages until `want` bytes came back to the job, or there are no more.
-    pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize) -> Evicted {
+    /// Spills the pages that left longest ago, where that pays; gives how many.
+    pub(super) fn spill_ahead(&self, seat: &mut Seat) -> usize {
+        if self.spill().is_none() || self.credit.load(Ordering::Relaxed) < BATCH as i64 {
+            return 0;
+        }
+        let spilled = self.spill_cold(seat, BATCH * PAGE_BYTES / 4, COLD_ROUNDS).steps;
+        // Looking for them costs something too.
+        self.add_credit(-(spilled.max(BATCH / 4) as i64));
+        spilled
+    }
+
+    /// What a fault on a page by itself says of spilling: one that left a moment ago would have stayed if there were more room;
+    /// one that is in the file would better not be.
+    pub(super) fn weigh(&self, entry: Entry) {
+        match entry.tag() {
+            Tag::Stored if self.left_soon(entry) => self.add_credit(1),
+            Tag::Spilled => self.add_credit(-READ_COST),
+            _ => {}
+        }
+    }
+
+    fn add_credit(&self, more: i64) {
+        let sum = self.credit.load(Ordering::Relaxed) + more;
+        self.credit.store(sum.clamp(-MOST_CREDIT, MOST_CREDIT), Ordering::Relaxed);
+    }
+
+    /// Spills pages that left at least `rounds` ago until `want` bytes came back to the job, or there are no more; with 0, present
+    /// ones too that packing does not help.
+    pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize, rounds: u64) -> Evicted {
         let mut evicted = Evicted::default();
         let Some(spill) = self.spill() else { return evicted };
+        // Room for a batch pays for itself at once: a write takes as long for one page.
         let bytes = BATCH.saturating_sub(seat.reached) * PAGE_BYTES;
-        if bytes > 0 && self.job.try_charge(bytes, 0) {
+        if bytes > 0 {
+            self.job.charge_ahead(bytes);
             self.counts.tables.fetch_add(bytes, Ordering::Relaxed);
             seat.reached = BATCH;
         }
-        // Page by page until there is room for more at once.
-        let batch = seat.reached.clamp(1, BATCH);
         let reached = self.reached.load(Ordering::Acquire) * CHUNK_PAGES;
         let (mut looked, mut hand) = (0, self.spill_hand.load(Ordering::Relaxed));
-        while evicted.bytes < want && looked < reached {
+        // Until every page has lost its heat.
+        let most = if rounds == 0 { reached * (MAX_HEAT as usize + 1) } else { reached };
+        let now = self.round.load(Ordering::Relaxed);
+        while evicted.bytes < want && looked < most {
             let (mut pages, mut old, mut count) = ([0; BATCH], [Entry::EMPTY; BATCH], 0);
-            while count < batch && looked < reached {
+            while count < BATCH && looked < most {
                 let page = if hand < reached { hand } else { 0 };
                 if page % CHUNK_PAGES == 0 && self.table.chunk(page / CHUNK_PAGES).mode() != Mode::Armed {
                     (hand, looked) = (page + CHUNK_PAGES, looked + CHUNK_PAGES);
@@ -72,7 +107,10 @@ impl Pager {
                 }
                 (hand, looked) = (page + 1, looked + 1);
                 let entry = self.table.load(page);
-                let cold = entry.tag() == Tag::Stored || entry.is_raw() && entry.pins() == 0;
+                let cold = match entry.tag() {
+                    Tag::Stored => now.wrapping_sub(entry.round()) & MAX_PINS >= rounds,
+                    _ => rounds == 0 && entry.is_raw() && entry.pins() == 0 && self.is_cold(page, entry),
+                };
                 if cold && self.table.allows(page, false) && self.table.claim(page, entry) {
                     (pages[count], old[count]) = (page, entry);
                     count += 1;
@@ -92,7 +130,7 @@ impl Pager {
     /// Writes claimed pages and publishes what they are now.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
-        let mut frozen = true;
+        let (mut frozen, round) = (true, self.round.load(Ordering::Relaxed));
         for (page, _) in pages.iter().zip(old).filter(|(_, old)| old.is_present()) {
             frozen &= self.freeze(*page, 1).is_ok();
         }
@@ -119,7 +157,7 @@ impl Pager {
                 evicted.bytes += self.free_copy(*old);
             }
             evicted.steps += 1;
-            self.table.publish(*page, Entry::new(Tag::Spilled, slot.0));
+            self.table.publish(*page, Entry::new(Tag::Spilled, slot.0).with_round(round));
         }
         if written {
             self.counts.spilled.fetch_add(pages.len() as u64, Ordering::Relaxed);

@@ -1,17 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Runs of faults on pages in sequence: how many pages to bring in at once.
+//! Runs of faults on pages in sequence: how many pages to bring in at once, and how far a run has gone.
 //!
 //! Flow    a fault where a stream goes on doubles that stream's window, up to a cluster; another begins a new stream
-//! Layout  a stream in one word: next page << 8 | window
+//! Layout  a stream in one word: pages brought so far << 38 | next page << 8 | window
 //! Order   guesses: threads may overwrite each other's streams, and nothing depends on them but speed
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::ARENA_BYTES;
 use super::seat::CLUSTER;
+use crate::mapping::PAGE_BYTES;
 
 const STREAMS: usize = 8;
 /// How far behind its end a stream is still recognised: pages in between may have been present.
 const SLACK: u64 = 16;
+const NEXT_SHIFT: u32 = 8;
+const LENGTH_SHIFT: u32 = 38;
+const MOST_LENGTH: u64 = u64::MAX >> LENGTH_SHIFT;
+
+const _: () =
+    assert!(ARENA_BYTES / PAGE_BYTES <= 1 << (LENGTH_SHIFT - NEXT_SHIFT) && CLUSTER < 1 << NEXT_SHIFT);
+
+/// What a fault knows of its stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    index: usize,
+    /// Pages that the fault shall bring in.
+    pub window: usize,
+    /// Pages that the stream has brought in.
+    pub length: usize,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
@@ -20,20 +38,24 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// How many pages a fault at `page` shall bring in, and the stream's index for [`Streams::went`].
-    pub fn window(&self, page: usize) -> (usize, usize) {
+    /// The stream that a fault at `page` goes on with, or begins.
+    pub fn at(&self, page: usize) -> Run {
         for (index, stream) in self.streams.iter().enumerate() {
             let word = stream.load(Ordering::Relaxed);
-            if word != 0 && (page as u64).wrapping_sub(word >> 8) < SLACK {
-                return (((word & 0xff) as usize * 2).clamp(2, CLUSTER), index);
+            let next = (word & ((1 << LENGTH_SHIFT) - 1)) >> NEXT_SHIFT;
+            if word != 0 && (page as u64).wrapping_sub(next) < SLACK {
+                let window = ((word & 0xff) as usize * 2).clamp(2, CLUSTER);
+                return Run { index, window, length: (word >> LENGTH_SHIFT) as usize };
             }
         }
-        (1, self.next.fetch_add(1, Ordering::Relaxed) % STREAMS)
+        Run { index: self.next.fetch_add(1, Ordering::Relaxed) % STREAMS, window: 1, length: 0 }
     }
 
     /// The fault brought `pages` pages in from `page` on.
-    pub fn went(&self, index: usize, page: usize, pages: usize) {
-        self.streams[index].store(((page + pages) as u64) << 8 | pages as u64, Ordering::Relaxed);
+    pub fn went(&self, run: Run, page: usize, pages: usize) {
+        let length = ((run.length + pages) as u64).min(MOST_LENGTH);
+        let word = length << LENGTH_SHIFT | ((page + pages) as u64) << NEXT_SHIFT | pages as u64;
+        self.streams[run.index].store(word, Ordering::Relaxed);
     }
 }
 
@@ -44,17 +66,31 @@ mod tests {
     #[test]
     fn a_run_is_recognised_among_other_faults() {
         let streams = Streams::default();
-        let (mut page, mut faults) = (1000, 0);
+        let (mut page, mut faults, mut length) = (1000, 0, 0);
         while page < 1000 + 512 {
-            let (pages, index) = streams.window(page);
-            streams.went(index, page, pages);
-            page += pages;
-            let (alone, other) = streams.window(1_000_000 + faults * 1000);
-            assert_eq!(alone, 1);
-            streams.went(other, 1_000_000 + faults * 1000, 1);
+            let run = streams.at(page);
+            assert!(run.length == 0 || run.length == length);
+            length = run.length + run.window;
+            streams.went(run, page, run.window);
+            page += run.window;
+            let other = 1_000_000 + faults * 1000;
+            let alone = streams.at(other);
+            assert_eq!((alone.window, alone.length), (1, 0));
+            streams.went(alone, other, 1);
             faults += 1;
         }
         // The other faults take a stream in turn, and now and then this one's.
         assert!(faults < 48, "{faults}");
+    }
+
+    #[test]
+    fn a_stream_at_the_arenas_end_is_counted_right() {
+        let streams = Streams::default();
+        let last = ARENA_BYTES / PAGE_BYTES - 2 * CLUSTER;
+        let mut run = streams.at(last);
+        run.length = MOST_LENGTH as usize;
+        streams.went(run, last, CLUSTER);
+        let run = streams.at(last + CLUSTER);
+        assert_eq!((run.window, run.length), (CLUSTER, MOST_LENGTH as usize));
     }
 }

@@ -177,27 +177,30 @@ impl File {
         Ok(())
     }
 
-    /// Reads one page at `offset`.
+    /// Reads whole pages at `offset`.
     ///
     /// # Safety
     ///
-    /// `page` is a page boundary with a page of memory that may be written.
-    pub(super) unsafe fn read(self, page: *mut u8, offset: usize) -> Result<(), SpillError> {
+    /// `target` is a page boundary with `bytes` bytes of memory that may be written.
+    pub(super) unsafe fn read(self, target: *mut u8, bytes: usize, offset: usize) -> Result<(), SpillError> {
         self.check()?;
-        loop {
+        let mut done = 0;
+        while done < bytes {
             // SAFETY: the caller's.
-            let read = unsafe { libc::syscall(libc::SYS_pread64, self.fd, page, PAGE_BYTES, offset) };
-            match read {
-                read if read as usize == PAGE_BYTES => break,
-                read if read >= 0 => return Err(SpillError::Corrupt),
-                _ => match errno() {
+            let read = unsafe {
+                libc::syscall(libc::SYS_pread64, self.fd, target.add(done), bytes - done, offset + done)
+            };
+            match usize::try_from(read) {
+                Ok(read) if read > 0 && read.is_multiple_of(PAGE_BYTES) => done += read,
+                Ok(_) => return Err(SpillError::Corrupt),
+                Err(_) => match errno() {
                     libc::EINTR | libc::EAGAIN => {}
                     error => return Err(SpillError::Device(error)),
                 },
             }
         }
         if !self.direct {
-            self.advise_dropping(offset, PAGE_BYTES);
+            self.advise_dropping(offset, bytes);
         }
         Ok(())
     }

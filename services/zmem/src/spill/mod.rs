@@ -2,7 +2,7 @@
 //! The spill file: pages that do not fit compressed, on a local disk, past the page cache.
 //!
 //! Flow    pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
-//!         ──[`Spill::read`], checked──▶ page; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
+//!         ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
 //! Layout  slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
 //! Order   a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write
 //! Owner   the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
@@ -40,6 +40,11 @@ impl Slot {
 
     fn generation(self) -> usize {
         (self.0 >> Slot::INDEX_BITS) as usize
+    }
+
+    /// The slot after it.
+    pub fn next(self) -> Slot {
+        Slot(self.0 + 1)
     }
 
     fn index(self) -> usize {
@@ -243,32 +248,45 @@ impl Spill {
     /// [`SpillError::Corrupt`] where it is another page, [`SpillError::Device`], [`SpillError::Closed`]. What `page`
     /// holds then is undefined.
     pub fn read(&self, slot: Slot, tag: u64, page: &mut [u8; PAGE_BYTES]) -> Result<(), SpillError> {
-        let file = {
+        self.read_run(slot, tag, std::slice::from_mut(page))
+    }
+
+    /// As [`Spill::read`], for pages in neighbouring slots whose tags follow each other: one read for
+    /// [`RUN_PAGES`] of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Spill::read`].
+    pub fn read_run(&self, slot: Slot, tag: u64, pages: &mut [[u8; PAGE_BYTES]]) -> Result<(), SpillError> {
+        let (first, file) = {
             let state = self.state.lock();
-            if slot.index() >= state.slots.count() {
+            if slot.index().saturating_add(pages.len()) > state.slots.count() {
                 return Err(SpillError::Corrupt);
             }
-            state.files.get(slot.generation()).copied().flatten().ok_or(SpillError::Corrupt)?
+            (slot.index(), state.files.get(slot.generation()).copied().flatten().ok_or(SpillError::Corrupt)?)
         };
-        let offset = slot.index() * PAGE_BYTES;
-        if page.as_ptr().addr().is_multiple_of(PAGE_BYTES) {
-            // SAFETY: the page is borrowed mutably for the call.
-            unsafe { file.read(page.as_mut_ptr(), offset)? };
-        } else {
+        for (run, pages) in pages.chunks_mut(RUN_PAGES).enumerate() {
+            let (offset, bytes) = ((first + run * RUN_PAGES) * PAGE_BYTES, size_of_val(pages));
+            let target = pages.as_mut_ptr().cast::<u8>();
+            if target.addr().is_multiple_of(PAGE_BYTES) {
+                // SAFETY: the pages are borrowed mutably for the call.
+                unsafe { file.read(target, bytes, offset)? };
+                continue;
+            }
             let bounce = self.bounce.lock();
-            self.bounced.fetch_max(PAGE_BYTES, Ordering::Relaxed);
+            self.bounced.fetch_max(bytes, Ordering::Relaxed);
             let start = bounce.pointer().as_ptr();
-            // SAFETY: the bounce buffer has room for a page, belongs to the holder of its lock, and is not the page.
+            // SAFETY: the bounce buffer has room for RUN_PAGES pages, belongs to the holder of its lock, and is not the
+            // pages.
             unsafe {
-                file.read(start, offset)?;
-                page.as_mut_ptr().copy_from_nonoverlapping(start, PAGE_BYTES);
+                file.read(start, bytes, offset)?;
+                target.copy_from_nonoverlapping(start, bytes);
             }
         }
-        if page::checksum(tag, page) == self.sum(slot.index()).load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err(SpillError::Corrupt)
-        }
+        let right = |(index, page): (usize, &[u8; PAGE_BYTES])| {
+            page::checksum(tag + index as u64, page) == self.sum(first + index).load(Ordering::Relaxed)
+        };
+        if pages.iter().enumerate().all(right) { Ok(()) } else { Err(SpillError::Corrupt) }
     }
 
     /// The slot's page is no longer wanted.

@@ -13,6 +13,9 @@ use crate::mapping::Mapping;
 /// Slots that are punched out of the file together: 1 MiB.
 pub(super) const HOLE_SLOTS: usize = 256;
 
+/// Gaps that are shorter are left where the file may grow.
+const LEAST_RUN: usize = 16;
+
 /// The bit maps.
 pub(super) struct Slots {
     taken_map: Mapping,
@@ -60,12 +63,17 @@ impl Slots {
         self.reached
     }
 
-    /// Takes up to `wanted` neighbouring slots: the first, and how many.
+    /// Takes up to `wanted` neighbouring slots: the first, and how many. Short gaps are left while the file may grow: a
+    /// write takes as long for one page as for some.
     pub(super) fn take(&mut self, wanted: usize) -> Option<(usize, usize)> {
         if wanted == 0 || self.taken >= self.count {
             return None;
         }
-        let first = self.next_free(self.cursor, self.count).or_else(|| self.next_free(0, self.cursor))?;
+        let least = wanted.min(LEAST_RUN);
+        let first = self
+            .free_run(least)
+            .or_else(|| self.next_free(self.reached, self.count))
+            .or_else(|| self.next_free(0, self.reached))?;
         let mut run = 0;
         while run < wanted && first + run < self.count && !is_set(&self.taken_map, first + run) {
             set(&self.taken_map, first + run, true);
@@ -75,6 +83,26 @@ impl Slots {
         self.cursor = first + run;
         self.reached = self.reached.max(self.cursor);
         Some((first, run))
+    }
+
+    /// The first of `least` free neighbours that were taken once, from where the last search ended.
+    fn free_run(&mut self, least: usize) -> Option<usize> {
+        if self.cursor >= self.reached && self.taken < self.reached / 2 {
+            // Half of the file is gaps: from the start again.
+            self.cursor = 0;
+        }
+        let mut first = self.next_free(self.cursor, self.reached)?;
+        loop {
+            let end = (first..(first + least).min(self.reached)).find(|at| is_set(&self.taken_map, *at));
+            match end {
+                None if first + least <= self.reached => return Some(first),
+                None => {
+                    self.cursor = self.reached;
+                    return None;
+                }
+                Some(end) => first = self.next_free(end, self.reached)?,
+            }
+        }
     }
 
     fn next_free(&self, from: usize, to: usize) -> Option<usize> {
@@ -99,9 +127,12 @@ impl Slots {
         set(&self.taken_map, index, false);
         self.taken -= 1;
         let hole = index / HOLE_SLOTS * HOLE_SLOTS;
-        // What was freed last is used next: the file stays short.
-        self.cursor = self.cursor.min(hole);
-        (0..HOLE_SLOTS / 64).all(|at| word(&self.taken_map, hole / 64 + at) == 0).then_some(hole)
+        let whole = (0..HOLE_SLOTS / 64).all(|at| word(&self.taken_map, hole / 64 + at) == 0);
+        if whole {
+            // It is used next: the file stays short.
+            self.cursor = self.cursor.min(hole);
+        }
+        whole.then_some(hole)
     }
 
     /// Whether a child may read it.
