@@ -34,7 +34,10 @@ fn the_list_names_figures_and_every_parameter_with_its_source() {
     let json: Value = serde_json::from_slice(&reproduce(&["--list", "--json"]).stdout).expect("JSON");
     let parameters = json["parameters"].as_array().expect("a list");
     assert!(parameters.iter().all(|one| one["source"].as_str().is_some_and(|source| !source.is_empty())));
-    assert_eq!(parameters.iter().filter(|one| one["kind"] == "fitted").count(), 2);
+    for device in ["pulse", "nearpm"] {
+        let fitted = |one: &&Value| one["device"] == device && one["kind"] == "fitted";
+        assert_eq!(parameters.iter().filter(fitted).count(), 2, "{device}");
+    }
 }
 
 #[test]
@@ -58,6 +61,27 @@ fn a_figure_has_paper_and_model_side_by_side_and_is_drawn() {
         (row["paper"].as_f64(), row["model"].as_f64(), row["role"].as_str()),
         (Some(430.0), Some(430.0), Some("input"))
     );
+}
+
+#[test]
+fn the_report_is_one_page_that_needs_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("report");
+    let output = reproduce(&["pulse-fig10", "nearpm-fig17", "--html", path.to_str().expect("UTF-8")]);
+    assert!(output.status.success() && text(&output.stdout).contains("the report is "));
+    let files: Vec<_> = std::fs::read_dir(&path).expect("a folder").collect();
+    let page = std::fs::read_to_string(path.join("reproduce.html")).expect("a page");
+    assert!(files.len() == 1 && page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    assert_eq!((page.matches("<svg ").count(), page.matches("<h2 id=").count()), (2, 2));
+    assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    for wanted in
+        ["<td class=\"n\">1.130</td>", "fitted", "+0.1 %", "figure 17", "What was fitted", "cpu_line"]
+    {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    for outside in ["<script", "<img", "<link", "src=", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
 }
 
 #[test]

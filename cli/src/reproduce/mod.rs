@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift reproduce`: figures of papers beside what the device models here give.
 //!
-//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG per figure
+//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG per figure;
+//!          one page of all
 //! Order    names are checked before anything runs; figures come in the order of the list; the numbers are the same everywhere
 //! Rule     it fails only if a machine gave a wrong answer; a figure that is far off is printed as it is
 //! Not here the machines and the papers' numbers (`devices/model`)
 
+mod html;
 mod svg;
 
 use std::fs;
 use std::path::PathBuf;
 
-use memlift_model::parameters::Parameters;
-use memlift_model::pulse::timing;
+use memlift_model::parameters::{Parameter, Parameters};
 use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ Examples:
   memlift reproduce --list
   memlift reproduce pulse-table4
   memlift reproduce --svg figures
+  memlift reproduce --html report
   memlift reproduce pulse-fig9 --parameters my-pulse.toml
 
 Each row says whether it is predicted, was fitted to, or is an input of the model.";
@@ -36,11 +38,14 @@ pub struct Wish {
     #[arg(value_name = "FIGURE")]
     figures: Vec<String>,
     /// Name the figures that are there, and the parameters with their sources
-    #[arg(long, conflicts_with_all = ["figures", "svg"])]
+    #[arg(long, conflicts_with_all = ["figures", "svg", "html"])]
     list: bool,
     /// Draw each figure into a file in this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
+    /// Write one page with all of it, and no other file, into this folder: reproduce.html
+    #[arg(long, value_name = "FOLDER")]
+    html: Option<PathBuf>,
     /// Another file of parameters for the device that it names
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
@@ -61,15 +66,15 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             .map_err(|error| Failure::Failed(error.to_string()))?;
     }
     if wish.list {
-        return list(as_json);
+        return list(&inputs.parameters, as_json);
     }
     let entries = chosen(&wish.figures)?;
-    if let Some(folder) = &wish.svg {
+    for folder in wish.svg.iter().chain(&wish.html) {
         fs::create_dir_all(folder).map_err(|error| {
             Failure::Failed(format!("{}: {error}: give a folder that can be written", folder.display()))
         })?;
     }
-    let mut documents = Vec::new();
+    let (mut documents, mut figures) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
         let figure =
             entry.run(&inputs).map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?;
@@ -84,15 +89,29 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         };
         if as_json {
             documents.push(document(&figure, drawn.as_deref()));
-            continue;
+        } else {
+            let gap = if index > 0 { "\n" } else { "" };
+            print::line(&format!("{gap}{}", text(&figure)))?;
+            if let Some(path) = drawn {
+                print::line(&format!("drawn in {path}"))?;
+            }
         }
-        let gap = if index > 0 { "\n" } else { "" };
-        print::line(&format!("{gap}{}", text(&figure)))?;
-        if let Some(path) = drawn {
-            print::line(&format!("drawn in {path}"))?;
-        }
+        figures.push(figure);
     }
-    if as_json { print::json(&json!({ "figures": documents })) } else { Ok(()) }
+    let page = match &wish.html {
+        Some(folder) => {
+            let path = folder.join("reproduce.html");
+            fs::write(&path, html::page(&figures, &inputs.parameters))
+                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+            Some(path.display().to_string())
+        }
+        None => None,
+    };
+    match (as_json, page) {
+        (true, page) => print::json(&json!({ "figures": documents, "html": page })),
+        (false, Some(path)) => print::line(&format!("\nthe report is {path}")),
+        (false, None) => Ok(()),
+    }
 }
 
 /// The entries of these names, each once; all without a name.
@@ -106,30 +125,35 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Entry>, Failure> {
     Ok(ALL.iter().filter(|entry| names.is_empty() || names.iter().any(|name| name == entry.name)).collect())
 }
 
-fn list(as_json: bool) -> Result<(), Failure> {
-    let parameters = Parameters::parse("parameters/pulse.toml", timing::PARAMETERS, &timing::SCHEMA)
-        .map_err(|error| Failure::Failed(error.to_string()))?;
+fn list(devices: &[Parameters], as_json: bool) -> Result<(), Failure> {
     if as_json {
         let figures: Vec<Value> =
             ALL.iter().map(|entry| json!({ "name": entry.name, "title": entry.title })).collect();
-        let of = |(name, parameter): (&str, &memlift_model::parameters::Parameter)| {
-            json!({ "device": timing::SCHEMA.device, "name": name, "value": parameter.text,
-                    "kind": parameter.kind.name(), "source": parameter.source })
+        let of = |device: &Parameters| {
+            let one = |(name, parameter): (&str, &Parameter)| {
+                json!({ "device": device.device(), "name": name, "value": parameter.text,
+                        "kind": parameter.kind.name(), "source": parameter.source })
+            };
+            device.iter().map(one).collect::<Vec<_>>()
         };
-        let parameters: Vec<Value> = parameters.iter().map(of).collect();
+        let parameters: Vec<Value> = devices.iter().flat_map(of).collect();
         return print::json(&json!({ "figures": figures, "parameters": parameters }));
     }
     let figures: Vec<Vec<String>> =
         ALL.iter().map(|entry| vec![entry.name.to_owned(), entry.title.to_owned()]).collect();
-    let rows: Vec<Vec<String>> = parameters
-        .iter()
-        .map(|(name, parameter)| {
-            let kind = parameter.kind.name().to_owned();
-            vec![name.to_owned(), parameter.text.clone(), kind, parameter.source.clone()]
-        })
-        .collect();
     print::line(&print::table(&["figure", "what"], &figures))?;
-    print::line(&format!("\n{}", print::table(&["pulse", ">value", "kind", "source"], &rows)))
+    for device in devices {
+        let rows: Vec<Vec<String>> = device
+            .iter()
+            .map(|(name, parameter)| {
+                let kind = parameter.kind.name().to_owned();
+                vec![name.to_owned(), parameter.text.clone(), kind, parameter.source.clone()]
+            })
+            .collect();
+        let table = print::table(&[device.device(), ">value", "kind", "source"], &rows);
+        print::line(&format!("\n{table}"))?;
+    }
+    Ok(())
 }
 
 fn number(value: f64) -> String {

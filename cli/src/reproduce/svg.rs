@@ -18,8 +18,8 @@ const LINE: f64 = 20.0;
 const PAPER: &str = "#444444";
 const MODEL: &str = "#0b6fb8";
 
-/// Text of XML.
-fn escape(text: &str) -> String {
+/// Text of XML and HTML.
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

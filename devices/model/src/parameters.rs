@@ -143,6 +143,7 @@ impl ParameterError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
     file: String,
+    device: &'static str,
     values: BTreeMap<&'static str, Parameter>,
 }
 
@@ -153,11 +154,7 @@ impl Parameters {
     /// The first fault, with the field's name and the fix.
     pub fn parse(file: &str, text: &str, schema: &Schema) -> Result<Parameters, ParameterError> {
         let wrong = |field: &str, fault: String| ParameterError::new(file, field, fault);
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            let line =
-                error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
-            wrong(&format!("line {line}"), format!("{}; correct this line, it is no TOML", error.message()))
-        })?;
+        let table = table(file, text)?;
         match table.get("version").map(|version| (version.as_integer(), version)) {
             Some((Some(VERSION), _)) => {}
             Some((_, other)) => {
@@ -206,13 +203,19 @@ impl Parameters {
             let parameter = parameter(field, entry).map_err(|fault| wrong(field.name, fault))?;
             values.insert(field.name, parameter);
         }
-        Ok(Parameters { file: file.to_owned(), values })
+        Ok(Parameters { file: file.to_owned(), device: schema.device, values })
     }
 
     /// What the file is called.
     #[must_use]
     pub fn file(&self) -> &str {
         &self.file
+    }
+
+    /// The device that they are about.
+    #[must_use]
+    pub fn device(&self) -> &'static str {
+        self.device
     }
 
     /// All of them, by name.
@@ -240,6 +243,24 @@ impl Parameters {
     pub fn rate(&self, name: &str) -> Rate {
         Rate::from_bytes_per_second(self.value(name))
     }
+}
+
+/// Which device a file says that it is about, if it says so.
+///
+/// # Errors
+/// If it is no TOML, with the line.
+pub fn device(file: &str, text: &str) -> Result<Option<String>, ParameterError> {
+    Ok(table(file, text)?
+        .get("device")
+        .map(|device| device.as_str().map_or(device.to_string(), str::to_owned)))
+}
+
+fn table(file: &str, text: &str) -> Result<toml::Table, ParameterError> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let fault = format!("{}; correct this line, it is no TOML", error.message());
+        ParameterError::new(file, &format!("line {line}"), fault)
+    })
 }
 
 fn parameter(field: &Field, entry: &toml::Table) -> Result<Parameter, String> {

@@ -22,7 +22,9 @@ fn threads(random: &mut Random) -> Vec<Vec<Transaction>> {
     let write = |random: &mut Random| {
         let most = if random.below(4) == 0 { 64 } else { 6 };
         let bytes = 8 * (1 + random.below(most));
-        let at = random.below(HEAP / PAGE) * PAGE + random.below((PAGE - bytes) / 8 + 1) * 8;
+        // Most of them at few places, so that they meet.
+        let (pages, from) = if random.below(4) == 0 { (HEAP / PAGE, PAGE - bytes) } else { (2, 64) };
+        let at = random.below(pages) * PAGE + random.below(from / 8 + 1) * 8;
         (at, (0..bytes / 8).flat_map(|_| random.word().to_le_bytes()).collect())
     };
     let transaction = |random: &mut Random| Transaction {
@@ -105,12 +107,16 @@ fn cuts(seeds: std::ops::Range<u64>, each: usize) -> (usize, usize) {
                     timing.interleave = 4096;
                 }
                 let programs = threads(&mut random);
+                let far = random.below(600_000);
                 let heap = if devices == 3 { 3 * HEAP } else { HEAP };
                 let machine = || {
+                    let far: Vec<Time> =
+                        (0..devices as u64).map(|device| Time::from_ps(device * far)).collect();
                     let shape = Shape { devices, units: 1 + (seed % 3) as usize, sync };
                     Machine::new(&timing, shape, mechanism, heap, HALF, programs.clone())
                         .unwrap()
                         .with_evictions(seed)
+                        .with_distances(far)
                 };
                 let what = format!("seed {seed}, {mechanism:?}, {devices} devices, {sync:?}");
                 let report = machine().run().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -120,7 +126,13 @@ fn cuts(seeds: std::ops::Range<u64>, each: usize) -> (usize, usize) {
                     "{what}"
                 );
                 for _ in 0..each {
-                    let at = Time::from_ps(random.below(report.end.as_ps() + 1));
+                    // Half of them right after something happened.
+                    let at = match random.below(2) {
+                        0 => Time::from_ps(random.below(report.end.as_ps() + 1)),
+                        _ => {
+                            report.times[random.below(report.times.len() as u64) as usize] + Time::from_ps(1)
+                        }
+                    };
                     let mut wreck = machine().fail_at(at);
                     wreck.begun.sort_unstable_by_key(|begun| begun.sequence);
                     let (more_open, more_unknown) = check(&format!("{what}, {at}"), &programs, &wreck);
@@ -153,7 +165,7 @@ fn equal_machines_end_at_the_same_picosecond() {
         let shape = Shape { devices: 2, units: 2, sync: Sync::Delayed };
         let report =
             Machine::new(&timing, shape, Mechanism::Undo, HEAP, HALF, programs).unwrap().run().unwrap();
-        (report.end, report.events, report.heap)
+        (report.end, report.times, report.heap)
     };
     assert_eq!(run(), run());
 }

@@ -44,8 +44,8 @@ pub struct Report {
     pub overlap: Time,
     /// Transactions, in their order.
     pub begun: Vec<Begun>,
-    /// Events that happened.
-    pub events: u64,
+    /// When something happened: each event, in order.
+    pub times: Vec<Time>,
     /// The heap as programs see it.
     pub heap: Vec<u8>,
 }
@@ -104,8 +104,8 @@ struct Thread {
     begun: usize,
     /// Writes that a fence waits for.
     writes: usize,
-    /// Commands that are not done.
-    commands: u32,
+    /// For each device: commands that are not done, and when the last one was.
+    commands: Vec<(u32, Time)>,
     stage: Stage,
     region: Option<(Time, u32)>,
 }
@@ -122,6 +122,8 @@ pub struct Machine {
     devices: Vec<Device>,
     /// What is on its way to each device.
     wires: Vec<VecDeque<Packet>>,
+    /// What a packet takes longer to each.
+    distances: Vec<Time>,
     wire: Time,
     threads: Vec<Thread>,
     asking: VecDeque<usize>,
@@ -173,7 +175,7 @@ impl Machine {
             turn: 0,
             begun: 0,
             writes: 0,
-            commands: 0,
+            commands: vec![(0, Time::ZERO); devices],
             stage: Stage::Asking,
             region: None,
         };
@@ -187,6 +189,7 @@ impl Machine {
             calendar: Calendar::new(),
             devices: (0..devices).map(device).collect(),
             wires: vec![VecDeque::new(); devices],
+            distances: vec![Time::ZERO; devices],
             wire: Time::ZERO,
             threads: threads.into_iter().map(thread).collect(),
             asking: (0..lanes).collect(),
@@ -211,12 +214,21 @@ impl Machine {
         self
     }
 
+    /// Each device is so much further away.
+    #[must_use]
+    pub fn with_distances(mut self, distances: Vec<Time>) -> Machine {
+        self.distances.iter_mut().zip(distances).for_each(|(old, new)| *old = new);
+        self
+    }
+
     /// Until all threads have ended.
     ///
     /// # Errors
     /// If a device refused a command: the program is wrong.
     pub fn run(mut self) -> Result<Report, String> {
+        let mut times = Vec::new();
         while let Some(event) = self.calendar.pop() {
+            times.push(self.calendar.now());
             self.happen(event);
         }
         if self.refused || self.threads.iter().any(|thread| thread.stage != Stage::Ended) {
@@ -224,8 +236,8 @@ impl Machine {
         }
         let mut heap = vec![0; self.layout.heap as usize];
         view(&self.layout, &|device| &self.devices[device].memory, &self.second, &mut heap);
-        let (end, events) = (self.calendar.now(), self.calendar.happened());
-        Ok(Report { end, region: self.region, overlap: self.overlap, begun: self.begun, events, heap })
+        let end = self.calendar.now();
+        Ok(Report { end, region: self.region, overlap: self.overlap, begun: self.begun, times, heap })
     }
 
     /// Until the power fails, at that picosecond: events of the same one have not happened.
@@ -313,7 +325,10 @@ impl Machine {
                         self.calendar.after(wire, Event::Signal(other, device, (thread, sequence)));
                     }
                 }
-                Effect::Done(thread) => self.threads[thread as usize].commands -= 1,
+                Effect::Done(thread) => {
+                    let (commands, last) = &mut self.threads[thread as usize].commands[device];
+                    (*commands, *last) = (*commands - 1, now);
+                }
             }
         }
     }
@@ -384,13 +399,13 @@ impl Machine {
         let now = self.calendar.now();
         self.wire = self.wire.max(now) + self.timing.pcie.time_of(PACKET + bytes);
         self.wires[device].push_back(packet);
-        self.calendar.at(self.wire + self.timing.wire, Event::Arrive(device));
+        self.calendar.at(self.wire + self.timing.wire + self.distances[device], Event::Arrive(device));
     }
 
     /// The thread's next steps, until one takes time.
     fn go_on(&mut self, thread: usize) {
         let now = self.calendar.now();
-        if self.threads[thread].stage == Stage::Poll && self.threads[thread].commands > 0 {
+        if self.threads[thread].stage == Stage::Poll && !self.polled(thread) {
             return self.poll(thread);
         }
         self.threads[thread].stage = Stage::Running;
@@ -411,10 +426,10 @@ impl Machine {
                     }
                 }
                 Step::Command(command) => {
-                    state.commands += command.participants.count_ones();
                     for device in
                         (0..self.devices.len()).filter(|device| command.participants >> device & 1 == 1)
                     {
+                        self.threads[thread].commands[device].0 += 1;
                         self.send(device, COMMAND, Packet::Command(command.clone()));
                     }
                     return self.calendar.after(self.timing.command, Event::Thread(thread));
@@ -463,6 +478,15 @@ impl Machine {
     fn poll(&mut self, thread: usize) {
         let time = (self.timing.wire * 2) * self.devices.len() as u64;
         self.calendar.after(time, Event::Thread(thread));
+    }
+
+    /// Whether every device was done when the reads that have just come back were there.
+    fn polled(&self, thread: usize) -> bool {
+        let now = self.calendar.now();
+        self.threads[thread].commands.iter().rev().enumerate().all(|(later, (commands, last))| {
+            let seen = self.timing.wire * (2 * later as u64 + 1);
+            *commands == 0 && *last + seen <= now
+        })
     }
 }
 

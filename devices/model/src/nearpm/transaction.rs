@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a host thread does for a transaction: the paper's programs (figure 14), step by step.
 //!
-//! Flow     undo        work ─▶ log ─▶ store, persist … ─▶ commit
+//! Flow     undo        work ─▶ log … ─▶ store, persist … ─▶ commit
 //!          redo        work … ─▶ record, persist ─▶ apply
 //!          checkpoint  work ─▶ first touch of a page: copy it ─▶ store, persist … ─▶ commit
 //!          shadow      work ─▶ copy the page ─▶ read and write the copy, persist … ─▶ commit record, persist ─▶ page table, persist
@@ -215,8 +215,10 @@ impl Steps<'_> {
         let pages = transaction.pages();
         for &page in &pages {
             let valid = u64::from(second[page as usize]);
-            self.steps.push_back(Step::Work(transaction.work + transaction.rest));
+            let (work, rest) = (Step::Work(transaction.work), Step::Work(transaction.rest));
+            self.steps.extend([work, Step::Enter, rest]);
             self.copy(Primitive::ShadowCopy, Range::new(page * PAGE + valid * layout.heap, PAGE));
+            self.steps.push_back(Step::Leave);
             let fresh = (1 - valid) * layout.heap;
             let writes = transaction.writes.iter().filter(|(at, _)| at / PAGE == page);
             for (index, (at, bytes)) in writes.enumerate() {
@@ -229,16 +231,14 @@ impl Steps<'_> {
             }
         }
         let entries: Vec<(u64, bool)> = pages.iter().map(|&page| (page, !second[page as usize])).collect();
-        if self.place.sync == Sync::Software {
-            self.steps.push_back(Step::Poll);
-        }
+        self.steps.push_back(Step::Enter);
         self.commit_record(&entries);
         for (page, second) in entries {
             let word = self.place.sequence << 1 | u64::from(second);
             self.lines(0, layout.entry(page).at, &word.to_le_bytes(), true, || true);
             self.steps.push_back(Step::Switch(page));
         }
-        self.steps.push_back(Step::Fence);
+        self.steps.extend([Step::Fence, Step::Leave]);
     }
 }
 
@@ -262,17 +262,27 @@ pub fn steps(
         }
     } else {
         match mechanism {
-            Mechanism::Undo | Mechanism::Checkpoint => {
+            Mechanism::Undo => {
+                // Independent logs do not wait for each other's updates (figure 5c).
+                for (at, bytes) in &transaction.writes {
+                    steps.steps.push_back(Step::Work(transaction.work));
+                    steps.copy(Primitive::UndoLog, Range::new(*at, bytes.len() as u64));
+                }
+                for (at, bytes) in &transaction.writes {
+                    steps.persist(*at, bytes, &mut evictions);
+                }
+                steps.commit();
+            }
+            Mechanism::Checkpoint => {
                 let mut copied = Vec::new();
                 for (at, bytes) in &transaction.writes {
                     steps.steps.push_back(Step::Work(transaction.work));
                     let page = Range::new(at / PAGE * PAGE, PAGE);
-                    if mechanism == Mechanism::Undo {
-                        steps.copy(Primitive::UndoLog, Range::new(*at, bytes.len() as u64));
-                    } else if !copied.contains(&page) {
+                    if !copied.contains(&page) {
                         // The fault that shows the first touch is the mechanism's code, too.
                         steps.steps.extend([Step::Enter, Step::Work(transaction.rest)]);
                         steps.copy(Primitive::Checkpoint, page);
+                        steps.steps.push_back(Step::Leave);
                         copied.push(page);
                     }
                     steps.persist(*at, bytes, &mut evictions);

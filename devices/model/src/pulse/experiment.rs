@@ -4,7 +4,8 @@
 //! Order    a point is decided by its inputs and [`SEED`] alone; every answer's bytes are checked, and a wrong one is an error
 //! Not here the paper's numbers (`reproduce`)
 
-use super::rack::{Outcome, Rack, Report};
+use super::rack::Rack;
+use super::request::{Outcome, Report};
 use super::timing::{Shape, Timing};
 use super::workload::{self, Scans};
 

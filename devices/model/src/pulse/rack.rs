@@ -1,132 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state machine: walks on their way between clients, switch, pipelines and memory.
+//! The rack: walks on their way between clients, switch and nodes.
 //!
-//! Flow     Arrive ─▶ Parsed ─▶ (a free context) ─▶ Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch … ─▶ Burst (a reply's object) ─▶ Answered;
+//! Flow     Arrive ─▶ Parsed ─▶ the node's accelerator: Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch … ─▶ Burst (a reply's object) ─▶ Answered;
 //!          a fetch that misses goes from Missed to the switch, which knows whose the address is
-//! Order    a memory pipeline takes a fetch every `memory_occupancy` and answers after `memory_latency`; the node's memory gives
-//!          its bytes to one fetch or burst at a time; a logic pipeline runs one step at a time
-//! Owner    a context holds one walk from its assignment until its last step; without a free one, walks wait in order
-//! Not here what a step does (`program`), how long things take (`timing`)
+//! Order    a port carries one packet at a time; clients take the next job when they have an answer
+//! Owner    a flight is one walk under way; its place is used again by its client's next job
+//! Not here the accelerator (`accelerator`); what a step does (`program`); how long things take (`timing`)
 
-use super::memory::{Miss, NodeMemory};
-use super::program::{Program, Verdict};
+use super::memory::NodeMemory;
+use super::program::Verdict;
+use super::request::{Answer, Job, Outcome, Report, Spent};
 use super::timing::{Shape, Style, Timing};
 use crate::event::{Calendar, Time};
 use memlift_spec::operand::walk::ApplyKind;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Bytes of a packet besides program, scratchpad and result: Ethernet, IP, UDP, request id, cur_ptr.
 const PACKET_BYTES: u64 = 66;
-/// Times a walk may start again.
-const RESTARTS: u32 = 16;
-
-/// One request.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// What to run.
-    pub program: Arc<Program>,
-    /// Where to start.
-    pub start: u64,
-    /// The first bytes of the scratchpad; the rest is 0.
-    pub scratch: Vec<u8>,
-    /// An object to send along: where in the scratchpad its address is, and how many bytes it has.
-    pub object: Option<(usize, usize)>,
-}
-
-/// How a walk ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The program said so.
-    Done,
-    /// The program found nothing.
-    Missing,
-    /// A change was made; what was there before.
-    Applied(u64),
-    /// A compare-and-swap found something else.
-    Differs(u64),
-    /// No node has this address.
-    Nowhere(u64),
-    /// This address may not be used so.
-    Forbidden(u64),
-    /// More iterations than allowed.
-    Budget,
-    /// Started again too often.
-    Contended,
-    /// The program broke a rule.
-    Fault(Verdict),
-}
-
-/// What a client gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// The scratchpad.
-    pub scratch: Vec<u8>,
-    /// What was emitted.
-    pub result: Vec<u8>,
-    /// The object asked for, if the walk was done.
-    pub object: Vec<u8>,
-    /// When the client began.
-    pub issued: Time,
-    /// When the client had it.
-    pub done: Time,
-    /// Steps.
-    pub iterations: u64,
-    /// Times it went from one node to another.
-    pub crossings: u64,
-}
-
-/// Time spent in each part, over all walks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// In network stacks, and passes through one.
-    pub network: (Time, u64),
-    /// Between pipelines, and passes.
-    pub scheduler: (Time, u64),
-    /// In memory pipelines, waiting for one aside, and fetches.
-    pub memory: (Time, u64),
-    /// In logic pipelines, waiting for one aside, and steps.
-    pub logic: (Time, u64),
-}
-
-/// What a run gave.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// In the order of the jobs.
-    pub answers: Vec<Answer>,
-    /// Events that happened.
-    pub events: u64,
-    /// Where the time went.
-    pub spent: Spent,
-}
-
-impl Report {
-    /// Requests per second in the middle of the run, where all clients are busy: from a tenth to nine tenths of the answers.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
-        let mut done: Vec<Time> = self.answers.iter().map(|answer| answer.done).collect();
-        done.sort_unstable();
-        let (first, last) = (done.len() / 10, done.len() * 9 / 10);
-        match (done.get(first), done.get(last)) {
-            (Some(&from), Some(&to)) if to > from => {
-                (last - first) as f64 * 1e12 / (to - from).as_ps() as f64
-            }
-            _ => 0.0,
-        }
-    }
-
-    /// Mean time from a client's wish to its answer, in microseconds.
-    #[must_use]
-    pub fn latency_us(&self) -> f64 {
-        let sum: u64 = self.answers.iter().map(|answer| (answer.done - answer.issued).as_ps()).sum();
-        sum as f64 / 1e6 / self.answers.len().max(1) as f64
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(super) enum Event {
     Arrive,
     Parsed,
     Fetch,
@@ -139,56 +32,56 @@ enum Event {
 
 /// A walk under way.
 #[derive(Clone, Debug)]
-struct Flight {
-    job: usize,
-    node: usize,
-    context: usize,
-    cur: u64,
-    scratch: Vec<u8>,
-    result: Vec<u8>,
-    object: Vec<u8>,
-    apply: Option<(ApplyKind, u64, u64)>,
-    verdict: Verdict,
-    walk: [u64; 6],
-    issued: Time,
-    iterations: u64,
-    crossings: u64,
-    restarts: u32,
-    outcome: Option<Outcome>,
+pub(super) struct Flight {
+    pub(super) job: usize,
+    pub(super) node: usize,
+    pub(super) context: usize,
+    pub(super) cur: u64,
+    pub(super) scratch: Vec<u8>,
+    pub(super) result: Vec<u8>,
+    pub(super) object: Vec<u8>,
+    pub(super) apply: Option<(ApplyKind, u64, u64)>,
+    pub(super) verdict: Verdict,
+    pub(super) walk: [u64; 6],
+    pub(super) issued: Time,
+    pub(super) iterations: u64,
+    pub(super) crossings: u64,
+    pub(super) restarts: u32,
+    pub(super) outcome: Option<Outcome>,
 }
 
 /// A memory node with its accelerator.
 #[derive(Clone, Debug)]
-struct Node {
-    memory: NodeMemory,
-    contexts: VecDeque<usize>,
-    waiting: VecDeque<u32>,
-    logic: Vec<Time>,
-    pipelines: Vec<Time>,
-    bus: Time,
-    incoming: Time,
-    outgoing: Time,
+pub(super) struct Node {
+    pub(super) memory: NodeMemory,
+    pub(super) contexts: VecDeque<usize>,
+    pub(super) waiting: VecDeque<u32>,
+    pub(super) logic: Vec<Time>,
+    pub(super) pipelines: Vec<Time>,
+    pub(super) bus: Time,
+    pub(super) incoming: Time,
+    pub(super) outgoing: Time,
 }
 
 /// Accelerators, switch and clients. See the module.
 #[derive(Debug)]
 pub struct Rack {
-    timing: Timing,
-    shape: Shape,
-    nodes: Vec<Node>,
+    pub(super) timing: Timing,
+    pub(super) shape: Shape,
+    pub(super) nodes: Vec<Node>,
     /// The switch's table: base, length, node.
-    ranges: Vec<(u64, u64, usize)>,
+    pub(super) ranges: Vec<(u64, u64, usize)>,
 }
 
 /// A run: the rack and what moves in it.
-struct Run<'a> {
-    rack: &'a mut Rack,
-    jobs: &'a [Job],
-    calendar: Calendar<(u32, Event)>,
-    flights: Vec<Flight>,
-    answers: Vec<Option<Answer>>,
-    next_job: usize,
-    spent: Spent,
+pub(super) struct Run<'a> {
+    pub(super) rack: &'a mut Rack,
+    pub(super) jobs: &'a [Job],
+    pub(super) calendar: Calendar<(u32, Event)>,
+    pub(super) flights: Vec<Flight>,
+    pub(super) answers: Vec<Option<Answer>>,
+    pub(super) next_job: usize,
+    pub(super) spent: Spent,
 }
 
 impl Rack {
@@ -338,17 +231,6 @@ impl Run<'_> {
         PACKET_BYTES + (program + flight.scratch.len() + flight.result.len() + flight.object.len()) as u64
     }
 
-    /// The scheduler's part of an iteration.
-    fn dispatch(&mut self) -> Time {
-        let timing = &self.rack.timing;
-        let delay = match self.rack.shape.style {
-            Style::Coupled => Time::ZERO,
-            Style::Disaggregated => timing.scheduler + timing.arbitration * self.rack.shape.logic as u64,
-        };
-        self.spent.scheduler = (self.spent.scheduler.0 + delay, self.spent.scheduler.1 + 1);
-        delay
-    }
-
     fn happen(&mut self, place: u32, event: Event) {
         let now = self.calendar.now();
         let node = self.flights[place as usize].node;
@@ -381,160 +263,8 @@ impl Run<'_> {
         }
     }
 
-    fn assign(&mut self, place: u32, context: usize) {
-        self.flights[place as usize].context = context;
-        let delay = self.dispatch();
-        self.calendar.after(delay, (place, Event::Fetch));
-    }
-
-    /// A memory pipeline takes the fetch: the one that can first, or the core's own.
-    fn fetch(&mut self, place: u32, at: usize) {
-        let now = self.calendar.now();
-        let (timing, node) = (&self.rack.timing, &mut self.rack.nodes[at]);
-        let flight = &self.flights[place as usize];
-        let pipeline = match self.rack.shape.style {
-            Style::Coupled => flight.context % node.pipelines.len(),
-            Style::Disaggregated => {
-                (0..node.pipelines.len()).min_by_key(|&index| node.pipelines[index]).unwrap_or(0)
-            }
-        };
-        let start = node.pipelines[pipeline].max(now);
-        let window = self.jobs[flight.job].program.window();
-        let present = match flight.apply {
-            Some(_) => node.memory.word(flight.cur).map(|_| ()),
-            None => {
-                node.memory.read(flight.cur, flight.cur.wrapping_add_signed(window.0), window.1).map(|_| ())
-            }
-        };
-        match present {
-            Ok(()) => {
-                let start = start.max(node.bus);
-                node.bus = start + timing.memory_rate.time_of(timing.load_bytes);
-                node.pipelines[pipeline] = start + timing.memory_occupancy;
-                let latency = timing.memory_latency;
-                self.spent.memory = (self.spent.memory.0 + latency, self.spent.memory.1 + 1);
-                self.calendar.at(start + latency, (place, Event::Loaded));
-            }
-            Err(miss) => {
-                // Translation and protection say no; nothing is fetched.
-                node.pipelines[pipeline] = start + timing.memory_occupancy;
-                let known = start + timing.memory_occupancy;
-                if miss == Miss::Forbidden {
-                    let flight = &mut self.flights[place as usize];
-                    flight.outcome = Some(Outcome::Forbidden(flight.cur));
-                }
-                self.calendar.at(known, (place, Event::Missed));
-            }
-        }
-    }
-
-    /// The bytes are in the workspace: its logic pipeline runs the step, or the memory makes the change.
-    fn loaded(&mut self, place: u32, at: usize) {
-        let now = self.calendar.now();
-        let node = &mut self.rack.nodes[at];
-        let flight = &mut self.flights[place as usize];
-        if let Some((kind, a, b)) = flight.apply {
-            flight.outcome = Some(match node.memory.word(flight.cur) {
-                Ok(word) => {
-                    let old = u64::from_le_bytes(*word);
-                    match kind {
-                        ApplyKind::CompareSwap if old != a => Outcome::Differs(old),
-                        ApplyKind::CompareSwap => {
-                            *word = b.to_le_bytes();
-                            Outcome::Applied(old)
-                        }
-                        ApplyKind::FetchAdd => {
-                            *word = old.wrapping_add(a).to_le_bytes();
-                            Outcome::Applied(old)
-                        }
-                    }
-                }
-                Err(_) => Outcome::Forbidden(flight.cur),
-            });
-            return self.leave(place, at);
-        }
-        let program = &self.jobs[flight.job].program;
-        let (first, bytes) = program.window();
-        let stepped = match node.memory.read(flight.cur, flight.cur.wrapping_add_signed(first), bytes) {
-            Ok(window) => program.step(window, &mut flight.scratch),
-            Err(_) => {
-                flight.outcome = Some(Outcome::Forbidden(flight.cur));
-                return self.leave(place, at);
-            }
-        };
-        (flight.verdict, flight.walk) = (stepped.verdict, stepped.walk);
-        flight.iterations += 1;
-        let pipelines = node.logic.len();
-        let pipeline = &mut node.logic[flight.context % pipelines];
-        let taken = self.rack.timing.logic_instruction * stepped.instructions;
-        *pipeline = (*pipeline).max(now) + taken;
-        self.spent.logic = (self.spent.logic.0 + taken, self.spent.logic.1 + 1);
-        let at = *pipeline;
-        self.calendar.at(at, (place, Event::Stepped));
-    }
-
-    fn stepped(&mut self, place: u32, at: usize) {
-        let budget = self.rack.timing.iterations_max;
-        let flight = &mut self.flights[place as usize];
-        let [next, apply, address, a, b, emit] = flight.walk;
-        let outcome = match flight.verdict {
-            Verdict::Next => None,
-            Verdict::Emit => {
-                let (from, bytes) = ((emit as u32) as usize, (emit >> 32) as usize);
-                match flight.scratch.get(from..from.saturating_add(bytes)) {
-                    Some(piece) => {
-                        flight.result.extend_from_slice(piece);
-                        None
-                    }
-                    None => Some(Outcome::Fault(Verdict::Emit)),
-                }
-            }
-            Verdict::Done => Some(Outcome::Done),
-            Verdict::Missing => Some(Outcome::Missing),
-            Verdict::Retry if flight.restarts == RESTARTS => Some(Outcome::Contended),
-            Verdict::Retry | Verdict::Apply => None,
-            verdict => Some(Outcome::Fault(verdict)),
-        };
-        flight.cur = next;
-        match (flight.verdict, outcome) {
-            (_, Some(_)) => {}
-            (Verdict::Retry, None) => {
-                let job = &self.jobs[flight.job];
-                flight.restarts += 1;
-                flight.cur = job.start;
-                flight.result.clear();
-                flight.scratch.clear();
-                flight.scratch.extend_from_slice(&job.scratch);
-                flight.scratch.resize(job.program.scratch_bytes(), 0);
-            }
-            (Verdict::Apply, None) => match ApplyKind::from_number(apply) {
-                Some(kind) => (flight.cur, flight.apply) = (address, Some((kind, a, b))),
-                None => flight.outcome = Some(Outcome::Fault(Verdict::Apply)),
-            },
-            _ => {}
-        }
-        flight.outcome = flight.outcome.or(outcome);
-        if flight.outcome.is_none() && flight.iterations >= budget && flight.apply.is_none() {
-            flight.outcome = Some(Outcome::Budget);
-        }
-        if flight.outcome.is_some() {
-            return self.leave(place, at);
-        }
-        let delay = self.dispatch();
-        self.calendar.after(delay, (place, Event::Fetch));
-    }
-
-    /// Gives the context to who waits longest.
-    fn release(&mut self, place: u32, at: usize) {
-        let context = self.flights[place as usize].context;
-        match self.rack.nodes[at].waiting.pop_front() {
-            Some(waiting) => self.assign(waiting, context),
-            None => self.rack.nodes[at].contexts.push_back(context),
-        }
-    }
-
     /// The walk is over: its object is gathered, then all of it sent.
-    fn leave(&mut self, place: u32, at: usize) {
+    pub(super) fn leave(&mut self, place: u32, at: usize) {
         self.release(place, at);
         let flight = &mut self.flights[place as usize];
         let wanted = match flight.outcome {

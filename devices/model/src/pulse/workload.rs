@@ -8,7 +8,7 @@
 
 use super::memory::{BadEntry, NodeMemory, Permission};
 use super::program::Program;
-use super::rack::Job;
+use super::request::Job;
 use crate::event::Random;
 use memlift_spec::operand::walk::*;
 use std::sync::Arc;
