@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
 use rustix::process::{Pid, getpid};
 
 use super::{Access, RegionError, huge};
@@ -178,6 +180,14 @@ impl Mapping {
             )
         };
         rc == 0
+    }
+
+    /// Takes the right to store away.
+    pub(super) fn forbid_stores(&mut self) -> Result<(), RegionError> {
+        // SAFETY: the range is this mapping, and `&mut` says that nobody holds a window or a control word of it. A pointer
+        // that somebody kept and stores through faults, which is what is asked for.
+        unsafe { mprotect(self.base.as_ptr().cast(), self.length, MprotectFlags::READ) }
+            .map_err(|source| RegionError::os("mprotect", source))
     }
 
     fn advise(&self, offset: usize, bytes: usize, advice: Advice) -> rustix::io::Result<()> {

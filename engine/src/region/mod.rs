@@ -102,6 +102,8 @@ pub struct RegionOptions {
     pub headroom: bool,
     /// Leave the mapping out of forked children. A child must not use the region.
     pub dont_fork: bool,
+    /// Whoever is given the memfd can map it for reading only (`F_SEAL_FUTURE_WRITE`, Linux 5.1; silently without before).
+    pub sole_writer: bool,
 }
 
 impl Default for RegionOptions {
@@ -112,6 +114,7 @@ impl Default for RegionOptions {
             numa_node: None,
             headroom: true,
             dont_fork: false,
+            sole_writer: false,
         }
     }
 }
@@ -202,12 +205,15 @@ impl Region {
         let page_bytes = hugetlb.unwrap_or_else(map::page_bytes);
         let length = map::round_up(bytes, page_bytes)?;
         rustix::fs::ftruncate(&fd, length).map_err(|source| RegionError::os("ftruncate", source))?;
-        if seal {
+        let thp = hugetlb.is_none() && huge::wants_shared_thp(bytes, options.huge_pages);
+        let mapping = Mapping::shared(fd.as_fd(), length, Access::ReadWrite, thp)?;
+        // After the mapping: a seal on future writers leaves this one.
+        let sole = options.sole_writer
+            && rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS | SealFlags::FUTURE_WRITE).is_ok();
+        if seal && !sole {
             rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS)
                 .map_err(|source| RegionError::os("fcntl(F_ADD_SEALS)", source))?;
         }
-        let thp = hugetlb.is_none() && huge::wants_shared_thp(bytes, options.huge_pages);
-        let mapping = Mapping::shared(fd.as_fd(), length, Access::ReadWrite, thp)?;
         let huge = match hugetlb {
             Some(_) => Huge::Reserved,
             None if thp && mapping.advise_huge() => Huge::Transparent,
@@ -342,6 +348,17 @@ impl Region {
             self.mapping.prefault(self.access, self.page_bytes)?;
         }
         Ok(())
+    }
+
+    /// The same without stores: the kernel answers one with a signal.
+    ///
+    /// # Errors
+    ///
+    /// What mprotect says.
+    pub fn into_read_only(mut self) -> Result<Region, RegionError> {
+        self.mapping.forbid_stores()?;
+        self.access = Access::ReadOnly;
+        Ok(self)
     }
 
     /// Usable bytes, as asked for.

@@ -125,7 +125,7 @@ pub enum Received<const N: usize> {
     HangUp,
 }
 
-/// Receives one packet of at most `N` bytes. Descriptors beyond the ones expected are closed.
+/// Receives one packet of at most `N` bytes. With more descriptors than expected, or fewer than were sent, it has none.
 pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Received<N>, Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -153,12 +153,22 @@ pub fn receive<const N: usize>(socket: impl AsFd, flags: RecvFlags) -> Result<Re
     if got.flags.contains(ReturnFlags::TRUNC) {
         return Err(Error::peer_fault("a packet that is too long"));
     }
-    if got.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(Error::peer_fault(
-            "descriptors that did not arrive (too many, or this process has too few left: RLIMIT_NOFILE)",
-        ));
-    }
-    Ok(Received::Packet(packet, got.bytes, descriptors))
+    // With some of them missing, they are not those that were meant.
+    let whole = !got.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Received::Packet(packet, got.bytes, if whole { descriptors } else { Vec::new() }))
+}
+
+/// The descriptors that a packet has to come with.
+pub fn expect<const N: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; N], Error> {
+    let count = descriptors.len();
+    <[OwnedFd; N]>::try_from(descriptors).map_err(|_| {
+        Error::peer_fault(match count {
+            0 => format!(
+                "no descriptors in place of {N}: none were sent, too many, or this process has too few left (RLIMIT_NOFILE)"
+            ),
+            _ => format!("{count} descriptors in place of {N}"),
+        })
+    })
 }
 
 /// Reads a packet as `T` if its length and magic are right.

@@ -42,6 +42,8 @@ pub mod payload;
 pub mod queue;
 pub mod server;
 
+#[expect(unsafe_code, reason = "asks a socket for the other end's credentials")]
+mod credentials;
 mod fork;
 mod handshake;
 mod number_map;
@@ -60,4 +62,4 @@ pub use message::{ElementType, Tensor};
 pub use options::{CachePolicy, CallOptions, Device, Mode};
 pub use payload::{Outgoing, Payload};
 pub use queue::{Item, Queue, QueueOptions, QueueStats, Reserved};
-pub use server::{Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats};
+pub use server::{Progress, Reply, Request, Responder, Server, ServerOptions, ServerStats, Trust};

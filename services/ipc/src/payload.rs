@@ -10,7 +10,7 @@
 use crate::error::Error;
 use crate::message::{Shape, Tensor};
 use crate::transfer::crc_of;
-use memlift_engine::region::Region;
+use memlift_engine::region::{Region, RegionOptions};
 use memlift_engine::{Cache, Engine};
 use std::any::Any;
 use std::marker::PhantomData;
@@ -201,6 +201,30 @@ impl Payload {
         lease: Lease,
     ) -> Payload {
         Payload { shape, bytes, pointer, _region: Some(region), _lease: Some(lease) }
+    }
+
+    /// A copy of it in memory of this process alone, which the peer cannot change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if there is no room for it.
+    pub(crate) fn to_private(&self) -> Result<Payload, Error> {
+        /// From here on it is asked whether there is room, which costs a look at the memory cgroup, bytes.
+        const LARGE: u64 = 1 << 20;
+        if self.bytes < LARGE {
+            let copy = Arc::new(self.to_vec());
+            let pointer = if self.bytes == 0 { std::ptr::null() } else { copy.as_ptr() };
+            return Ok(Payload { pointer, _region: None, _lease: Some(copy), ..self.clone() });
+        }
+        let options = RegionOptions { prefault: false, ..RegionOptions::default() };
+        let region = Region::anonymous(self.bytes, &options)?;
+        // SAFETY: the region is new and as long as the payload, whose bounds were checked when it was made.
+        unsafe {
+            let target = region.base().cast_mut();
+            Engine::global().copy_raw(target, self.pointer, self.bytes as usize, Cache::Auto);
+        }
+        let pointer = region.base();
+        Ok(Payload { pointer, _region: Some(Arc::new(region)), _lease: None, ..self.clone() })
     }
 
     /// What it is.

@@ -20,7 +20,7 @@ use crate::payload::Payload;
 use crate::pool::Pool;
 use crate::ring::Consumer;
 use memlift_engine::complete::{FdParker, ParkWord, Waited, Waiter, ring};
-use memlift_engine::region::{Region, RegionOffset, RegionOptions};
+use memlift_engine::region::RegionOffset;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -512,7 +512,7 @@ impl Inner {
         let limit = self.options.pool_bytes_max;
         let full = Error::PoolFull { wanted: bytes, used: total, limit };
         let growth = Pool::new(limit.saturating_sub(total)).growth(bytes).ok_or(full)?;
-        let region = Arc::new(Region::memfd("memlift-response", growth, &RegionOptions::default())?);
+        let region = Arc::new(super::response_segment(growth)?);
         reach(Step::ResponseSegmentMade);
         let index = {
             let mut segments = self.responses.write().unwrap_or_else(PoisonError::into_inner);

@@ -20,6 +20,7 @@ pub use send::Loan;
 pub use watch::{Answered, Watch};
 
 use crate::address::Address;
+use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
@@ -36,9 +37,10 @@ use decide::Decisions;
 use memlift_engine::complete::{WaitPolicy, Waiter};
 use memlift_engine::config::Config;
 use memlift_engine::observe;
-use memlift_engine::region::{Region, RegionOffset, RegionOptions};
+use memlift_engine::region::{Region, RegionError, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use send::{Expect, Sending, Sent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -179,11 +181,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::ServerUnavailable`], [`Error::Refused`], [`Error::BadAddress`], or [`Error::Memory`] when the pools
-    /// would not fit into what the memory cgroup leaves.
+    /// [`Error::ServerUnavailable`], [`Error::Refused`], [`Error::BadAddress`], [`Error::DeadlineExceeded`] when a server that
+    /// is stopped has not answered within `options.timeout`, or [`Error::Memory`] when the pools would not fit into what the
+    /// memory cgroup leaves.
     pub fn connect(address: &str, options: ClientOptions) -> Result<Client, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
-        let socket = connect_socket(&address)?;
+        let socket = connect_socket(&address, options.timeout)?;
         reach(Step::Connected);
         let shared = RegionOptions::default();
         let control = Arc::new(Region::memfd("memlift-control", CONTROL_BYTES, &shared)?);
@@ -191,8 +194,8 @@ impl Client {
         whole.window(MAGIC_AT, 8)?.write_from(&MAGIC.to_le_bytes())?;
         whole.window(VERSION_AT, 4)?.write_from(&VERSION.to_le_bytes())?;
         whole.window(ENTRIES_AT, 4)?.write_from(&RING_ENTRIES.to_le_bytes())?;
-        let request = Region::memfd("memlift-request", options.request_pool_bytes.max(4096), &shared)?;
-        let response = Region::memfd("memlift-response", options.response_pool_bytes.max(4096), &shared)?;
+        let request = request_segment(options.request_pool_bytes.max(4096))?;
+        let response = response_segment(options.response_pool_bytes.max(4096))?;
         let event =
             || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"));
         let (server_event, own_event) = (event()?, event()?);
@@ -207,12 +210,21 @@ impl Client {
         };
         let descriptors =
             [memfd(&control), server_event.as_fd(), own_event.as_fd(), memfd(&request), memfd(&response)];
-        let gone = |_| Error::PeerDied { peer: "server", doing: Some("opening the session") };
-        handshake::send(&socket, &hello, &descriptors).map_err(gone)?;
+        let sent = handshake::send(&socket, &hello, &descriptors);
         reach(Step::HelloSent);
-        let welcome: Welcome = match handshake::receive::<256>(&socket, RecvFlags::empty())? {
-            Received::Packet(packet, length, _) => handshake::parse(&packet[..length])?,
-            Received::Nothing | Received::HangUp => return Err(gone(rustix::io::Errno::PIPE)),
+        let mut answer = handshake::receive::<256>(&socket, RecvFlags::empty())?;
+        if matches!(answer, Received::HangUp) {
+            // A server that refuses does not wait for the greeting. Its refusal lies behind the error that this makes.
+            answer = handshake::receive(&socket, RecvFlags::empty())?;
+        }
+        let welcome: Welcome = match (answer, sent) {
+            (Received::Packet(packet, length, _), _) => handshake::parse(&packet[..length])?,
+            (Received::Nothing, Ok(())) => {
+                return Err(Error::DeadlineExceeded { limit: options.timeout.unwrap_or_default() });
+            }
+            (Received::Nothing | Received::HangUp, _) => {
+                return Err(Error::PeerDied { peer: "server", doing: Some("opening the session") });
+            }
         };
         if welcome.refused != 0 {
             return Err(Error::Refused { address: address.to_string(), reason: welcome.reason() });
@@ -354,8 +366,7 @@ impl Client {
     ///
     /// [`Error::System`] if it does not.
     pub fn peer_uid(&self) -> Result<u32, Error> {
-        let credentials = rustix::net::sockopt::socket_peercred(&self.0.socket);
-        Ok(credentials.map_err(Error::system("SO_PEERCRED"))?.uid.as_raw())
+        Ok(Peer::of(&self.0.socket)?.uid)
     }
 
     /// Process that opened the session.
@@ -526,25 +537,42 @@ pub(crate) fn memfd(region: &Region) -> BorrowedFd<'_> {
     region.as_fd().expect("a memfd has a descriptor")
 }
 
-fn connect_socket(address: &Address) -> Result<SessionSocket, Error> {
+/// Memory for requests: nobody but this process can write it, whoever gets its descriptor.
+fn request_segment(bytes: u64) -> Result<Region, RegionError> {
+    let options = RegionOptions { sole_writer: true, ..RegionOptions::default() };
+    Region::memfd("memlift-request", bytes, &options)
+}
+
+/// Memory for replies, touched here and so charged to this process, which then only reads it.
+fn response_segment(bytes: u64) -> Result<Region, RegionError> {
+    Region::memfd("memlift-response", bytes, &RegionOptions::default())?.into_read_only()
+}
+
+/// A connection. Connecting and greeting each end by `timeout` at the latest.
+fn connect_socket(address: &Address, timeout: Option<Duration>) -> Result<SessionSocket, Error> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(Error::system("socket"))?;
+    for direction in [Timeout::Send, Timeout::Recv] {
+        // Zero would stand for no limit.
+        let timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(1)));
+        set_socket_timeout(&socket, direction, timeout).map_err(Error::system("SO_RCVTIMEO"))?;
+    }
     let target = address.socket()?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target))
-        .map_err(|errno| Error::ServerUnavailable { address: address.to_string(), source: errno.into() })?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &target)).map_err(|errno| match errno {
+        rustix::io::Errno::AGAIN if timeout.is_some() => {
+            Error::DeadlineExceeded { limit: timeout.unwrap_or_default() }
+        }
+        _ => Error::ServerUnavailable { address: address.to_string(), source: errno.into() },
+    })?;
     if matches!(address, Address::Abstract(_)) {
         // Anybody can bind an abstract name, also one with our user in it.
-        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(Error::system("SO_PEERCRED"))?;
-        let own = rustix::process::getuid();
+        let peer = Peer::of(&socket)?;
+        let own = rustix::process::getuid().as_raw();
         if peer.uid != own {
             return Err(Error::Refused {
                 address: address.to_string(),
-                reason: format!(
-                    "it runs as user {}, not as {}: use a socket file",
-                    peer.uid.as_raw(),
-                    own.as_raw()
-                ),
+                reason: format!("it runs as user {}, not as {own}: use a socket file", peer.uid),
             });
         }
     }

@@ -19,7 +19,7 @@ use crate::pool::{Pool, Slot};
 use crate::transfer::{Transfer, crc_of};
 use memlift_engine::Engine;
 use memlift_engine::complete::{ParkWord, ring};
-use memlift_engine::region::{Region, RegionOptions};
+use memlift_engine::region::Region;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -315,7 +315,7 @@ impl Inner {
     }
 
     fn grow_requests(&self, pool: &mut Pool, bytes: u64) -> Result<(), Error> {
-        let region = Arc::new(Region::memfd("memlift-request", bytes, &RegionOptions::default())?);
+        let region = Arc::new(super::request_segment(bytes)?);
         reach(Step::RequestSegmentMade);
         let index = pool.add(Arc::clone(&region));
         self.row.set_pool_bytes(pool.total());

@@ -6,10 +6,11 @@
 //! Order   a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
 //! Owner   consumers of the request rings live here and nowhere else
 
-use super::listen::{Listener, Peer};
+use super::listen::Listener;
 use super::reply::{Request, RequestLease, Responder};
 use super::session::{Session, Views};
 use super::{Shared, Task};
+use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
@@ -352,21 +353,19 @@ impl Dispatcher {
             };
         let hello: Hello = handshake::parse(&packet[..length])?;
         let Some(Caller { socket, peer }) = self.callers.remove(&key) else { return Ok(()) };
-        let refuse = socket.as_fd().try_clone_to_owned();
+        let socket = Arc::new(socket);
         let address = self.shared.address.to_string();
         let limit = self.shared.options.pool_bytes_max;
-        let (session, consumer) = match Session::open(socket, peer, &address, &hello, descriptors, limit) {
+        let opened = Session::open(Arc::clone(&socket), peer, &address, &hello, descriptors, limit);
+        let (session, consumer) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 self.shared.counters.refused.fetch_add(1, Ordering::Relaxed);
-                if let Ok(socket) = refuse {
-                    let _ = handshake::send(&socket, &Welcome::refused(&error.to_string()), &[]);
-                }
+                let _ = handshake::send(&socket, &Welcome::refused(&error.to_string()), &[]);
                 return Ok(());
             }
         };
         reach(Step::SessionOpened);
-        drop(refuse);
         let options = &self.shared.options;
         let outstanding_max = options.outstanding_max.min(OUTSTANDING_MAX as u32);
         let welcome = Welcome::granted(options.message_bytes_max, outstanding_max);

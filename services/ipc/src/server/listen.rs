@@ -2,30 +2,30 @@
 //! The listening socket, and who may connect to it.
 //!
 //! Owner   a socket file is removed by the process that made it; one that a dead server left is taken over, after a
-//!         connection to it was refused
+//!         connection to it was refused. One descriptor is kept for turning connections away when there are no others
 
 use super::ServerOptions;
 use crate::address::Address;
+use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork::SessionSocket;
+use crate::handshake::{self, Welcome};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::cell::RefCell;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 pub(super) struct Listener {
     socket: SessionSocket,
     file: Option<PathBuf>,
-}
-
-/// Who is at the other end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer {
-    pub pid: u32,
-    pub uid: u32,
+    /// Given up to take one connection, and refuse it, when there are no other descriptors left.
+    spare: RefCell<Option<OwnedFd>>,
 }
 
 impl Listener {
-    pub(super) fn bind(address: &Address) -> Result<Listener, Error> {
+    /// `shared`: users other than our own may connect.
+    pub(super) fn bind(address: &Address, shared: bool) -> Result<Listener, Error> {
         let target = address.socket()?;
         let new_socket = || {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -53,8 +53,14 @@ impl Listener {
             Address::Path(path) => Some(path.clone()),
             Address::Abstract(_) => None,
         };
+        if let Some(file) = file.as_ref().filter(|_| shared) {
+            // Who may is judged by what the kernel says about them, not by the file.
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666)).map_err(|source| {
+                Error::System { doing: "letting others use the server's socket", source }
+            })?;
+        }
         rustix::net::listen(&socket, 128).map_err(Error::system("listen"))?;
-        Ok(Listener { socket: SessionSocket::new(socket), file })
+        Ok(Listener { socket: SessionSocket::new(socket), file, spare: RefCell::new(spare()) })
     }
 
     /// The next connection, if there is one.
@@ -64,9 +70,25 @@ impl Listener {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {
                 Ok(None)
             }
+            Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
+                // Left in the queue it would be waited for without end, on both sides.
+                drop(self.spare.take());
+                let accepted = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC);
+                if let Ok(socket) = accepted {
+                    let reason =
+                        "the server has no file descriptors left: raise its RLIMIT_NOFILE (ulimit -n)";
+                    let _ = handshake::send(&socket, &Welcome::refused(reason), &[]);
+                }
+                self.spare.replace(spare());
+                Err(Error::system("accepting a connection")(errno))
+            }
             Err(errno) => Err(Error::system("accepting a connection")(errno)),
         }
     }
+}
+
+fn spare() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }
 
 impl AsFd for Listener {
@@ -84,24 +106,19 @@ impl Drop for Listener {
 }
 
 impl Peer {
-    /// Who connected, as the kernel says.
-    pub(super) fn of(socket: &impl AsFd) -> Result<Peer, Error> {
-        let credentials =
-            rustix::net::sockopt::socket_peercred(socket).map_err(Error::system("SO_PEERCRED"))?;
-        Ok(Peer { pid: credentials.pid.as_raw_nonzero().get() as u32, uid: credentials.uid.as_raw() })
-    }
-
     /// Why this peer may not have a session, if so.
     pub(super) fn refusal(self, options: &ServerOptions, sessions: usize) -> Option<String> {
         let own = rustix::process::getuid().as_raw();
         let allowed = match &options.allowed_uids {
             None => true,
-            Some(uids) => self.uid == own || uids.contains(&self.uid),
+            Some(uids) => {
+                self.uid == own || uids.contains(&self.uid) || options.allowed_gids.contains(&self.gid)
+            }
         };
         if !allowed {
             return Some(format!(
-                "user {} is not allowed here (the server runs as {own}); allow it with allowed_uids",
-                self.uid
+                "user {} (group {}) is not allowed here (the server runs as {own}); allow it with allowed_uids",
+                self.uid, self.gid
             ));
         }
         (sessions >= options.sessions_max)

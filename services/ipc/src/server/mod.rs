@@ -35,6 +35,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+/// Whose memory a handler reads a request in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Trust {
+    /// The client's, where it lies: no copy. What is read twice may have changed meanwhile.
+    #[default]
+    View,
+    /// The server's own: copied before its handler sees it.
+    Copy,
+}
+
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -52,6 +62,10 @@ pub struct ServerOptions {
     pub sessions_max: usize,
     /// Users that may connect beside the server's own; `None`: any.
     pub allowed_uids: Option<Vec<u32>>,
+    /// Groups whose processes may connect too: their effective group, not those that a user is in besides.
+    pub allowed_gids: Vec<u32>,
+    /// Whose memory handlers read requests in.
+    pub trust: Trust,
     /// How the leader waits for requests.
     pub wait: WaitPolicy,
     /// Folder for bare names; `None`: the abstract namespace.
@@ -69,6 +83,8 @@ impl Default for ServerOptions {
             outstanding_max: 64,
             sessions_max: 1024,
             allowed_uids: Some(Vec::new()),
+            allowed_gids: Vec::new(),
+            trust: Trust::View,
             wait: WaitPolicy::AUTO,
             socket_dir: None,
         }
@@ -76,6 +92,11 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Whether some user beside the server's own may connect.
+    fn lets_others_in(&self) -> bool {
+        self.allowed_uids.as_ref().is_none_or(|uids| !uids.is_empty()) || !self.allowed_gids.is_empty()
+    }
+
     /// What `memlift.toml` and `MEMLIFT_*` say.
     pub fn from_config(config: &Config) -> ServerOptions {
         let ipc = &config.ipc;
@@ -194,7 +215,7 @@ impl Server {
     /// [`Error::AddressInUse`], [`Error::BadAddress`], [`Error::System`].
     pub fn bind(address: &str, options: ServerOptions) -> Result<Server, Error> {
         let address = Address::parse(address, options.socket_dir.as_deref())?;
-        let listener = Listener::bind(&address)?;
+        let listener = Listener::bind(&address, options.lets_others_in())?;
         let stop_event =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         let shared = Arc::new(Shared {
@@ -467,6 +488,13 @@ impl Shared {
             responder.fail_late();
             return;
         }
+        let request = match self.options.trust {
+            Trust::View => request,
+            Trust::Copy => match request.into_private() {
+                Ok(request) => request,
+                Err(error) => return responder.fail_as(FailureCode::OutOfMemory, &error.to_string()),
+            },
+        };
         if let Some(text) = request.is_corrupt() {
             drop(request);
             responder.fail_as(FailureCode::Corrupt, &text);

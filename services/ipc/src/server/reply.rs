@@ -7,6 +7,7 @@
 
 use super::Running;
 use super::session::{Session, Stage, Views};
+use crate::error::Error;
 use crate::message::{
     FLAG_CACHED, FLAG_CRC, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
 };
@@ -18,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// A request, viewed where the client put it. The client can still change the bytes: do not judge them twice.
+/// A request, viewed where the client put it. The client can still change the bytes: do not judge them twice, or serve with
+/// [`Trust::Copy`](super::Trust::Copy).
 #[derive(Debug)]
 pub struct Request {
     payload: Payload,
@@ -74,6 +76,12 @@ impl Request {
     /// User that the client runs as, as the kernel said when it connected.
     pub fn peer_uid(&self) -> u32 {
         self.peer_uid
+    }
+
+    /// The same with its bytes where the client cannot change them.
+    pub(super) fn into_private(mut self) -> Result<Request, Error> {
+        self.payload = self.payload.to_private()?;
+        Ok(self)
     }
 
     pub(super) fn is_late(&self) -> bool {

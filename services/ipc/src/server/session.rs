@@ -8,12 +8,12 @@
 #![expect(unsafe_code, reason = "copies replies into memory shared with the client")]
 
 use super::Counters;
-use super::listen::Peer;
 use crate::client::lock;
+use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::fork::SessionSocket;
-use crate::handshake::{AddSegment, Hello, REQUEST, RESPONSE};
+use crate::handshake::{self, AddSegment, Hello, REQUEST, RESPONSE};
 use crate::layout::{
     BUSY_HANDLERS_AT, CLIENT_PARK_AT, CONTROL_BYTES, ENTRIES_AT, HANDLERS_AT, MAGIC, MAGIC_AT, OVERFLOW_MAX,
     QUEUED_AT, RESPONSE_BLOCKED_AT, RING_ENTRIES, SEGMENTS_MAX, SERVER_PARK_AT, SESSIONS_AT, VERSION,
@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Session {
     /// User that the client runs as.
     pub(super) peer_uid: u32,
-    pub(super) socket: SessionSocket,
+    pub(super) socket: Arc<SessionSocket>,
     pub(super) event: OwnedFd,
     client_event: OwnedFd,
     control: Arc<Region>,
@@ -101,7 +101,7 @@ impl Stage {
 impl Session {
     /// Judges a greeting and its descriptors, and maps what they bring.
     pub(super) fn open(
-        socket: SessionSocket,
+        socket: Arc<SessionSocket>,
         peer: Peer,
         address: &str,
         hello: &Hello,
@@ -114,8 +114,7 @@ impl Session {
                 hello.version
             )));
         }
-        let [control, event, client_event, request, response] = <[OwnedFd; 5]>::try_from(descriptors)
-            .map_err(|got| Error::peer_fault(format!("{} descriptors in place of 5", got.len())))?;
+        let [control, event, client_event, request, response] = handshake::expect(descriptors)?;
         if hello.control_bytes != CONTROL_BYTES {
             return Err(Error::peer_fault(format!("a control segment of {} bytes", hello.control_bytes)));
         }
@@ -163,8 +162,7 @@ impl Session {
 
     /// A further segment of the client.
     pub(super) fn add_segment(&self, packet: &AddSegment, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
-        let [fd] = <[OwnedFd; 1]>::try_from(descriptors)
-            .map_err(|got| Error::peer_fault(format!("{} descriptors in place of 1", got.len())))?;
+        let [fd] = handshake::expect(descriptors)?;
         let judge = |index: usize, total: u64| {
             if index >= SEGMENTS_MAX || packet.index as usize != index {
                 return Err(Error::peer_fault(format!("segment number {} after {index}", packet.index)));

@@ -26,7 +26,7 @@ impl Survivor {
         drop(exercise(address).unwrap());
         eventually("the end of the first session", || server.stats().sessions == 1);
         bystander.call("forget", Outgoing::none(), None).unwrap();
-        let before = Footprint::own();
+        let before = Footprint::settled();
         Survivor { server, bystander, before }
     }
 
@@ -95,7 +95,7 @@ fn a_server_may_die_at_any_step() {
     let address = unique("server-dies");
     // What is made once per process is made.
     drop((serve(&unique("first"), ServerOptions::default()), exercise("nobody")));
-    let before = Footprint::own();
+    let before = Footprint::settled();
     for end in ends(Side::Server) {
         let mut server = Peer::spawn("server", &address, Some(end));
         // Going to sleep, it may be dead before it says that it is ready.
@@ -137,6 +137,7 @@ fn a_stopped_server_costs_its_clients_only_time() {
     assert_eq!(client.stats().request_used_bytes, 0, "their slots are free");
 
     server.signal(Signal::STOP);
+    server.is_stopped();
     let late = client.call("echo", request.as_slice(), Some(Duration::from_millis(10))).unwrap_err();
     assert!(matches!(late, Error::DeadlineExceeded { .. }), "{late}");
     server.signal(Signal::KILL);
@@ -152,9 +153,7 @@ fn a_stopped_client_keeps_its_memory_until_it_dies() {
     let survivor = Survivor::new(&address);
     let end = End { step: Step::AnswerMatched, nth: 3, act: Act::Stop };
     let mut client = Peer::spawn("client", &address, Some(end));
-    let pid = client.pid();
-    let stopped = rustix::process::WaitIdOptions::STOPPED | rustix::process::WaitIdOptions::NOWAIT;
-    rustix::process::waitid(rustix::process::WaitId::Pid(pid), stopped).unwrap();
+    client.is_stopped();
     let holding = Footprint::own();
     assert_ne!(holding, survivor.before);
     drop(exercise(&address).expect("others are served"));
@@ -166,7 +165,7 @@ fn a_stopped_client_keeps_its_memory_until_it_dies() {
     survivor.has_lost_nothing(&address);
 
     let client = Peer::spawn("client", &address, Some(end));
-    rustix::process::waitid(rustix::process::WaitId::Pid(client.pid()), stopped).unwrap();
+    client.is_stopped();
     client.signal(Signal::KILL);
     assert_eq!(client.wait(), signal(Act::Kill));
     survivor.has_lost_nothing(&address);

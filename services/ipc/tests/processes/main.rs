@@ -6,9 +6,12 @@
 //! Order   one test at a time: they count the descriptors and mappings of this process
 #![deny(unsafe_code)]
 
+mod boxes;
 mod kills;
-#[expect(unsafe_code, reason = "a child has to be put into other namespaces before it is executed")]
+mod lies;
+#[expect(unsafe_code, reason = "a child becomes another user")]
 mod peer;
+mod waits;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -6,8 +6,9 @@
 
 use memlift_ipc::failpoint::{Act, Step, arm};
 use memlift_ipc::{Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Server, ServerOptions};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ pub const LONG: Duration = Duration::from_secs(30);
 const ROLE: &str = "MEMLIFT_TEST_ROLE";
 const ADDRESS: &str = "MEMLIFT_TEST_ADDRESS";
 const ARMED: &str = "MEMLIFT_TEST_ARMED";
+const USER: &str = "MEMLIFT_TEST_USER";
+/// A user and a group that no process of the tests has otherwise.
+pub const NOBODY: u32 = 65_534;
 
 /// Where and how a process is to end.
 #[derive(Clone, Copy, Debug)]
@@ -34,25 +38,35 @@ pub struct Peer {
 
 impl Peer {
     pub fn spawn(role: &str, address: &str, end: Option<End>) -> Peer {
-        Peer::spawn_in(role, address, end, || Ok(()))
+        Peer::spawn_by(&[], role, address, end)
     }
 
-    /// `prepare` runs in the child before the program is executed: only system calls, no memory may be allocated.
-    pub fn spawn_in(
-        role: &str,
-        address: &str,
-        end: Option<End>,
-        prepare: impl FnMut() -> std::io::Result<()> + Send + Sync + 'static,
-    ) -> Peer {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+    /// A client that runs as [`NOBODY`].
+    pub fn spawn_as_nobody(address: &str) -> Peer {
+        Peer::start(Peer::command(&[], "client", address, None).env(USER, NOBODY.to_string()))
+    }
+
+    /// Started by another command, which takes its own after these arguments.
+    pub fn spawn_by(by: &[&str], role: &str, address: &str, end: Option<End>) -> Peer {
+        Peer::start(&mut Peer::command(by, role, address, end))
+    }
+
+    fn command(by: &[&str], role: &str, address: &str, end: Option<End>) -> Command {
+        let own = std::env::current_exe().unwrap();
+        let mut command = Command::new(by.first().map_or(own.as_os_str(), |by| by.as_ref()));
+        if !by.is_empty() {
+            command.args(&by[1..]).arg(own);
+        }
         command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, role).env(ADDRESS, address).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env(ROLE, role).env(ADDRESS, address);
         if let Some(End { step, nth, act }) = end {
             command.env(ARMED, format!("{step:?} {nth} {act:?}"));
         }
-        // SAFETY: every `prepare` of these tests makes system calls only.
-        unsafe { command.pre_exec(prepare) };
-        let mut child = command.spawn().unwrap();
+        command
+    }
+
+    fn start(command: &mut Command) -> Peer {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Peer { child, output }
     }
@@ -71,12 +85,18 @@ impl Peer {
         }
     }
 
-    pub fn pid(&self) -> rustix::process::Pid {
-        rustix::process::Pid::from_child(&self.child)
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(self.pid(), signal).unwrap();
+    /// Returns when all its threads are stopped.
+    pub fn is_stopped(&self) {
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).unwrap();
+    }
+
+    /// Lets it end by itself.
+    pub fn end(&mut self) {
+        drop(self.child.stdin.take());
     }
 
     /// Waits for its end, with its pipes closed; gives the signal that ended it, if it was one.
@@ -93,7 +113,7 @@ impl Drop for Peer {
     }
 }
 
-fn say(text: &str) {
+pub fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     writeln!(output, "say: {text}").and_then(|()| output.flush()).expect("the parent reads");
 }
@@ -111,6 +131,12 @@ pub fn play_role() {
         let act = [Act::Kill, Act::Abort, Act::Stop].into_iter().find(|act| format!("{act:?}") == words[2]);
         assert!(arm(*step, words[1].parse().unwrap(), act.unwrap()));
     }
+    if let Ok(user) = std::env::var(USER) {
+        let user = user.parse().unwrap();
+        // SAFETY: no preconditions; the whole process changes, groups first.
+        let done = unsafe { (libc::setgroups(0, std::ptr::null()), libc::setgid(user), libc::setuid(user)) };
+        assert_eq!(done, (0, 0, 0));
+    }
     match role.as_str() {
         "client" => say(&match exercise(&address) {
             Ok(_) => "done".to_owned(),
@@ -119,6 +145,18 @@ pub fn play_role() {
         "restless client" => loop {
             exercise(&address).unwrap();
         },
+        "large client" => say(&match crate::boxes::large(&address) {
+            Ok(()) => "done".to_owned(),
+            Err(error) => format!("{error:?}"),
+        }),
+        "greedy client" => crate::boxes::greedy(&address),
+        "crowded client" => crate::boxes::crowded(&address),
+        "crowded server" => {
+            limit_descriptors(64);
+            let _server = serve(&address, ServerOptions::default());
+            say("ready");
+            until_the_parent_ends();
+        }
         "server" => {
             let _server = serve(&address, ServerOptions::default());
             say("ready");
@@ -155,6 +193,12 @@ pub fn serve(address: &str, options: ServerOptions) -> Server {
         .unwrap();
     server.start().unwrap();
     server
+}
+
+/// So many descriptors and no more.
+pub fn limit_descriptors(count: u64) {
+    let limit = rustix::process::Rlimit { current: Some(count), maximum: Some(count) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
 }
 
 /// Pools so small that they have to grow.
@@ -246,6 +290,18 @@ impl Footprint {
             segments.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
         segments.sort_unstable();
         Footprint { descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(), segments }
+    }
+
+    /// What this process holds when threads that were still letting go of something have done so.
+    pub fn settled() -> Footprint {
+        let (mut seen, mut times) = (Footprint::own(), 0);
+        while times < 10 {
+            std::thread::sleep(Duration::from_millis(2));
+            let now = Footprint::own();
+            times = if now == seen { times + 1 } else { 0 };
+            seen = now;
+        }
+        seen
     }
 
     /// Returns when this process holds as much as it did.
