@@ -121,6 +121,16 @@ pub enum Error {
         /// Why not, and what to do.
         why: &'static str,
     },
+    /// The payload is not what was asked for.
+    #[error("{wanted} was wanted, and {got} of {bytes} bytes came: both sides must agree on the type")]
+    WrongType {
+        /// Name of the type.
+        wanted: &'static str,
+        /// What came.
+        got: String,
+        /// Its length.
+        bytes: u64,
+    },
     /// An operation of that name, or with the same hash, is registered.
     #[error("operation {name:?} clashes with {other:?}: choose another name")]
     OperationExists {

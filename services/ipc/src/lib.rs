@@ -41,6 +41,7 @@ pub mod options;
 pub mod payload;
 pub mod queue;
 pub mod server;
+pub mod typed;
 
 #[expect(unsafe_code, reason = "asks a socket for the other end's credentials")]
 mod credentials;
@@ -53,9 +54,10 @@ mod ring;
 mod transfer;
 
 pub use address::Address;
+pub use bytemuck;
 pub use client::{
-    Answer, Batch, Candidate, Client, ClientOptions, ClientStats, Explanation, Job, JobState, Limit, Loan,
-    Pipeline, ServerLoad, Watch,
+    Answer, AsyncClient, Batch, Candidate, Client, ClientOptions, ClientStats, Explanation, Job, JobState,
+    Limit, Loan, Pipeline, ServerLoad, Watch,
 };
 pub use error::{Error, RemoteFailure};
 pub use message::{ElementType, Tensor};

@@ -8,6 +8,7 @@
 
 mod collect;
 mod decide;
+mod future;
 mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
@@ -15,6 +16,9 @@ mod watch;
 
 pub use collect::JobState;
 pub use decide::{Candidate, Explanation};
+#[cfg(feature = "tokio")]
+pub use future::Tokio;
+pub use future::{AsyncClient, Readiness};
 pub use pipeline::{Answer, Batch, Pipeline};
 pub use send::Loan;
 pub use watch::{Answered, Watch};

@@ -4,6 +4,7 @@
 //! Goal    what a user of the crate relies on; what needs a second process is in `processes.rs`
 //! Method  real sockets and memory; sizes around the pools' limits
 
+mod futures;
 mod options;
 
 use memlift_ipc::{
