@@ -34,9 +34,9 @@ fn the_list_names_figures_and_every_parameter_with_its_source() {
     let json: Value = serde_json::from_slice(&reproduce(&["--list", "--json"]).stdout).expect("JSON");
     let parameters = json["parameters"].as_array().expect("a list");
     assert!(parameters.iter().all(|one| one["source"].as_str().is_some_and(|source| !source.is_empty())));
-    for device in ["pulse", "nearpm"] {
+    for (device, count) in [("pulse", 2), ("nearpm", 2), ("dsa", 1)] {
         let fitted = |one: &&Value| one["device"] == device && one["kind"] == "fitted";
-        assert_eq!(parameters.iter().filter(fitted).count(), 2, "{device}");
+        assert_eq!(parameters.iter().filter(fitted).count(), count, "{device}");
     }
 }
 
@@ -75,7 +75,7 @@ fn the_report_is_one_page_that_needs_nothing_else() {
     assert_eq!((page.matches("<svg ").count(), page.matches("<h2 id=").count()), (2, 2));
     assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
     for wanted in
-        ["<td class=\"n\">1.130</td>", "fitted", "+0.1 %", "figure 17", "What was fitted", "cpu_line"]
+        ["<td class=\"n\">1.130</td>", "fitted", "+0.4 %", "figure 17", "What was fitted", "cpu_line"]
     {
         assert!(page.contains(wanted), "{wanted}");
     }

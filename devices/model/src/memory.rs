@@ -90,4 +90,9 @@ impl Memory for Image<'_> {
         let at = self.at(address);
         self.bytes[at] = byte;
     }
+
+    fn copy(&mut self, source: u64, target: u64, bytes: u64) {
+        let (source, target) = (self.at(source), self.at(target));
+        self.bytes.copy_within(source..source + bytes as usize, target);
+    }
 }

@@ -107,7 +107,7 @@ pub fn pages(sequence: u64, entries: &[(u64, bool)]) -> Vec<u8> {
 pub fn whole(memory: &[u8], at: Range, position: u64) -> Option<(u64, u64)> {
     let bytes = word(memory, at.at) >> 32;
     if bytes == 0
-        || bytes % RECORD_ALIGN as u64 != 0
+        || !bytes.is_multiple_of(RECORD_ALIGN as u64)
         || bytes > at.bytes
         || word(memory, at.at + 8) != position
     {

@@ -160,7 +160,8 @@ impl Machine {
         layout.check()?;
         let good = |(at, bytes): &(u64, Vec<u8>)| {
             let length = bytes.len() as u64;
-            length > 0 && at % 8 == 0 && length % 8 == 0 && at % 4096 + length <= 4096 && at + length <= heap
+            let whole = at.is_multiple_of(8) && length.is_multiple_of(8);
+            length > 0 && whole && at % 4096 + length <= 4096 && at.saturating_add(length) <= heap
         };
         if !threads.iter().flatten().flat_map(|transaction| &transaction.writes).all(good) {
             return Err("a write is not in 8 bytes, crosses a page or leaves the heap".into());

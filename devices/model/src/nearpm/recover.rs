@@ -29,8 +29,11 @@ pub struct Recovered {
     pub deleted: Vec<u64>,
 }
 
+/// A commit record: the transaction, and which copy of which page is valid.
+type Commit = (u64, Vec<(u64, bool)>);
+
 /// The host's commit records, by thread.
-fn commit_records(layout: &Layout, memory: &[u8]) -> Vec<Option<(u64, Vec<(u64, bool)>)>> {
+fn commit_records(layout: &Layout, memory: &[u8]) -> Vec<Option<Commit>> {
     (0..layout.lanes).map(|thread| command::page_entries(memory, layout.commit(thread))).collect()
 }
 

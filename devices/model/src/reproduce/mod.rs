@@ -11,9 +11,10 @@ mod eta;
 mod latency;
 mod nearpm;
 mod pipelines;
+mod rocket;
 
 use crate::parameters::{self, ParameterError, Parameters, Schema};
-use crate::{nearpm as near, pulse};
+use crate::{dsa, nearpm as near, pulse};
 
 /// What the paper says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,13 +111,18 @@ pub struct Inputs {
     pub pulse: pulse::Timing,
     /// NearPM's.
     pub nearpm: near::Timing,
+    /// DSA's.
+    pub dsa: dsa::Timing,
     /// All of them, with their sources.
     pub parameters: Vec<Parameters>,
 }
 
 /// Devices: what their files hold, and the files that come with the crate.
-const DEVICES: [(&Schema, &str); 2] =
-    [(&pulse::timing::SCHEMA, pulse::timing::PARAMETERS), (&near::timing::SCHEMA, near::timing::PARAMETERS)];
+const DEVICES: [(&Schema, &str); 3] = [
+    (&pulse::timing::SCHEMA, pulse::timing::PARAMETERS),
+    (&near::timing::SCHEMA, near::timing::PARAMETERS),
+    (&dsa::timing::SCHEMA, dsa::timing::PARAMETERS),
+];
 
 impl Inputs {
     /// The parameters that come with the crate.
@@ -132,6 +138,7 @@ impl Inputs {
         Inputs {
             pulse: pulse::Timing::shipped(),
             nearpm: near::Timing::shipped(),
+            dsa: dsa::Timing::shipped(),
             parameters: DEVICES.iter().map(file).collect(),
         }
     }
@@ -155,6 +162,7 @@ impl Inputs {
         let parameters = Parameters::parse(file, text, DEVICES[index].0)?;
         match parameters.device() {
             "nearpm" => self.nearpm = near::Timing::new(&parameters)?,
+            "dsa" => self.dsa = dsa::Timing::new(&parameters)?,
             _ => self.pulse = pulse::Timing::new(&parameters)?,
         }
         self.parameters[index] = parameters;
@@ -194,6 +202,9 @@ pub const ALL: &[Entry] = &[
     Entry { name: "nearpm-fig18", title: nearpm::OVERLAP, run: nearpm::overlap },
     Entry { name: "nearpm-fig19", title: nearpm::UNITS, run: nearpm::units },
     Entry { name: "nearpm-fig20", title: nearpm::THREADS, run: nearpm::threads },
+    Entry { name: "rocket-fig5", title: rocket::CACHE, run: rocket::cache },
+    Entry { name: "rocket-fig9", title: rocket::LATENCY, run: rocket::line },
+    Entry { name: "rocket-fig11", title: rocket::MODES, run: rocket::modes },
 ];
 
 /// The one of that name.
@@ -204,6 +215,7 @@ pub fn named(name: &str) -> Option<&'static Entry> {
 
 pub use nearpm::{Fit as NearPmFit, fit as fit_nearpm};
 pub use pipelines::{Fit as PulseFit, fit as fit_pulse};
+pub use rocket::fit as fit_dsa;
 
 #[cfg(test)]
 mod tests {
