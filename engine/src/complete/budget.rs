@@ -9,12 +9,17 @@
 //! |---|---|
 //! | ≤ spin limit | spins up to twice the average, at most the limit |
 //! | above, steady, prediction on | sleeps until shortly before the average, then spins, then sleeps |
-//! | above | sleeps at once; every 64th wait spins, to notice that times have changed |
+//! | above | sleeps at once; every 256th wait spins, to notice that times have changed |
+//! | ≤ spin limit, between long spells of other work | sleeps at once: the cap on CPU time, see below |
 //! | one core only | always sleeps at once |
 //! | others want the core | the next waits sleep at once: 8, and twice as many each further time |
 //!
 //! That others want the core shows in two ways: a spin was off it for [`LOST_NS`] or more; or spins keep ending in vain:
 //! what they wait for may need this very core, and if not, they do not pay either.
+//!
+//! The cap: a waiter that works for more than [`SPARSE`] times its wait between two waits gains little by the wake-up that a spin
+//! saves, and pays for it with the whole wait. It sleeps (at 1,000 calls a second, say), unless its waits are so rare that
+//! spinning through them takes less than 1/[`RARE`] of a core.
 
 use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
@@ -79,6 +84,8 @@ pub struct Budget {
     cores: usize,
     average_ns: u64,
     deviation_ns: u64,
+    /// Moving average of the time between two waits.
+    between_ns: u64,
     oversleep_ns: u64,
     waits: u64,
     /// Waits still to be slept through because a spin lost its core.
@@ -99,6 +106,12 @@ const OVERSLEEP_NS_MAX: u64 = 400_000;
 pub(super) const LOST_NS: u64 = 500_000;
 /// So many spins in vain in a row are no accident.
 const IN_VAIN: u32 = 3;
+/// So many times its wait a waiter works between two waits, at most, that spins.
+const SPARSE: u64 = 4;
+/// Or so many times its spin limit, at least.
+const RARE: u64 = 200;
+/// One wait in so many spins although it should not pay.
+const EXPLORE: u64 = 256;
 /// Waits without spinning after a spin has lost its core, the first time and at most.
 const PENALTY: u32 = 8;
 const PENALTY_MAX: u32 = 1024;
@@ -111,6 +124,7 @@ impl Budget {
             cores,
             average_ns: 0,
             deviation_ns: 0,
+            between_ns: 0,
             oversleep_ns: OVERSLEEP_NS,
             waits: 0,
             yielding: 0,
@@ -139,6 +153,9 @@ impl Budget {
         // A wait too short to sleep through in part is spun through, if it can be predicted at all.
         let limit = if self.policy.predict { limit.max(SLEEP_MIN_NS) } else { limit };
         if expected <= limit {
+            if self.between_ns > SPARSE * expected && self.between_ns < RARE * limit {
+                return Plan { sleep_ns: 0, spin_ns: 0 };
+            }
             return Plan { sleep_ns: 0, spin_ns: (expected * 2 + 2_000).min(limit) };
         }
         // Waking early by as much as waits deviate costs at most a thirtieth of the wait in spinning.
@@ -147,8 +164,15 @@ impl Budget {
             let early = self.oversleep_ns + self.deviation_ns;
             return Plan { sleep_ns: expected.saturating_sub(early), spin_ns: limit + early };
         }
-        let explore = self.waits % 64 == 63;
+        let explore = self.waits % EXPLORE == EXPLORE - 1;
         Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
+    }
+
+    /// The waiter did something else for so long before this wait.
+    pub(super) fn worked(&mut self, ns: u64) {
+        // One idle second must not outlast the next few waits.
+        let ns = ns.min(RARE * u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(0).saturating_mul(2));
+        self.between_ns = self.between_ns - self.between_ns / 4 + ns / 4;
     }
 
     /// A timed sleep ended this much after its time.
@@ -247,6 +271,21 @@ mod tests {
         }
         assert_eq!(slept, [8, 16, 32]);
         assert_eq!(budget.average_ns(), 5_000, "sleeping taught it nothing about spinning");
+    }
+
+    #[test]
+    fn spinning_is_for_those_who_wait_most_of_the_time_or_hardly_ever() {
+        let spins_with = |wait_ns, work_ns| {
+            let mut budget = taught(WaitPolicy::AUTO, 2, &[wait_ns; 16]);
+            (0..32).for_each(|_| budget.worked(work_ns));
+            budget.plan(None).spin_ns > 0
+        };
+        for wait_ns in [10_000, 50_000, 90_000] {
+            assert!(spins_with(wait_ns, 2_000), "call after call, {wait_ns}");
+            assert!(!spins_with(wait_ns, 1_000_000 - wait_ns), "a thousand calls a second, {wait_ns}");
+            assert!(!spins_with(wait_ns, 10_000_000), "a hundred calls a second, {wait_ns}");
+            assert!(spins_with(wait_ns, 1_000_000_000), "a call a second, {wait_ns}");
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct Waiter {
     budget: Budget,
     hardware: HardwareWait,
     stats: WaiterStats,
+    /// When the last wait ended.
+    ended: Option<Instant>,
 }
 
 /// Turns of the spin loop between two looks at the clock.
@@ -54,6 +56,7 @@ impl Waiter {
             budget: Budget::new(policy, cores),
             hardware: HardwareWait::detect(),
             stats: WaiterStats::default(),
+            ended: None,
         }
     }
 
@@ -82,8 +85,25 @@ impl Waiter {
             self.stats.ready += 1;
             return Waited::Ready;
         }
-        let plan = self.budget.plan(predicted_ns);
         let start = Instant::now();
+        if let Some(ended) = self.ended {
+            self.budget.worked(nanoseconds(start.duration_since(ended)));
+        }
+        let waited = self.wait_as_planned(parker, line, ready, predicted_ns, deadline, start);
+        self.ended = Some(Instant::now());
+        waited
+    }
+
+    fn wait_as_planned(
+        &mut self,
+        parker: &dyn Parker,
+        line: *const u8,
+        mut ready: impl FnMut() -> bool,
+        predicted_ns: Option<u64>,
+        deadline: Option<Instant>,
+        start: Instant,
+    ) -> Waited {
+        let plan = self.budget.plan(predicted_ns);
         if plan.sleep_ns > 0 {
             let until = start + Duration::from_nanos(plan.sleep_ns);
             let until = deadline.map_or(until, |deadline| until.min(deadline));
@@ -91,7 +111,7 @@ impl Waiter {
                 return self.learned(start, waited);
             }
             if let Some(late) = Instant::now().checked_duration_since(until) {
-                self.budget.overslept(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
+                self.budget.overslept(nanoseconds(late));
             }
         }
         if plan.spin_ns > 0 && self.spin(line, &mut ready, plan.spin_ns, deadline) {
@@ -110,7 +130,7 @@ impl Waiter {
 
     fn learned(&mut self, start: Instant, waited: Waited) -> Waited {
         if matches!(waited, Waited::Ready) {
-            self.budget.learn(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            self.budget.learn(nanoseconds(start.elapsed()));
         }
         waited
     }
@@ -149,7 +169,7 @@ impl Waiter {
             (false, true) => self.budget.spun_well(),
             (false, false) => self.budget.spun_in_vain(),
         }
-        self.stats.spin_ns += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.stats.spin_ns += nanoseconds(start.elapsed());
         found
     }
 
@@ -174,6 +194,10 @@ impl Waiter {
         }
         parked.err().map(Waited::Broken)
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -4,6 +4,7 @@
 //! Flow    `Peer::spawn(role, address, …)` ─▶ `child()` in `main.rs` ─▶ `play_role` ─▶ lines on stdout ─▶ `Peer::line`
 //! Owner   a `Peer` that is dropped is killed and waited for; a child whose parent is gone reads the end of its stdin
 
+use memlift_engine::complete::WaitPolicy;
 use memlift_ipc::failpoint::{Act, Step, arm};
 use memlift_ipc::{Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Server, ServerOptions};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -89,6 +90,13 @@ impl Peer {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// CPU time of all its threads.
+    pub fn cpu(&self) -> Duration {
+        // The kernel's name for another process's clock.
+        let clock = (!Pid::from_child(&self.child).as_raw_nonzero().get()) << 3 | 2;
+        cpu_of(clock)
+    }
+
     /// Returns when all its threads are stopped.
     pub fn is_stopped(&self) {
         waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).unwrap();
@@ -111,6 +119,14 @@ impl Drop for Peer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What a CPU clock says.
+pub fn cpu_of(clock: i32) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec.
+    assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 pub fn say(text: &str) {
@@ -157,8 +173,9 @@ pub fn play_role() {
             say("ready");
             until_the_parent_ends();
         }
-        "server" => {
-            let _server = serve(&address, ServerOptions::default());
+        "server" | "blocking server" => {
+            let wait = if role == "server" { WaitPolicy::AUTO } else { WaitPolicy::BLOCK };
+            let _server = serve(&address, ServerOptions { wait, ..ServerOptions::default() });
             say("ready");
             until_the_parent_ends();
         }

@@ -2,9 +2,11 @@
 //! Waiting: what it costs, and that it knows how many cores there are.
 
 use crate::alone;
-use crate::peer::{serve, small, unique};
-use memlift_ipc::{Client, ClientOptions, ServerOptions};
+use crate::peer::{Peer, cpu_of, serve, small, unique};
+use memlift_engine::complete::WaitPolicy;
+use memlift_ipc::{Client, ClientOptions, ClientStats, ServerOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::{Duration, Instant};
 
 #[test]
 fn on_one_core_nobody_spins() {
@@ -26,4 +28,35 @@ fn on_one_core_nobody_spins() {
     assert_eq!((stats.waits_spun, stats.spin_ns), (0, 0));
     assert!(stats.parks > 0);
     drop(server);
+}
+
+/// CPU time of both sides per call, at so many calls per second, and the client's waits.
+fn cpu_per_call(role: &str, wait: WaitPolicy, gap: Duration, calls: u32) -> (Duration, ClientStats) {
+    let address = unique("rate");
+    let mut server = Peer::spawn(role, &address, None);
+    assert_eq!(server.line().as_deref(), Some("ready"));
+    let client = Client::connect(&address, ClientOptions { wait, ..small() }).unwrap();
+    let call = || assert_eq!(client.call("echo", [1; 64].as_slice(), None).unwrap().bytes(), 64);
+    (0..200).for_each(|_| call());
+    let cpu = || server.cpu() + cpu_of(libc::CLOCK_PROCESS_CPUTIME_ID);
+    let (before, start) = (cpu(), Instant::now());
+    for index in 0..calls {
+        std::thread::sleep((start + gap * index).saturating_duration_since(Instant::now()));
+        call();
+    }
+    ((cpu() - before) / calls, client.stats())
+}
+
+/// Prints what waiting costs at 1 kHz. The bench row `ipc/rate/1000` judges it.
+#[test]
+#[ignore = "long: run by make soak"]
+fn soak_at_a_thousand_calls_a_second_waiting_costs_little() {
+    let _alone = alone();
+    let gap = Duration::from_millis(1);
+    for _ in 0..5 {
+        let (blocking, _) = cpu_per_call("blocking server", WaitPolicy::BLOCK, gap, 2000);
+        let (adaptive, stats) = cpu_per_call("server", WaitPolicy::AUTO.predicting(), gap, 2000);
+        let ratio = adaptive.as_secs_f64() / blocking.as_secs_f64();
+        println!("blocking {blocking:?}, adaptive {adaptive:?} of CPU per call: {ratio:.2}; {stats:?}");
+    }
 }
