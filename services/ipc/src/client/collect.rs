@@ -6,24 +6,22 @@
 //!         one of them takes over when it leaves
 //! Owner   an abandoned job keeps its request slot until the server has answered: the server may still be reading
 
-use super::decide::Trial;
+use super::answer::{checked, failure};
+use super::job::{JobState, Limit};
+use super::jobs::{Jobs, Waiting};
 use super::pipeline::Answer;
-use super::send::{Expect, RequestSlot};
+use super::send::Expect;
 use super::{Inner, lock};
-use crate::error::{Error, RemoteFailure};
+use crate::error::Error;
 use crate::failpoint::{Step, reach};
-use crate::handshake::RESPONSE;
-use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT, SEGMENTS_MAX};
-use crate::message::{FLAG_CRC, FLAG_RETAINED, FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
-use crate::number_map::NumberMap;
+use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
+use crate::message::{FLAG_RETAINED, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use crate::payload::Payload;
-use crate::pool::Pool;
 use crate::ring::Consumer;
 use memlift_engine::complete::{FdParker, ParkWord, Waited, Waiter, ring};
-use memlift_engine::region::RegionOffset;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 /// The reading end and how to wait at it.
 pub(crate) struct Collector {
@@ -56,116 +54,6 @@ impl Broken {
             Broken::Died => Error::PeerDied { peer: "server", doing: None },
             Broken::Fault(what) => Error::PeerFault { what: what.clone() },
             Broken::Closed => Error::Closed { what: "client" },
-        }
-    }
-}
-
-/// A call that has no answer yet.
-pub(crate) struct Waiting {
-    operation: Box<str>,
-    pub(super) slot: Option<Arc<RequestSlot>>,
-    abandoned: bool,
-    no_room: Option<Error>,
-    /// What the server said when it was asked about it.
-    state: Option<JobState>,
-    measured: Option<Box<Measured>>,
-}
-
-/// What is learned from a call's answer.
-struct Measured {
-    operation: u64,
-    bytes: u64,
-    trial: Option<Trial>,
-    copy_ns: u64,
-    sent: Instant,
-}
-
-impl Waiting {
-    pub(super) fn new(operation: &str) -> Waiting {
-        Waiting {
-            operation: operation.into(),
-            slot: None,
-            abandoned: false,
-            no_room: None,
-            state: None,
-            measured: None,
-        }
-    }
-
-    /// Learns from the call, whose data was copied since `begun`.
-    pub(super) fn measure(&mut self, operation: u64, bytes: u64, trial: Option<Trial>, begun: Instant) {
-        let sent = Instant::now();
-        let copy_ns = u64::try_from((sent - begun).as_nanos()).unwrap_or(u64::MAX);
-        self.measured = Some(Box::new(Measured { operation, bytes, trial, copy_ns, sent }));
-    }
-
-    /// When it was sent, if that is kept.
-    pub(super) fn sent_at(&self) -> Option<Instant> {
-        self.measured.as_ref().map(|measured| measured.sent)
-    }
-}
-
-/// What has become of a call, as the server says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JobState {
-    /// It waits for a handler, behind so many others.
-    Queued {
-        /// Requests that will have one before it.
-        ahead: u64,
-    },
-    /// A handler has it.
-    Taken {
-        /// What is done, in the handler's unit; 0 if it says nothing.
-        done: u64,
-        /// Of so much; 0 if it says nothing.
-        total: u64,
-    },
-    /// The answer is here (or was taken already).
-    Answered,
-}
-
-/// The calls of a session.
-#[derive(Default)]
-pub(crate) struct Jobs {
-    waiting: NumberMap<u64, Waiting>,
-    done: NumberMap<u64, Result<Payload, Error>>,
-    /// Slots that the server still views after it has answered.
-    retained: NumberMap<u64, Arc<RequestSlot>>,
-    /// Whether some thread collects.
-    collecting: bool,
-}
-
-impl Jobs {
-    /// Calls without an answer.
-    pub(super) fn outstanding(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(super) fn start(&mut self, id: u64, waiting: Waiting) {
-        self.waiting.insert(id, waiting);
-    }
-
-    /// Everything that is done and was not asked for.
-    pub(super) fn take_done(&mut self) -> Vec<(u64, Result<Payload, Error>)> {
-        self.done.drain().collect()
-    }
-
-    pub(super) fn forget(&mut self, id: u64) {
-        self.waiting.remove(&id);
-        self.done.remove(&id);
-    }
-}
-
-/// Gives a response slot back to the server when the last view of it is gone.
-struct ResponseLease {
-    inner: Weak<Inner>,
-    release: Message,
-}
-
-impl Drop for ResponseLease {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            inner.release(self.release);
         }
     }
 }
@@ -204,18 +92,12 @@ impl Inner {
     }
 
     /// Waits for a call's answer.
-    pub(super) fn wait(
-        self: &Arc<Self>,
-        id: u64,
-        deadline: Option<Instant>,
-        limit: Option<Duration>,
-        expect: Expect,
-    ) -> Result<Payload, Error> {
-        if self.wait_done(id, deadline, expect)? {
+    pub(super) fn wait(self: &Arc<Self>, id: u64, limit: Limit, expect: Expect) -> Result<Payload, Error> {
+        if self.wait_done(id, limit.deadline, expect)? {
             return lock(&self.jobs).done.remove(&id).unwrap_or(Err(Error::Closed { what: "job" }));
         }
         self.abandon(id);
-        Err(Error::DeadlineExceeded { limit: limit.unwrap_or_default() })
+        Err(Error::DeadlineExceeded { limit: limit.limit.unwrap_or_default() })
     }
 
     /// Waits until the call `id` is done; `false`: the deadline came first.
@@ -452,114 +334,4 @@ impl Inner {
             }
         }
     }
-
-    fn learn(&self, measured: &Measured, message: &Message) {
-        let mut decisions = lock(&self.decisions);
-        decisions.learn_wait(measured.operation, measured.bytes, measured.sent.elapsed());
-        if let Some(trial) = &measured.trial {
-            decisions.learn(trial, measured.copy_ns, message.took_ns);
-        }
-    }
-
-    /// A view of a payload in a response segment.
-    fn view(&self, message: &Message) -> Result<Payload, Error> {
-        let shape = message.shape()?;
-        if message.bytes == 0 {
-            return Ok(Payload::empty(shape));
-        }
-        let region = {
-            let segments = self.responses.read().unwrap_or_else(PoisonError::into_inner);
-            segments.get(message.segment as usize).cloned()
-        };
-        let region =
-            region.ok_or_else(|| Error::peer_fault(format!("response segment {}", message.segment)))?;
-        let window = region
-            .window(RegionOffset(message.offset), message.bytes)
-            .map_err(|error| Error::peer_fault(error.to_string()))?;
-        let pointer = window.as_ptr();
-        let mut release = Message::new(Kind::Release, message.job);
-        release.segment = message.segment;
-        release.offset = message.offset;
-        let lease = Arc::new(ResponseLease { inner: self.own.clone(), release });
-        Ok(Payload::view(shape, message.bytes, pointer, region, lease))
-    }
-
-    /// The server has no room for an answer: give it a segment, or say that there is none.
-    fn make_room(&self, message: &Message) -> Result<(), Error> {
-        let made = self.grow_responses(message.bytes);
-        if let Err(error) = made {
-            match lock(&self.jobs).waiting.get_mut(&message.job) {
-                Some(waiting) => waiting.no_room = Some(error),
-                None => return Err(Error::peer_fault("room wanted for a job that waits for nothing")),
-            }
-            return self.publish(&Message::new(Kind::NoRoom, message.job), None, true);
-        }
-        // The server learns of it by its socket, which it looks at even when asleep.
-        Ok(())
-    }
-
-    fn grow_responses(&self, bytes: u64) -> Result<(), Error> {
-        if bytes > self.message_bytes_max {
-            return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
-        }
-        let total: u64 = {
-            let segments = self.responses.read().unwrap_or_else(PoisonError::into_inner);
-            if segments.len() >= SEGMENTS_MAX {
-                return Err(Error::PoolFull { wanted: bytes, used: 0, limit: self.options.pool_bytes_max });
-            }
-            segments.iter().map(|segment| segment.bytes()).sum()
-        };
-        let limit = self.options.pool_bytes_max;
-        let full = Error::PoolFull { wanted: bytes, used: total, limit };
-        let growth = Pool::new(limit.saturating_sub(total)).growth(bytes).ok_or(full)?;
-        let region = Arc::new(super::response_segment(growth)?);
-        reach(Step::ResponseSegmentMade);
-        let index = {
-            let mut segments = self.responses.write().unwrap_or_else(PoisonError::into_inner);
-            segments.push(Arc::clone(&region));
-            segments.len() as u32 - 1
-        };
-        self.announce(RESPONSE, index, &region)
-    }
-}
-
-/// The payload, if it is what the server sent.
-fn checked(message: &Message, operation: Box<str>, payload: Payload) -> Result<Payload, Error> {
-    if message.flags & FLAG_CRC == 0 {
-        return Ok(payload);
-    }
-    let arrived = payload.crc32c();
-    if arrived == message.crc {
-        return Ok(payload);
-    }
-    Err(Error::Corrupted {
-        what: "reply",
-        operation: operation.into(),
-        bytes: payload.bytes(),
-        sent: message.crc,
-        arrived,
-    })
-}
-
-fn failure(status: u16, operation: String, text: &Payload, no_room: Option<Error>) -> Result<Error, Error> {
-    let message = || String::from_utf8_lossy(&text.to_vec()).into_owned();
-    let is = |code: FailureCode| status == code as u16;
-    Ok(Error::Remote(if is(FailureCode::Handler) {
-        RemoteFailure::Handler { operation, message: message() }
-    } else if is(FailureCode::UnknownOperation) {
-        RemoteFailure::UnknownOperation { operation, known: message() }
-    } else if is(FailureCode::Deadline) {
-        RemoteFailure::Deadline { operation }
-    } else if is(FailureCode::OutOfMemory) {
-        match no_room {
-            Some(error) => return Ok(error),
-            None => RemoteFailure::OutOfMemory { operation, message: message() },
-        }
-    } else if is(FailureCode::Corrupt) {
-        RemoteFailure::Corrupted { operation, message: message() }
-    } else if is(FailureCode::BadRequest) {
-        RemoteFailure::BadRequest { operation, message: message() }
-    } else {
-        return Err(Error::peer_fault(format!("failure code {status}")));
-    }))
 }

@@ -5,7 +5,7 @@
 //! Cost    of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
 //!         so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
 //! Ways    0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off
-//! Order   payloads below the engine's gate are not decided about, and cost no look at any of this
+//! Order   payloads below [`GATE_BYTES_MIN`] are not decided about, and cost no look at any of this
 //! Owner   a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
 //!         one in 64
 //!
@@ -16,7 +16,7 @@ use crate::message::{FLAG_CACHED, FLAG_TIMED, FLAG_UNCACHED, operation_hash};
 use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::transfer::How;
 use memlift_engine::observe::CacheState;
-use memlift_engine::place::{self, Bandit};
+use memlift_engine::place::{self, Bandit, GATE_BYTES_MIN};
 use memlift_engine::{Cache, Engine};
 use memlift_spec::Opcode;
 use std::collections::HashMap;
@@ -152,7 +152,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    /// How to make a call of at least the gate's size, or one that the caller has fixed. `cached`: what the cache policy begins
+    /// How to make a call of at least the least size, or one that the caller has fixed. `cached`: what the cache policy begins
     /// with.
     pub fn begin(
         &mut self,
@@ -164,7 +164,7 @@ impl Decisions {
     ) -> Result<Plan, Error> {
         options.device.check()?;
         let fixed = options.device != Device::Auto && options.cache != CachePolicy::Auto;
-        if fixed || bytes < Engine::global().placer().gate_bytes() as u64 {
+        if fixed || bytes < GATE_BYTES_MIN as u64 {
             let cache = match options.cache {
                 CachePolicy::Auto if cached => CachePolicy::On,
                 CachePolicy::Auto => CachePolicy::Off,
@@ -228,7 +228,7 @@ impl Decisions {
         options: &CallOptions,
         cached: bool,
     ) -> Explanation {
-        let gate_bytes = Engine::global().placer().gate_bytes() as u64;
+        let gate_bytes = GATE_BYTES_MIN as u64;
         let key = Key::new(operation_hash(operation), mode, bytes, options);
         let (allowed, first) = key.ways(cached);
         let bandit = self.ways.get(&key);
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn what_the_caller_fixes_stays_fixed() {
         let mut decisions = Decisions::default();
-        let bytes = Engine::global().placer().gate_bytes() as u64 * 2;
+        let bytes = GATE_BYTES_MIN as u64 * 2;
         for cache in [CachePolicy::On, CachePolicy::Off] {
             let options = CallOptions { cache, device: Device::Inline, ..CallOptions::default() };
             let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_cheapest_way_wins_in_each_mode_and_says_so() {
-        let bytes = Engine::global().placer().gate_bytes() as u64 * 2;
+        let bytes = GATE_BYTES_MIN as u64 * 2;
         let options = CallOptions::default();
         let mut decisions = Decisions::default();
         for (mode, best) in [(Mode::Sync, 1), (Mode::Pipelined, 2)] {

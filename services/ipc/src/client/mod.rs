@@ -6,19 +6,22 @@
 //! Not here what the server does. Any number of threads may use one client: one of them collects, the others wait
 //!         for it.
 
+mod answer;
 mod collect;
 mod decide;
 mod future;
+mod job;
+mod jobs;
 mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
 mod watch;
 
-pub use collect::JobState;
 pub use decide::{Candidate, Explanation};
 #[cfg(feature = "tokio")]
 pub use future::Tokio;
 pub use future::{AsyncClient, Readiness};
+pub use job::{Job, JobState, Limit};
 pub use pipeline::{Answer, Batch, Pipeline};
 pub use send::Loan;
 pub use watch::{Answered, Watch};
@@ -36,8 +39,9 @@ use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
-use collect::{Broken, Collector, Jobs};
+use collect::{Broken, Collector};
 use decide::Decisions;
+use jobs::Jobs;
 use memlift_engine::complete::{WaitPolicy, Waiter};
 use memlift_engine::config::Config;
 use memlift_engine::observe;
@@ -46,10 +50,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use send::{Expect, Sending, Sent};
+use send::{Sending, Sent};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
@@ -283,7 +287,7 @@ impl Client {
         let sending =
             Sending { mode: Mode::Sync, deadline: limit.deadline, room_until: limit.deadline, rings: true };
         let Sent { id, expect } = self.0.send(operation, &data.into(), &options, sending)?;
-        self.0.wait(id, limit.deadline, limit.limit, expect)
+        self.0.wait(id, limit, expect)
     }
 
     /// Sends a call and gives a handle to its answer. Returns once the data has been copied, so it may be reused at
@@ -323,8 +327,7 @@ impl Client {
         let sending =
             Sending { mode, deadline: limit.deadline, room_until: limit.sooner(patience), rings: true };
         let Sent { id, expect } = self.0.send(operation, &data.into(), options, sending)?;
-        let Limit { limit, deadline } = limit;
-        Ok(Job { inner: Arc::clone(&self.0), id, deadline, limit, expect, taken: false })
+        Ok(Job::new(Arc::clone(&self.0), id, limit, expect))
     }
 
     /// Starts a pipeline of at most `depth` unanswered calls.
@@ -434,105 +437,6 @@ impl Inner {
             spin_ns: waits.spin_ns,
             server_busy_handlers: load.busy_handlers,
             server_sessions: load.sessions,
-        }
-    }
-}
-
-/// A time limit that has begun to run.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit {
-    limit: Option<Duration>,
-    deadline: Option<Instant>,
-}
-
-impl Limit {
-    /// Begins now; `None`: no limit.
-    pub fn new(limit: Option<Duration>) -> Limit {
-        Limit { limit, deadline: limit.map(|limit| Instant::now() + limit) }
-    }
-
-    /// Whether it has passed.
-    pub fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-
-    fn sooner(&self, patience: Option<Duration>) -> Option<Instant> {
-        let patience = patience.map(|patience| Instant::now() + patience);
-        match (self.deadline, patience) {
-            (Some(deadline), Some(patience)) => Some(deadline.min(patience)),
-            (deadline, patience) => deadline.or(patience),
-        }
-    }
-}
-
-/// A call whose answer is still to come. Dropping it abandons the answer; the server is not interrupted.
-pub struct Job {
-    inner: Arc<Inner>,
-    id: u64,
-    deadline: Option<Instant>,
-    limit: Option<Duration>,
-    expect: Expect,
-    taken: bool,
-}
-
-impl Job {
-    /// Number of the call in its session.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Whether [`wait`](Job::wait) has given the answer, or the call's own time limit has passed.
-    pub fn is_taken(&self) -> bool {
-        self.taken
-    }
-
-    /// Whether the answer is there. Collects what has arrived, without waiting.
-    pub fn is_done(&self) -> bool {
-        self.inner.poll(self.id)
-    }
-
-    /// Waits for the answer, within the call's own time limit and `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Client::call`]. After `timeout` alone has passed, the job can be waited for again.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Payload, Error> {
-        if self.taken {
-            return Err(Error::Closed { what: "job, whose answer was taken," });
-        }
-        let patience = timeout.map(|timeout| Instant::now() + timeout);
-        let own_first = match (self.deadline, patience) {
-            (Some(own), Some(patience)) => own <= patience,
-            (own, _) => own.is_some(),
-        };
-        if own_first || patience.is_none() {
-            self.taken = true;
-            return self.inner.wait(self.id, self.deadline, self.limit, self.expect);
-        }
-        if !self.inner.wait_done(self.id, patience, self.expect)? {
-            return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
-        }
-        self.taken = true;
-        self.inner.wait(self.id, self.deadline, self.limit, self.expect)
-    }
-
-    /// Asks the server what has become of the call: whether it still waits for a handler, or how far that is. A leader that runs
-    /// a short operation answers after it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeadlineExceeded`] after `timeout`, or the end of the session.
-    pub fn state(&self, timeout: Option<Duration>) -> Result<JobState, Error> {
-        let limit = Limit::new(timeout.or(self.inner.options.timeout));
-        let state = self.inner.ask(self.id, limit.deadline)?;
-        state.ok_or(Error::DeadlineExceeded { limit: limit.limit.unwrap_or_default() })
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if !self.taken {
-            self.inner.abandon(self.id);
         }
     }
 }

@@ -5,8 +5,9 @@
 //! Order   a segment is announced on the socket before any message names it
 //! Owner   a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
 
-use super::collect::{Broken, Waiting};
+use super::collect::Broken;
 use super::decide::{FORECAST_FROM, Plan};
+use super::jobs::Waiting;
 use super::{Inner, lock, memfd};
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
@@ -17,8 +18,8 @@ use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::transfer::{Transfer, crc_of};
-use memlift_engine::Engine;
 use memlift_engine::complete::{ParkWord, ring};
+use memlift_engine::place::GATE_BYTES_MIN;
 use memlift_engine::region::Region;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -217,7 +218,7 @@ impl Inner {
     /// How a request is copied: at once for small ones with nothing to choose.
     fn plan(&self, operation: u64, mode: Mode, bytes: u64, options: &CallOptions) -> Result<Plan, Error> {
         let open = options.device == Device::Auto && options.cache == CachePolicy::Auto;
-        if open && bytes < Engine::global().placer().gate_bytes() as u64 {
+        if open && bytes < GATE_BYTES_MIN as u64 {
             return Ok(Plan::PLAIN);
         }
         let cached = self.begins_cached(mode);

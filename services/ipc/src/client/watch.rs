@@ -15,13 +15,15 @@ use memlift_engine::complete::{ParkWord, ring};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Limit;
 use super::collect::Broken;
 use super::send::Sending;
 
+/// Most calls that are posted without ringing for them.
+const POSTS_MAX: u32 = 16;
 /// Longest look at the ring before a call is left to the loop.
 const SPIN_MAX: Duration = Duration::from_micros(30);
 
@@ -31,7 +33,13 @@ pub struct Watch {
     client: Client,
     readable: OwnedFd,
     /// How often looking a little longer paid, of 256.
-    paid: std::sync::atomic::AtomicU32,
+    paid: AtomicU32,
+    /// Calls that were posted since the server was last rung for.
+    unrung: AtomicU32,
+    /// Something was posted since the last flush.
+    posting: AtomicBool,
+    /// The last look at the ring found the answer.
+    lingered: AtomicBool,
     cores: usize,
 }
 
@@ -59,7 +67,15 @@ impl Watch {
         // Of the socket only the hang-up matters, which is always reported.
         add(client.0.socket.as_fd(), EventFlags::empty())?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Ok(Watch { client, readable, paid: 128.into(), cores })
+        Ok(Watch {
+            client,
+            readable,
+            paid: 128.into(),
+            unrung: 0.into(),
+            posting: false.into(),
+            lingered: false.into(),
+            cores,
+        })
     }
 
     /// The session.
@@ -83,14 +99,54 @@ impl Watch {
         data: &Outgoing<'_>,
         options: impl Into<CallOptions>,
     ) -> Result<Option<u64>, Error> {
-        let options = options.into();
+        self.send(operation, data, options.into(), true)
+    }
+
+    /// As [`submit`](Watch::submit), for a loop that has more to send before it sleeps: the server is rung for the first call of a
+    /// round and for every 16th, and for what is left by [`flush`](Watch::flush), which ends the round. One call after the other,
+    /// each answered while it [`linger`](Watch::linger)s, are no round.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Watch::submit).
+    pub fn post(
+        &self,
+        operation: &str,
+        data: &Outgoing<'_>,
+        options: impl Into<CallOptions>,
+    ) -> Result<Option<u64>, Error> {
+        let first = !self.posting.swap(true, Ordering::Relaxed);
+        let alone = self.lingered.load(Ordering::Relaxed) && self.outstanding() == 0;
+        let rings = first || alone || self.unrung.load(Ordering::Relaxed) + 1 >= POSTS_MAX;
+        self.send(operation, data, options.into(), rings)
+    }
+
+    fn send(
+        &self,
+        operation: &str,
+        data: &Outgoing<'_>,
+        options: CallOptions,
+        rings: bool,
+    ) -> Result<Option<u64>, Error> {
         let limit = Limit::new(options.timeout.or(self.client.0.options.timeout));
         let now = Some(Instant::now());
-        let sending = Sending { mode: Mode::Async, deadline: limit.deadline, room_until: now, rings: true };
+        let sending = Sending { mode: Mode::Async, deadline: limit.deadline, room_until: now, rings };
         match self.client.0.send(operation, data, &options, sending) {
-            Ok(sent) => Ok(Some(sent.id)),
+            Ok(sent) => {
+                let unrung = if rings { 0 } else { self.unrung.load(Ordering::Relaxed) + 1 };
+                self.unrung.store(unrung, Ordering::Relaxed);
+                Ok(Some(sent.id))
+            }
             Err(Error::Busy { .. }) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sees that the server notices all calls now.
+    pub fn flush(&self) {
+        self.posting.store(false, Ordering::Relaxed);
+        if self.unrung.swap(0, Ordering::Relaxed) > 0 {
+            self.client.0.wake_server();
         }
     }
 
@@ -107,6 +163,7 @@ impl Watch {
     /// Looks at the ring for a moment, if that has paid lately: an answer that is nearly there needs no way through the loop.
     /// Pays only with one call under way and a core to spare for the server.
     pub fn linger(&self) {
+        self.lingered.store(false, Ordering::Relaxed);
         if self.cores < 2 || self.outstanding() != 1 {
             return;
         }
@@ -123,6 +180,7 @@ impl Watch {
             (0..16).for_each(|_| std::hint::spin_loop());
             found = collector.consumer.is_ready();
         }
+        self.lingered.store(found, Ordering::Relaxed);
         let paid = if found { paid + (256 - paid) / 8 } else { paid - paid / 8 };
         self.paid.store(paid.min(255), Ordering::Relaxed);
     }

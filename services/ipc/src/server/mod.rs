@@ -14,26 +14,26 @@
 mod dispatch;
 mod listen;
 mod reply;
+mod run;
 mod session;
 
 pub use reply::{Progress, Reply, Request, Responder, Staged};
 
 use crate::address::Address;
 use crate::error::Error;
-use crate::failpoint::{Step, reach};
-use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN, operation_hash};
+use crate::message::operation_hash;
 use crate::number_map::NumberMap;
 use dispatch::Dispatcher;
 use listen::Listener;
 use memlift_engine::complete::WaitPolicy;
 use memlift_engine::config::Config;
+use run::Queue;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
-use session::{Session, Views};
-use std::collections::VecDeque;
+use session::Session;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Whose memory a handler reads a request in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -159,20 +159,6 @@ pub(crate) struct Counters {
     faults: AtomicU64,
     refused: AtomicU64,
     busy: AtomicUsize,
-}
-
-#[derive(Default)]
-struct Queue {
-    tasks: VecDeque<Task>,
-    /// Long operations that run now.
-    running: Vec<Running>,
-}
-
-/// A long operation that runs.
-struct Running {
-    session: Arc<Session>,
-    job: u64,
-    views: Arc<Views>,
 }
 
 /// A request on its way to a handler.
@@ -386,58 +372,6 @@ impl Shared {
         })
     }
 
-    /// Runs a request here if its operation is short. A long one is given back to be run by this thread, when it has
-    /// handed the lead on, or is queued if as many run as may.
-    fn take(&self, task: Task) -> Option<Task> {
-        self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        let limit = self.options.inline_limit.as_nanos();
-        let known = task.operation.runs.load(Ordering::Relaxed) >= 2;
-        let short = known && u128::from(task.operation.average_ns.load(Ordering::Relaxed)) < limit;
-        if short || self.options.handlers == 0 {
-            self.run(task, false);
-            return None;
-        }
-        let mut queue = crate::client::lock(&self.queue);
-        if queue.running.len() >= self.options.handlers {
-            queue.tasks.push_back(task);
-            drop(queue);
-            self.publish_queue();
-            return None;
-        }
-        queue.running.push(task.responder.running());
-        Some(task)
-    }
-
-    /// What has become of a job: the message that says so. The query side of Rocket's server (§IV-C), asked by the client instead
-    /// of polling result flags.
-    fn state_of(&self, session: &Arc<Session>, job: u64) -> Message {
-        let queue = crate::client::lock(&self.queue);
-        let mut message = Message::new(Kind::State, job);
-        if let Some(ahead) = queue.tasks.iter().position(|task| task.responder.is_for(session, job)) {
-            message.status = STATE_QUEUED;
-            message.bytes = ahead as u64;
-            return message;
-        }
-        message.status = STATE_TAKEN;
-        let mut running = queue.running.iter();
-        if let Some(running) = running.find(|task| task.job == job && Arc::ptr_eq(&task.session, session)) {
-            message.bytes = running.views.done.load(Ordering::Relaxed);
-            message.offset = running.views.total.load(Ordering::Relaxed);
-        }
-        message
-    }
-
-    /// Tells all clients how many handlers work and how many requests wait for one.
-    fn publish_queue(&self) {
-        let queued = crate::client::lock(&self.queue).tasks.len();
-        crate::client::lock(&self.watchers).retain(|session| {
-            let Some(session) = session.upgrade().filter(|session| !session.is_dead()) else { return false };
-            session.publish_concurrency(&self.counters);
-            session.publish_queue(self.options.handlers, queued);
-            true
-        });
-    }
-
     /// Leads, runs what is long, and gets back in line.
     fn serve(self: &Arc<Self>) -> Result<(), Error> {
         loop {
@@ -458,69 +392,5 @@ impl Shared {
                 }
             }
         }
-    }
-
-    /// Runs a long task, and those that queued up behind it.
-    fn run_long(&self, task: Task) {
-        let mut next = Some(task);
-        while let Some(task) = next {
-            let Running { session, job, .. } = task.responder.running();
-            self.run(task, true);
-            let mut queue = crate::client::lock(&self.queue);
-            queue.running.retain(|task| task.job != job || !Arc::ptr_eq(&task.session, &session));
-            next = match self.is_stopped() {
-                true => None,
-                false => queue.tasks.pop_front(),
-            };
-            queue.running.extend(next.iter().map(|task| task.responder.running()));
-            drop(queue);
-            self.publish_queue();
-        }
-    }
-
-    fn run(&self, task: Task, long: bool) {
-        let Task { operation, request, mut responder } = task;
-        if responder.is_pointless() {
-            return;
-        }
-        if request.is_late() {
-            drop(request);
-            responder.fail_late();
-            return;
-        }
-        let request = match self.options.trust {
-            Trust::View => request,
-            Trust::Copy => match request.into_private() {
-                Ok(request) => request,
-                Err(error) => return responder.fail_as(FailureCode::OutOfMemory, &error.to_string()),
-            },
-        };
-        if let Some(text) = request.is_corrupt() {
-            drop(request);
-            responder.fail_as(FailureCode::Corrupt, &text);
-            return;
-        }
-        self.counters.busy.fetch_add(1, Ordering::Relaxed);
-        let start = Instant::now();
-        responder.start(start);
-        let session = responder.session();
-        match long {
-            true => self.publish_queue(),
-            false => session.publish_concurrency(&self.counters),
-        }
-        // A panic drops the responder, which fails the call; there is nothing more to do about it.
-        reach(Step::HandlerEntered);
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            (operation.handler)(request, responder);
-        }));
-        reach(Step::HandlerLeft);
-        self.counters.busy.fetch_sub(1, Ordering::Relaxed);
-        session.publish_concurrency(&self.counters);
-        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // A lost update between two threads costs one sample of an average.
-        let average = operation.average_ns.load(Ordering::Relaxed);
-        let runs = operation.runs.fetch_add(1, Ordering::Relaxed);
-        let next = if runs == 0 { ns } else { average - average / 4 + ns / 4 };
-        operation.average_ns.store(next, Ordering::Relaxed);
     }
 }

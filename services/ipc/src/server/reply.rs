@@ -5,7 +5,7 @@
 //! Owner   a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
 //!         later that they are free
 
-use super::Running;
+use super::run::Running;
 use super::session::{Session, Stage, Views};
 use crate::error::Error;
 use crate::message::{

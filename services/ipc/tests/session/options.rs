@@ -172,7 +172,7 @@ fn a_batch_that_is_not_full_is_sent_before_anybody_waits() {
 #[test]
 fn every_decision_says_why() {
     let (_server, client) = pair("explain");
-    let gate = client.explain("echo", 64, Mode::Sync, None).placement.gate_bytes as u64;
+    let gate = 512 << 10;
     let small = client.explain("echo", 64, Mode::Sync, None);
     assert!(small.reason.contains("nothing is decided") && small.decisions == 0, "{}", small.reason);
     let fixed = CallOptions { device: Device::Inline, cache: CachePolicy::Off, ..CallOptions::default() };
@@ -195,4 +195,29 @@ fn every_decision_says_why() {
     let measured: u32 = said.candidates.iter().map(|candidate| candidate.samples).sum();
     assert_eq!(measured, 40, "every call is learned from");
     assert!(said.candidates.len() >= 3 && !said.placement.reason.is_empty());
+}
+
+#[test]
+fn what_was_posted_without_a_ring_is_answered_after_the_flush() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let (_server, client) = pair("post");
+    let watch = memlift_ipc::Watch::new(client).unwrap();
+    for calls in [1, 2, 15, 16, 17, 60, 3] {
+        let mut answered = Vec::new();
+        for call in 0..calls as u32 {
+            let data = call.to_le_bytes();
+            assert!(watch.post("echo", &Outgoing::from(data.as_slice()), None).unwrap().is_some());
+            answered.extend(watch.turn(false).unwrap());
+        }
+        watch.flush();
+        while answered.len() < calls {
+            let mut readable = [PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)];
+            poll(&mut readable, None).unwrap();
+            answered.extend(watch.turn(true).unwrap());
+        }
+        let mut numbers: Vec<Vec<u8>> =
+            answered.into_iter().map(|(_, answer)| answer.unwrap().to_vec()).collect();
+        numbers.sort_by_key(|bytes| u32::from_le_bytes(bytes.as_slice().try_into().unwrap()));
+        assert_eq!(numbers, (0..calls as u32).map(|n| n.to_le_bytes().to_vec()).collect::<Vec<_>>());
+    }
 }

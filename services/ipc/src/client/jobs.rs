@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The calls of a session: which wait, which are done, and which request slots the server still views.
+//!
+//! Order   a call is in `waiting` or in `done`, and changes from one to the other in one step
+
+use super::decide::Trial;
+use super::job::JobState;
+use super::send::RequestSlot;
+use crate::error::Error;
+use crate::number_map::NumberMap;
+use crate::payload::Payload;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A call that has no answer yet.
+pub(crate) struct Waiting {
+    pub(super) operation: Box<str>,
+    pub(super) slot: Option<Arc<RequestSlot>>,
+    pub(super) abandoned: bool,
+    pub(super) no_room: Option<Error>,
+    /// What the server said when it was asked about it.
+    pub(super) state: Option<JobState>,
+    pub(super) measured: Option<Box<Measured>>,
+}
+
+/// What is learned from a call's answer.
+pub(super) struct Measured {
+    pub(super) operation: u64,
+    pub(super) bytes: u64,
+    pub(super) trial: Option<Trial>,
+    pub(super) copy_ns: u64,
+    pub(super) sent: Instant,
+}
+
+impl Waiting {
+    pub(super) fn new(operation: &str) -> Waiting {
+        Waiting {
+            operation: operation.into(),
+            slot: None,
+            abandoned: false,
+            no_room: None,
+            state: None,
+            measured: None,
+        }
+    }
+
+    /// Learns from the call, whose data was copied since `begun`.
+    pub(super) fn measure(&mut self, operation: u64, bytes: u64, trial: Option<Trial>, begun: Instant) {
+        let sent = Instant::now();
+        let copy_ns = u64::try_from((sent - begun).as_nanos()).unwrap_or(u64::MAX);
+        self.measured = Some(Box::new(Measured { operation, bytes, trial, copy_ns, sent }));
+    }
+
+    /// When it was sent, if that is kept.
+    pub(super) fn sent_at(&self) -> Option<Instant> {
+        self.measured.as_ref().map(|measured| measured.sent)
+    }
+}
+
+/// The calls of a session.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    pub(super) waiting: NumberMap<u64, Waiting>,
+    pub(super) done: NumberMap<u64, Result<Payload, Error>>,
+    /// Slots that the server still views after it has answered.
+    pub(super) retained: NumberMap<u64, Arc<RequestSlot>>,
+    /// Whether some thread collects.
+    pub(super) collecting: bool,
+}
+
+impl Jobs {
+    /// Calls without an answer.
+    pub(super) fn outstanding(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn start(&mut self, id: u64, waiting: Waiting) {
+        self.waiting.insert(id, waiting);
+    }
+
+    /// Everything that is done and was not asked for.
+    pub(super) fn take_done(&mut self) -> Vec<(u64, Result<Payload, Error>)> {
+        self.done.drain().collect()
+    }
+
+    pub(super) fn forget(&mut self, id: u64) {
+        self.waiting.remove(&id);
+        self.done.remove(&id);
+    }
+}
