@@ -11,7 +11,7 @@ use super::machine::{Begun, Machine, Wreck};
 use super::recover::recover;
 use super::timing::{Shape, Sync, Timing};
 use super::transaction::{Mechanism, Transaction};
-use crate::event::{Random, Time};
+use crate::event::{Random, Rate, Time};
 
 const HEAP: u64 = 8 * PAGE;
 const HALF: u64 = 16 << 10;
@@ -45,6 +45,8 @@ fn timing(random: &mut Random) -> Timing {
     timing.media = Time::from_ps(1 + random.below(400_000));
     timing.wire = Time::from_ps(1 + random.below(400_000));
     timing.command = Time::from_ps(random.below(100_000));
+    timing.burst = [64, 256][random.below(2) as usize];
+    timing.bus = Rate::from_bytes_per_second(4_000_000_000 >> random.below(7));
     timing
 }
 
@@ -107,7 +109,7 @@ fn cuts(seeds: std::ops::Range<u64>, each: usize) -> (usize, usize) {
                     timing.interleave = 4096;
                 }
                 let programs = threads(&mut random);
-                let far = random.below(600_000);
+                let far = random.below(3_000_000);
                 let heap = if devices == 3 { 3 * HEAP } else { HEAP };
                 let machine = || {
                     let far: Vec<Time> =
@@ -146,7 +148,7 @@ fn cuts(seeds: std::ops::Range<u64>, each: usize) -> (usize, usize) {
 
 #[test]
 fn every_cut_leaves_whole_transactions_and_all_that_were_acknowledged() {
-    let (open, unknown) = cuts(0..4, 6);
+    let (open, unknown) = cuts(0..8, 8);
     assert!(open > 200 && unknown > 0, "{open} open, {unknown} unknown");
 }
 

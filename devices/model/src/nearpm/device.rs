@@ -110,7 +110,8 @@ pub struct Device {
     cursors: Vec<(u64, u64)>,
 }
 
-fn meet(a: &[Range], b: &[Range]) -> bool {
+/// Whether some of these share a byte with some of those.
+pub fn meet(a: &[Range], b: &[Range]) -> bool {
     a.iter().any(|x| b.iter().any(|y| x.meets(*y)))
 }
 

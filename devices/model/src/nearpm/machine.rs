@@ -382,17 +382,13 @@ impl Machine {
         state.steps = steps(&transaction, self.mechanism, place, self.evictions.as_mut());
         (state.turn, state.pages, state.stage, state.begun) =
             (turn + 1, pages, Stage::Running, self.begun.len());
-        let ranges: Vec<Range> =
-            transaction.writes.iter().map(|(at, bytes)| Range::new(*at, bytes.len() as u64)).collect();
-        let owners = match self.mechanism {
-            Mechanism::Checkpoint => {
-                let pages: Vec<Range> =
-                    state.pages.iter().map(|page| Range::new(page * 4096, 4096)).collect();
-                self.layout.owners(&pages)
-            }
-            _ => self.layout.owners(&ranges),
-        };
-        self.begun.push(Begun { sequence, thread, turn, acknowledged: None, waiting: owners.count_ones() });
+        self.begun.push(Begun {
+            sequence,
+            thread,
+            turn,
+            acknowledged: None,
+            waiting: self.devices.len() as u32,
+        });
         self.calendar.after(Time::ZERO, Event::Thread(thread));
     }
 

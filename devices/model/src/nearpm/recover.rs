@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! After a power failure: what devices do by themselves, then what the program's mechanism does (§5.3.3, §6.2).
 //!
-//! Flow     which transactions have ended? ─▶ each device replays what it had accepted, commits of the others left out ─▶
+//! Flow     which transactions have ended? ─▶ each device replays what it had accepted, but not the ends of the others, nor what had
+//!          to wait for those: a log is not written over as long as it may be needed ─▶
 //!          undo: newest first; redo: oldest first; page tables from commit records ─▶ logs deleted
 //! Order    delayed synchronisation, undo and checkpoints: a transaction has ended if every device that got its commit has
 //!          accepted it, or deleted the log already. Redo: if any has accepted the application, since all records were persistent
@@ -9,7 +10,7 @@
 //! Failure  all of it may be done again, so the power may fail meanwhile
 
 use super::command::{self, Primitive};
-use super::device::{delete, deletes, output};
+use super::device::{delete, deletes, meet, output};
 use super::layout::{Layout, Range, word};
 use super::machine::{Wreck, view};
 use super::timing::Sync;
@@ -80,6 +81,11 @@ fn records(layout: &Layout, device: usize, memory: &[u8], heads: &[u64]) -> Vec<
     found
 }
 
+/// Whether something has to wait for what was left.
+fn waits(left: &[(Vec<Range>, Vec<Range>)], reads: &[Range], writes: &[Range]) -> bool {
+    left.iter().any(|other| meet(writes, &other.0) || meet(writes, &other.1) || meet(reads, &other.1))
+}
+
 /// See the module.
 #[must_use]
 pub fn recover(wreck: &Wreck) -> Recovered {
@@ -116,31 +122,35 @@ pub fn recover(wreck: &Wreck) -> Recovered {
     for (survivor, memory) in wreck.devices.iter().zip(&mut memories) {
         let (mut requests, mut writes) =
             (survivor.requests.iter().peekable(), survivor.writes.iter().peekable());
+        // What a device does not do again, and so nothing that had to wait for it.
+        let mut left: Vec<(Vec<Range>, Vec<Range>)> = Vec::new();
         loop {
-            let first = match (requests.peek(), writes.peek()) {
+            let request = match (requests.peek(), writes.peek()) {
+                (None, None) => break,
                 (Some(request), Some(access)) => request.serial < access.serial,
-                (request, None) if request.is_none() => break,
                 (request, _) => request.is_some(),
             };
-            if !first {
-                if let Some((range, bytes)) =
-                    writes.next().map(|access| (access.range, access.bytes.as_ref()))
-                {
-                    bytes.inspect(|bytes| memory[range.at as usize..][..bytes.len()].copy_from_slice(bytes));
+            if let Some(request) = requests.next_if(|_| request) {
+                let command = &request.command;
+                let end = matches!(command.primitive, Primitive::CommitLog | Primitive::ApplyLog);
+                let open = end && !ended(command.sequence, command.thread as usize);
+                if open || waits(&left, &request.reads, &request.writes) {
+                    left.push((request.reads.clone(), request.writes.clone()));
+                    continue;
                 }
-                continue;
-            }
-            let Some(request) = requests.next() else { break };
-            let command = &request.command;
-            let end = matches!(command.primitive, Primitive::CommitLog | Primitive::ApplyLog);
-            if end && !ended(command.sequence, command.thread as usize) {
-                continue;
-            }
-            for (at, bytes) in output(layout, memory, request) {
-                memory[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-            }
-            if deletes(command, wreck.sync) {
-                delete(layout, memory, command);
+                for (at, bytes) in output(layout, memory, request) {
+                    memory[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                if deletes(command, wreck.sync) {
+                    delete(layout, memory, command);
+                }
+            } else if let Some(access) = writes.next() {
+                let range = vec![access.range];
+                if waits(&left, &[], &range) {
+                    left.push((Vec::new(), range));
+                } else if let Some(bytes) = &access.bytes {
+                    memory[access.range.at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
             }
         }
     }

@@ -6,7 +6,7 @@
 //!          checkpoint  work ─▶ first touch of a page: copy it ─▶ store, persist … ─▶ commit
 //!          shadow      work ─▶ copy the page ─▶ read and write the copy, persist … ─▶ commit record, persist ─▶ page table, persist
 //! Order    a persist waits until the device has written, so also until a copy of the same bytes is done. Polled devices: a
-//!          command that two devices got is waited for at once, the others before the commit; then the CPU persists a commit
+//!          copy that two devices make is waited for at once, the others before the commit; then the CPU persists a commit
 //!          record of its own, since two devices delete their logs at two times
 //! Not here how long a step takes (`machine`)
 
@@ -107,7 +107,6 @@ pub struct Place<'a> {
 struct Steps<'a> {
     place: Place<'a>,
     steps: VecDeque<Step>,
-    participants: u8,
 }
 
 impl Steps<'_> {
@@ -117,12 +116,16 @@ impl Steps<'_> {
         let (thread, sequence) = (place.thread as u16, place.sequence);
         let command =
             Command { primitive, pool: POOL, thread, sequence, turn: place.turn, ranges, participants };
-        self.participants |= participants;
         self.steps.push_back(Step::Command(command));
         if place.sync == Sync::Software && participants.count_ones() > 1 && primitive != Primitive::CommitLog
         {
             self.steps.push_back(Step::Poll);
         }
+    }
+
+    /// All devices: what ends a transaction goes to each, so that none has a later one without it.
+    fn all(&self) -> u8 {
+        ((1_u16 << self.place.layout.devices) - 1) as u8
     }
 
     /// A copy of `range` by the devices that have it, as code for crash consistency.
@@ -176,7 +179,7 @@ impl Steps<'_> {
             self.commit_record(&[]);
         }
         self.steps.push_back(Step::Enter);
-        self.command(Primitive::CommitLog, &[], self.participants);
+        self.command(Primitive::CommitLog, &[], self.all());
         self.steps.push_back(Step::Leave);
     }
 
@@ -200,12 +203,11 @@ impl Steps<'_> {
         if self.place.sync == Sync::Software {
             self.commit_record(&[]);
         }
-        let owners = layout.owners(&ranges);
         self.steps.push_back(Step::Enter);
-        self.command(Primitive::ApplyLog, &ranges, owners);
+        self.command(Primitive::ApplyLog, &ranges, self.all());
         if self.place.sync == Sync::Software {
             self.steps.push_back(Step::Poll);
-            self.command(Primitive::CommitLog, &[], owners);
+            self.command(Primitive::CommitLog, &[], self.all());
         }
         self.steps.push_back(Step::Leave);
     }
@@ -250,7 +252,7 @@ pub fn steps(
     place: Place<'_>,
     mut evictions: Option<&mut Random>,
 ) -> VecDeque<Step> {
-    let mut steps = Steps { place, steps: VecDeque::new(), participants: 0 };
+    let mut steps = Steps { place, steps: VecDeque::new() };
     if let Some((persist, alone)) = transaction.alone {
         for _ in &transaction.writes {
             steps.steps.extend([
