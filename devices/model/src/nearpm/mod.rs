@@ -4,7 +4,7 @@
 //!
 //! Flow     transaction ─[`transaction`]─▶ steps of a thread ─▶ PCIe ─▶ a device's FIFO or host queue ─▶ dispatcher: translation,
 //!          conflicts ─▶ unit: record or copy, burst by burst ─▶ the other devices are told ─▶ the log is deleted.
-//!          Power may fail at any picosecond: [`recover`] makes of what was persistent a heap of whole transactions
+//!          Power may fail at any picosecond: [`recover()`] makes of what was persistent a heap of whole transactions
 //! Layout   [`timing`] durations and shapes · [`layout`] interleaving, lanes, the address table · [`command`] the primitives and
 //!          their records · [`device`] one device · [`machine`] threads, wires, devices · [`experiment`] what the paper measured
 //! Order    integer picoseconds; equal inputs give equal bytes and equal times everywhere
