@@ -14,6 +14,9 @@ pub mod deflate;
 pub mod inflate;
 mod input;
 pub mod ipc;
+pub mod ipc_client;
+mod ipc_peer;
+pub mod ipc_server;
 #[expect(unsafe_code, reason = "calls a libz by its C interface")]
 pub mod libz;
 pub mod mutate;
@@ -42,7 +45,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -50,6 +53,8 @@ pub const TARGETS: [Target; 12] = [
     Target { name: "unpack", run: unpack::run, seeds: unpack::seeds },
     Target { name: "libz", run: libz::run, seeds: libz::seeds },
     Target { name: "ipc", run: ipc::run, seeds: ipc::seeds },
+    Target { name: "ipc_client", run: ipc_client::run, seeds: ipc_client::seeds },
+    Target { name: "ipc_server", run: ipc_server::run, seeds: ipc_server::seeds },
     Target { name: "page", run: page::run, seeds: page::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },

@@ -8,6 +8,8 @@ Rows     ipc/array/SIZE       an array made outside the pool goes over, the serv
          ipc/queue/SIZE       an array through memlift.Queue, a number back through another one
          ipc/asyncio/SIZE     bytes, 100 calls under way on one event loop
          ipc/first_call/SIZE  first call of a fresh client against the later calls of that client
+         ipc/death/reclaim    clients killed at random times: from the hang-up until the server holds nothing of them
+         ipc/rate/CALLS       CPU time of both sides per call, at so many calls per second
          ipc/idle             context switches of an idle server and an idle client
 Order    pairs run A B, B A, A B, …; before every sample of an array its bytes are written anew, with other
          contents, outside the window; a sample ends when the client has checked the server's answer
@@ -22,7 +24,9 @@ of two equal things.
 import argparse
 import json
 import mmap
+import multiprocessing.reduction
 import os
+import signal
 import statistics
 import sys
 import time
@@ -57,6 +61,8 @@ ALL_ROWS = [
     ("ipc/queue/134217728", "mp_queue"),
     ("ipc/asyncio/64", "zmq_asyncio"),
     ("ipc/first_call/16777216", "steady"),
+    ("ipc/death/reclaim", "none"),
+    ("ipc/rate/1000", "block"),
     ("ipc/idle", "none"),
 ]
 
@@ -426,6 +432,99 @@ def row_idle(fleet, plan, size, rival):
     }
 
 
+def _clients_to_be_killed(parent, endpoint, gate):
+    """Forks a client for each request, and says who it is when it calls; a client lives until it is killed."""
+    transports.bind_to_parent(parent)
+    import memlift
+
+    own = os.getpid()
+    while gate.recv():
+        alive, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            transports.bind_to_parent(own)
+            # The kernel closes descriptors in their order: both of the pipe's before the session's socket.
+            client = memlift.ipc.Client(endpoint, pool_bytes=1 << 20, response_pool_bytes=1 << 20)
+            while True:
+                client.call("xor64", bytes(20_000))
+        os.close(theirs)
+        gate.send(child)
+        multiprocessing.reduction.send_handle(gate, alive, parent)
+        os.close(alive)
+        os.waitpid(child, 0)
+
+
+def _segments(pid):
+    """Lines of a process's mappings that belong to sessions."""
+    return sum("memfd:memlift-re" in line for line in open(f"/proc/{pid}/maps"))
+
+
+def row_death(fleet, plan, size, rival):
+    ours = fleet.get(fleet.ours)
+    gate, theirs = transports.spawn.Pipe()
+    nursery = transports.spawn.Process(
+        target=_clients_to_be_killed, args=(os.getpid(), ours.endpoint, theirs), daemon=True
+    )
+    nursery.start()
+    theirs.close()
+    before, times, random = _segments(ours.server_pid), [], np.random.default_rng(1)
+    try:
+        for _ in range(20 if plan.quick else 10_000):
+            gate.send(True)
+            child = gate.recv()
+            alive = multiprocessing.reduction.recv_handle(gate)
+            while _segments(ours.server_pid) < before + 2:
+                time.sleep(0.0002)
+            time.sleep(random.random() * 0.002)
+            os.kill(child, signal.SIGKILL)
+            os.read(alive, 1)
+            start = time.perf_counter()
+            os.close(alive)
+            while _segments(ours.server_pid) != before:
+                time.sleep(0.00005)
+            times.append(time.perf_counter() - start)
+        gate.send(False)
+    finally:
+        gate.close()
+        nursery.join(5)
+        if nursery.is_alive():
+            nursery.kill()
+            nursery.join()
+    times.sort()
+    p99 = times[min(len(times) - 1, len(times) * 99 // 100)]
+    return {
+        "unit": "ms",
+        "value": p99 * 1e3,
+        "count": {"p99_us": round(p99 * 1e6), "median_us": round(times[len(times) // 2] * 1e6)},
+        "qualifies": f"{len(times)} clients killed by SIGKILL while they call; both 1 MiB pools unmapped, as /proc of the server"
+        f" says; p99, longest {times[-1] * 1e3:.1f} ms; {ours.qualifies()}",
+    }
+
+
+def row_rate(fleet, plan, size, rival):
+    calls, gap = 50 if plan.quick else 1000, 1 / size
+
+    def paced(contender, _):
+        payload = bytes(64)
+        expected = contender.run(payload)
+        first, start = cpu_seconds(*contender.pids), time.perf_counter()
+        for index in range(calls):
+            time.sleep(max(0.0, start + gap * index - time.perf_counter()))
+            expect(contender.run(payload), bytes(expected))
+        spent = (cpu_seconds(*contender.pids) - first) / calls
+        return spent, spent
+
+    ours, theirs = Call(fleet.get(fleet.ours)), Call(fleet.get("memlift_block"))
+    pairs, cpu = interleave(2 if plan.quick else 21, ours, theirs)
+    return {
+        "unit": "us",
+        "pairs": pairs,
+        "cpu": cpu,
+        "qualifies": f"CPU time of client and server per call of 64 bytes, {size} calls a second; ours: {ours.qualifies()};"
+        f" theirs: {theirs.qualifies()}",
+    }
+
+
 KINDS = {
     "array": row_array,
     "loan": row_loan,
@@ -433,6 +532,8 @@ KINDS = {
     "queue": row_queue,
     "asyncio": row_asyncio,
     "first_call": row_first_call,
+    "death": row_death,
+    "rate": row_rate,
     "idle": row_idle,
 }
 
@@ -455,7 +556,8 @@ def main():
             print(f"{name} against {rival} …", file=sys.stderr, flush=True)
             line = {"name": name, "rival": rival}
             try:
-                line |= KINDS[parts[1]](fleet, plan, int(parts[2]) if len(parts) > 2 else 0, rival)
+                size = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
+                line |= KINDS[parts[1]](fleet, plan, size, rival)
                 line["verified"] = True
             except Missing as reason:
                 line["missing"] = str(reason)

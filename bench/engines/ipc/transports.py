@@ -184,6 +184,7 @@ class Transport:
 
 class Memlift(Transport):
     name, package, outstanding = "memlift", "memlift", 64
+    wait = "auto"
 
     @classmethod
     def check(cls):
@@ -203,14 +204,14 @@ class Memlift(Transport):
     def qualifies(self):
         import memlift
 
-        return f"memlift {getattr(memlift, '__version__', '?')}, one handler thread, default waiting"
+        return f"memlift {getattr(memlift, '__version__', '?')}, one handler thread, waiting: {self.wait}"
 
-    @staticmethod
-    def serve(endpoint, operations, ready):
+    @classmethod
+    def serve(cls, endpoint, operations, ready):
         import memlift
 
         name, control = endpoint
-        with memlift.ipc.Server(name, handlers=1) as server:  # rivals have one serving thread too
+        with memlift.ipc.Server(name, handlers=1, wait=cls.wait) as server:  # rivals have one serving thread too
             for operation, function in operations.items():
                 server.register(operation, function)
             server.start()
@@ -227,7 +228,7 @@ class Memlift(Transport):
     def connect(self):
         import memlift
 
-        self.client = memlift.ipc.Client(self.endpoint, timeout=60)
+        self.client = memlift.ipc.Client(self.endpoint, timeout=60, wait=self.wait)
 
     def another(self):
         """A fresh client of the same server; the caller closes it."""
@@ -250,6 +251,10 @@ class Memlift(Transport):
             self.client.close()
             self.client = None
         self._control.close()
+
+
+class MemliftBlocking(Memlift):
+    name, wait = "memlift_block", "block"
 
 
 class Queues(Transport):
@@ -348,7 +353,7 @@ def transport(name):
     """The class of a transport."""
     import rivals
 
-    return {kind.name: kind for kind in (Memlift, MemliftQueue, MemliftAsyncio, *rivals.RIVALS)}[name]
+    return {kind.name: kind for kind in (Memlift, MemliftBlocking, MemliftQueue, MemliftAsyncio, *rivals.RIVALS)}[name]
 
 
 def cpu_seconds(*pids):

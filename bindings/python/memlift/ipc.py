@@ -25,6 +25,8 @@ class Server(_native.Server):
     address      a name (nothing on disk), or a path with a "/" (a socket file)
     handlers     operations that take long and may run at once; short ones run one after the other. 0: all do
     allowed_uids users that may connect beside the server's own
+    allowed_gids groups whose processes may (their effective group)
+    trust        "view": handlers see a request where the client put it, and could still change it; "copy": copied before
     allow_pickle whether other objects are pickled, for clients of the same user that allow it, too
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """

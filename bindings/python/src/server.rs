@@ -9,8 +9,8 @@ use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
 use crate::values::Allow;
-use memlift::ipc::{self, Progress, Request, Responder, ServerOptions};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use memlift::ipc::{self, Progress, Request, Responder, ServerOptions, Trust};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::cell::RefCell;
@@ -26,7 +26,8 @@ pub struct Server {
 impl Server {
     #[new]
     #[pyo3(signature = (address, *, handlers=None, allowed_uids=None, sessions_max=None, outstanding=None,
-                        message_bytes_max=None, pool_bytes_max=None, wait=None, allow_pickle=false))]
+                        message_bytes_max=None, pool_bytes_max=None, wait=None, allow_pickle=false,
+                        allowed_gids=Vec::new(), trust="view"))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -39,11 +40,19 @@ impl Server {
         pool_bytes_max: Option<u64>,
         wait: Option<&str>,
         allow_pickle: bool,
+        allowed_gids: Vec<u32>,
+        trust: &str,
     ) -> PyResult<Server> {
         let config = configuration()?;
         let mut options = ServerOptions::from_config(&config);
         options.handlers = handlers.unwrap_or(options.handlers);
         options.allowed_uids = allowed_uids.map(Some).unwrap_or(options.allowed_uids);
+        options.allowed_gids = allowed_gids;
+        options.trust = match trust {
+            "view" => Trust::View,
+            "copy" => Trust::Copy,
+            other => return Err(PyValueError::new_err(format!("trust is 'view' or 'copy', not {other:?}"))),
+        };
         options.sessions_max = sessions_max.unwrap_or(options.sessions_max);
         options.outstanding_max = outstanding.unwrap_or(options.outstanding_max);
         options.message_bytes_max = message_bytes_max.unwrap_or(options.message_bytes_max);

@@ -6,6 +6,7 @@ Method  a client written by hand from the format's description; the last tests a
 """
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -178,3 +179,30 @@ def test_a_server_that_corrupts_the_page_fails_the_client_alone(shared_server, b
         with pytest.raises(memlift.PeerFault):
             client.call("echo", b"x")
         del client
+
+
+@pytest.mark.parametrize("trust, seen", [("view", 2), ("copy", 1)])
+def test_a_request_that_was_copied_can_no_longer_change(trust, seen):
+    looked, changed = threading.Event(), threading.Event()
+    with memlift.ipc.Server(f"trust-{os.getpid()}-{trust}", trust=trust) as server:
+
+        @server.handler("look")
+        def look(array):
+            looked.set()
+            assert changed.wait(60)
+            return array[-1:].copy()
+
+        server.start()
+        with memlift.ipc.Client(server.address, timeout=60) as client:
+            loan = client.loan(1000, "u1")
+            loan[:] = 1
+            answer = client.call_async("look", loan)
+            assert looked.wait(60)
+            loan[-1] = 2
+            changed.set()
+            assert answer.result()[0] == seen
+
+
+def test_who_is_trusted_how_is_checked():
+    with pytest.raises(ValueError, match="'view' or 'copy'"):
+        memlift.ipc.Server("never", trust="blindly")

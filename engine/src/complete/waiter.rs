@@ -8,6 +8,8 @@
 use super::budget::{Budget, LOST_NS, WaitPolicy};
 use super::park::Parker;
 use super::pause::HardwareWait;
+use crate::observe;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How a wait ended.
@@ -27,12 +29,18 @@ pub enum Waited {
 pub struct WaiterStats {
     /// Waits that were ready at once.
     pub ready: u64,
+    /// Waits that were not.
+    pub waits: u64,
     /// Waits that ended while spinning.
     pub spun: u64,
     /// Times the thread slept.
     pub parks: u64,
     /// Nanoseconds spent spinning.
     pub spin_ns: u64,
+    /// Turns of the spin loop, to within the 16 between two looks at the clock.
+    pub turns: u64,
+    /// Nanoseconds of waits that slept, without their spins.
+    pub park_ns: u64,
 }
 
 /// Waits, and learns how to.
@@ -41,10 +49,14 @@ pub struct Waiter {
     budget: Budget,
     hardware: HardwareWait,
     stats: WaiterStats,
+    /// What of them the process's counters have.
+    published: WaiterStats,
     /// When the last wait ended.
     ended: Option<Instant>,
 }
 
+/// Waits without a sleep between two looks at the counters of the process.
+const PUBLISH: u64 = 64;
 /// Turns of the spin loop between two looks at the clock.
 const TURNS: u32 = 16;
 
@@ -56,6 +68,7 @@ impl Waiter {
             budget: Budget::new(policy, cores),
             hardware: HardwareWait::detect(),
             stats: WaiterStats::default(),
+            published: WaiterStats::default(),
             ended: None,
         }
     }
@@ -89,9 +102,42 @@ impl Waiter {
         if let Some(ended) = self.ended {
             self.budget.worked(nanoseconds(start.duration_since(ended)));
         }
+        let (parks, spin_ns) = (self.stats.parks, self.stats.spin_ns);
         let waited = self.wait_as_planned(parker, line, ready, predicted_ns, deadline, start);
-        self.ended = Some(Instant::now());
+        let ended = Instant::now();
+        self.ended = Some(ended);
+        self.stats.waits += 1;
+        if self.stats.parks > parks {
+            let spun = self.stats.spin_ns - spin_ns;
+            self.stats.park_ns += nanoseconds(ended.duration_since(start)).saturating_sub(spun);
+        }
+        // Beside a sleep it costs nothing; spins are in a hurry.
+        if self.stats.parks > parks || self.stats.waits.is_multiple_of(PUBLISH) {
+            self.publish();
+        }
         waited
+    }
+
+    /// Adds what is new in the statistics to the counters of the process.
+    fn publish(&mut self) {
+        let counters = observe::waiting();
+        let (now, then) = (&self.stats, &self.published);
+        let turns = now.turns - then.turns;
+        for (counter, more) in [
+            (&counters.waits, now.waits - then.waits),
+            (&counters.spin_hits, now.spun - then.spun),
+            (&counters.spins, turns),
+            (&counters.hardware_waits, if self.hardware == HardwareWait::Pause { 0 } else { turns }),
+            (&counters.parks, now.parks - then.parks),
+            (&counters.spin_ns, now.spin_ns - then.spin_ns),
+            (&counters.park_ns, now.park_ns - then.park_ns),
+        ] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+        counters.spin_budget_ns.store(self.budget.plan(None).spin_ns, Ordering::Relaxed);
+        self.published = self.stats;
     }
 
     fn wait_as_planned(
@@ -157,6 +203,7 @@ impl Waiter {
                 }
                 self.hardware.breathe(line, &mut *ready);
             }
+            self.stats.turns += u64::from(TURNS);
             let now = Instant::now();
             lost |= now.duration_since(last).as_nanos() >= u128::from(LOST_NS);
             last = now;
@@ -196,6 +243,14 @@ impl Waiter {
     }
 }
 
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.stats != self.published {
+            self.publish();
+        }
+    }
+}
+
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -205,7 +260,7 @@ mod tests {
     use super::super::{FutexParker, ParkWord};
     use super::*;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     fn ping(policy: WaitPolicy, gap: Duration, rounds: u64) -> WaiterStats {
         let shared = Arc::new((ParkWord::new(), AtomicU64::new(0)));

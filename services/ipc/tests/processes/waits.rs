@@ -6,6 +6,7 @@ use crate::peer::{Peer, cpu_of, serve, small, unique};
 use memlift_engine::complete::WaitPolicy;
 use memlift_ipc::{Client, ClientOptions, ClientStats, ServerOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -25,6 +26,10 @@ fn on_one_core_nobody_spins() {
     }
     let stats = client.stats();
     sched_setaffinity(None, &before).unwrap();
+    assert!(
+        memlift_engine::observe::waiting().parks.load(Ordering::Relaxed) >= stats.parks,
+        "the stats page has them, too"
+    );
     assert_eq!((stats.waits_spun, stats.spin_ns), (0, 0));
     assert!(stats.parks > 0);
     drop(server);
