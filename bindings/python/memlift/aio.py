@@ -3,7 +3,7 @@
 
 Flow     call ─▶ sent ─▶ answered already? then that is all ─▶ else a future; the loop watches one descriptor of the client, and
          each time it is readable all answers are taken at once
-Order    answers come in any order; a call that finds no room waits for an answer, first come, first served
+Order    a server that sleeps is woken once for the calls of one round of the loop; one timer serves all calls; answers come in any order; a call that finds no room waits for an answer, first come, first served
 Owner    one loop and its thread. A cancelled call's memory stays untouched until the server has answered: it may still be written
 Not here threads: none, but for opening the session
 """
@@ -17,6 +17,8 @@ from memlift import _native
 from memlift.errors import Closed, DeadlineExceeded, Error
 
 __all__ = ["AsyncClient"]
+
+_NEVER = float("inf")
 
 
 class AsyncClient:
@@ -36,8 +38,13 @@ class AsyncClient:
         self._session: _native.Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fd = -1
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        # Future, when it is too late (loop time), and the limit that says so.
+        self._waiting: dict[int, tuple[asyncio.Future[Any], float, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+        self._limit: float | None = None
         self._room: deque[asyncio.Future[None]] = deque()
+        self._flushing = False
 
     async def connect(self) -> "AsyncClient":
         """Opens the session. Raises ServerUnavailable, OutOfMemory."""
@@ -46,7 +53,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         self._client = await loop.run_in_executor(None, lambda: _native.Client(self._address, **self._options))
         self._session = _native.Session(self._client)
-        self._loop, self._fd = loop, self._session.fileno()
+        self._loop, self._fd, self._limit = loop, self._session.fileno(), self._session.timeout
         loop.add_reader(self._fd, self._turn)
         return self
 
@@ -81,25 +88,28 @@ class AsyncClient:
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()
-        limit = timeout if timeout is not None else session.timeout
-        until = None if limit is None else loop.time() + limit
+        left = limit = self._limit if timeout is None else timeout
+        until = _NEVER if limit is None else loop.time() + limit
         while True:
-            left = None if until is None else max(0.0, until - loop.time())
             number, answered = session.submit(operation, data, left, **options)
-            answer = self._settle(answered, number)
-            if answer is not None:
-                return _value(answer, out)
+            if not self._flushing:
+                self._flushing = True
+                loop.call_soon(self._flush)
+            if answered:
+                answer = self._settle(answered, number)
+                if answer is not None:
+                    return _value(answer, out)
             if number is not None:
                 break
             await self._wait_for_room(loop, until, limit)
+            left = None if limit is None else max(0.0, until - loop.time())
         future: asyncio.Future[Any] = loop.create_future()
-        self._waiting[number] = future
-        timer = None if until is None else loop.call_at(until, self._late, number, limit)
+        self._waiting[number] = (future, until, limit or 0.0)
+        if until < self._timer_at:
+            self._set_timer(loop, until)
         try:
             answer = await future
         finally:
-            if timer is not None:
-                timer.cancel()
             if self._waiting.pop(number, None) is not None:
                 session.abandon(number)
         return _value(answer, out)
@@ -147,10 +157,10 @@ class AsyncClient:
             raise Closed("this client is not open: use `async with`, or await connect()")
         return self._client.stats()
 
-    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop, until: float | None, limit: float | None) -> None:
+    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop, until: float, limit: float | None) -> None:
         room: asyncio.Future[None] = loop.create_future()
         self._room.append(room)
-        timer = None if until is None else loop.call_at(until, _expire, room, limit)
+        timer = None if limit is None else loop.call_at(until, _expire, room, limit)
         try:
             await room
         except asyncio.CancelledError:
@@ -177,10 +187,11 @@ class AsyncClient:
             if number == own:
                 found = answer
             else:
-                future = self._waiting.pop(number, None)
-                if future is not None and not future.done():
-                    future.set_result(answer)
-            self._wake_one()
+                waiting = self._waiting.pop(number, None)
+                if waiting is not None and not waiting[0].done():
+                    waiting[0].set_result(answer)
+            if self._room:
+                self._wake_one()
         return found
 
     def _turn(self) -> None:
@@ -193,18 +204,38 @@ class AsyncClient:
         except Error as error:
             self._over(error)
 
-    def _late(self, number: int, limit: float) -> None:
-        future = self._waiting.get(number)
-        if future is not None and not future.done():
-            future.set_exception(DeadlineExceeded(f"no answer within {limit} s: the server may still be working on it"))
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._session is not None:
+            self._session.flush()
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = loop.call_at(until, self._late, loop), until
+
+    def _late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ends the calls whose time is over. There are never many under way, so all are looked at."""
+        now, following = max(loop.time(), self._timer_at), _NEVER
+        self._timer, self._timer_at = None, _NEVER
+        for future, until, limit in self._waiting.values():
+            if until > now:
+                following = min(following, until)
+            elif not future.done():
+                future.set_exception(DeadlineExceeded(f"no answer within {limit} s: the server may still be working on it"))
+        if following < _NEVER:
+            self._set_timer(loop, following)
 
     def _over(self, error: BaseException) -> None:
         if self._loop is not None and self._fd >= 0:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
             self._fd = -1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_at = None, _NEVER
         waiting, self._waiting = self._waiting, {}
-        for future in [*waiting.values(), *self._room]:
+        for future in [*(future for future, _, _ in waiting.values()), *self._room]:
             if not future.done():
                 future.set_exception(type(error)(*error.args))
         self._room.clear()

@@ -329,13 +329,13 @@ impl Future {
     /// or {"state": "answered"}.
     #[pyo3(signature = (timeout=None))]
     fn state<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
-        let timeout = seconds(timeout)?;
-        let asked = py.detach(|| match &*self.lock() {
-            State::Waiting(job) => job.state(timeout),
+        let ask = |slice| match &*self.lock() {
+            State::Waiting(job) => job.state(slice),
             State::Busy => Err(Error::Busy { outstanding: 1 }),
             State::Done(_) | State::Failed(_) => Ok(ipc::JobState::Answered),
-        });
-        state(py, asked.map_err(|error| raise(py, error))?)
+        };
+        let asked = wait_with_signals(py, ask, seconds(timeout)?)?;
+        state(py, asked)
     }
 
     /// Whether the answer is there.

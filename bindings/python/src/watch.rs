@@ -78,7 +78,7 @@ impl Session {
         self.timeout.map(|timeout| timeout.as_secs_f64())
     }
 
-    /// Sends a call: its id, or None if there is no room, and what is answered by now.
+    /// Sends a call: its id, or None if there is no room, and what is answered by now. `flush` is due before the loop sleeps.
     #[pyo3(signature = (operation, data, timeout=None, device=None, cache=None, crc=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit<'py>(
@@ -95,7 +95,7 @@ impl Session {
         options.timeout = options.timeout.or(self.timeout);
         let argument = Argument::new(data, self.allow)?;
         let outgoing = argument.outgoing();
-        let send = || self.watch.submit(operation, &outgoing, options);
+        let send = || self.watch.post(operation, &outgoing, options);
         let id = match outgoing.bytes() < DETACH_BYTES as u64 {
             true => send(),
             false => py.detach(send),
@@ -109,6 +109,11 @@ impl Session {
         });
         let told = self.told(py, answered.map_err(|error| raise(py, error))?)?;
         Ok((id, told))
+    }
+
+    /// Sees that the server notices all calls now.
+    fn flush(&self) {
+        self.watch.flush();
     }
 
     /// What is answered by now. Raises why the session is over, once everything else was told.
