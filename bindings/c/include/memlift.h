@@ -67,7 +67,14 @@ enum memlift_code {
     MEMLIFT_NOT_CONNECTED = -33,
     MEMLIFT_WRONG_STRUCTURE = -34,
     /* of memlift_zmem.h */
-    MEMLIFT_NO_MEMORY = -35
+    MEMLIFT_NO_MEMORY = -35,
+    /* of memlift_ipc.h */
+    MEMLIFT_NO_SERVER = -36,
+    MEMLIFT_PEER_DIED = -37,
+    MEMLIFT_PEER_FAULT = -38,
+    MEMLIFT_LATE = -39,
+    MEMLIFT_CALL_FAILED = -40, /* by the server; memlift_last_error has what it said */
+    MEMLIFT_NO_DEVICE = -41
 };
 
 /* Static text for a code. */

@@ -100,6 +100,18 @@ codes! {
     WRONG_STRUCTURE = -34, c"at the address lies something else than the handle says";
     /// The machine, the job or the arena has not so much.
     NO_MEMORY = -35, c"there is no memory for it: ask for less, or give the job more";
+    /// Nobody listens at the address, or it refused this client.
+    NO_SERVER = -36, c"no server at that address, or it refused this client: memlift_last_error says which";
+    /// The server is gone.
+    PEER_DIED = -37, c"the server died or closed the connection: connect again when it is back";
+    /// The server broke the protocol.
+    PEER_FAULT = -38, c"the server broke the protocol; the session is closed: connect again";
+    /// Time is up.
+    LATE = -39, c"no answer in time: the server may still be working on it";
+    /// The handler failed, or there is none.
+    CALL_FAILED = -40, c"the server failed the call: memlift_last_error has what it said";
+    /// No such device here.
+    NO_DEVICE = -41, c"this process has no such device: take another, or MEMLIFT_DEVICE_AUTO";
 }
 
 /// Why a function did not do what it was called for.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The C face: `include/memlift.h`, `memlift_persist.h`, `memlift_traverse.h` and `memlift_zmem.h` beside it, which say what each function does.
+//! The C face: `include/memlift.h`, `memlift_persist.h`, `memlift_traverse.h`, `memlift_zmem.h` and `memlift_ipc.h` beside it, which say what each function does.
 //!
 //! Flow    C ──▶ exported function ──[`fault::run`]: no panic leaves──▶ memlift::transform ──▶ a code, and its text per thread
 //! Layout  [`context`]: steps and what came of them · [`call`]: compcpy, transform, crc32c · [`stream`]: messages in pieces
 //!         · [`persist`]: pools and types · [`transact`]: transactions, read locks, objects · [`nearpm`]: the paper's
 //!         primitives by their names
 //!         · [`walk`]: clients of memory nodes, programs, walks · [`collections`]: maps on memory nodes
-//!         · [`zmem`]: memory under an exact budget
+//!         · [`zmem`]: memory under an exact budget · [`ipc`]: calls to another process
 //!         · [`fault`]: codes
 //! Owner   whoever made an object frees it; keys and additional data are copied into it, buffers stay the caller's
 //! Not here decisions: each function is one call of the service
@@ -23,6 +23,8 @@ pub mod collections;
 pub mod context;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod fault;
+#[expect(unsafe_code, reason = "exports a C interface")]
+pub mod ipc;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod nearpm;
 #[expect(unsafe_code, reason = "exports a C interface")]

@@ -7,17 +7,20 @@
 
 mod program;
 
+use memlift::ipc::{Reply, Server, ServerOptions};
 use memlift_c::fault::CODES;
-use program::{STRICT, compiled, crate_file, have, libraries, run};
+use program::{STRICT, compile, compiled, crate_file, have, libraries, run, start};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
+use std::sync::{Mutex, mpsc};
 
-const HEADERS: [&str; 4] = [
+const HEADERS: [&str; 5] = [
     "include/memlift.h",
     "include/memlift_persist.h",
     "include/memlift_traverse.h",
     "include/memlift_zmem.h",
+    "include/memlift_ipc.h",
 ];
 
 fn header() -> String {
@@ -54,9 +57,19 @@ fn every_function_is_declared_defined_and_exported() {
     let declared = called(&code_of(&header()));
     assert!(declared.len() > 25, "{declared:?}");
     let mut defined = BTreeSet::new();
-    for file in
-        ["call", "collections", "context", "fault", "nearpm", "persist", "stream", "transact", "walk", "zmem"]
-    {
+    for file in [
+        "call",
+        "collections",
+        "context",
+        "fault",
+        "ipc",
+        "nearpm",
+        "persist",
+        "stream",
+        "transact",
+        "walk",
+        "zmem",
+    ] {
         let text = fs::read_to_string(crate_file(&format!("src/{file}.rs"))).expect("a source");
         let after_names = text.split("extern \"C\" fn ").skip(1);
         defined.extend(after_names.map(|after| after.split('(').next().unwrap_or_default().to_owned()));
@@ -130,4 +143,42 @@ fn every_function_does_what_the_header_says() {
             assert!(said.ends_with("all as the header says\n"), "{said}");
         }
     }
+}
+
+#[test]
+fn every_way_to_call_does_what_the_header_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    if !compile("tests/ipc.c", &program, false) {
+        return;
+    }
+    let address = folder.path().join("c.sock").display().to_string();
+    let server =
+        Server::bind(&address, ServerOptions { handlers: 1, ..ServerOptions::default() }).expect("bound");
+    let (go_on, told) = mpsc::channel();
+    let told = Mutex::new(told);
+    server.register("echo", |request| Ok(Reply::bytes(request.to_vec()))).expect("new");
+    server.register("fail", |_| Err("no luck today".into())).expect("new");
+    let go = move |request: &memlift::ipc::Request| {
+        if request.bytes() == 0 {
+            go_on.send(()).map_err(|error| error.to_string())?;
+        }
+        Ok(Reply::none())
+    };
+    server.register("go", go).expect("new");
+    let hold = move |request: &memlift::ipc::Request| {
+        request.progress().report(1, 4);
+        told.lock().expect("whole").recv().map_err(|error| error.to_string())?;
+        Ok(Reply::bytes(request.to_vec()))
+    };
+    server.register("hold", hold).expect("new");
+    server.start().expect("started");
+    // What has run twice, and not for long, is run beside the one handler.
+    let client = memlift::ipc::Client::connect(&address, Default::default()).expect("connected");
+    for _ in 0..2 {
+        client.call("go", b"not yet".as_slice(), None).expect("it ran");
+    }
+    drop(client);
+    let said = run(start(&program).arg(&address));
+    assert!(said.ends_with("all as the header says\n"), "{said}");
 }

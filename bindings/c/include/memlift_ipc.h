@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * memlift ipc: call another process with arrays, over memory that both map.
+ *
+ * Flow    memlift_client_connect ; then, each with the same options: memlift_call waits for its answer ; memlift_call_async gives a
+ *         job to wait for later ; a pipeline takes many and gives their answers as they come ; a watch has a file descriptor for an
+ *         event loop, and never waits
+ * Order   as in memlift.h: 0 is good, below 0 nothing was done, memlift_last_error() says why.
+ * Owner   data is copied before a call returns, and may be changed then. An answer lies in shared memory, where the server could
+ *         still write: copy it before you judge it. It is freed with memlift_answer_free, also after its client.
+ * Threads any number of threads may use one client; a job, pipeline or watch is used by one thread at a time. No function starts a
+ *         thread, but for device MEMLIFT_DEVICE_WORKER and large copies, which the engine's threads share.
+ * Fork    a client belongs to the process that connected it.
+ *
+ * Servers are written in Rust or Python: docs/guides/ipc.md.
+ */
+#ifndef MEMLIFT_IPC_H
+#define MEMLIFT_IPC_H
+
+#include <memlift.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct memlift_client memlift_client;
+typedef struct memlift_job memlift_job;
+typedef struct memlift_pipeline memlift_pipeline;
+typedef struct memlift_watch memlift_watch;
+typedef struct memlift_loan memlift_loan;
+typedef struct memlift_answer memlift_answer;
+
+enum memlift_device {
+    MEMLIFT_DEVICE_AUTO = 0,   /* as measured */
+    MEMLIFT_DEVICE_INLINE = 1, /* the calling thread copies */
+    MEMLIFT_DEVICE_WORKER = 2, /* engine threads copy, while the calling thread sleeps */
+    MEMLIFT_DEVICE_DSA = 3     /* MEMLIFT_NO_DEVICE: no release drives one yet */
+};
+
+enum memlift_cache {
+    MEMLIFT_CACHE_AUTO = 0, /* on; in a pipeline off; for large data, then, as measured */
+    MEMLIFT_CACHE_ON = 1,   /* copies of request and reply stay in the cache for their reader */
+    MEMLIFT_CACHE_OFF = 2   /* they go past it */
+};
+
+/* All zero is the default; so is NULL. */
+typedef struct memlift_call_options {
+    double timeout_s;      /* 0: what the configuration says, or no limit */
+    uint32_t device;       /* enum memlift_device */
+    uint32_t cache;        /* enum memlift_cache */
+    uint32_t look_at_once; /* not 0: look for the answer at once, instead of sleeping until shortly before it is expected */
+    uint32_t crc;          /* not 0: CRC-32C of request and reply, compared where they arrive; MEMLIFT_CHECKSUM */
+} memlift_call_options;
+
+/* A name, or the path of a socket file. MEMLIFT_NO_SERVER. */
+int memlift_client_connect(const char *address, memlift_client **client);
+/* NULL is allowed. */
+void memlift_client_free(memlift_client *client);
+
+typedef struct memlift_load {
+    uint32_t sessions;
+    uint32_t handlers;      /* operations that take long and may run at once */
+    uint32_t busy_handlers; /* operations that run now */
+    uint32_t queued;        /* requests that wait for a handler */
+} memlift_load;
+
+/* How busy the server is, as it wrote last into shared memory. */
+int memlift_client_load(const memlift_client *client, memlift_load *load);
+
+/* Calls an operation with bytes and waits for its answer. MEMLIFT_CALL_FAILED: the server has no such operation, or its handler
+ * failed; MEMLIFT_LATE; MEMLIFT_TOO_LONG; MEMLIFT_NO_MEMORY; MEMLIFT_PEER_DIED. */
+int memlift_call(const memlift_client *client, const char *operation, const void *data, size_t bytes,
+                 const memlift_call_options *options, memlift_answer **answer);
+
+/* ---- jobs ---- */
+
+/* Sends a call. */
+int memlift_call_async(const memlift_client *client, const char *operation, const void *data, size_t bytes,
+                       const memlift_call_options *options, memlift_job **job);
+/* 1: its answer is there; 0: not yet. */
+int memlift_job_done(const memlift_job *job);
+/* Waits for its answer, timeout_s at most (0: without limit). After MEMLIFT_LATE it may be waited for again, unless that was the
+ * call's own limit. */
+int memlift_job_wait(memlift_job *job, double timeout_s, memlift_answer **answer);
+
+enum memlift_job_states { MEMLIFT_JOB_QUEUED = 1, MEMLIFT_JOB_TAKEN = 2, MEMLIFT_JOB_ANSWERED = 3 };
+
+typedef struct memlift_job_state_t {
+    uint64_t ahead; /* queued: requests before it */
+    uint64_t done;  /* taken: so much of total, as its handler says; 0 if it says nothing */
+    uint64_t total;
+    uint32_t state; /* enum memlift_job_states */
+    uint32_t reserved;
+} memlift_job_state_t;
+
+/* Asks the server what has become of it. */
+int memlift_job_state(const memlift_job *job, double timeout_s, memlift_job_state_t *state);
+/* Nobody wants the answer any more, if it was not taken. NULL is allowed. */
+void memlift_job_free(memlift_job *job);
+
+/* ---- pipelines ---- */
+
+/* At most depth calls unanswered; a server that sleeps is woken once for batch calls, 0: for as many as gave the most answers per
+ * second. NULL: memlift_last_error. */
+memlift_pipeline *memlift_pipeline_new(const memlift_client *client, size_t depth, size_t batch);
+/* Sends a call and gives its number, which is never 0. Waits while depth calls are unanswered. */
+int memlift_pipeline_submit(memlift_pipeline *pipeline, const char *operation, const void *data, size_t bytes,
+                            const memlift_call_options *options, uint64_t *id);
+/* Sees that the server notices all calls now, also those of a batch that is not full. */
+int memlift_pipeline_flush(memlift_pipeline *pipeline);
+/* The next answer, in the order in which they come; id 0: there are no more. Of a call that failed: its code, and its id. */
+int memlift_pipeline_next(memlift_pipeline *pipeline, double timeout_s, uint64_t *id, memlift_answer **answer);
+/* NULL is allowed. */
+void memlift_pipeline_free(memlift_pipeline *pipeline);
+
+/* ---- event loops ---- */
+
+/* Takes the client's session over: use the client for nothing that waits from now on. NULL: memlift_last_error. */
+memlift_watch *memlift_watch_new(const memlift_client *client);
+/* Readable when memlift_watch_next has something. It stays the watch's. */
+int memlift_watch_fd(const memlift_watch *watch);
+/* Sends a call. MEMLIFT_BUSY: there is no room until an answer was taken. Call memlift_watch_next afterwards: answers may have come
+ * for which the descriptor is not readable any more. */
+int memlift_watch_submit(memlift_watch *watch, const char *operation, const void *data, size_t bytes,
+                         const memlift_call_options *options, uint64_t *id);
+/* An answer that is there; id 0: there is none now. Of a call that failed: its code, and its id. A code with id 0 is the end of
+ * the session. */
+int memlift_watch_next(memlift_watch *watch, uint64_t *id, memlift_answer **answer);
+/* NULL is allowed. */
+void memlift_watch_free(memlift_watch *watch);
+
+/* ---- memory ---- */
+
+/* Memory of the request pool, to be filled in place: a call with data that lies in it copies nothing. Leave it as it is until the
+ * call's answer has come. */
+int memlift_loan_new(const memlift_client *client, uint64_t bytes, memlift_loan **loan);
+void *memlift_loan_data(const memlift_loan *loan);
+/* NULL is allowed. */
+void memlift_loan_free(memlift_loan *loan);
+
+/* Where an answer lies; NULL if it has no bytes. */
+const void *memlift_answer_data(const memlift_answer *answer);
+uint64_t memlift_answer_bytes(const memlift_answer *answer);
+/* NULL is allowed. */
+void memlift_answer_free(memlift_answer *answer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Calls to another process: `memlift_ipc.h`.
+//!
+//! Flow     connect ─▶ `memlift_client`; a call at once, a job to ask for later, a pipeline, or a watch for an event loop ─▶ answers
+//! Owner    jobs, pipelines, watches, loans and answers keep what they need of their client's session, and may be freed after it
+//! Not here the server's side: servers are written in Rust or Python
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use memlift::ipc::{
+    Batch, CachePolicy, CallOptions, Client, ClientOptions, Device, Error, Job, JobState, Loan, Outgoing,
+    Payload, Pipeline, RemoteFailure, Watch,
+};
+
+use crate::fault::{self, Fault, free, hand, make, run};
+use crate::walk::{bytes, given, put, text};
+
+/// `memlift_call_options`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct COptions {
+    timeout_s: f64,
+    device: u32,
+    cache: u32,
+    look_at_once: u32,
+    crc: u32,
+}
+
+/// `memlift_load`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CLoad {
+    sessions: u32,
+    handlers: u32,
+    busy_handlers: u32,
+    queued: u32,
+}
+
+/// `memlift_job_state_t`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CState {
+    ahead: u64,
+    done: u64,
+    total: u64,
+    state: u32,
+    reserved: u32,
+}
+
+/// `memlift_watch`: answers that came, and were not asked for yet.
+pub struct Watched {
+    watch: Watch,
+    answered: VecDeque<(u64, Result<Payload, Error>)>,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        let code = match &error {
+            Error::ServerUnavailable { .. } | Error::Refused { .. } => fault::NO_SERVER,
+            Error::PeerDied { .. } => fault::PEER_DIED,
+            Error::PeerFault { .. } => fault::PEER_FAULT,
+            Error::DeadlineExceeded { .. } | Error::Remote(RemoteFailure::Deadline { .. }) => fault::LATE,
+            Error::Corrupted { .. } | Error::Remote(RemoteFailure::Corrupted { .. }) => fault::CHECKSUM,
+            Error::Remote(RemoteFailure::OutOfMemory { .. }) | Error::PoolFull { .. } | Error::Memory(_) => {
+                fault::NO_MEMORY
+            }
+            Error::Remote(_) => fault::CALL_FAILED,
+            Error::MessageTooLarge { .. } => fault::TOO_LONG,
+            Error::Busy { .. } => fault::BUSY,
+            Error::DeviceUnavailable { .. } => fault::NO_DEVICE,
+            Error::BadAddress { .. } | Error::UnsupportedType(_) => fault::BAD_ARGUMENT,
+            Error::Closed { .. } | Error::Forked { .. } => fault::BAD_ORDER,
+            Error::System { .. } => fault::FILE_FAILED,
+            _ => fault::INTERNAL,
+        };
+        Fault { code, text: Some(error.to_string()) }
+    }
+}
+
+/// Seconds; 0: no limit.
+fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
+    match seconds {
+        0.0 => Ok(None),
+        seconds => Duration::try_from_secs_f64(seconds)
+            .map(Some)
+            .map_err(|_| Fault::argument("a time limit is below zero, or no number")),
+    }
+}
+
+/// NULL is the default.
+fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
+    let COptions { timeout_s, device, cache, look_at_once, crc } =
+        given(options, "options").map_or(COptions::default(), |options| *options);
+    Ok(CallOptions {
+        timeout: limit(timeout_s)?,
+        device: match device {
+            0 => Device::Auto,
+            1 => Device::Inline,
+            2 => Device::Worker,
+            3 => Device::Dsa,
+            other => return Err(Fault::argument(&format!("{other} is no device"))),
+        },
+        cache: match cache {
+            0 => CachePolicy::Auto,
+            1 => CachePolicy::On,
+            2 => CachePolicy::Off,
+            other => return Err(Fault::argument(&format!("{other} is no cache policy"))),
+        },
+        defer: look_at_once == 0,
+        crc: crc != 0,
+    })
+}
+
+/// A call, as each mode gets it.
+fn call<'a>(
+    operation: *const c_char,
+    data: *const c_void,
+    count: usize,
+    options: *const COptions,
+) -> Result<(&'a str, Outgoing<'a>, CallOptions), Fault> {
+    let data = match count {
+        0 => Outgoing::none(),
+        _ => Outgoing::from(bytes(data, count, "data")?),
+    };
+    Ok((text(operation, "operation")?, data, judged(options)?))
+}
+
+/// An object that the caller has and that is changed.
+///
+/// # Safety
+///
+/// Null, or what this library gave and nobody else uses meanwhile.
+unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
+    // SAFETY: passed on from the caller.
+    unsafe { object.as_mut() }.ok_or_else(|| fault::null(what))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_client_connect(address: *const c_char, client: *mut *mut Client) -> c_int {
+    run(|| {
+        let address = text(address, "address")?;
+        let config = memlift::engine::config::Config::load()
+            .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
+        let opened = Client::connect(address, ClientOptions::from_config(&config))?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(client, opened, "client") }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_client_connect`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_client_free(client: *mut Client) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(client) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_client_load(client: *const Client, load: *mut CLoad) -> c_int {
+    run(|| {
+        let says = given(client, "client")?.load();
+        let found = CLoad {
+            sessions: says.sessions,
+            handlers: says.handlers,
+            busy_handlers: says.busy_handlers,
+            queued: says.queued,
+        };
+        put(load, found, "load")
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_call(
+    client: *const Client,
+    operation: *const c_char,
+    data: *const c_void,
+    count: usize,
+    options: *const COptions,
+    answer: *mut *mut Payload,
+) -> c_int {
+    run(|| {
+        let (operation, data, options) = call(operation, data, count, options)?;
+        let payload = given(client, "client")?.call(operation, data, options)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(answer, payload, "answer") }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_call_async(
+    client: *const Client,
+    operation: *const c_char,
+    data: *const c_void,
+    count: usize,
+    options: *const COptions,
+    job: *mut *mut Job,
+) -> c_int {
+    run(|| {
+        let (operation, data, options) = call(operation, data, count, options)?;
+        let sent = given(client, "client")?.call_async(operation, data, options)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(job, sent, "job") }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
+    let mut done = false;
+    let code = run(|| {
+        done = given(job, "job")?.is_done();
+        Ok(())
+    });
+    if code == fault::OK { c_int::from(done) } else { code }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `job` is from [`memlift_call_async`], and nobody else uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer: *mut *mut Payload) -> c_int {
+    run(|| {
+        // SAFETY: passed on from the caller.
+        let payload = unsafe { changed(job, "job") }?.wait(limit(timeout_s)?)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(answer, payload, "answer") }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_job_state(job: *const Job, timeout_s: f64, state: *mut CState) -> c_int {
+    run(|| {
+        let found = match given(job, "job")?.state(limit(timeout_s)?)? {
+            JobState::Queued { ahead } => CState { state: 1, ahead, ..CState::default() },
+            JobState::Taken { done, total } => CState { state: 2, done, total, ..CState::default() },
+            JobState::Answered => CState { state: 3, ..CState::default() },
+        };
+        put(state, found, "state")
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_call_async`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_job_free(job: *mut Job) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(job) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_pipeline_new(client: *const Client, depth: usize, batch: usize) -> *mut Pipeline {
+    make(|| {
+        let batch = if batch == 0 { Batch::Auto } else { Batch::Of(batch) };
+        Ok(given(client, "client")?.pipeline(depth).with_batch(batch))
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `pipeline` is from [`memlift_pipeline_new`], and nobody else uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pipeline_submit(
+    pipeline: *mut Pipeline,
+    operation: *const c_char,
+    data: *const c_void,
+    count: usize,
+    options: *const COptions,
+    id: *mut u64,
+) -> c_int {
+    run(|| {
+        let (operation, data, options) = call(operation, data, count, options)?;
+        // SAFETY: passed on from the caller.
+        let sent = unsafe { changed(pipeline, "pipeline") }?.submit(operation, data, options)?;
+        put(id, sent, "id")
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// As for [`memlift_pipeline_submit`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pipeline_flush(pipeline: *mut Pipeline) -> c_int {
+    run(|| {
+        // SAFETY: passed on from the caller.
+        unsafe { changed(pipeline, "pipeline") }?.flush();
+        Ok(())
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// As for [`memlift_pipeline_submit`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pipeline_next(
+    pipeline: *mut Pipeline,
+    timeout_s: f64,
+    id: *mut u64,
+    answer: *mut *mut Payload,
+) -> c_int {
+    run(|| {
+        put(id, 0, "id")?;
+        put(answer, std::ptr::null_mut(), "answer")?;
+        // SAFETY: passed on from the caller.
+        let next = unsafe { changed(pipeline, "pipeline") }?.next(limit(timeout_s)?)?;
+        tell(next, id, answer)
+    })
+}
+
+/// Gives one answer, or none, to where the caller wants it.
+fn tell(
+    answered: Option<(u64, Result<Payload, Error>)>,
+    id: *mut u64,
+    answer: *mut *mut Payload,
+) -> Result<(), Fault> {
+    let Some((number, payload)) = answered else { return Ok(()) };
+    put(id, number, "id")?;
+    // SAFETY: the caller passes room for a pointer.
+    unsafe { hand(answer, payload?, "answer") }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_pipeline_new`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_pipeline_free(pipeline: *mut Pipeline) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(pipeline) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_watch_new(client: *const Client) -> *mut Watched {
+    make(|| {
+        let watch = Watch::new(given(client, "client")?.clone())?;
+        Ok(Watched { watch, answered: VecDeque::new() })
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_watch_fd(watch: *const Watched) -> c_int {
+    let mut fd = -1;
+    let code = run(|| {
+        fd = given(watch, "watch")?.watch.as_fd().as_raw_fd();
+        Ok(())
+    });
+    if code == fault::OK { fd } else { code }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `watch` is from [`memlift_watch_new`], and nobody else uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_watch_submit(
+    watch: *mut Watched,
+    operation: *const c_char,
+    data: *const c_void,
+    count: usize,
+    options: *const COptions,
+    id: *mut u64,
+) -> c_int {
+    run(|| {
+        let (operation, data, options) = call(operation, data, count, options)?;
+        // SAFETY: passed on from the caller.
+        let watched = unsafe { changed(watch, "watch") }?;
+        let sent = watched.watch.submit(operation, &data, options)?;
+        watched.answered.extend(watched.watch.turn(false)?);
+        match sent {
+            Some(sent) => put(id, sent, "id"),
+            None => Err(Fault {
+                code: fault::BUSY,
+                text: Some("as many calls are unanswered as may be: take answers, then try again".to_owned()),
+            }),
+        }
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// As for [`memlift_watch_submit`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_watch_next(
+    watch: *mut Watched,
+    id: *mut u64,
+    answer: *mut *mut Payload,
+) -> c_int {
+    run(|| {
+        put(id, 0, "id")?;
+        put(answer, std::ptr::null_mut(), "answer")?;
+        // SAFETY: passed on from the caller.
+        let watched = unsafe { changed(watch, "watch") }?;
+        if watched.answered.is_empty() {
+            watched.answered.extend(watched.watch.turn(true)?);
+        }
+        tell(watched.answered.pop_front(), id, answer)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_watch_new`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_watch_free(watch: *mut Watched) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(watch) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_loan_new(client: *const Client, count: u64, loan: *mut *mut Loan) -> c_int {
+    run(|| {
+        let lent = given(client, "client")?.loan(count)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(loan, lent, "loan") }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_loan_data(loan: *const Loan) -> *mut c_void {
+    let mut data = std::ptr::null_mut();
+    run(|| {
+        data = given(loan, "loan")?.as_mut_ptr().cast();
+        Ok(())
+    });
+    data
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_loan_new`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_loan_free(loan: *mut Loan) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(loan) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_answer_data(answer: *const Payload) -> *const c_void {
+    let mut data = std::ptr::null();
+    run(|| {
+        data = given(answer, "answer")?.as_ptr().cast();
+        Ok(())
+    });
+    data
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
+    let mut count = 0;
+    run(|| {
+        count = given(answer, "answer")?.bytes();
+        Ok(())
+    });
+    count
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or an answer; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_answer_free(answer: *mut Payload) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(answer) }
+}
