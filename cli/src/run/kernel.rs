@@ -149,7 +149,8 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
     let wall_s = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Release);
     let failed = thread.join().unwrap_or(false);
-    let of_stat = |name| MemoryGroup { directory: made.folder.clone(), version: 2 }.stat(name).unwrap_or(0);
+    let stat = MemoryGroup { directory: made.folder.clone(), version: 2 }.stat();
+    let of_stat = |name| stat.field(name).unwrap_or(0);
     let peak = made.number("memory.peak");
     Ok(Outcome {
         exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { ended.code() },

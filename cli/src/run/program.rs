@@ -10,7 +10,8 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::dropin::elf::{Object, Unfit};
@@ -108,28 +109,63 @@ fn is_go(bytes: &[u8]) -> bool {
     blocks.iter().any(|block| block.iter().zip(&GO_MARK_INVERTED).all(|(byte, inverted)| *byte == !inverted))
 }
 
-/// Whether a file holds that mark, read in pieces.
-fn holds_go(path: &Path) -> bool {
+/// Whether a file holds that mark in one of its `parts`, read in pieces.
+fn holds_go(path: &Path, parts: &[Range<u64>]) -> bool {
     let mut piece = vec![0; PIECE_BYTES];
-    let Ok(mut file) = File::open(path) else { return false };
-    loop {
-        let mut filled = 0;
-        while filled < PIECE_BYTES {
-            match file.read(&mut piece[filled..]) {
-                Ok(0) => break,
-                Ok(bytes) => filled += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+    let Ok(file) = File::open(path) else { return false };
+    for part in parts {
+        // The mark's place in memory is a multiple of its distance, and so is it in the file: pages are mapped whole.
+        let mut at = part.start / 16 * 16;
+        while at < part.end {
+            let wanted = usize::try_from(part.end - at).map_or(PIECE_BYTES, |rest| rest.min(PIECE_BYTES));
+            match read_at(&file, &mut piece[..wanted], at) {
                 // It was readable a moment ago; whoever starts it will say why it is not.
-                Err(_) => return false,
+                0 => break,
+                bytes if is_go(&piece[..bytes]) => return true,
+                bytes => at += bytes as u64,
             }
         }
-        if filled == 0 {
-            return false;
-        }
-        if is_go(&piece[..filled]) {
-            return true;
+    }
+    false
+}
+
+/// Fills `piece` from the file as far as that goes; the bytes.
+fn read_at(file: &File, piece: &mut [u8], at: u64) -> usize {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match file.read_at(&mut piece[filled..], at + filled as u64) {
+            Ok(bytes @ 1..) => filled += bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => break,
         }
     }
+    filled
+}
+
+/// Where in the file the segments lie that are loaded to be written: Go's linker puts its mark into one of them (debug/buildinfo looks
+/// there too), and a program's text is long to read. All of the file where its beginning does not say.
+fn written_parts(head: &[u8]) -> Vec<Range<u64>> {
+    const LOAD: u64 = 1;
+    const WRITE: u64 = 2;
+    let number = |at: u64, bytes: usize| {
+        let at = usize::try_from(at).ok()?;
+        let field = head.get(at..at.checked_add(bytes)?)?;
+        Some(field.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    };
+    let segments = || -> Option<Vec<Range<u64>>> {
+        let (table, width, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        let mut parts = Vec::new();
+        for index in 0..count {
+            let at = table.checked_add(index * width)?;
+            let field = |offset: u64, bytes| number(at.checked_add(offset)?, bytes);
+            let (kind, access, start, length) = (field(0, 4)?, field(4, 4)?, field(8, 8)?, field(32, 8)?);
+            if kind == LOAD && access & WRITE != 0 {
+                parts.push(start..start.checked_add(length)?);
+            }
+        }
+        Some(parts)
+    };
+    segments().unwrap_or_else(|| Vec::from([0..u64::MAX]))
 }
 
 fn of_object(path: &Path, object: &Object) -> Option<String> {
@@ -139,7 +175,7 @@ fn of_object(path: &Path, object: &Object) -> Option<String> {
     if machine != Some(ours) {
         return Some(format!("{shown} is for another machine"));
     }
-    if holds_go(path) {
+    if holds_go(path, &written_parts(&object.bytes)) {
         return Some(format!(
             "{shown} is a Go program: its runtime calls the kernel itself, past any library"
         ));
@@ -178,12 +214,17 @@ mod tests {
         elf[56..58].copy_from_slice(&[0, 0]);
         assert!(write("static", &elf).is_some_and(|why| why.contains("statically linked")));
         let mut go = std::fs::read(&sh.path).expect("read");
-        go.resize(go.len().next_multiple_of(16), 0);
-        go.extend(GO_MARK_INVERTED.map(|byte| !byte));
-        go.extend([0, 0]);
+        let parts = written_parts(&go);
+        assert!(!parts.is_empty() && parts.iter().all(|part| part.end <= go.len() as u64), "{parts:?}");
+        let at = usize::try_from(parts[0].start.next_multiple_of(16)).expect("a place in the file");
+        go[at..][..14].copy_from_slice(&GO_MARK_INVERTED.map(|byte| !byte));
         assert!(write("go", &go).is_some_and(|why| why.contains("Go program")));
+        // Headers beyond what is read: all of it is looked at.
+        assert_eq!(written_parts(&go[..63]), [0..u64::MAX]);
+        go[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(written_parts(&go), [0..u64::MAX]);
         // This very program holds the words of the test, and is none.
-        assert!(!holds_go(Path::new("/proc/self/exe")));
+        assert!(!holds_go(Path::new("/proc/self/exe"), &[0..u64::MAX]));
         elf[18] = 243;
         assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));
         assert!(write("text", b"hello").is_some_and(|why| why.contains("no 64-bit ELF")));

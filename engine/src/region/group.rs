@@ -61,22 +61,15 @@ impl MemoryGroup {
         self.file("memory.max", "memory.limit_in_bytes")
     }
 
-    /// A line of memory.stat, children included.
-    pub fn stat(&self, name: &str) -> Option<u64> {
-        let text = fs::read_to_string(self.directory.join("memory.stat")).ok()?;
-        stat_of(&text, name, self.version)
+    /// What memory.stat says, children included; nothing where it cannot be read.
+    pub fn stat(&self) -> GroupStat {
+        let text = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        GroupStat { text, version: self.version }
     }
 
-    /// Page cache that the kernel drops before it kills for want of memory, bytes: files' pages that are neither dirty
-    /// nor being written.
+    /// [`GroupStat::reclaimable`] now.
     pub fn reclaimable(&self) -> u64 {
-        let text = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
-        let field = |name| stat_of(&text, name, self.version).unwrap_or(0);
-        let (dirty, writeback) = match self.version {
-            2 => (field("file_dirty"), field("file_writeback")),
-            _ => (field("dirty"), field("writeback")),
-        };
-        (field("inactive_file") + field("active_file")).saturating_sub(dirty + writeback)
+        self.stat().reclaimable()
     }
 
     /// Processes in it and its children, as far as they can be seen.
@@ -96,6 +89,31 @@ impl MemoryGroup {
 
     fn file(&self, v2: &str, v1: &str) -> PathBuf {
         self.directory.join(if self.version == 2 { v2 } else { v1 })
+    }
+}
+
+/// A memory cgroup's memory.stat at one moment: the kernel adds many counters up for it.
+#[derive(Clone, Debug)]
+pub struct GroupStat {
+    text: String,
+    version: u8,
+}
+
+impl GroupStat {
+    /// One of its counters, bytes.
+    pub fn field(&self, name: &str) -> Option<u64> {
+        stat_of(&self.text, name, self.version)
+    }
+
+    /// Page cache that the kernel drops before it kills for want of memory, bytes: files' pages that are neither dirty
+    /// nor being written.
+    pub fn reclaimable(&self) -> u64 {
+        let field = |name| self.field(name).unwrap_or(0);
+        let (dirty, writeback) = match self.version {
+            2 => (field("file_dirty"), field("file_writeback")),
+            _ => (field("dirty"), field("writeback")),
+        };
+        (field("inactive_file") + field("active_file")).saturating_sub(dirty + writeback)
     }
 }
 

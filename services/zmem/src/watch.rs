@@ -29,8 +29,12 @@ use crate::block::{Admission, Registry};
 pub use usage::Source;
 use usage::Usage;
 
-/// Between two looks at a job that is short, at one that is active, and at one that is not.
-const LOOKS: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(5), Duration::from_millis(20)];
+/// Between two looks at a job that is short, and at one that is active.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
+/// At one that is not: as long as half of what is left takes to fill, within these bounds.
+const DORMANT_LOOKS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+/// What can be filled in a millisecond, bytes: two cores that touch new memory, a page in two microseconds each.
+const FILLED_IN_MS: u64 = 4 << 20;
 /// The part of the total that must be left, or the processes are told to be active: 1/8.
 const NEAR: i64 = 8;
 /// The reserve is at least this, and at most 1/16 of the total.
@@ -116,7 +120,13 @@ impl Watcher {
             self.growth.last = None;
             self.membership = membership;
         }
-        let reserve = self.growth.reserve(outside, control.total());
+        // Cache that nobody drops but this watcher grows like anything else between two looks.
+        let grows = if self.usage.holds_cache() {
+            i64::try_from(whole).unwrap_or(i64::MAX) - present.total
+        } else {
+            outside
+        };
+        let reserve = self.growth.reserve(grows, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
         // What was measured is told first: this may take long.
@@ -125,7 +135,8 @@ impl Watcher {
                 .processes(self.block)
                 .filter_map(crate::block::Slot::pid)
                 .chain([std::process::id()]);
-            self.cache.bound(group, pids, i64::try_from(whole).unwrap_or(i64::MAX), control.total());
+            let used = i64::try_from(whole).unwrap_or(i64::MAX);
+            self.cache.bound(group, pids, used, control.total() - reserve);
         }
         let unused = control.unused();
         // What processes share since a fork is theirs alone when they write to it.
@@ -165,12 +176,12 @@ impl Watcher {
 
     /// How long until the next.
     pub fn pause(&self) -> Duration {
-        let index = if self.pressed {
-            0
-        } else {
-            1 + usize::from(!self.near && !self.registry.ledger(self.block).active())
-        };
-        LOOKS[index]
+        if self.pressed || self.near || self.registry.ledger(self.block).active() {
+            return LOOKS[usize::from(!self.pressed)];
+        }
+        let left = u64::try_from(self.registry.control(self.block).unused()).unwrap_or(0);
+        let [least, most] = DORMANT_LOOKS;
+        Duration::from_millis(left / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
     /// Looks until `stop`, on a thread of its own; `each` hears of every look.

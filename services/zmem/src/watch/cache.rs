@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page cache of a job whose cgroup has no limit: where the budget leaves no room for it, it is dropped.
 //!
-//! Flow    the cgroup holds more than the total ─▶ files that the job's processes have open, or had at an earlier look ─▶ the
+//! Flow    the cgroup holds more than the total less the reserve ─▶ files that the job's processes have open, or had at an earlier look ─▶ the
 //!         kernel is told that they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where
 //!         this user may and nothing can be swapped
-//! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. At most a twentieth of a core.
+//! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. A twentieth of a core, more where a round
+//!         takes longer than a millisecond.
 //!         Pages that a program maps, or has not written back yet, stay
 //! Not here cache of files that were closed between two looks and of cgroups that hold more than the job
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
+use std::num::NonZero;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,16 +23,32 @@ use rustix::fs::{Advice, fadvise};
 const FILES: usize = 1024;
 /// Descriptors of a process that are looked at.
 const DESCRIPTORS: usize = 1024;
-/// Least time between two rounds.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Least time between two rounds: hardly a look.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Most time between two: a job that reads fills a good part of a small budget in twice as long.
+const MOST_PAUSE: Duration = Duration::from_millis(20);
 /// A round takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
+
+/// Bytes of a file that are dropped at once at first: others may have read all of it long before.
+const PIECE_BYTES: u64 = 32 << 20;
+/// What is dropped at once before and after the place where a process reads.
+const BEHIND_BYTES: u64 = 16 << 20;
+const AHEAD_BYTES: u64 = 8 << 20;
+
+/// A file whose pages may lie in the cache.
+#[derive(Debug)]
+struct Known {
+    path: PathBuf,
+    /// How far it was dropped piece by piece; in later rounds all of it is, of which little came since.
+    dropped: u64,
+}
 
 /// The files whose pages may lie in the cache.
 #[derive(Debug)]
 pub(super) struct Cache {
     /// By device and inode.
-    files: HashMap<(u64, u64), PathBuf>,
+    files: HashMap<(u64, u64), Known>,
     next: Instant,
 }
 
@@ -39,40 +57,53 @@ impl Cache {
         Cache { files: HashMap::new(), next: Instant::now() }
     }
 
-    /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `total`; from three quarters
+    /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`; from three quarters
     /// of it on it learns their names.
-    pub fn bound(&mut self, group: &MemoryGroup, pids: impl IntoIterator<Item = u32>, used: i64, total: i64) {
+    pub fn bound(&mut self, group: &MemoryGroup, pids: impl IntoIterator<Item = u32>, used: i64, most: i64) {
         let began = Instant::now();
-        if used < total / 4 * 3 || began < self.next {
+        if used < most / 4 * 3 || began < self.next {
             return;
         }
         for pid in pids {
-            self.learn(pid);
-            if used > total {
+            self.learn(pid, used > most);
+            if used > most {
                 self.learn_mapped(pid);
             }
         }
-        if used > total {
-            self.files.retain(|_, path| drop_pages(path).is_some());
-            let excess = used - total;
+        let mut pieces = Duration::ZERO;
+        if used > most {
+            self.files.retain(|_, known| known.drop_more(&mut pieces).is_some());
+            let excess = used - most;
             let still =
-                group.usage().is_some_and(|usage| i64::try_from(usage).is_ok_and(|usage| usage > total));
+                group.usage().is_some_and(|usage| i64::try_from(usage).is_ok_and(|usage| usage > most));
             if group.version == 2 && still && !swaps() {
                 // Refused where it is not this user's, and an error where less was found: both leave things as they are.
                 let _ = fs::write(group.directory.join("memory.reclaim"), excess.to_string());
             }
         }
-        self.next = Instant::now() + (began.elapsed() * SHARE).max(PAUSE);
+        // Pieces are dropped once: what they take is no round's share.
+        self.next =
+            Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
     }
 
-    /// Notes the regular files that a process has open, and its program.
-    fn learn(&mut self, pid: u32) {
+    /// Notes the regular files that a process has open, and its program; with `drop`, drops what lies where it reads them.
+    fn learn(&mut self, pid: u32, drop: bool) {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let program = PathBuf::from(format!("/proc/{pid}/exe"));
-        for path in entries.take(DESCRIPTORS).map(|entry| entry.path()).chain([program]) {
-            if let Ok(target) = fs::read_link(&path) {
-                self.note(&path, target);
+        for entry in entries.take(DESCRIPTORS) {
+            let path = entry.path();
+            let noted = fs::read_link(&path).is_ok_and(|target| self.note(&path, target));
+            let at = || position(pid, &entry.file_name().to_string_lossy()).filter(|at| *at > 0);
+            if drop
+                && noted
+                && let Some(at) = at()
+            {
+                let start = at.saturating_sub(BEHIND_BYTES);
+                drop_pages(&path, start, NonZero::new(at - start + AHEAD_BYTES));
             }
+        }
+        let program = PathBuf::from(format!("/proc/{pid}/exe"));
+        if let Ok(target) = fs::read_link(&program) {
+            self.note(&program, target);
         }
     }
 
@@ -88,21 +119,45 @@ impl Cache {
         }
     }
 
-    /// Notes what is there under a path, if it is a regular file, as `name`.
-    fn note(&mut self, path: &Path, name: PathBuf) {
-        let Ok(status) = fs::metadata(path) else { return };
-        if status.is_file() && self.files.len() < FILES {
-            self.files.entry((status.dev(), status.ino())).or_insert(name);
+    /// Notes what is there under a path, if it is a regular file, as `name`; whether it is one.
+    fn note(&mut self, path: &Path, name: PathBuf) -> bool {
+        let file = fs::metadata(path).ok().filter(fs::Metadata::is_file);
+        if let Some(status) = file.as_ref().filter(|_| self.files.len() < FILES) {
+            self.files.entry((status.dev(), status.ino())).or_insert(Known { path: name, dropped: 0 });
         }
+        file.is_some()
     }
 }
 
-/// Tells the kernel that a file's pages will not be needed; none where it is gone or not to be read.
-fn drop_pages(path: &Path) -> Option<()> {
+impl Known {
+    /// Drops its next piece, or after the last one all of it; none where it is gone or not to be read. What pieces take is
+    /// added to `pieces`.
+    fn drop_more(&mut self, pieces: &mut Duration) -> Option<()> {
+        let length = fs::metadata(&self.path).ok()?.len();
+        if self.dropped >= length {
+            return drop_pages(&self.path, 0, None);
+        }
+        let began = Instant::now();
+        drop_pages(&self.path, self.dropped, NonZero::new(PIECE_BYTES))?;
+        self.dropped += PIECE_BYTES;
+        *pieces += began.elapsed();
+        Some(())
+    }
+}
+
+/// Where a process reads a descriptor's file, bytes from its start.
+fn position(pid: u32, descriptor: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("pos:"))?.trim().parse().ok()
+}
+
+/// Tells the kernel that pages of a file will not be needed, `length` bytes from `start` on or all; none where it is gone or not to be
+/// read.
+fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<()> {
     let quiet = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOCTTY).bits() as i32;
     let file: File = OpenOptions::new().read(true).custom_flags(quiet).open(path).ok()?;
     file.metadata().ok().filter(fs::Metadata::is_file)?;
-    fadvise(&file, 0, None, Advice::DontNeed).ok()
+    fadvise(&file, start, length, Advice::DontNeed).ok()
 }
 
 /// Whether there is a swap device, which reclaim would fill with what is no cache.
@@ -112,6 +167,9 @@ fn swaps() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek;
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -126,13 +184,20 @@ mod tests {
         cache.bound(&group, [std::process::id()], 10, 100);
         assert!(cache.files.is_empty(), "there is room for it");
         cache.bound(&group, [std::process::id()], 80, 100);
-        assert!(cache.files.values().any(|file| file.ends_with("data")));
-        assert!(drop_pages(&path).is_some());
+        let known = |cache: &Cache| cache.files.values().any(|file| file.path.ends_with("data"));
+        assert!(known(&cache));
+        let mut time = Duration::ZERO;
+        let mut file = Known { path: path.clone(), dropped: 0 };
+        assert!(file.drop_more(&mut time).is_some() && file.dropped >= 1 << 20 && time > Duration::ZERO);
+        assert!(file.drop_more(&mut time).is_some());
+        (&open).seek(std::io::SeekFrom::Start(12_345)).expect("within");
+        assert_eq!(position(std::process::id(), &open.as_raw_fd().to_string()), Some(12_345));
+        assert_eq!(position(std::process::id(), "none"), None);
         assert_eq!(fs::read(&path).expect("still there"), vec![7; 1 << 20]);
         fs::remove_file(&path).expect("removed");
         cache.next = Instant::now();
         cache.bound(&group, [], 200, 100);
-        assert!(!cache.files.values().any(|file| file.ends_with("data")));
-        assert!(drop_pages(Path::new("/dev/null")).is_none(), "no regular file");
+        assert!(!known(&cache));
+        assert!(drop_pages(Path::new("/dev/null"), 0, None).is_none(), "no regular file");
     }
 }

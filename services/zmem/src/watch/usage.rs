@@ -32,13 +32,15 @@ const MEMBERS: Duration = Duration::from_millis(1000);
 const NOTHING: i64 = 1 << 20;
 /// A count of what processes share takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
-/// A count of a dormant process's pages: 1/200. An old one is safe, and taken anew where it would matter.
-const DORMANT_SHARE: u32 = 200;
+/// A count of a dormant process's pages: 1/1000. An old one is safe, and taken anew where it would matter.
+const DORMANT_SHARE: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct Usage {
     root: u32,
     source: Source,
+    /// The cgroup has no limit: the kernel drops none of its cache.
+    limitless: bool,
     /// What the cgroup held before the job, without and with cache, bytes.
     before: (i64, u64),
     asked: Instant,
@@ -58,6 +60,7 @@ impl Usage {
         let mut usage = Usage {
             root,
             source: Source::Resident,
+            limitless: false,
             before: (0, 0),
             asked: now,
             family: Vec::new(),
@@ -79,6 +82,11 @@ impl Usage {
         &self.source
     }
 
+    /// Whether cache stays in it until somebody drops it.
+    pub fn holds_cache(&self) -> bool {
+        self.limitless
+    }
+
     fn ask(&mut self) {
         self.asked = Instant::now();
         self.family = resident::family(self.root);
@@ -94,6 +102,7 @@ impl Usage {
                     .iter()
                     .all(|member| ours.contains(member) || !Process::of(*member).is_some_and(Process::lives))
         });
+        self.limitless = group.as_ref().is_some_and(|group| group.limit().is_none());
         self.source = group.map_or(Source::Resident, Source::Group);
     }
 
@@ -175,8 +184,8 @@ impl Usage {
 /// What a cgroup holds without cache that the kernel drops first, and with it, bytes. What is mapped, text above all, is
 /// cache that would be read again at once: it counts.
 fn held(group: &MemoryGroup) -> Option<(i64, u64)> {
-    let usage = group.usage()?;
-    let mapped = group.stat(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
-    let mapped = mapped.saturating_sub(group.stat("shmem").unwrap_or(0));
-    Some((usage.saturating_sub(group.reclaimable().saturating_sub(mapped)) as i64, usage))
+    let (usage, stat) = (group.usage()?, group.stat());
+    let mapped = stat.field(if group.version == 2 { "file_mapped" } else { "mapped_file" }).unwrap_or(0);
+    let mapped = mapped.saturating_sub(stat.field("shmem").unwrap_or(0));
+    Some((usage.saturating_sub(stat.reclaimable().saturating_sub(mapped)) as i64, usage))
 }
