@@ -515,7 +515,7 @@ def row_rate(fleet, plan, size, rival):
         return spent, spent
 
     ours, theirs = Call(fleet.get(fleet.ours)), Call(fleet.get("memlift_block"))
-    pairs, cpu = interleave(2 if plan.quick else 21, ours, theirs)
+    pairs, cpu = interleave(2 if plan.quick else 21, (ours, paced), (theirs, paced))
     return {
         "unit": "us",
         "pairs": pairs,
