@@ -49,15 +49,18 @@ impl Transport for Pipe {
     }
 }
 
-fn program() -> Program {
-    let mut b = Builder::new();
-    b.load(R4, node(0)).load(R5, scratch(0));
-    b.when(equal(R4, R5), |b| {
+/// One that emits, and one that changes memory.
+fn programs() -> [Program; 2] {
+    let mut emits = Builder::new();
+    emits.load(R4, node(16));
+    emits.emit(0, 8, R4);
+    let mut changes = Builder::new();
+    changes.load(R4, node(0)).load(R5, scratch(0));
+    changes.when(equal(R4, R5), |b| {
         b.load(R4, node(8)).fetch_add(R4, 1);
     });
-    b.load(R4, node(16));
-    b.emit(0, 8, R4);
-    b.program("fuzz", 16).expect("a good program")
+    changes.load(R4, node(16)).next(R4);
+    [("emits", emits), ("changes", changes)].map(|(name, b)| b.program(name, 16).expect("a good program"))
 }
 
 const BASE: u64 = 1 << 32;
@@ -74,7 +77,11 @@ pub fn run(data: &[u8]) {
         ..NodeOptions::default()
     };
     let (node, _) = Node::open(options).expect("64 KiB");
-    node.register(0, program()).expect("a good program");
+    let hashes = programs().map(|program| {
+        let hash = program.hash();
+        node.register(0, program).expect("a good program");
+        hash
+    });
     let pipe = Pipe::default();
     let queue = pipe.0.clone();
     let mut shard = node.shard(Box::new(pipe), Box::new(Alone));
@@ -92,6 +99,12 @@ pub fn run(data: &[u8]) {
             bytes[8..10].copy_from_slice(&length.to_le_bytes());
             bytes[10..12].copy_from_slice(&(length - 144).to_le_bytes());
             bytes[122..128].fill(0);
+            // Nobody guesses a hash.
+            let hash = hashes[usize::from(bytes[80] & 1)];
+            bytes[80..96].copy_from_slice(&hash[..16]);
+            if length <= 144 + 16 {
+                bytes[12..14].copy_from_slice(&16_u16.to_le_bytes());
+            }
         }
         if let Ok(packet) = Packet::parse(&bytes) {
             let mut again = Vec::new();
@@ -110,8 +123,9 @@ pub fn run(data: &[u8]) {
 
 /// One of each kind, and all of them for one node.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let program = program();
-    let upload = upload_of(&program);
+    let [emits, changes] = programs();
+    let upload = upload_of(&emits);
+    let hash = |program: &Program| program.hash()[..16].try_into().expect("a hash is longer");
     let header = |kind, sequence, address, value| Header {
         client: 7,
         sequence,
@@ -119,7 +133,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         value,
         iterations: 200,
         hops: 3,
-        program: program.hash()[..16].try_into().expect("a hash is longer"),
+        program: hash(&changes),
         ..Header::new(kind)
     };
     // The first allocation of 64 bytes lies behind the margin of the first extent.
@@ -132,7 +146,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (header(Kind::Allocate, 1, 0, 64), Vec::new()),
         (header(Kind::Write, 2, at, 0), words(&[5, at + 24, at, 0])),
         (walk, words(&[5])),
-        (Header { sequence: 9, ..walk }, words(&[6])),
+        (Header { sequence: 9, flags: 0, program: hash(&emits), ..walk }, words(&[6])),
         (register, upload.clone()),
         (header(Kind::Apply, 5, 0, 0), operands.bytes().to_vec()),
         (header(Kind::Read, 6, at, 32), Vec::new()),

@@ -512,9 +512,13 @@ mod tests {
     fn verdicts_say_what_they_need() {
         let mut b = Builder::new();
         b.load(R4, node(0).u32());
-        b.when(compare(Cmp::Set, R4, 1), |b| {
-            b.emit(8, 16, R4);
-        });
+        b.emit(8, 16, R4);
+        let program = b.program("emits", 0).expect("a program");
+        assert!(program.uses_emit() && !program.uses_apply());
+        let (verdict, walk) = step(&program, &[3], &mut []);
+        assert_eq!((verdict, walk.emit_offset, walk.emit_bytes, walk.next), (Verdict::Emit, 8, 16, 3));
+        let mut b = Builder::new();
+        b.load(R4, node(0).u32());
         b.when(equal(R4, 2), |b| {
             b.compare_swap(R4, 7, -1);
         });
@@ -523,10 +527,8 @@ mod tests {
         });
         b.retry();
         let program = b.program("verdicts", 0).expect("a program");
-        assert!(program.uses_apply() && program.uses_emit());
+        assert!(program.uses_apply() && !program.uses_emit());
         let at = |word| step(&program, &[word], &mut []);
-        let (verdict, walk) = at(3);
-        assert_eq!((verdict, walk.emit_offset, walk.emit_bytes, walk.next), (Verdict::Emit, 8, 16, 3));
         let (verdict, walk) = at(2);
         assert_eq!((verdict, walk.apply, walk.address, walk.a, walk.b), (Verdict::Apply, 1, 2, 7, u64::MAX));
         let (verdict, walk) = at(4);

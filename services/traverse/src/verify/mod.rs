@@ -166,8 +166,9 @@ fn reach(first: i64, last: i64, size: Size) -> String {
 struct Findings {
     scratch_bytes: u32,
     window: Vec<Access>,
-    uses_apply: bool,
-    uses_emit: bool,
+    /// The first instruction that names a change, and the first that names bytes to emit.
+    apply: Option<u32>,
+    emit: Option<u32>,
 }
 
 impl Findings {
@@ -205,8 +206,12 @@ impl Findings {
                 return Err(Rejection::new(at, reason));
             }
             Space::Walk => {
-                self.uses_apply |= first < 16 && end > 8;
-                self.uses_emit |= end > 40;
+                if first < 16 && end > 8 {
+                    self.apply.get_or_insert(at);
+                }
+                if end > 40 {
+                    self.emit.get_or_insert(at);
+                }
             }
             Space::Stack if !store && !state.is_set(first, end) => {
                 let reason =
@@ -284,7 +289,7 @@ fn guard(function: &mut Function, window: Window, reached: &[Access]) -> Result<
 /// The first instruction found that cannot be allowed.
 pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Rejection> {
     let entries = fixpoint(&function, scratch_bytes)?;
-    let mut findings = Findings { scratch_bytes, window: Vec::new(), uses_apply: false, uses_emit: false };
+    let mut findings = Findings { scratch_bytes, window: Vec::new(), apply: None, emit: None };
     for (block, entry) in function.blocks.iter_mut().zip(entries) {
         let Some(mut state) = entry else {
             *block = fault(block);
@@ -305,6 +310,11 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
     let window = window::hull(&findings.window)?;
     let lines = guard(&mut function, window, &findings.window)?;
     let cost = cost::cost(&function);
-    let Findings { uses_apply, uses_emit, .. } = findings;
-    Ok(Verified { function, window, lines, cost, uses_apply, uses_emit })
+    let Findings { apply, emit, .. } = findings;
+    if let (Some(apply), Some(emit)) = (apply, emit) {
+        // Its answer is kept until the client has heard it, and may be given again; pieces of a result are sent once.
+        let reason = "emits in a program that changes memory too: return what is found in the scratchpad instead";
+        return Err(Rejection::new(apply.max(emit), reason));
+    }
+    Ok(Verified { function, window, lines, cost, uses_apply: apply.is_some(), uses_emit: emit.is_some() })
 }
