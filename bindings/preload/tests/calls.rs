@@ -31,6 +31,11 @@ fn parent_and_child_keep_their_own_contents() {
 }
 
 #[test]
+fn a_program_that_gives_up_its_rights_goes_on() {
+    assert_eq!(Job::new(32 * MIB).check("credentials", &["64"]), "right\n");
+}
+
+#[test]
 fn a_fork_in_the_middle_of_other_threads_faults_is_whole() {
     assert_eq!(Job::new(32 * MIB).check("forks", &["6", "1"]), "right\n");
 }

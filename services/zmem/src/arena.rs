@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 use crate::block::{Job, Objectives, Registry};
-use crate::pager::{Mechanism, Options, Pager, Pins, signal};
+use crate::pager::{Mechanism, Options, Pager, Pins, Quiet, own_thread, signal};
 use crate::{Error, Result};
 
 /// Makes this process a job of its own and starts its pager, with a thread that evicts ahead of need and one that watches
@@ -51,7 +51,13 @@ pub fn attach(job: &'static Job) -> Result<&'static Pager> {
 }
 
 fn thread(name: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    // From its first moment on it takes no signal: a handler of the program's that ran in the thread which answers faults, and
+    // touched a page that is away, would wait for itself.
+    let _quiet = Quiet::new();
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(|| {
+        own_thread();
+        body();
+    });
     spawned.map(drop).map_err(|source| Error::Map { what: name, bytes: 0, source })
 }
 

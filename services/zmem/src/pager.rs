@@ -55,6 +55,7 @@ use table::{CHUNK_BYTES, CHUNK_PAGES, Table};
 
 pub use crate::uffd::Errno;
 pub use engine::Mechanism;
+pub(crate) use kernel::{Quiet, own_thread};
 pub use pin::Pins;
 
 /// First address of the arena: the same in every process, so that a system-call filter can tell by the high bits.

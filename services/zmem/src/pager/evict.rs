@@ -483,7 +483,7 @@ impl Pager {
     /// holds. Returns when the process leaves its job.
     pub fn evictor(&self) {
         let _whole = Whole;
-        kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
+        kernel::own_thread();
         self.job.wait_for_active();
         self.activate();
         let (mut native, mut next_look) = (0, Instant::now());

@@ -149,7 +149,7 @@ pub(super) fn mappings_limit() -> usize {
 
 /// All signals of this thread blocked, until dropped: who holds a lock of the pager outside a fault handler.
 #[must_use]
-pub(super) struct Quiet(u64);
+pub(crate) struct Quiet(u64);
 
 impl Quiet {
     pub fn new() -> Quiet {
@@ -161,6 +161,13 @@ impl Drop for Quiet {
     fn drop(&mut self) {
         sigmask(libc::SIG_SETMASK, self.0);
     }
+}
+
+/// For a thread of the pager's own: the program's handlers never run in it. Left open is the signal by which glibc makes all threads
+/// take new credentials (SIGSETXID, 33): `setuid` waits until each has answered.
+pub(crate) fn own_thread() {
+    const SETXID: u64 = 1 << (33 - 1);
+    sigmask(libc::SIG_SETMASK, !SETXID);
 }
 
 /// `rt_sigprocmask`; gives the old mask.

@@ -35,7 +35,7 @@ impl Pager {
         if self.engine.mechanism != Mechanism::Thread {
             return;
         }
-        kernel::sigmask(libc::SIG_SETMASK, u64::MAX);
+        kernel::own_thread();
         let mut messages = [Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0 }; 16];
         loop {
             let descriptor = self.engine.uffd.descriptor();
