@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help demo test soak vm-test build wheel lint clean rust venv binary package \
-	test-rust test-loom test-fallbacks test-python test-quick
+	tested test-rust test-loom test-fallbacks test-python test-quick
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
 override CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -16,16 +16,24 @@ PYTHON ?=
 export PYTHON
 VENV := .venv
 VENV_PYTHON := $(CURDIR)/$(VENV)/bin/python
+# The Python crate is built by cargo too: for this Python, and without linking to it.
+export PYO3_PYTHON := $(VENV_PYTHON)
+export PYO3_BUILD_EXTENSION_MODULE := 1
 MEMLIFT := $(CARGO_TARGET_DIR)/release/memlift
+TESTED_MEMLIFT := $(CARGO_TARGET_DIR)/debug/memlift
+TESTED_PACKAGE := $(CARGO_TARGET_DIR)/debug/python
 PYTHON_CRATE := bindings/python
 WHEEL_SCRIPTS := $(PYTHON_CRATE)/memlift.data/scripts
 
-# The Python crate is an extension module: only maturin can link it, so cargo builds and tests everything else.
+# The Python crate has no Rust tests: pytest has them.
 WITHOUT_PYTHON := --workspace --exclude memlift-python
+# One build serves every test: Rust's, Python's and the quick runs of the benches. Features are the same for all, so that nothing
+# is built twice.
+TESTED := --workspace --features memlift-persist/sim,memlift-traverse/etcd,memlift-traverse/xdp
 # Kernel facilities and instruction sets that are switched off, one set per run, so that every fallback is tested here.
 # Left out are the tests whose subject is that a facility is there. Facilities and instruction sets are masked together: no code
 # asks for both.
-FALLBACK_CRATES := -p memlift-engine -p memlift-ipc
+FALLBACK_FOLDERS := engine services/ipc
 FALLBACKS ?= scalar:populate_write,huge_pages,thp sse2:memfd_seal avx2:io_uring,numa,waitpkg,mwaitx,movdir64b,enqcmd
 FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
 SOAK_CASES ?= 50000
@@ -41,8 +49,8 @@ test:
 	done
 	@echo "make test: all passed"
 
-test-rust: rust
-	$(CARGO) test $(WITHOUT_PYTHON) --features memlift-persist/sim,memlift-traverse/etcd,memlift-traverse/xdp
+test-rust: venv
+	$(CARGO) xtask test -- $(TESTED)
 
 # Every interleaving of the atomics that wake and publish; loom replaces the standard library's, so it is a build of its own.
 test-loom: rust
@@ -53,26 +61,39 @@ test-fallbacks: rust
 	@for masks in $(FALLBACKS); do \
 		export MEMLIFT_ISA=$${masks%%:*} MEMLIFT_DISABLE=$${masks#*:}; \
 		echo "== MEMLIFT_ISA=$$MEMLIFT_ISA MEMLIFT_DISABLE=$$MEMLIFT_DISABLE"; \
-		$(CARGO) test --quiet --tests $(FALLBACK_CRATES) -- $(FALLBACK_SKIP); \
+		$(CARGO) xtask test $(FALLBACK_FOLDERS:%=--only %) $(FALLBACK_SKIP) -- $(TESTED); \
 	done
-	MEMLIFT_DISABLE=udp_trains $(CARGO) test --quiet -p memlift-traverse --test transport_udp --test client_node
+	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test \
+		--only services/traverse:transport_udp --only services/traverse:client_node -- $(TESTED)
 
-test-python: package
+# What `make build` left in .venv stays: the package under test is put together beside the test programs.
+tested: venv
+	$(CARGO) build $(TESTED)
+	@rm -rf $(TESTED_PACKAGE) && mkdir -p $(TESTED_PACKAGE)/memlift
+	@cd $(TESTED_PACKAGE)/memlift && \
+		find $(CURDIR)/$(PYTHON_CRATE)/memlift -mindepth 1 -maxdepth 1 ! -name '*.so' -exec ln -s {} . \; && \
+		ln -s $(CARGO_TARGET_DIR)/debug/lib_native.so _native.abi3.so
+
+test-python: export PYTHONPATH := $(TESTED_PACKAGE)
+test-python: tested
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests
 
-test-quick: build
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench copy --quick
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench ipc --quick
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench transform --quick
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench persist --quick
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench traverse --quick
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) bench zmem --quick --only "ratio/*"
+# Every row is verified as in a full run; its times say nothing.
+test-quick: export PYTHONPATH := $(TESTED_PACKAGE)
+test-quick: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+test-quick: tested
+	$(TESTED_MEMLIFT) bench copy --quick
+	$(TESTED_MEMLIFT) bench ipc --quick
+	$(TESTED_MEMLIFT) bench transform --quick
+	$(TESTED_MEMLIFT) bench persist --quick
+	$(TESTED_MEMLIFT) bench traverse --quick
+	$(TESTED_MEMLIFT) bench zmem --quick --only "ratio/*"
 
 ## soak    The long tests: those named soak_…, and the property tests with many more cases, in release
 soak: build
 	$(CARGO) test --release $(WITHOUT_PYTHON) -- --ignored soak_
 	$(CARGO) test --release -p memlift-persist --features sim --test 'sim_*' -- --ignored soak_
-	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels $(FALLBACK_CRATES) -p memlift-conformance
+	PROPTEST_CASES=$(SOAK_CASES) $(CARGO) test --release -p memlift-spec -p memlift-kernels -p memlift-engine -p memlift-ipc -p memlift-conformance
 	$(VENV_PYTHON) -m pytest -q $(PYTHON_CRATE)/tests -m soak || [ $$? = 5 ]  # 5: there is none
 
 ## vm-test In virtual machines: pools on an emulated NVDIMM whose plug is pulled, memory budgets on cgroup v2; not part of CI
@@ -109,8 +130,8 @@ wheel: venv binary
 ## lint    Format, clippy, documentation, layers, licences and advisories
 lint: venv
 	$(CARGO) fmt --all --check
-	PYO3_PYTHON=$(VENV_PYTHON) $(CARGO) clippy --workspace --all-targets -- -D warnings
-	PYO3_PYTHON=$(VENV_PYTHON) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) xtask layers
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo deny: not run (install it with: cargo install cargo-deny)"; fi

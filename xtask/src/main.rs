@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Checks of the project that cargo does not have: `cargo xtask layers`, `cargo xtask fresh`.
+//! What the project needs and cargo does not have: `cargo xtask layers`, `cargo xtask test`, `cargo xtask fresh`.
 //!
 //! Exit   0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
 #![forbid(unsafe_code)]
 
 mod fresh;
 mod layers;
+mod test;
 mod workspace;
 
 use std::process::ExitCode;
@@ -15,6 +16,9 @@ Usage: cargo xtask CHECK
 
   layers   Fails on a dependency between folders that the architecture forbids,
            and on unsafe code outside an island that is opened in plain sight
+  test [--only FOLDER[:PROGRAM]]... [--skip TEST]... [-- CARGO-ARGUMENTS]
+           Builds the tests once, with cargo's arguments, and runs as many of the
+           test programs at a time as there are cores
   fresh [--suite NAME] [--mirror URL] [--keep] [TARGET...]
            Runs `make demo` and `make test` (or the named targets) for an unprivileged
            user in a new minimal Debian root, from a clone of what is committed.
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("layers") if arguments.len() == 1 => layers::check(),
+        Some("test") => test::Options::parse(&arguments[1..]).and_then(|options| test::run(&options)),
         Some("fresh") => fresh::Options::parse(&arguments[1..]).and_then(|options| fresh::prove(&options)),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
