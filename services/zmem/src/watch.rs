@@ -73,6 +73,8 @@ pub struct Watcher {
     membership: u64,
     /// Little was left at the last look, and less than eviction keeps.
     near: bool,
+    /// Bytes of the budget that nothing filled at the last look, cache that only this watcher drops included.
+    left: i64,
     pressed: bool,
     /// Looks in a row that found less than nothing unused, and what the last one found, bytes.
     negative: (u32, i64),
@@ -89,6 +91,7 @@ impl Watcher {
             growth: Growth::default(),
             membership: 0,
             near: false,
+            left: 0,
             pressed: false,
             negative: (0, 0),
         }
@@ -121,26 +124,24 @@ impl Watcher {
             self.membership = membership;
         }
         // Cache that nobody drops but this watcher grows like anything else between two looks.
-        let grows = if self.usage.holds_cache() {
-            i64::try_from(whole).unwrap_or(i64::MAX) - present.total
-        } else {
-            outside
-        };
-        let reserve = self.growth.reserve(grows, control.total());
+        let used = i64::try_from(whole).unwrap_or(i64::MAX);
+        let cached = if self.usage.holds_cache() { used - counted } else { 0 };
+        let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
         // What was measured is told first: this may take long.
         if let Source::Group(group) = self.usage.source() {
-            let pids = registry
+            let pids: Vec<u32> = registry
                 .processes(self.block)
                 .filter_map(crate::block::Slot::pid)
-                .chain([std::process::id()]);
-            let used = i64::try_from(whole).unwrap_or(i64::MAX);
-            self.cache.bound(group, pids, used, control.total() - reserve);
+                .chain([std::process::id()])
+                .collect();
+            self.cache.bound(group, &pids, used, control.total() - reserve);
         }
         let unused = control.unused();
         // What processes share since a fork is theirs alone when they write to it.
         let left = unused - ledger.keep() + outside.min(0);
+        self.left = unused - cached;
         self.near = left < control.unused_objective().max(control.total() / NEAR);
         if self.near {
             registry.activate(self.block);
@@ -176,12 +177,12 @@ impl Watcher {
 
     /// How long until the next.
     pub fn pause(&self) -> Duration {
-        if self.pressed || self.near || self.registry.ledger(self.block).active() {
+        // Nothing left for cache either: what is read has to go soon after it came.
+        if self.pressed || self.near || self.left < 0 || self.registry.ledger(self.block).active() {
             return LOOKS[usize::from(!self.pressed)];
         }
-        let left = u64::try_from(self.registry.control(self.block).unused()).unwrap_or(0);
         let [least, most] = DORMANT_LOOKS;
-        Duration::from_millis(left / 2 / FILLED_IN_MS).clamp(least, most)
+        Duration::from_millis(self.left.unsigned_abs() / 2 / FILLED_IN_MS).clamp(least, most)
     }
 
     /// Looks until `stop`, on a thread of its own; `each` hears of every look.

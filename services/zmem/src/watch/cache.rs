@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page cache of a job whose cgroup has no limit: where the budget leaves no room for it, it is dropped.
 //!
-//! Flow    the cgroup holds more than the total less the reserve ─▶ files that the job's processes have open, or had at an earlier look ─▶ the
-//!         kernel is told that they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where
-//!         this user may and nothing can be swapped
-//! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. A twentieth of a core, more where a round
-//!         takes longer than a millisecond.
+//! Flow    the cgroup holds more than the total less the reserve ─▶ at nearly every look what was read of open files since the last
+//!         one; in rounds all files that the job's processes have open, or had at an earlier look ─▶ the kernel is told that
+//!         they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where this user may and
+//!         nothing can be swapped
+//! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. A fifth of a core at most for what is
+//!         being read, a twentieth for rounds, more where one takes longer than a millisecond.
 //!         Pages that a program maps, or has not written back yet, stay
 //! Not here cache of files that were closed between two looks and of cgroups that hold more than the job
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::num::NonZero;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -29,10 +31,12 @@ const PAUSE: Duration = Duration::from_millis(4);
 const MOST_PAUSE: Duration = Duration::from_millis(20);
 /// A round takes at most this part of the time: 1/20.
 const SHARE: u32 = 20;
+/// The same for what is being read: 1/5.
+const READ_SHARE: u32 = 5;
 
 /// Bytes of a file that are dropped at once at first: others may have read all of it long before.
 const PIECE_BYTES: u64 = 32 << 20;
-/// What is dropped at once before and after the place where a process reads.
+/// What is dropped at first before the place where a process reads, and every time after it.
 const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
@@ -42,6 +46,8 @@ struct Known {
     path: PathBuf,
     /// How far it was dropped piece by piece; in later rounds all of it is, of which little came since.
     dropped: u64,
+    /// How far it was dropped behind whoever reads it.
+    read: u64,
 }
 
 /// The files whose pages may lie in the cache.
@@ -50,22 +56,31 @@ pub(super) struct Cache {
     /// By device and inode.
     files: HashMap<(u64, u64), Known>,
     next: Instant,
+    next_read: Instant,
 }
 
 impl Cache {
     pub fn new() -> Cache {
-        Cache { files: HashMap::new(), next: Instant::now() }
+        Cache { files: HashMap::new(), next: Instant::now(), next_read: Instant::now() }
     }
 
     /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`; from three quarters
     /// of it on it learns their names.
-    pub fn bound(&mut self, group: &MemoryGroup, pids: impl IntoIterator<Item = u32>, used: i64, most: i64) {
+    pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, most: i64) {
         let began = Instant::now();
-        if used < most / 4 * 3 || began < self.next {
+        if used < most / 4 * 3 {
             return;
         }
-        for pid in pids {
-            self.learn(pid, used > most);
+        if used > most && began >= self.next_read {
+            pids.iter().for_each(|pid| self.learn(*pid, true));
+            self.next_read = Instant::now() + began.elapsed() * READ_SHARE;
+        }
+        let began = Instant::now();
+        if began < self.next {
+            return;
+        }
+        for &pid in pids {
+            self.learn(pid, false);
             if used > most {
                 self.learn_mapped(pid);
             }
@@ -86,20 +101,20 @@ impl Cache {
             Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
     }
 
-    /// Notes the regular files that a process has open, and its program; with `drop`, drops what lies where it reads them.
+    /// Notes the regular files that a process has open, and its program; with `drop`, drops what it has read of them.
     fn learn(&mut self, pid: u32, drop: bool) {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         for entry in entries.take(DESCRIPTORS) {
             let path = entry.path();
-            let noted = fs::read_link(&path).is_ok_and(|target| self.note(&path, target));
-            let at = || position(pid, &entry.file_name().to_string_lossy()).filter(|at| *at > 0);
-            if drop
-                && noted
-                && let Some(at) = at()
-            {
-                let start = at.saturating_sub(BEHIND_BYTES);
-                drop_pages(&path, start, NonZero::new(at - start + AHEAD_BYTES));
-            }
+            let Ok(target) = fs::read_link(&path) else { continue };
+            let Some(known) = self.note(&path, target).filter(|_| drop) else { continue };
+            let Some(at) = position(pid, &entry.file_name().to_string_lossy()).filter(|at| *at > 0) else {
+                continue;
+            };
+            let start = at.saturating_sub(BEHIND_BYTES);
+            let start = if known.read > 0 { start.min(known.read) } else { start };
+            known.read = at;
+            drop_pages(&path, start, NonZero::new(at - start + AHEAD_BYTES));
         }
         let program = PathBuf::from(format!("/proc/{pid}/exe"));
         if let Ok(target) = fs::read_link(&program) {
@@ -119,13 +134,15 @@ impl Cache {
         }
     }
 
-    /// Notes what is there under a path, if it is a regular file, as `name`; whether it is one.
-    fn note(&mut self, path: &Path, name: PathBuf) -> bool {
-        let file = fs::metadata(path).ok().filter(fs::Metadata::is_file);
-        if let Some(status) = file.as_ref().filter(|_| self.files.len() < FILES) {
-            self.files.entry((status.dev(), status.ino())).or_insert(Known { path: name, dropped: 0 });
+    /// Notes what is there under a path, if it is a regular file, as `name`.
+    fn note(&mut self, path: &Path, name: PathBuf) -> Option<&mut Known> {
+        let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let (key, full) = ((status.dev(), status.ino()), self.files.len() >= FILES);
+        match self.files.entry(key) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(place) if !full => Some(place.insert(Known { path: name, dropped: 0, read: 0 })),
+            Entry::Vacant(_) => None,
         }
-        file.is_some()
     }
 }
 
@@ -181,13 +198,13 @@ mod tests {
         open.sync_all().expect("written back");
         let group = MemoryGroup { directory: folder.path().to_owned(), version: 1 };
         let mut cache = Cache::new();
-        cache.bound(&group, [std::process::id()], 10, 100);
+        cache.bound(&group, &[std::process::id()], 10, 100);
         assert!(cache.files.is_empty(), "there is room for it");
-        cache.bound(&group, [std::process::id()], 80, 100);
+        cache.bound(&group, &[std::process::id()], 80, 100);
         let known = |cache: &Cache| cache.files.values().any(|file| file.path.ends_with("data"));
         assert!(known(&cache));
         let mut time = Duration::ZERO;
-        let mut file = Known { path: path.clone(), dropped: 0 };
+        let mut file = Known { path: path.clone(), dropped: 0, read: 0 };
         assert!(file.drop_more(&mut time).is_some() && file.dropped >= 1 << 20 && time > Duration::ZERO);
         assert!(file.drop_more(&mut time).is_some());
         (&open).seek(std::io::SeekFrom::Start(12_345)).expect("within");
@@ -196,7 +213,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("still there"), vec![7; 1 << 20]);
         fs::remove_file(&path).expect("removed");
         cache.next = Instant::now();
-        cache.bound(&group, [], 200, 100);
+        cache.bound(&group, &[], 200, 100);
         assert!(!known(&cache));
         assert!(drop_pages(Path::new("/dev/null"), 0, None).is_none(), "no regular file");
     }
