@@ -112,7 +112,7 @@ impl Pen<'_> {
 
     /// Changes any word of the page with the counters, also those that the other side writes.
     pub fn word(&self, input: &mut Input<'_>) {
-        let offset = input.word() as u64 % 1024 & !3;
+        let offset = (input.word() as u64 % 1024) & !3;
         let mut value = [0; 4];
         let piece = input.take(4);
         value[..piece.len()].copy_from_slice(piece);

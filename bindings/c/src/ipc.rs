@@ -139,8 +139,12 @@ unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault>
 }
 
 /// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_client_connect(address: *const c_char, client: *mut *mut Client) -> c_int {
+pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: *mut *mut Client) -> c_int {
     run(|| {
         let address = text(address, "address")?;
         let config = memlift::engine::config::Config::load()
@@ -178,8 +182,12 @@ pub extern "C" fn memlift_client_load(client: *const Client, load: *mut CLoad) -
 }
 
 /// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_call(
+pub unsafe extern "C" fn memlift_call(
     client: *const Client,
     operation: *const c_char,
     data: *const c_void,
@@ -196,8 +204,12 @@ pub extern "C" fn memlift_call(
 }
 
 /// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_call_async(
+pub unsafe extern "C" fn memlift_call_async(
     client: *const Client,
     operation: *const c_char,
     data: *const c_void,
@@ -437,8 +449,12 @@ pub unsafe extern "C" fn memlift_watch_free(watch: *mut Watched) {
 }
 
 /// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
 #[unsafe(no_mangle)]
-pub extern "C" fn memlift_loan_new(client: *const Client, count: u64, loan: *mut *mut Loan) -> c_int {
+pub unsafe extern "C" fn memlift_loan_new(client: *const Client, count: u64, loan: *mut *mut Loan) -> c_int {
     run(|| {
         let lent = given(client, "client")?.loan(count)?;
         // SAFETY: the caller passes room for a pointer.

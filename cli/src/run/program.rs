@@ -19,6 +19,8 @@ use crate::failure::Failure;
 
 /// A multiple of the distance at which Go's mark may lie.
 const PIECE_BYTES: usize = 64 << 10;
+/// All of a file.
+const EVERYTHING: Range<u64> = 0..u64::MAX;
 
 /// A program.
 #[derive(Clone, Debug)]
@@ -165,7 +167,7 @@ fn written_parts(head: &[u8]) -> Vec<Range<u64>> {
         }
         Some(parts)
     };
-    segments().unwrap_or_else(|| Vec::from([0..u64::MAX]))
+    segments().unwrap_or_else(|| vec![EVERYTHING])
 }
 
 fn of_object(path: &Path, object: &Object) -> Option<String> {
@@ -220,11 +222,11 @@ mod tests {
         go[at..][..14].copy_from_slice(&GO_MARK_INVERTED.map(|byte| !byte));
         assert!(write("go", &go).is_some_and(|why| why.contains("Go program")));
         // Headers beyond what is read: all of it is looked at.
-        assert_eq!(written_parts(&go[..63]), [0..u64::MAX]);
+        assert_eq!(written_parts(&go[..63]), [EVERYTHING]);
         go[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(written_parts(&go), [0..u64::MAX]);
+        assert_eq!(written_parts(&go), [EVERYTHING]);
         // This very program holds the words of the test, and is none.
-        assert!(!holds_go(Path::new("/proc/self/exe"), &[0..u64::MAX]));
+        assert!(!holds_go(Path::new("/proc/self/exe"), &[EVERYTHING]));
         elf[18] = 243;
         assert!(write("riscv", &elf).is_some_and(|why| why.contains("another machine")));
         assert!(write("text", b"hello").is_some_and(|why| why.contains("no 64-bit ELF")));

@@ -313,7 +313,8 @@ pub fn verify(mut function: Function, scratch_bytes: u32) -> Result<Verified, Re
     let Findings { apply, emit, .. } = findings;
     if let (Some(apply), Some(emit)) = (apply, emit) {
         // Its answer is kept until the client has heard it, and may be given again; pieces of a result are sent once.
-        let reason = "emits in a program that changes memory too: return what is found in the scratchpad instead";
+        let reason =
+            "emits in a program that changes memory too: return what is found in the scratchpad instead";
         return Err(Rejection::new(apply.max(emit), reason));
     }
     Ok(Verified { function, window, lines, cost, uses_apply: apply.is_some(), uses_emit: emit.is_some() })
