@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     if programs.is_empty() {
         return Err(Failure::Usage(format!("no test program is meant by --only {:?}", options.only)));
     }
-    let libraries = libraries()?;
+    let (root, libraries) = (root()?, libraries()?);
     let (next, failed, total) = (AtomicUsize::new(0), Mutex::new(Vec::new()), programs.len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -83,7 +83,8 @@ pub fn run(options: &Options) -> Result<String, Failure> {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let started = Instant::now();
-                    let output = command(program, &libraries, &options.skip).output();
+                    let output =
+                        command(&root.join(&program.folder), program, &libraries, &options.skip).output();
                     if !report(program, started.elapsed().as_secs_f64(), &output) {
                         failed
                             .lock()
@@ -121,7 +122,7 @@ fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure
     if !output.status.success() {
         return Err(Failure::Broken("the tests cannot be built (above)".into()));
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let root = root()?;
     let messages = output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     let mut programs = Vec::new();
     for message in messages {
@@ -132,7 +133,7 @@ fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure
             continue;
         };
         let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
-        let folder = manifest.parent().and_then(|folder| folder.strip_prefix(root).ok());
+        let folder = manifest.parent().and_then(|folder| folder.strip_prefix(&root).ok());
         programs.push(Program {
             folder: folder.unwrap_or(manifest).to_string_lossy().into_owned(),
             name: message["target"]["name"].as_str().unwrap_or_default().to_owned(),
@@ -140,6 +141,13 @@ fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure
         });
     }
     Ok(programs)
+}
+
+/// Of the workspace that cargo runs this in: a build folder may be shared by several.
+fn root() -> Result<PathBuf, Failure> {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR")
+        .ok_or_else(|| Failure::Unavailable("start it as cargo xtask test".into()))?;
+    Ok(Path::new(&own).parent().expect("xtask lies in the workspace").to_path_buf())
 }
 
 /// Where the toolchain's own shared libraries lie: procedural macros need them, also under test.
@@ -154,13 +162,12 @@ fn libraries() -> Result<OsString, Failure> {
         .map_err(|error| Failure::Broken(format!("LD_LIBRARY_PATH: {error}")))
 }
 
-fn command(program: &Program, libraries: &OsString, skip: &[String]) -> Command {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(&program.folder);
+fn command(folder: &Path, program: &Program, libraries: &OsString, skip: &[String]) -> Command {
     let mut command = Command::new(&program.path);
     for name in skip {
         command.args(["--skip", name]);
     }
-    command.env("LD_LIBRARY_PATH", libraries).env("CARGO_MANIFEST_DIR", &folder);
+    command.env("LD_LIBRARY_PATH", libraries).env("CARGO_MANIFEST_DIR", folder);
     // The libraries of this build lie beside its test programs.
     command.env("MEMLIFT_BUILT", program.path.parent().expect("cargo gives whole paths"));
     command.current_dir(folder).stdin(Stdio::null());
