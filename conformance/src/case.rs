@@ -114,7 +114,9 @@ impl<'a> Builder<'a> {
     fn single(&mut self, room: Room) -> Descriptor {
         let codes: Vec<Opcode> =
             CODES.iter().copied().filter(|&opcode| self.capabilities.supports(opcode)).collect();
-        let mut descriptor = if !codes.is_empty() && self.random.one_in(4) {
+        // A backend may be asked for these alone.
+        let alone = !OPCODES.iter().any(|&opcode| self.capabilities.supports(opcode));
+        let mut descriptor = if !codes.is_empty() && (alone || self.random.one_in(4)) {
             let opcode = self.random.pick(&codes);
             let mut d = self.blank(opcode);
             self.code(room, &mut d);

@@ -20,10 +20,13 @@
 
 mod arena;
 mod case;
+#[expect(unsafe_code, reason = "passes raw descriptors on, and looks at them")]
+mod each;
 mod oracle;
 mod random;
 mod resume;
 #[expect(unsafe_code, reason = "submits raw descriptors")]
 mod suite;
 
+pub use each::run_each;
 pub use suite::{Failure, Plan, run};

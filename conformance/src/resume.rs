@@ -5,6 +5,7 @@
 //!          the arena's bytes ─▶ members that were abandoned because of it, or never fetched, are run ─▶ records as without a fault
 //! Order    members in the batch's order; a fenced one behind a failure that is none of the fault's stays abandoned
 //! Rule     after a fault only [0, bytes_completed) counts, or as many bytes at the end of a copy that went backwards
+//!          Deltas are done again from their start: offsets in a record that goes on would count from another place
 //! Not here how an engine goes on: this is the oracle for that, and shares nothing with it
 
 use memlift_model::{Image, Memory, perform};
@@ -98,11 +99,16 @@ fn rest_of(d: &Descriptor, stopped: &Completion) -> (Descriptor, u64) {
 fn finish(image: &mut Image<'_>, d: &Descriptor, in_batch: bool) -> Result<Completion, String> {
     let stopped = record_of(image, d);
     let wrong = |what: &str| Err(format!("{what}: {stopped:x?} of {d:x?}"));
-    if stopped.bytes_completed >= d.size {
+    let whole = if d.opcode() == Opcode::DELTA_APPLY { d.delta_record_bytes() } else { d.size };
+    if stopped.bytes_completed >= whole {
         return wrong("a fault after everything was done");
     }
     if d.flags().has(Flags::BLOCK_ON_FAULT) {
         return wrong("a fault of a descriptor that blocks on faults");
+    }
+    if matches!(d.opcode(), Opcode::DELTA_CREATE | Opcode::DELTA_APPLY) {
+        // What was done of it is done again, and comes out the same.
+        return Ok(perform(image, d, in_batch));
     }
     let (rest, place) = rest_of(d, &stopped);
     let write = stopped.status & Status::FAULT_WAS_WRITE != 0;

@@ -2,7 +2,7 @@
 //! The engine's own executors do what DSA does, whether they stream past the cache or not, and at every level
 //! of the kernels that this CPU can run.
 
-use memlift_conformance::{Plan, run};
+use memlift_conformance::{Plan, run, run_each};
 use memlift_engine::complete::WaitPolicy;
 use memlift_engine::run::{Hands, Inline, Worker, WorkerSettings};
 use memlift_kernels::{Isa, Kernels};
@@ -49,6 +49,28 @@ fn every_instruction_set_conforms() {
             }
         }
     }
+}
+
+/// Descriptors of each opcode in a soak.
+const EACH: u64 = 100_000;
+
+#[test]
+#[ignore = "soak"]
+fn soak_every_opcode_inline() {
+    let inline = Inline::new(64, hands(memlift_kernels::active(), usize::MAX));
+    let count =
+        run_each(&inline, EACH, &Plan::from_environment()).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{count} descriptors");
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_every_opcode_on_the_worker() {
+    let settings = WorkerSettings { threads: 2, queue_depth: 64, wait: WaitPolicy::AUTO };
+    let worker = Worker::new(settings, hands(memlift_kernels::active(), 1));
+    let count =
+        run_each(&worker, EACH, &Plan::from_environment()).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{count} descriptors");
 }
 
 #[test]

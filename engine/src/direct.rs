@@ -11,9 +11,10 @@
 use crate::engine::Engine;
 use crate::observe::{self, CacheState, DecisionRecord, Executor};
 use crate::place::{Choice, Why};
-use crate::run::{Share, share_chunk_bytes};
-use crate::submit::{Cache, Pattern};
+use crate::run::{Share, record, share_chunk_bytes};
+use crate::submit::{Cache, Pattern, Queue};
 use memlift_kernels::repeat_8;
+use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
 /// Less than this is not worth stores past the cache, whoever asks for them.
@@ -66,9 +67,12 @@ impl Engine {
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
     }
 
-    /// Copies as the caller says, whatever the cost model thinks of it: by engine threads while this one sleeps
-    /// (`by_workers`), or here; with stores past the cache (`streams`), or through it. Less than a page is always copied here, through
-    /// the cache.
+    /// Copies as the caller says, whatever the cost model thinks of it: by engine threads while this one sleeps ([`Executor::Worker`]),
+    /// by DSA ([`Executor::Idxd`]), or here (any other, and where those are not there); with stores past the cache (`streams`), or
+    /// through it. Less than a page is always copied here, through the cache.
+    ///
+    /// When a DSA device stops answering in the middle of it, this never returns: the device may still write to memory that is only
+    /// borrowed. Operations that own their buffers ([`submit`](Engine::submit)) end with an error instead.
     ///
     /// # Safety
     ///
@@ -78,7 +82,7 @@ impl Engine {
         target: *mut u8,
         source: *const u8,
         bytes: usize,
-        by_workers: bool,
+        by: Executor,
         streams: bool,
     ) {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
@@ -87,10 +91,12 @@ impl Engine {
             // SAFETY: passed on from the caller.
             return unsafe { copy(target, source, bytes) };
         }
-        let executor = match (by_workers && self.worker.threads() > 0, streams) {
-            (true, _) => Executor::Worker,
-            (false, true) => Executor::InlineNt,
-            (false, false) => Executor::InlineTemporal,
+        let dsa = if by == Executor::Idxd { self.dsa().ok() } else { None };
+        let executor = match by {
+            Executor::Idxd if dsa.is_some() => Executor::Idxd,
+            Executor::Worker if self.worker.threads() > 0 => Executor::Worker,
+            _ if streams => Executor::InlineNt,
+            _ => Executor::InlineTemporal,
         };
         let cache = if streams { CacheState::Cold } else { CacheState::Hot };
         let predicted_ns = self.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
@@ -98,7 +104,9 @@ impl Engine {
         let start_ns = observe::now_ns();
         // SAFETY: passed on from the caller, who keeps both ranges valid until this returns, which is after `finish`.
         unsafe {
-            if executor == Executor::Worker {
+            if let Some(queue) = dsa {
+                copy_by(queue, target, source, bytes, streams);
+            } else if executor == Executor::Worker {
                 let share = Share::new(copy, target, source, bytes, share_chunk_bytes(bytes));
                 match self.worker.offer(&share, self.worker.threads().min((bytes >> 20).max(1))) {
                     0 => share.finish(),
@@ -363,6 +371,48 @@ impl Engine {
         if observe::tapped() {
             tell(opcode, bytes, buffers, &record);
         }
+    }
+}
+
+/// Copies by a queue's executor, in parts that one descriptor can hold, and waits.
+///
+/// # Safety
+///
+/// As for [`Engine::copy_raw`].
+unsafe fn copy_by(queue: &Queue, target: *mut u8, source: *const u8, bytes: usize, streams: bool) {
+    let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
+    let flags = if streams { asks } else { asks.with(Flags::CACHE_CONTROL) };
+    let mut done = 0;
+    while done < bytes {
+        let part = (bytes - done).min(TRANSFER_BYTES_MAX as usize);
+        let mut record = Completion::PENDING;
+        let record = &raw mut record;
+        let mut copy = Descriptor::new(Opcode::MEMMOVE, flags);
+        copy.source = source.wrapping_add(done).expose_provenance() as u64;
+        copy.target = target.wrapping_add(done).expose_provenance() as u64;
+        (copy.size, copy.completion_address) = (part as u32, record.expose_provenance() as u64);
+        // SAFETY: both ranges are the caller's and the record is this call's, until the status says that nobody uses them.
+        unsafe {
+            while queue.submit_raw(&[copy]).is_err() {
+                queue.poll();
+            }
+            let mut turns = 0_u32;
+            while record::load(record).is_pending() {
+                if queue.poll() == 0 {
+                    turns += 1;
+                    if turns.is_multiple_of(256) { std::thread::yield_now() } else { std::hint::spin_loop() }
+                }
+            }
+            match record::load(record) {
+                Status::SUCCESS => {}
+                Status::DEVICE_LOST => loop {
+                    // The memory is borrowed, and the device may still write to it.
+                    std::thread::park();
+                },
+                _ => target.add(done).copy_from_nonoverlapping(source.add(done), part),
+            }
+        }
+        done += part;
     }
 }
 

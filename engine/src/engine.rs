@@ -11,18 +11,21 @@
 use crate::complete::WaitPolicy;
 use crate::config::Config;
 use crate::error::EngineError;
-use crate::facility;
+use crate::facility::{self, Facility};
 use crate::observe::CacheState;
 use crate::place::{self, CalibrateError, Explanation, Loaded, Origin, Placer, StoreError};
-use crate::run::{Hands, Inline, Worker, WorkerSettings};
-use crate::submit::{BatchTicket, Operation, Queue, Rejected, RejectedBatch, Ticket};
+use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
+use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
 use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
 use memlift_spec::Opcode;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Descriptors that the workers' ring holds.
 const RING_DEPTH: usize = 256;
+/// From this size on a queued operation goes to DSA: the break-even of Rocket (arXiv 2601.06331, §IV), whose calls do not wait
+/// either.
+const DSA_BYTES_MIN: usize = 4096;
 
 /// Runs memory operations. Share it as `&Engine` or `Arc<Engine>`.
 pub struct Engine {
@@ -34,6 +37,8 @@ pub struct Engine {
     hands: Arc<Hands>,
     policy: WaitPolicy,
     queue: Queue,
+    /// Looked for when it is first wanted.
+    dsa: OnceLock<Result<Dsa, Absent>>,
     calibration_path: Option<PathBuf>,
 }
 
@@ -44,6 +49,13 @@ impl std::fmt::Debug for Engine {
             .field("worker", &self.worker)
             .finish_non_exhaustive()
     }
+}
+
+/// A DSA work queue in use.
+struct Dsa {
+    queue: Queue,
+    /// Bit n: the device does opcode n.
+    opcodes: [u64; 4],
 }
 
 /// What [`Engine::calibrate`] measured, and whether it could be kept.
@@ -94,6 +106,7 @@ impl Engine {
             hands,
             policy,
             queue,
+            dsa: OnceLock::new(),
             calibration_path: config.engine.calibration.clone(),
         };
         engine.apply_thresholds();
@@ -145,18 +158,54 @@ impl Engine {
         &self.queue
     }
 
+    fn opened_dsa(&self) -> Result<&Dsa, &Absent> {
+        let open = || {
+            let device = open_dsa(Path::new("/"), &self.hands)?;
+            Ok(Dsa { opcodes: device.opcodes(), queue: Queue::foreign(Box::new(device), self.policy) })
+        };
+        self.dsa.get_or_init(open).as_ref()
+    }
+
+    /// The queue in front of Intel DSA. It takes what any other queue takes: what the device does not do, the caller that polls or
+    /// waits does.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none. It is looked for once.
+    pub fn dsa(&self) -> Result<&Queue, &Absent> {
+        self.opened_dsa().map(|dsa| &dsa.queue)
+    }
+
+    /// The queue in front of DSA if that is there and does the operation, and it is worth the way.
+    fn offloads(&self, opcode: Opcode, bytes: usize) -> Option<&Queue> {
+        if bytes < DSA_BYTES_MIN || !facility::usable(Facility::Dsa) {
+            return None;
+        }
+        let Dsa { queue, opcodes } = self.opened_dsa().ok()?;
+        (opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(queue)
+    }
+
     /// A queue of its own that runs on whoever polls it or waits.
     pub fn inline_queue(&self, depth: usize) -> Queue {
         Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
     }
 
-    /// Submits to [`queue`](Engine::queue), with the cost model's prediction for the wait.
+    /// Submits to DSA where that is there and takes the operation, else to [`queue`](Engine::queue), with the cost model's prediction
+    /// for the wait.
     ///
     /// # Errors
     ///
     /// [`Rejected`] with the operation in it.
-    pub fn submit(&self, operation: Operation) -> Result<Ticket, Rejected> {
-        let predicted = self.predict_queued_ns(operation.opcode(), operation.bytes());
+    pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
+        let (opcode, bytes) = (operation.opcode(), operation.bytes());
+        if let Some(queue) = self.offloads(opcode, bytes) {
+            match queue.submit(operation) {
+                Ok(ticket) => return Ok(ticket.with_prediction(dsa_ns(bytes))),
+                Err(Rejected { operation: back, reason: Reason::Busy }) => operation = *back,
+                Err(rejected) => return Err(rejected),
+            }
+        }
+        let predicted = self.predict_queued_ns(opcode, bytes);
         Ok(self.queue.submit(operation)?.with_prediction(predicted))
     }
 
@@ -215,6 +264,12 @@ impl Engine {
             set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
         }
     }
+}
+
+/// Nanoseconds that DSA takes about: one device of a Sapphire Rapids server by its users' measurements (intel/DML issue 25, DTO's table),
+/// since no calibration knows it. Only waits are planned by it.
+fn dsa_ns(bytes: usize) -> u64 {
+    1_750 + bytes as u64 / 32
 }
 
 fn kernels(isa: Option<&str>) -> Result<&'static Kernels, EngineError> {

@@ -59,6 +59,7 @@ facilities! {
     Mwaitx = "mwaitx", "Waiting for a store without a system call on AMD (MONITORX, MWAITX).";
     Movdir64b = "movdir64b", "A 64-byte store that reaches a device in one piece (MOVDIR64B).";
     Enqcmd = "enqcmd", "A 64-byte store that a shared device queue can refuse (ENQCMD).";
+    Dsa = "dsa", "Memory operations done by Intel DSA (a work queue for user space).";
 }
 
 /// Whether a facility can be used, and if not, why.

@@ -51,6 +51,7 @@ mod error;
 pub use engine::{Calibrated, Engine};
 #[cfg(not(loom))]
 pub use error::EngineError;
+pub use memlift_idxd as idxd;
 #[cfg(any(feature = "transform", feature = "zmem"))]
 pub use memlift_kernels::page;
 #[cfg(not(loom))]

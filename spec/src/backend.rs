@@ -63,7 +63,8 @@ impl Capabilities {
 ///
 /// An implementor promises that a submitted descriptor's memory (source, target, operand block, completion
 /// record) is not touched after its completion's status became non-zero, and that the status is stored last,
-/// with Release. It must not complete anything inside [`submit`](Backend::submit).
+/// with Release. One status is excepted: after [`DEVICE_LOST`](crate::Status::DEVICE_LOST) all of it but the record stays lent for
+/// ever. It must not complete anything inside [`submit`](Backend::submit).
 #[expect(unsafe_code, reason = "implementors promise what the safety section says")]
 pub unsafe trait Backend: Send + Sync {
     /// Short lower-case name: `inline`, `worker`, `idxd`, `model`.

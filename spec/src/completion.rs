@@ -68,6 +68,7 @@ statuses! {
     TORN_RECORD = 0x47, "the log record is torn, spoilt or of another pool: nothing was stored";
     STALE_RECORD = 0x48, "the log record belongs to another position, such as an earlier round of the log: nothing was stored";
     RECORD_RANGE = 0x49, "the log record is of another kind, or an entry leaves the record or the heap: nothing was stored";
+    DEVICE_LOST = 0x4a, "the device stopped answering and may still write: the operation's memory must never be used again";
     ABANDONED = 0x7f, "not attempted: an earlier member of the batch failed before a fence";
 }
 

@@ -47,4 +47,4 @@ mod twin;
 pub use backend::Model;
 pub use execute::{perform, run};
 pub use memory::{Image, Memory};
-pub use twin::{Fortune, Twin};
+pub use twin::{Absent, Fortune, Twin};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The twin: the model as a backend that uses every freedom that hardware has. It reorders, and accesses fault, by seed.
+//! The twin: the model as a backend that uses every freedom that hardware has. It reorders by seed, and accesses fault by seed, or
+//! because a page really cannot be accessed.
 //!
 //! Flow     submit ─▶ bounded queue ─▶ `poll` takes one of those that may go ─▶ part of the work, and a record that says how much
 //! Order    DRAIN goes when it is the oldest; else any of the queue may go. Members of a batch go in any order between two fences.
@@ -7,21 +8,25 @@
 //!          says how much, and the top bit of its status that the access was a write. A copy whose target overlaps its source from
 //!          above goes backwards: its record's result is 1, and its end was done. A batch whose list faults has run its first members
 //! Owner    as the model
-//! Not here faults of operations that no hardware has, of descriptors that block on faults (flag), and of those whose record
+//!          [`Twin::with_pages`] asks its maker, who knows what the kernel would say, about every page that an operation accesses
+//! Not here which bytes a fault leaves done: see `fault`; faults of operations that no hardware has, of descriptors that block on faults (flag), and of those whose record
 //!          cannot be written: hardware tells nobody about these, so nobody could go on
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification, page faults and partial completion.
+
+mod fault;
+
+pub use fault::Absent;
 
 use crate::backend::{OPCODES, Process};
 use crate::event::Random;
 use crate::execute::{ended, record, work};
 use crate::memory::Memory;
 use crate::refuse::refuse;
+use fault::{PAGE, by_access, by_chance, part};
 use memlift_spec::{Backend, Busy, Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-
-const PAGE: u64 = 4096;
 
 /// What goes wrong, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -40,13 +45,28 @@ struct Queue {
     random: Random,
 }
 
+/// What makes an access fault.
+enum Faults<'a> {
+    None,
+    /// Of a million descriptors that could fault, that many do.
+    Chance(u64),
+    /// Pages that are not there.
+    Access(&'a (dyn Fn(u64, bool) -> bool + Send + Sync)),
+}
+
 /// See the module.
-#[derive(Debug)]
 pub struct Twin {
     queue: Mutex<Queue>,
     turn: Mutex<()>,
     depth: usize,
     fortune: Fortune,
+    absent: Option<Box<Absent>>,
+}
+
+impl std::fmt::Debug for Twin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Twin").field("fortune", &self.fortune).finish_non_exhaustive()
+    }
 }
 
 impl Twin {
@@ -54,7 +74,14 @@ impl Twin {
     #[must_use]
     pub fn new(depth: usize, fortune: Fortune) -> Twin {
         let queue = Queue { waiting: VecDeque::new(), random: Random::new(fortune.seed) };
-        Twin { queue: Mutex::new(queue), turn: Mutex::new(()), depth: depth.max(1), fortune }
+        Twin { queue: Mutex::new(queue), turn: Mutex::new(()), depth: depth.max(1), fortune, absent: None }
+    }
+
+    /// The same, with faults wherever `absent` says so. Nothing that is absent is accessed.
+    #[must_use]
+    pub fn with_pages(mut self, absent: Box<Absent>) -> Twin {
+        self.absent = Some(absent);
+        self
     }
 }
 
@@ -90,7 +117,11 @@ unsafe impl Backend for Twin {
         let taken =
             take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), self.fortune.reorder);
         let Some((descriptor, mut random)) = taken else { return 0 };
-        run(&mut Process, &descriptor, &self.fortune, &mut random);
+        let faults = match &self.absent {
+            Some(absent) => Faults::Access(&**absent),
+            None => Faults::Chance(self.fortune.faults),
+        };
+        run(&mut Process, &descriptor, &self.fortune, &faults, &mut random);
         1
     }
 }
@@ -101,11 +132,17 @@ impl Drop for Twin {
     }
 }
 
-fn run(memory: &mut impl Memory, d: &Descriptor, fortune: &Fortune, random: &mut Random) {
+fn run(
+    memory: &mut impl Memory,
+    d: &Descriptor,
+    fortune: &Fortune,
+    faults: &Faults<'_>,
+    random: &mut Random,
+) {
     let done = match refuse(memory, d, false) {
         Some(status) => ended(status),
-        None if d.opcode() == Opcode::BATCH => batch(memory, d, fortune, random),
-        None => some_work(memory, d, fortune, random),
+        None if d.opcode() == Opcode::BATCH => batch(memory, d, fortune, faults, random),
+        None => some_work(memory, d, faults, random),
     };
     record(memory, d, done);
 }
@@ -115,16 +152,23 @@ fn is_told(member: &Descriptor) -> bool {
     member.flags().has(Flags::COMPLETION_VALID) && member.completion_address.is_multiple_of(32)
 }
 
-fn batch(memory: &mut impl Memory, d: &Descriptor, fortune: &Fortune, random: &mut Random) -> Completion {
+fn batch(
+    memory: &mut impl Memory,
+    d: &Descriptor,
+    fortune: &Fortune,
+    faults: &Faults<'_>,
+    random: &mut Random,
+) -> Completion {
     let mut members: Vec<Descriptor> =
         (0..u64::from(d.size)).map(|index| memory.descriptor(d.source + index * 64)).collect();
     let fenced = |member: &Descriptor| member.flags_opcode & Flags::FENCE.0 != 0;
     // A member that fails without a word, and one that was abandoned because another faulted, must not look the same.
-    let calm = Fortune { faults: 0, ..*fortune };
     let told = members.iter().all(is_told) || !members.iter().any(fenced);
-    let fortune = if told { fortune } else { &calm };
+    let faults = if told { faults } else { &Faults::None };
     let mut list_fault = None;
-    if random.one_of_a_million(fortune.faults / 4) {
+    if let Faults::Chance(share) = faults
+        && random.one_of_a_million(share / 4)
+    {
         // Pages of the list: 64 members each, counted from where the list lies in its first page.
         let first = (PAGE - d.source % PAGE) / 64;
         let pages = (members.len() as u64).saturating_sub(first).div_ceil(64);
@@ -148,7 +192,7 @@ fn batch(memory: &mut impl Memory, d: &Descriptor, fortune: &Fortune, random: &m
             let member = &members[index];
             let done = match refuse(memory, member, true) {
                 Some(status) => ended(status),
-                None => some_work(memory, member, fortune, random),
+                None => some_work(memory, member, faults, random),
             };
             record(memory, member, done);
             ran += 1;
@@ -167,58 +211,23 @@ fn batch(memory: &mut impl Memory, d: &Descriptor, fortune: &Fortune, random: &m
     }
 }
 
-/// What an operation accesses, and whether it writes there.
-fn operands(d: &Descriptor) -> Vec<(u64, bool)> {
-    match d.opcode() {
-        Opcode::MEMMOVE | Opcode::COPY_CRC => vec![(d.source, false), (d.target, true)],
-        Opcode::FILL => vec![(d.target, true)],
-        Opcode::COMPARE => vec![(d.source, false), (d.target, false)],
-        Opcode::COMPARE_PATTERN | Opcode::CRC => vec![(d.source, false)],
-        Opcode::DUALCAST => vec![(d.source, false), (d.target, true), (d.target2(), true)],
-        _ => Vec::new(),
-    }
-}
-
 /// All of the work, or what comes before a page that faults.
-fn some_work(memory: &mut impl Memory, d: &Descriptor, fortune: &Fortune, random: &mut Random) -> Completion {
-    let (size, blocks) = (u64::from(d.size), d.flags().has(Flags::BLOCK_ON_FAULT));
-    let places = operands(d);
-    if places.is_empty() || blocks || !is_told(d) || !random.one_of_a_million(fortune.faults) {
+fn some_work(
+    memory: &mut impl Memory,
+    d: &Descriptor,
+    faults: &Faults<'_>,
+    random: &mut Random,
+) -> Completion {
+    if d.flags().has(Flags::BLOCK_ON_FAULT) || !is_told(d) {
         return work(memory, d);
     }
-    let (address, write) = places[random.below(places.len() as u64) as usize];
-    let backward = d.opcode() == Opcode::MEMMOVE && d.target > d.source && d.target < d.source + size;
-    // Pages that it touches, in its direction; the first one may be there in part.
-    let (first, last) = (address / PAGE, (address + size - 1) / PAGE);
-    let page = first + random.below(last - first + 1);
-    let (done_bytes, fault_address) = if backward {
-        ((address + size).saturating_sub((page + 1) * PAGE).min(size), (page * PAGE).max(address))
-    } else {
-        ((page * PAGE).saturating_sub(address), (page * PAGE).max(address))
+    let stop = match faults {
+        Faults::None => None,
+        Faults::Chance(share) => random.one_of_a_million(*share).then(|| by_chance(d, random)).flatten(),
+        Faults::Access(absent) => by_access(d, absent),
     };
-    let mut part = *d;
-    part.size = done_bytes as u32;
-    if backward {
-        (part.source, part.target) = (d.source + size - done_bytes, d.target + size - done_bytes);
+    match stop {
+        Some(stop) => part(memory, d, &stop),
+        None => work(memory, d),
     }
-    let mut done = if done_bytes > 0 { work(memory, &part) } else { unchanged(memory, d) };
-    if done.result != 0 {
-        // A comparison that ended before it came to the page.
-        return done;
-    }
-    done.status = Status::PAGE_FAULT.0 | if write { Status::FAULT_WAS_WRITE } else { 0 };
-    (done.bytes_completed, done.fault_address, done.result) = (part.size, fault_address, u8::from(backward));
-    done
-}
-
-/// The record of an operation that has done nothing: a checksum is still its seed.
-fn unchanged(memory: &impl Memory, d: &Descriptor) -> Completion {
-    let mut done = ended(Status::PAGE_FAULT);
-    if matches!(d.opcode(), Opcode::CRC | Opcode::COPY_CRC) {
-        done.value = match d.flags().has(Flags::CRC_SEED_ADDRESS) {
-            true => memory.number(d.crc_seed_address(), 4),
-            false => u64::from(d.crc_seed()),
-        };
-    }
-    done
 }

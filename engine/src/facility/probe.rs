@@ -44,7 +44,18 @@ pub(super) fn probe(facility: Facility) -> Result<(), Absent> {
         Facility::Mwaitx => cpu("MWAITX", cpuid_extended_1_ecx() >> 29),
         Facility::Movdir64b => cpu("MOVDIR64B", cpuid_7().2 >> 28),
         Facility::Enqcmd => cpu("ENQCMD", cpuid_7().2 >> 29),
+        Facility::Dsa => dsa(),
     }
+}
+
+fn dsa() -> Result<(), Absent> {
+    if memlift_idxd::Machine::discover(std::path::Path::new("/")).candidates(None).is_empty() {
+        return absent(
+            "no DSA work queue for user space",
+            "nothing to do on most machines; the section Intel DSA says what is missing",
+        );
+    }
+    Ok(())
 }
 
 fn refused<T>(call: &str, result: rustix::io::Result<T>) -> Result<(), Absent> {

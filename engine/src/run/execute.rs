@@ -35,19 +35,31 @@ impl Context<'_> {
 pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
     // SAFETY: passed on from the caller.
     unsafe {
-        let completion = match validate::check(descriptor, &context.capabilities, Place::Queue) {
-            Err(status) => record::ended(status),
-            Ok(()) if descriptor.opcode() == Opcode::BATCH => batch::run(descriptor, context),
-            Ok(()) => run(descriptor, context),
-        };
+        let completion = perform(descriptor, context, Place::Queue);
         settle_stores(descriptor.opcode());
         record::store(descriptor, completion);
     }
 }
 
+/// Executes `descriptor` and says how it ended, in no record but those of a batch's members.
+///
+/// # Safety
+///
+/// As for [`execute`].
+pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, place: Place) -> Completion {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match validate::check(descriptor, &context.capabilities, place) {
+            Err(status) => record::ended(status),
+            Ok(()) if descriptor.opcode() == Opcode::BATCH => batch::run(descriptor, context),
+            Ok(()) => run(descriptor, context),
+        }
+    }
+}
+
 /// The operations that leave their fence to whoever asks for it: here it is asked for by the record, which must not be
 /// seen before what was stored. A batch may have had such members.
-fn settle_stores(opcode: Opcode) {
+pub(super) fn settle_stores(opcode: Opcode) {
     #[cfg(feature = "persist")]
     if opcode == Opcode::BATCH || super::persist::leaves_fence(opcode) {
         crate::persist::fence();
@@ -63,10 +75,7 @@ fn settle_stores(opcode: Opcode) {
 pub(super) unsafe fn execute_member(descriptor: &Descriptor, context: &Context<'_>) -> Status {
     // SAFETY: passed on from the caller.
     unsafe {
-        let completion = match validate::check(descriptor, &context.capabilities, Place::Batch) {
-            Err(status) => record::ended(status),
-            Ok(()) => run(descriptor, context),
-        };
+        let completion = perform(descriptor, context, Place::Batch);
         record::store(descriptor, completion);
         Status(completion.status)
     }

@@ -9,11 +9,12 @@
 //! Not here buffers and tickets (`submit`), which executor to take (`place`)
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software can
-//! differ from hardware it does so by being narrower: no page-fault continuation is needed, interrupts are
-//! refused, and the data integrity operations are absent from the capabilities.
+//! differ from hardware it does so by being narrower: interrupts are refused, and the data integrity operations
+//! are absent from the capabilities. What a device leaves behind a page fault is finished here (`device`).
 
 mod batch;
 mod crew;
+mod device;
 mod execute;
 mod fork;
 mod inline;
@@ -26,6 +27,7 @@ mod transform;
 mod validate;
 mod worker;
 
+pub use device::{Absent, Finisher, node, open_dsa};
 pub use fork::generation;
 pub use inline::Inline;
 pub(crate) use share::{Share, share_chunk_bytes};

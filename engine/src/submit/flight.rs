@@ -106,6 +106,11 @@ impl Flight {
         !self.status().is_pending()
     }
 
+    /// Whether its device may still write to its buffers: they are nobody's any more.
+    pub fn is_lost(&self) -> bool {
+        self.status() == Status::DEVICE_LOST
+    }
+
     /// Whether this process made it: else it will never settle here.
     pub fn is_own(&self) -> bool {
         self.generation == generation()

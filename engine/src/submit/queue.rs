@@ -224,8 +224,10 @@ impl Core {
         let notified = !matches!(self.executor, Executor::Foreign { .. });
         let futex = flight.parker();
         let parker: &dyn Parker = if notified { &futex } else { &Polling };
+        // A foreign backend's records are written by whoever polls it: by nobody, while this thread watches a line.
+        let line = if notified { flight.line() } else { std::ptr::null() };
         let settled = loop {
-            match waiter.wait(parker, flight.line(), ready, predicted_ns, deadline) {
+            match waiter.wait(parker, line, ready, predicted_ns, deadline) {
                 Waited::Ready => break true,
                 Waited::TimedOut => break flight.settled(),
                 Waited::Broken(_) => std::thread::sleep(Duration::from_micros(50)),
@@ -242,6 +244,9 @@ fn reap(flights: &mut Vec<Arc<Flight>>) {
         let settled = flight.settled();
         if settled {
             flight.completed();
+        }
+        if flight.is_lost() {
+            std::mem::forget(Arc::clone(flight));
         }
         !settled
     });

@@ -3,7 +3,7 @@
 //!
 //! Owner   a ticket that is dropped waits, because the executor may still write. `detach` gives the flight to
 //!         the executor alone. `mem::forget` leaks it. After a fork the child's copy does not wait: the flight
-//!         settles in the parent, and the child's copy of the buffers is leaked.
+//!         settles in the parent, and the child's copy of the buffers is leaked. What a device was lost with is leaked, too.
 
 use super::flight::Flight;
 use super::queue::Core;
@@ -25,15 +25,18 @@ impl Pending {
             || (self.flight.is_own() && self.core.wait(&self.flight, self.predicted_ns, deadline))
     }
 
-    /// The operations, once settled; `None` in a forked child.
-    fn finish(mut self) -> Option<(Arc<Flight>, Vec<Operation>)> {
+    /// The operations, once settled.
+    fn finish(mut self) -> Result<(Arc<Flight>, Vec<Operation>), OperationError> {
         if !self.wait(None) {
-            return None;
+            return Err(OperationError::Forked);
         }
         self.released = true;
+        if self.flight.is_lost() {
+            return Err(OperationError::Lost);
+        }
         // SAFETY: this is the flight's one ticket, and it is consumed.
         let operations = unsafe { self.flight.take() };
-        Some((Arc::clone(&self.flight), operations))
+        Ok((Arc::clone(&self.flight), operations))
     }
 }
 
@@ -103,9 +106,9 @@ impl Ticket {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Failed`] with the buffers, or [`OperationError::Forked`].
+    /// [`OperationError::Failed`] with the buffers, [`OperationError::Lost`] or [`OperationError::Forked`].
     pub fn wait(self) -> Result<Outcome, OperationError> {
-        let (flight, mut operations) = self.0.finish().ok_or(OperationError::Forked)?;
+        let (flight, mut operations) = self.0.finish()?;
         let operation = operations.pop().expect("a single flight has one operation");
         let outcome = Outcome::new(operation, flight.completion());
         #[cfg(feature = "transform")]
@@ -119,9 +122,9 @@ impl BatchTicket {
     ///
     /// # Errors
     ///
-    /// [`OperationError::Forked`]. Members' failures are in the outcome.
+    /// [`OperationError::Lost`], [`OperationError::Forked`]. Members' failures are in the outcome.
     pub fn wait(self) -> Result<BatchOutcome, OperationError> {
-        let (flight, operations) = self.0.finish().ok_or(OperationError::Forked)?;
+        let (flight, operations) = self.0.finish()?;
         let head = flight.completion();
         let completions = flight.member_completions();
         let members = operations.into_iter().zip(completions).enumerate().map(|(index, (operation, end))| {

@@ -7,6 +7,7 @@
 
 use crate::error::Error;
 use memlift_engine::Engine;
+use memlift_engine::observe::Executor;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -96,6 +97,13 @@ impl Device {
             Device::Dsa => "dsa",
         }
     }
+impl CallOptions {
+    /// Whether nothing about the copy is left to be decided. DSA has one way to do it.
+    pub(crate) fn leave_nothing(&self) -> bool {
+        self.device == Device::Dsa || (self.device != Device::Auto && self.cache != CachePolicy::Auto)
+    }
+}
+
 
     /// Whether this process has it.
     ///
@@ -104,9 +112,18 @@ impl Device {
     /// [`Error::DeviceUnavailable`], with what to do.
     pub fn check(self) -> Result<(), Error> {
         let why = match self {
-            Device::Dsa => {
-                "no backend of this release drives a DSA work queue: take 'auto', 'inline' or 'worker'"
+            Device::Dsa if Engine::global().dsa().is_err() => {
+                "there is no DSA work queue that this program can use, and memlift doctor says why: take 'auto', 'inline' or 'worker'"
             }
+    /// Who copies; `Auto` is left to the engine before it comes to this.
+    pub(crate) const fn executor(self) -> Executor {
+        match self {
+            Device::Auto | Device::Inline => Executor::InlineTemporal,
+            Device::Worker => Executor::Worker,
+            Device::Dsa => Executor::Idxd,
+        }
+    }
+
             Device::Worker if Engine::global().worker().threads() == 0 => {
                 "the engine has no threads: set engine.workers to 1 or more, or take 'auto' or 'inline'"
             }

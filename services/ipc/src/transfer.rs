@@ -8,6 +8,7 @@
 
 use crate::message::{Shape, Tensor};
 use crate::payload::Outgoing;
+use memlift_engine::observe::Executor;
 use memlift_engine::{Cache, Engine};
 
 /// By whom a range is copied, and with which stores.
@@ -16,7 +17,7 @@ pub(crate) enum How {
     /// As the engine's cost model places it, with what is known of the buffers.
     Placed(Cache),
     /// As the caller says.
-    Told { by_workers: bool, streams: bool },
+    Told { by: Executor, streams: bool },
 }
 
 /// How a payload is copied.
@@ -53,8 +54,8 @@ impl Transfer {
             match self.how {
                 _ if self.crc => return engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()),
                 How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
-                How::Told { by_workers, streams } => {
-                    engine.copy_told(target, source, bytes, by_workers, streams);
+                How::Told { by, streams } => {
+                    engine.copy_told(target, source, bytes, by, streams);
                 }
             }
         }

@@ -98,7 +98,7 @@ impl Plan {
     fn told(device: Device, cache: CachePolicy) -> Plan {
         let streams = cache == CachePolicy::Off;
         Plan {
-            how: How::Told { by_workers: device == Device::Worker, streams },
+            how: How::Told { by: device.executor(), streams },
             flags: if streams { FLAG_UNCACHED } else { FLAG_CACHED },
             trial: None,
         }
@@ -163,8 +163,7 @@ impl Decisions {
         cached: bool,
     ) -> Result<Plan, Error> {
         options.device.check()?;
-        let fixed = options.device != Device::Auto && options.cache != CachePolicy::Auto;
-        if fixed || bytes < GATE_BYTES_MIN as u64 {
+        if options.leave_nothing() || bytes < GATE_BYTES_MIN as u64 {
             let cache = match options.cache {
                 CachePolicy::Auto if cached => CachePolicy::On,
                 CachePolicy::Auto => CachePolicy::Off,
@@ -234,7 +233,7 @@ impl Decisions {
         let bandit = self.ways.get(&key);
         let in_use = bandit.map_or(first, Bandit::in_use);
         let (device, cache) = WAYS[in_use];
-        let fixed = options.device != Device::Auto && options.cache != CachePolicy::Auto;
+        let fixed = options.leave_nothing();
         let known = |way| bandit.and_then(|bandit| bandit.known(way));
         let candidates = (0..WAYS.len()).filter(|&way| allowed[way]).map(|way| {
             let (device, cache) = WAYS[way];
@@ -319,6 +318,7 @@ pub struct Explanation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memlift_engine::observe::Executor;
 
     #[test]
     fn a_line_through_sizes_and_times_is_found_and_follows() {
@@ -346,7 +346,7 @@ mod tests {
         for cache in [CachePolicy::On, CachePolicy::Off] {
             let options = CallOptions { cache, device: Device::Inline, ..CallOptions::default() };
             let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
-            assert_eq!(plan.how, How::Told { by_workers: false, streams: cache == CachePolicy::Off });
+            assert_eq!(plan.how, How::Told { by: Executor::InlineTemporal, streams: cache == CachePolicy::Off });
             assert!(plan.trial.is_none());
             let open = CallOptions { device: Device::Auto, ..options };
             for _ in 0..1_000 {

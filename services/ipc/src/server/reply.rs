@@ -16,6 +16,7 @@ use crate::transfer::{How, Transfer};
 use memlift_engine::Cache;
 use std::ops::Deref;
 use std::sync::Arc;
+use memlift_engine::observe::Executor;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -183,8 +184,8 @@ impl Responder {
     /// Copies the reply to where the client will see it. Its source, and the request, may be dropped after this.
     pub fn stage(&self, outgoing: &Outgoing<'_>) -> Staged {
         let how = match self.flags & (FLAG_CACHED | FLAG_UNCACHED) {
-            FLAG_CACHED => How::Told { by_workers: false, streams: false },
-            FLAG_UNCACHED => How::Told { by_workers: false, streams: true },
+            FLAG_CACHED => How::Told { by: Executor::InlineTemporal, streams: false },
+            FLAG_UNCACHED => How::Told { by: Executor::InlineTemporal, streams: true },
             _ => How::Placed(Cache::Auto),
         };
         let transfer = Transfer { how, crc: self.flags & FLAG_CRC != 0 };

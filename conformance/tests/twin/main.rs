@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The twin conforms whatever its seed makes of order and faults, and faults really happen.
 
-use memlift_conformance::{Plan, run};
+mod idxd;
+mod pages;
+
+use memlift_conformance::{Plan, run, run_each};
 use memlift_model::{Fortune, Twin};
 use memlift_spec::{Backend, Completion, Descriptor, Flags, Opcode, Status};
 
@@ -18,6 +21,15 @@ fn it_conforms_in_any_order_that_is_allowed() {
     for seed in 0..3 {
         pass(Fortune { seed, faults: 0, reorder: true }, 4, 300);
     }
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_every_opcode_with_faults_and_in_any_order() {
+    let twin = Twin::new(8, Fortune { seed: 11, faults: 300_000, reorder: true });
+    let plan = Plan { faults: true, ..Plan::from_environment() };
+    let count = run_each(&twin, 100_000, &plan).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{count} descriptors");
 }
 
 #[test]

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the kernel says of DSA devices and their work queues.
+//!
+//! Flow    a root folder (`/` but for tests) ─▶ `sys/bus/dsa/devices/{dsaN,wqN.M}` ─▶ [`Machine`] ─▶ queues in the order to try
+//! Layout  `op_cap`, `op_config`: 256 bits as hexadecimal groups, the highest first, parted by commas. A kernel that refuses BATCH
+//!         to unprivileged programs leaves its bit out of them
+//! Order   queues of the CPU's own memory node come first, then shared ones before dedicated ones (which have one user at a time)
+//! Not here opening anything: an entry says what is configured, not that it works
+//!
+//! What cannot be read is taken for absent, or for the narrowest that it can be.
+
+use memlift_spec::Opcode;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How a queue is shared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Mode {
+    /// By any number of processes; a full queue refuses (ENQCMD).
+    Shared,
+    /// By nobody; its one user counts (MOVDIR64B).
+    Dedicated,
+}
+
+/// A DSA device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// `dsaN`.
+    pub name: String,
+    /// Whether its state is `enabled`.
+    pub enabled: bool,
+    /// Whether it takes a process's own addresses.
+    pub pasid: bool,
+    /// Its memory node, where the kernel says one.
+    pub node: Option<u32>,
+    /// GENCAP, what the device can do beyond operations.
+    pub gen_cap: u64,
+    /// Bit n: operation n.
+    pub opcodes: [u64; 4],
+}
+
+/// A work queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkQueue {
+    /// `wqN.M`.
+    pub name: String,
+    /// `dsaN`.
+    pub device: String,
+    /// Whether its state is `enabled`.
+    pub enabled: bool,
+    /// `user`, `kernel`, `none`, as the kernel says it.
+    pub kind: String,
+    /// Shared or dedicated.
+    pub mode: Mode,
+    /// Descriptors that it holds.
+    pub size: u32,
+    /// Most bytes of one descriptor.
+    pub transfer_bytes_max: u64,
+    /// Most members of one batch; 0 or 1: none.
+    pub batch_max: u32,
+    /// Whether a descriptor may wait for a page (BLOCK_ON_FAULT).
+    pub blocks_on_fault: bool,
+    /// Whether the device takes the cache hint.
+    pub cache_control: bool,
+    /// Whether a copy may overlap its source.
+    pub overlap: bool,
+    /// Bit n: operation n may be submitted to it.
+    pub opcodes: [u64; 4],
+    /// The memory node of its device.
+    pub node: Option<u32>,
+    /// `/dev/dsa/wqN.M`.
+    pub path: PathBuf,
+}
+
+/// Everything that the kernel lists.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Machine {
+    /// Whether the bus is there: the driver is loaded.
+    pub driver: bool,
+    /// By name.
+    pub devices: Vec<Device>,
+    /// By name.
+    pub queues: Vec<WorkQueue>,
+}
+
+/// GENCAP's bits.
+const OVERLAP: u64 = 1 << 1;
+const CACHE_CONTROL: u64 = 1 << 2;
+
+impl WorkQueue {
+    /// Whether `opcode` may be submitted to it.
+    pub const fn supports(&self, opcode: Opcode) -> bool {
+        self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
+    }
+
+    /// Whether it is configured for programs.
+    pub fn is_for_users(&self) -> bool {
+        self.enabled && self.kind == "user" && self.size > 0
+    }
+}
+
+impl Machine {
+    /// Reads sysfs below `root`.
+    pub fn discover(root: &Path) -> Machine {
+        let folder = root.join("sys/bus/dsa/devices");
+        let Ok(entries) = fs::read_dir(&folder) else {
+            return Machine { driver: root.join("sys/bus/dsa").is_dir(), ..Machine::default() };
+        };
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        let attributes = |name: &String| Attributes(folder.join(name));
+        let devices: Vec<Device> = names
+            .iter()
+            .filter(|name| number_after("dsa", name).is_some())
+            .map(|name| device(name, &attributes(name)))
+            .collect();
+        let queues = names.iter().filter_map(|name| {
+            let owner = format!("dsa{}", name.strip_prefix("wq")?.split('.').next()?);
+            // Queues of the analytics accelerator have the same names and another device.
+            let device = devices.iter().find(|device| device.name == owner)?;
+            Some(queue(name, device, &attributes(name), root))
+        });
+        Machine { driver: true, queues: queues.collect(), devices: devices.clone() }
+    }
+
+    /// The queues that programs may use, in the order to try for a CPU of memory node `node`.
+    pub fn candidates(&self, node: Option<u32>) -> Vec<&WorkQueue> {
+        let works = |name: &str| self.devices.iter().any(|d| d.name == name && d.enabled && d.pasid);
+        let mut queues: Vec<&WorkQueue> =
+            self.queues.iter().filter(|queue| queue.is_for_users() && works(&queue.device)).collect();
+        let far = |queue: &WorkQueue| node.is_some() && queue.node.is_some() && queue.node != node;
+        queues.sort_by_key(|queue| (far(queue), queue.mode, std::cmp::Reverse(queue.size)));
+        queues
+    }
+}
+
+/// The number behind `prefix`, if nothing else is there.
+fn number_after(prefix: &str, name: &str) -> Option<u32> {
+    name.strip_prefix(prefix)?.parse().ok()
+}
+
+/// One folder of attributes.
+struct Attributes(PathBuf);
+
+impl Attributes {
+    fn text(&self, name: &str) -> Option<String> {
+        Some(fs::read_to_string(self.0.join(name)).ok()?.trim().to_owned())
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        let text = self.text(name)?;
+        match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    fn is(&self, name: &str, value: &str) -> bool {
+        self.text(name).is_some_and(|text| text == value)
+    }
+
+    fn opcodes(&self, name: &str) -> Option<[u64; 4]> {
+        bitmap(&self.text(name)?)
+    }
+}
+
+/// The kernel's `%*pb`; older ones print four numbers with `0x`, the lowest first.
+fn bitmap(text: &str) -> Option<[u64; 4]> {
+    let mut words = [0; 4];
+    if text.contains("0x") {
+        for (word, digits) in words.iter_mut().zip(text.split_whitespace()) {
+            *word = u64::from_str_radix(digits.strip_prefix("0x")?, 16).ok()?;
+        }
+        return Some(words);
+    }
+    let groups: Vec<&str> = text.split(',').collect();
+    if groups.is_empty() || groups.len() > 8 {
+        return None;
+    }
+    for (place, digits) in groups.iter().rev().enumerate() {
+        words[place / 2] |= u64::from(u32::from_str_radix(digits, 16).ok()?) << (place % 2 * 32);
+    }
+    Some(words)
+}
+
+fn device(name: &str, attributes: &Attributes) -> Device {
+    Device {
+        name: name.to_owned(),
+        enabled: attributes.is("state", "enabled"),
+        pasid: attributes.is("pasid_enabled", "1"),
+        // -1: the machine has one node, or says nothing.
+        node: attributes.text("numa_node").and_then(|text| text.parse().ok()),
+        gen_cap: attributes.number("gen_cap").unwrap_or(0),
+        opcodes: attributes.opcodes("op_cap").unwrap_or_default(),
+    }
+}
+
+fn queue(name: &str, device: &Device, attributes: &Attributes, root: &Path) -> WorkQueue {
+    let configured = attributes.opcodes("op_config").unwrap_or(device.opcodes);
+    let mut opcodes = [0; 4];
+    for (both, (configured, has)) in opcodes.iter_mut().zip(configured.iter().zip(device.opcodes)) {
+        *both = configured & has;
+    }
+    let number = |name| attributes.number(name).unwrap_or(0);
+    WorkQueue {
+        name: name.to_owned(),
+        device: device.name.clone(),
+        enabled: attributes.is("state", "enabled"),
+        kind: attributes.text("type").unwrap_or_default(),
+        mode: if attributes.is("mode", "shared") { Mode::Shared } else { Mode::Dedicated },
+        size: number("size").min(1 << 16) as u32,
+        transfer_bytes_max: number("max_transfer_size"),
+        batch_max: number("max_batch_size").min(1 << 16) as u32,
+        blocks_on_fault: attributes.is("block_on_fault", "1"),
+        cache_control: device.gen_cap & CACHE_CONTROL != 0,
+        overlap: device.gen_cap & OVERLAP != 0,
+        opcodes,
+        node: device.node,
+        path: root.join("dev/dsa").join(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        for (path, text) in files {
+            let path = root.path().join("sys/bus/dsa/devices").join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("writable");
+            fs::write(path, text).expect("writable");
+        }
+        root
+    }
+
+    /// What a Sapphire Rapids device prints: GENCAP as in idxd-config issue 40.
+    const CAPABLE: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03ff\n";
+
+    fn two_nodes() -> tempfile::TempDir {
+        let mut files = Vec::new();
+        for (device, node) in [("dsa0", "0\n"), ("dsa2", "1\n")] {
+            files.extend([
+                (format!("{device}/state"), "enabled\n"),
+                (format!("{device}/pasid_enabled"), "1\n"),
+                (format!("{device}/numa_node"), node),
+                (format!("{device}/gen_cap"), "0x40915f0107\n"),
+                (format!("{device}/op_cap"), CAPABLE),
+            ]);
+        }
+        for (queue, mode, size, kind, state) in [
+            ("wq0.0", "dedicated\n", "32\n", "user\n", "enabled\n"),
+            ("wq0.1", "shared\n", "16\n", "user\n", "enabled\n"),
+            ("wq0.2", "shared\n", "64\n", "kernel\n", "enabled\n"),
+            ("wq0.3", "shared\n", "64\n", "user\n", "disabled\n"),
+            ("wq2.0", "shared\n", "64\n", "user\n", "enabled\n"),
+            ("wq1.0", "shared\n", "64\n", "user\n", "enabled\n"),
+        ] {
+            files.extend([
+                (format!("{queue}/mode"), mode),
+                (format!("{queue}/size"), size),
+                (format!("{queue}/type"), kind),
+                (format!("{queue}/state"), state),
+                (format!("{queue}/max_transfer_size"), "2097152\n"),
+                (format!("{queue}/max_batch_size"), "32\n"),
+                (format!("{queue}/block_on_fault"), "1\n"),
+            ]);
+        }
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        tree(&files)
+    }
+
+    #[test]
+    fn queues_of_this_node_come_first_and_those_for_others_never() {
+        let root = two_nodes();
+        let machine = Machine::discover(root.path());
+        let names =
+            |node| machine.candidates(node).iter().map(|queue| queue.name.clone()).collect::<Vec<_>>();
+        // wq1.0 is of a device that is no DSA.
+        assert_eq!(names(Some(0)), ["wq0.1", "wq0.0", "wq2.0"]);
+        assert_eq!(names(Some(1)), ["wq2.0", "wq0.1", "wq0.0"]);
+        assert_eq!(names(None), ["wq2.0", "wq0.1", "wq0.0"]);
+    }
+
+    #[test]
+    fn limits_are_read_and_what_is_missing_is_narrow() {
+        let root = two_nodes();
+        let machine = Machine::discover(root.path());
+        let queue = &machine.queues[0];
+        assert_eq!((queue.name.as_str(), queue.mode, queue.size), ("wq0.0", Mode::Dedicated, 32));
+        assert_eq!((queue.transfer_bytes_max, queue.batch_max), (2 << 20, 32));
+        assert!(queue.blocks_on_fault && queue.cache_control && queue.overlap);
+        assert!(queue.supports(Opcode::MEMMOVE) && queue.supports(Opcode::COPY_CRC));
+        assert!(queue.supports(Opcode::CACHE_FLUSH) && !queue.supports(Opcode::SEAL));
+        let bare = tree(&[("dsa0/state", "enabled\n"), ("wq0.0/state", "enabled\n")]);
+        let machine = Machine::discover(bare.path());
+        assert!(!machine.queues[0].supports(Opcode::NOOP) && !machine.queues[0].overlap);
+        assert!(machine.candidates(None).is_empty());
+    }
+
+    #[test]
+    fn a_queue_takes_no_more_than_it_is_configured_for() {
+        let root = two_nodes();
+        let config = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,0000000d\n";
+        fs::write(root.path().join("sys/bus/dsa/devices/wq0.1/op_config"), config).unwrap();
+        let machine = Machine::discover(root.path());
+        let queue = machine.queues.iter().find(|queue| queue.name == "wq0.1").unwrap();
+        let known = [Opcode::NOOP, Opcode::BATCH, Opcode::DRAIN, Opcode::MEMMOVE, Opcode::FILL];
+        assert_eq!(known.map(|opcode| queue.supports(opcode)), [true, false, true, true, false]);
+    }
+
+    #[test]
+    fn bitmaps_of_every_kernel_are_read() {
+        assert_eq!(bitmap("1,003f03ff"), Some([0x1_003f_03ff, 0, 0, 0]));
+        assert_eq!(bitmap("0x1003f03ff 0x2 0x0 0x0"), Some([0x1_003f_03ff, 2, 0, 0]));
+        for nonsense in ["", "x", "1,,2", "1,2,3,4,5,6,7,8,9", "fffffffff"] {
+            assert_eq!(bitmap(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_the_driver_has_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(Machine::discover(root.path()), Machine::default());
+        fs::create_dir_all(root.path().join("sys/bus/dsa/devices")).unwrap();
+        assert!(Machine::discover(root.path()).driver);
+    }
+}
