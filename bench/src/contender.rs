@@ -172,6 +172,7 @@ pub fn child() -> Option<ExitCode> {
         Some("memlift_1core") => Memlift::get(true).and_then(|copier| serve(&copier, arguments)),
         Some("glibc") => serve(&Glibc::new(), arguments),
         Some(crate::probe::NAME) => crate::probe::serve(arguments),
+        Some(crate::ipc::NAME) => crate::ipc::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
         Some(crate::zmem::NAME) => crate::zmem::serve(arguments),
         Some(crate::zmem::SIDE) => crate::zmem::serve_side(arguments),

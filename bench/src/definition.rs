@@ -43,7 +43,19 @@ pub struct Definition {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    row: Vec<Definition>,
+    row: Vec<toml::Table>,
+}
+
+/// One definition, or one for each of `size` in place of `{size}` in the name.
+fn sized(mut row: toml::Table) -> Result<Vec<Definition>, toml::de::Error> {
+    let sizes: Option<Vec<u64>> = row.remove("size").map(toml::Value::try_into).transpose()?;
+    let definition: Definition = row.try_into()?;
+    let Some(sizes) = sizes else { return Ok(vec![definition]) };
+    let named = |size: u64| Definition {
+        name: definition.name.replace("{size}", &size.to_string()),
+        ..definition.clone()
+    };
+    Ok(sizes.into_iter().map(named).collect())
 }
 
 impl Definition {
@@ -70,9 +82,11 @@ pub fn all(service: &str) -> Result<Vec<Definition>, BenchError> {
         .iter()
         .find(|(name, _)| *name == service)
         .ok_or_else(|| BenchError::UnknownService(service.to_owned()))?;
-    let file: File = toml::from_str(text)
-        .map_err(|source| BenchError::Definition { service: service.to_owned(), source })?;
-    Ok(file.row)
+    let wrong = |source| BenchError::Definition { service: service.to_owned(), source };
+    let file: File = toml::from_str(text).map_err(wrong)?;
+    let rows: Vec<Vec<Definition>> =
+        file.row.into_iter().map(sized).collect::<Result<_, _>>().map_err(wrong)?;
+    Ok(rows.concat())
 }
 
 /// The rows of a service that `only` fits.
@@ -129,6 +143,18 @@ mod tests {
                 assert!(!twice, "{} against {} stands twice", row.name, row.rival);
             }
         }
+    }
+
+    #[test]
+    fn a_row_of_several_sizes_stands_once_for_each() {
+        let rows = select("ipc", Some("ipc/array/65536")).expect("rows");
+        let rivals: Vec<&str> = rows.iter().map(|row| row.rival.as_str()).collect();
+        assert!(
+            ["mp_queue", "mp_pipe", "zmq", "grpc_uds", "flight", "iceoryx2"]
+                .iter()
+                .all(|rival| rivals.contains(rival))
+        );
+        assert!(all("ipc").expect("parses").iter().all(|row| !row.name.contains('{')));
     }
 
     #[test]

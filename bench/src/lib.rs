@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`scripted`] lets Python
-//!          measure ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
+//!          measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
 //! Not here a verdict that depends on anything but the rows' own numbers
@@ -17,8 +17,10 @@ mod child;
 mod copier;
 mod copy;
 mod definition;
+pub mod drawing;
 mod dropins;
 mod error;
+mod ipc;
 #[expect(unsafe_code, reason = "takes over the descriptors that its parent left open")]
 mod contender;
 mod machine;
@@ -32,6 +34,7 @@ mod python;
 mod record;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
 mod reference;
+mod report;
 mod row;
 mod scripted;
 mod statistics;
@@ -64,6 +67,8 @@ pub struct Options {
     pub json: bool,
     /// Append the rows to `bench/record/<cpu>/<date>.jsonl` of the checkout that holds the current folder.
     pub record: bool,
+    /// Write a page with drawings of the rows into this folder.
+    pub report: Option<std::path::PathBuf>,
 }
 
 /// What came of it.
@@ -96,12 +101,16 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
         "transform" => transform::run(&definitions, options, &mut sink)?,
         "traverse" => traverse::run(&definitions, options, &mut sink)?,
         "zmem" => zmem::run(&definitions, options, &mut sink)?,
-        _ => scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &definitions, options, &mut sink)?,
+        _ => ipc::run(&definitions, options, &mut sink)?,
     };
     let rows = sink.finish();
     if options.record && !options.quick {
         let path = record::append(&rows)?;
         eprintln!("recorded in {}", path.display());
+    }
+    if let Some(folder) = &options.report {
+        let path = report::write(folder, service, &rows)?;
+        eprintln!("report in {}", path.display());
     }
     Ok(Summary { rows, failed })
 }

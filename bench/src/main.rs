@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The benches without the CLI: `memlift-bench SERVICE [--only NAME] [--quick] [--json] [--record]`, or `tour`.
+//! The benches without the CLI: `memlift-bench SERVICE [--only NAME] [--quick] [--json] [--record] [--report DIR]`, or `tour`.
 //!
 //! For work on the benches themselves; users have `memlift bench` and `memlift tour`, which take the same words.
 #![deny(unsafe_code)]
@@ -21,9 +21,10 @@ fn main() -> ExitCode {
             "--quick" => options.quick = true,
             "--json" => options.json = true,
             "--record" => options.record = true,
+            "--report" => options.report = arguments.next().map(Into::into),
             _ => {
                 eprintln!(
-                    "usage: memlift-bench copy|ipc|persist|transform|traverse|zmem|tour [--only NAME] [--quick] [--json] [--record]"
+                    "usage: memlift-bench copy|ipc|persist|transform|traverse|zmem|tour [--only NAME] [--quick] [--json] [--record] [--report DIR]"
                 );
                 return ExitCode::from(2);
             }

@@ -12,13 +12,13 @@
 mod apps;
 mod disk;
 mod draw;
-mod engines;
+pub(crate) mod engines;
 mod limit;
 #[cfg(test)]
 mod model;
 mod ours;
 mod pages;
-mod party;
+pub(crate) mod party;
 mod rows;
 mod serve;
 #[cfg_attr(

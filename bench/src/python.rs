@@ -22,6 +22,16 @@ use crate::child::Bound;
 
 const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/ipc_bench.py", include_bytes!("../engines/ipc/ipc_bench.py")),
+    ("engines/ipc/method.py", include_bytes!("../engines/ipc/method.py")),
+    ("engines/ipc/rows_calls.py", include_bytes!("../engines/ipc/rows_calls.py")),
+    ("engines/ipc/rows_life.py", include_bytes!("../engines/ipc/rows_life.py")),
+    ("engines/ipc/rows_paper.py", include_bytes!("../engines/ipc/rows_paper.py")),
+    ("engines/ipc/rivals_memory.py", include_bytes!("../engines/ipc/rivals_memory.py")),
+    ("engines/ipc/rivals_sockets.py", include_bytes!("../engines/ipc/rivals_sockets.py")),
+    ("engines/ipc/rivals.txt", include_bytes!("../engines/ipc/rivals.txt")),
+    ("engines/ipc/rust/Cargo.toml", include_bytes!("../engines/ipc/rust/Cargo.toml")),
+    ("engines/ipc/rust/Cargo.lock", include_bytes!("../engines/ipc/rust/Cargo.lock")),
+    ("engines/ipc/rust/src/main.rs", include_bytes!("../engines/ipc/rust/src/main.rs")),
     ("engines/ipc/transports.py", include_bytes!("../engines/ipc/transports.py")),
     ("engines/ipc/rivals.py", include_bytes!("../engines/ipc/rivals.py")),
     ("engines/ipc/reference.py", include_bytes!("../engines/ipc/reference.py")),

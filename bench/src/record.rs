@@ -16,13 +16,13 @@ use crate::{BenchError, Row, machine};
 pub fn append(rows: &[Row]) -> Result<PathBuf, BenchError> {
     let folder = checkout()?.join("bench/record").join(machine::cpu_folder());
     fs::create_dir_all(&folder).map_err(BenchError::file(&folder))?;
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let path = folder.join(format!("{}.jsonl", date(seconds)));
+    let time = now();
+    let path = folder.join(format!("{}.jsonl", &time[..10]));
     let machine = serde_json::json!({
         "cpu": machine::cpu_name(),
         "cores": machine::cores(),
         "kernel": machine::kernel(),
-        "time": format!("{}T{:02}:{:02}:{:02}Z", date(seconds), seconds / 3600 % 24, seconds / 60 % 60, seconds % 60),
+        "time": time,
         "version": env!("CARGO_PKG_VERSION"),
     });
     let mut text = String::new();
@@ -36,6 +36,12 @@ pub fn append(rows: &[Row]) -> Result<PathBuf, BenchError> {
         OpenOptions::new().create(true).append(true).open(&path).map_err(BenchError::file(&path))?;
     file.write_all(text.as_bytes()).map_err(BenchError::file(&path))?;
     Ok(path)
+}
+
+/// Now, as 2000-02-29T12:34:56Z.
+pub fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    format!("{}T{:02}:{:02}:{:02}Z", date(seconds), seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
 }
 
 /// The nearest folder upwards that holds bench/definitions.

@@ -122,13 +122,13 @@ mod tests {
         let definitions = definitions();
         let verdict = |line| judge(&definitions, line, false).map(|(_, row)| (row.verdict, row.qualifies));
         let (missing, reason) =
-            verdict(json!({"name": "ipc/bytes/64", "rival": "zmq", "missing": "pip install pyzmq"}))
+            verdict(json!({"name": "ipc/bytes/64/python", "rival": "zmq", "missing": "pip install pyzmq"}))
                 .expect("row");
         assert_eq!((missing, reason.as_str()), (Some(Verdict::Missing), "pip install pyzmq"));
         for line in [
-            json!({"name": "ipc/bytes/64", "rival": "zmq", "error": "RuntimeError: x"}),
-            json!({"name": "ipc/bytes/64", "rival": "zmq", "pairs": [[1.0, 9.0]]}),
-            json!({"name": "ipc/bytes/64", "rival": "zmq", "pairs": [], "verified": true}),
+            json!({"name": "ipc/bytes/64/python", "rival": "zmq", "error": "RuntimeError: x"}),
+            json!({"name": "ipc/bytes/64/python", "rival": "zmq", "pairs": [[1.0, 9.0]]}),
+            json!({"name": "ipc/bytes/64/python", "rival": "zmq", "pairs": [], "verified": true}),
         ] {
             let (verdict, reason) = verdict(line).expect("row");
             assert_eq!(verdict, Some(Verdict::Short));

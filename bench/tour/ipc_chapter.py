@@ -4,7 +4,7 @@
 Flow     here: train XGBoost on scikit-learn's breast-cancer data, once
          client: build a batch (200,000 rows × 30 float32, 24 MB: rows of the data with jitter) ─▶
          server process: predict ─▶ client: compare all 200,000 predictions with local ones
-         over memlift (sync, async, pipelined, pipelined into loaned buffers), mp_queue, mp_pipe, zmq, grpc
+         over memlift (sync, async, pipelined, pipelined into loaned buffers), mp_queue, mp_pipe, zmq, grpc_uds
 Columns  transfer      the same call with an operation that only reads every byte and answers 8 bytes, ms
          end to end    from the start of building a batch to its checked predictions, median, ms
          throughput    rows per second over a whole run, building and checking included
@@ -178,8 +178,8 @@ PLAN = [
     ("mp_pipe", "sync"),
     ("zmq", "sync"),
     ("zmq", "pipelined"),
-    ("grpc", "sync"),
-    ("grpc", "pipelined"),
+    ("grpc_uds", "sync"),
+    ("grpc_uds", "pipelined"),
 ]
 
 

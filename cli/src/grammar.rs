@@ -53,6 +53,9 @@ pub enum Command {
         /// Append the rows to bench/record of the checkout that holds the current folder
         #[arg(long)]
         record: bool,
+        /// Write index.html into this folder: both sides over size, ratios, every row; one file, no network
+        #[arg(long, value_name = "DIR")]
+        report: Option<PathBuf>,
     },
     /// Calls between processes
     Ipc {

@@ -101,8 +101,8 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Explain { subject, size, cache } => explain::run(&subject, size.as_deref(), cache, json),
         Command::Calibrate => calibrate::run(json),
         Command::Reproduce(wish) => reproduce::run(&wish, json),
-        Command::Bench { service, only, quick, record } => {
-            bench::run(service, &Options { only, quick, json, record })
+        Command::Bench { service, only, quick, record, report } => {
+            bench::run(service, &Options { only, quick, json, record, report })
         }
         Command::Tour { quick } => bench::tour(&TourOptions { json, quick }),
     }

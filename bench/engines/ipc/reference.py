@@ -77,6 +77,11 @@ def xor64(payload):
     return _xor64(address(payload), payload.nbytes)
 
 
+def checksum(array):
+    """Reads every byte of a contiguous array: a sum that depends on their order."""
+    return _lib.memlift_reference_checksum(address(array), array.nbytes)
+
+
 def pattern(array, seed):
     """Writes every byte of `array`, differently for every seed."""
     _lib.memlift_reference_pattern(address(array), array.nbytes, seed)

@@ -232,7 +232,7 @@ class ZmqAsyncio(Zmq):
 
 
 class Grpc(Transport):
-    name, package, outstanding = "grpc", "grpcio", 64
+    name, package, outstanding = "grpc_uds", "grpcio", 64
     _METHOD = "/memlift.Bench/Call"
     _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 

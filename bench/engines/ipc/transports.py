@@ -6,10 +6,10 @@ Flow     start_server(factory, arguments) ─spawn─▶ server process: operati
          requests outstanding · close()
 Order    payloads are C-contiguous numpy arrays or bytes; a reply is one of the two
 Owner    a transport owns its server process. The server also dies with its parent (PR_SET_PDEATHSIG)
-Not here the rivals (rivals.py) and what is measured (ipc_bench.py, ipc_chapter.py)
+Not here the rivals (rivals.py, rivals_memory.py, rivals_sockets.py) and what is measured (ipc_bench.py, ipc_chapter.py)
 
-Endpoints are abstract sockets, so nothing is left in the file system whatever dies first. The rivals are in
-rivals.py.
+Endpoints are abstract sockets, so nothing is left in the file system whatever dies first; the rivals that cannot do
+with one say so.
 """
 
 import asyncio
@@ -89,6 +89,8 @@ class Transport:
     """What pip calls it; empty when it is part of Python."""
     outstanding = 1
     """Most requests that can be under way at once."""
+    noisy = False
+    """Works also while nobody calls, so that it must not run beside what else is measured."""
 
     @classmethod
     def check(cls):
@@ -141,6 +143,19 @@ class Transport:
     @property
     def server_pid(self):
         return self.process.pid
+
+    @property
+    def pids(self):
+        """The processes that serve."""
+        return (self.server_pid,)
+
+    @classmethod
+    def client_of(cls, endpoint):
+        """A client in another process than the one that started the server; only where the endpoint is a name."""
+        transport = cls.__new__(cls)
+        transport.endpoint, transport.process, transport._futures = endpoint, None, []
+        transport.connect()
+        return transport
 
     def connect(self):
         raise NotImplementedError
@@ -352,8 +367,12 @@ class MemliftAsyncio(Memlift):
 def transport(name):
     """The class of a transport."""
     import rivals
+    import rivals_memory
+    import rivals_sockets
 
-    return {kind.name: kind for kind in (Memlift, MemliftBlocking, MemliftQueue, MemliftAsyncio, *rivals.RIVALS)}[name]
+    ours = (Memlift, MemliftBlocking, MemliftQueue, MemliftAsyncio)
+    theirs = (*rivals.RIVALS, *rivals_memory.RIVALS, *rivals_sockets.RIVALS)
+    return {kind.name: kind for kind in (*ours, *theirs)}[name]
 
 
 def cpu_seconds(*pids):
@@ -368,10 +387,13 @@ def cpu_seconds(*pids):
 
 
 def reading():
-    """The operations of the measuring server: read every byte with the reference routine, answer 8 bytes."""
+    """The operations of the measuring server: read every byte with a reference routine, answer 8 bytes."""
     import reference
 
     def xor64(payload):
         return reference.xor64(payload).to_bytes(8, "little")
 
-    return {"xor64": xor64}
+    def checksum(payload):
+        return reference.checksum(payload).to_bytes(8, "little")
+
+    return {"xor64": xor64, "checksum": checksum}

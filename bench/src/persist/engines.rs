@@ -43,15 +43,20 @@ pub fn stores() -> Result<&'static Path, String> {
     once(&BUILT, || {
         let (sources, folder) = folders()?;
         eprintln!("building SQLite, redb and LMDB in {}; the first time takes minutes …", folder.display());
-        let target = folder.join("target");
-        let mut command = Command::new("cargo");
-        command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
-        command.arg(sources.join("Cargo.toml")).arg("--target-dir").arg(&target);
-        // What cargo told this process, or whoever started it, is not meant for that build.
-        command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        let program = target.join("release/memlift-persist-rivals");
-        built(&mut command, "error", "cargo (Rust 1.90 or newer) and a C compiler").map(|()| program)
+        crates(&sources, &folder, "memlift-persist-rivals")
     })
+}
+
+/// The program of a workspace of its own, built below `folder`. The error says what to install.
+pub fn crates(sources: &Path, folder: &Path, program: &str) -> Result<PathBuf, String> {
+    let target = folder.join("target");
+    let mut command = Command::new("cargo");
+    command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
+    command.arg(sources.join("Cargo.toml")).arg("--target-dir").arg(&target);
+    // What cargo told this process, or whoever started it, is not meant for that build.
+    command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    built(&mut command, "error", "cargo (Rust 1.90 or newer) and a C compiler")?;
+    Ok(target.join("release").join(program))
 }
 
 fn once(

@@ -7,10 +7,11 @@
 
 use std::fmt::Write;
 
+use memlift_bench::drawing::escape;
 use memlift_model::parameters::{Kind, Parameters};
 use memlift_model::reproduce::{Figure, Role};
 
-use super::svg::{self, escape};
+use super::svg;
 use super::{deviation, number, paper};
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\

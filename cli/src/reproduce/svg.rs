@@ -3,10 +3,9 @@
 //!
 //! Layout   labels on the left, the axis below each panel, a legend on top; a range of the paper's is a bar
 //! Order    the same figure gives the same bytes
-//! Not here fonts and scripts: it is drawn with what every viewer has
+//! Not here lines and dots (memlift_bench::drawing)
 
-use std::fmt::Write;
-
+use memlift_bench::drawing::{document, dot, label, line, step};
 use memlift_model::reproduce::{Figure, Paper, Role};
 
 use super::{number, quantities};
@@ -17,40 +16,6 @@ const RIGHT: f64 = 40.0;
 const LINE: f64 = 20.0;
 const PAPER: &str = "#444444";
 const MODEL: &str = "#0b6fb8";
-
-/// Text of XML and HTML.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// A round step that gives about five ticks.
-fn step(span: f64) -> f64 {
-    let raw = (span / 5.0).max(1e-9);
-    let power = 10_f64.powf(raw.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].iter().map(|factor| factor * power).find(|step| *step >= raw).unwrap_or(raw)
-}
-
-fn label(out: &mut String, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
-    let _ = writeln!(
-        out,
-        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" font-size="{size}">{}</text>"#,
-        escape(text)
-    );
-}
-
-fn line(out: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), color: &str, width: f64) {
-    let _ = writeln!(
-        out,
-        r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}" stroke-width="{width}"/>"#
-    );
-}
-
-fn dot(out: &mut String, x: f64, y: f64, fill: &str, stroke: &str) {
-    let _ = writeln!(
-        out,
-        r#"<circle cx="{x:.1}" cy="{y:.1}" r="4.5" fill="{fill}" stroke="{stroke}" stroke-width="1.6"/>"#
-    );
-}
 
 /// The document.
 pub fn draw(figure: &Figure) -> String {
@@ -107,11 +72,7 @@ pub fn draw(figure: &Figure) -> String {
         }
         top = bottom + 44.0;
     }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" fill=\"#222222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n{body}</svg>\n",
-        height = top - 16.0
-    )
+    document(WIDTH, top - 16.0, &body)
 }
 
 #[cfg(test)]
@@ -160,10 +121,5 @@ mod tests {
             Figure { name: "toy", title: "", source: "", rows, verdicts: Vec::new(), notes: Vec::new() };
         let drawn = draw(&figure);
         assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
-    }
-
-    #[test]
-    fn steps_are_round() {
-        assert_eq!([step(1.0), step(44.0), step(0.3)], [0.2, 10.0, 0.1]);
     }
 }

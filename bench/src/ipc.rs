@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift bench ipc`: arrays and bytes handed to another process, against whom people hand them over with today.
+//!
+//! Flow     definitions ─▶ rows whose name has `rust` in it: two parties, as in persist ([`echo`] and the program of engines/ipc/rust) ·
+//!          all others: Python ([`scripted`])
+//! Missing  a rival that is not installed, or cannot be built, makes its rows `missing`; they say what to install
+
+mod echo;
+
+use std::process::Command;
+
+use crate::definition::Definition;
+use crate::pairs::{self, Side, Took};
+use crate::persist::engines;
+use crate::persist::party::Party;
+use crate::row::{self, Sink, Stop};
+use crate::{BenchError, Options, Row, machine, python, scripted};
+
+pub(crate) use self::echo::{NAME, serve};
+
+/// Calls of one sample.
+const CALLS: u64 = 20_000;
+const CALLS_QUICK: u64 = 50;
+
+/// Measures the rows; gives how many failed.
+pub(crate) fn run(
+    definitions: &[Definition],
+    options: &Options,
+    sink: &mut Sink,
+) -> Result<usize, BenchError> {
+    let (here, there): (Vec<Definition>, Vec<Definition>) =
+        definitions.iter().cloned().partition(|row| row.name.split('/').any(|part| part == "rust"));
+    let mut failed = 0;
+    if !there.is_empty() {
+        failed += scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &there, options, sink)?;
+    }
+    failed += row::each(&here, sink, |definition| spinning(definition, options.quick));
+    Ok(failed)
+}
+
+/// The rival's program.
+fn rival() -> Result<Command, String> {
+    let sources = python::unpack().map_err(|error| error.to_string())?.join("engines/ipc/rust");
+    let folder = python::cache_folder().map_err(|error| error.to_string())?.join("ipc-rivals");
+    eprintln!("building iceoryx2 in {}; the first time takes minutes …", folder.display());
+    engines::crates(&sources, &folder, "memlift-ipc-rivals").map(Command::new)
+}
+
+/// A call of 64 bytes whose both sides spin.
+fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    if machine::cores() < 2 {
+        return Err(Stop::Missing("two processes that spin need two cores".to_owned()));
+    }
+    let mut theirs = Party::start("iceoryx2", &mut rival().map_err(Stop::Missing)?)?;
+    let mut ours = Party::start("memlift", &mut echo::party()?)?;
+    let calls = if quick { CALLS_QUICK } else { CALLS };
+    let (mut turns, mut sums) = (0, [String::new(), String::new()]);
+    let samples = pairs::interleave(quick, |side| {
+        let party = if side == Side::Ours { &mut ours } else { &mut theirs };
+        let ran = party.run(turns / 2, calls)?;
+        sums[(turns % 2) as usize] = ran.checksum;
+        turns += 1;
+        if turns % 2 == 0 && sums[0] != sums[1] {
+            let answer = format!("{} and {}: the sides saw different answers", sums[0], sums[1]);
+            return Err(BenchError::Answer { program: "a side of a row".to_owned(), answer });
+        }
+        Ok(Took { seconds: ran.seconds / calls as f64, cpu_s: ran.cpu_s / calls as f64 })
+    })?;
+    let mut row = Row::new(definition);
+    row.cpu_s = samples.cpu_s;
+    row.qualifies = format!(
+        "{calls} calls back to back per sample, one outstanding, every word written, read and compared; {} cores, not pinned; \
+         ours: {}; theirs: {}",
+        machine::cores(),
+        ours.about,
+        theirs.about
+    );
+    ours.end()?;
+    theirs.end()?;
+    Ok(row.measured(definition, &samples.pairs, quick))
+}
