@@ -8,7 +8,7 @@ use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};
 use memlift_engine::region::{Access, Region};
 use memlift_ipc::layout::{CONTROL_BYTES, REQUEST_TAIL_AT, RESPONSE_RING_AT, RESPONSE_TAIL_AT};
-use memlift_ipc::message::{FLAG_RETAINED, Kind, Message, Shape};
+use memlift_ipc::message::{FLAG_PACKED, FLAG_RETAINED, Kind, Message, Shape};
 use memlift_ipc::{Client, ClientOptions, Error, Payload};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -100,7 +100,8 @@ fn talk(socket: OwnedFd, input: &mut Input<'_>) {
             1..4 => {
                 job += 1;
                 let mut reply = Message::new(Kind::Reply, job);
-                reply.flags = input.byte() & FLAG_RETAINED;
+                reply.flags = input.byte() & (FLAG_RETAINED | FLAG_PACKED);
+                reply.shape[0] = u64::from(input.byte()) << (input.byte() % 24);
                 reply.describe(&Shape::Bytes, 0, 512 * (job % 8), 50 * job);
                 pen.message(&reply, input);
             }

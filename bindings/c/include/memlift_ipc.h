@@ -50,6 +50,8 @@ typedef struct memlift_call_options {
     uint32_t cache;        /* enum memlift_cache */
     uint32_t look_at_once; /* not 0: look for the answer at once, instead of sleeping until shortly before it is expected */
     uint32_t crc;          /* not 0: CRC-32C of request and reply, compared where they arrive; MEMLIFT_CHECKSUM */
+    uint32_t pack;         /* not 0: request and reply cross in packed pages where they become at least an eighth smaller */
+    uint32_t reserved;     /* 0 */
 } memlift_call_options;
 
 /* A name, or the path of a socket file. MEMLIFT_NO_SERVER. */

@@ -27,6 +27,8 @@ pub struct COptions {
     cache: u32,
     look_at_once: u32,
     crc: u32,
+    pack: u32,
+    reserved: u32,
 }
 
 /// `memlift_load`
@@ -92,8 +94,11 @@ fn limit(seconds: f64) -> Result<Option<Duration>, Fault> {
 
 /// NULL is the default.
 fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
-    let COptions { timeout_s, device, cache, look_at_once, crc } =
+    let COptions { timeout_s, device, cache, look_at_once, crc, pack, reserved } =
         given(options, "options").map_or(COptions::default(), |options| *options);
+    if reserved != 0 {
+        return Err(Fault::argument("what is reserved in the options of a call is not 0"));
+    }
     Ok(CallOptions {
         timeout: limit(timeout_s)?,
         device: match device {
@@ -111,6 +116,7 @@ fn judged(options: *const COptions) -> Result<CallOptions, Fault> {
         },
         defer: look_at_once == 0,
         crc: crc != 0,
+        pack: pack != 0,
     })
 }
 

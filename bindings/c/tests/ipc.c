@@ -27,7 +27,7 @@ static int synchronous(const memlift_client *client) {
     for (uint32_t device = 0; device < 3; device++)
         for (uint32_t cache = 0; cache < 3; cache++)
             for (uint32_t crc = 0; crc < 2; crc++) {
-                memlift_call_options options = {.device = device, .cache = cache, .crc = crc, .look_at_once = crc};
+                memlift_call_options options = {.device = device, .cache = cache, .crc = crc, .look_at_once = crc, .pack = cache == 1};
                 CHECK(memlift_call(client, "echo", large, LARGE, &options, &answer) == MEMLIFT_OK);
                 CHECK(same(answer, large, LARGE));
                 memlift_answer_free(answer);
@@ -37,6 +37,8 @@ static int synchronous(const memlift_client *client) {
     memlift_call_options options = {.device = MEMLIFT_DEVICE_DSA};
     CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_NO_DEVICE);
     options = (memlift_call_options){.device = 9};
+    CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_BAD_ARGUMENT);
+    options = (memlift_call_options){.reserved = 1};
     CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_BAD_ARGUMENT);
     options = (memlift_call_options){.timeout_s = -1};
     CHECK(memlift_call(client, "echo", "x", 1, &options, &answer) == MEMLIFT_BAD_ARGUMENT);

@@ -84,7 +84,7 @@ class AsyncClient:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc: as in `Client.call`
+        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc, pack: as in `Client.call`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()

@@ -99,7 +99,7 @@ impl Client {
     /// Calls an operation and waits for its answer.
     ///
     /// bytes in, bytes out; arrays in, arrays out: a read-only view of the pool that stays valid as long as you keep it.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, out=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call<'py>(
         &self,
@@ -112,8 +112,9 @@ impl Client {
         cache: Option<&str>,
         defer: bool,
         crc: bool,
+        pack: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
         let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
         let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
         match out {
@@ -123,7 +124,7 @@ impl Client {
     }
 
     /// Sends a call; its answer comes as a Future. The data may be changed at once.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn call_async(
         &self,
@@ -135,8 +136,9 @@ impl Client {
         cache: Option<&str>,
         defer: bool,
         crc: bool,
+        pack: bool,
     ) -> PyResult<Future> {
-        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
         let job = self.start(py, operation, data, &options, Mode::Async)?;
         Ok(Future { id: job.id(), allow: self.allow, state: Mutex::new(State::Waiting(job)) })
     }
@@ -428,7 +430,7 @@ impl Pipeline {
 #[pymethods]
 impl Pipeline {
     /// Sends a call and gives its job id. Waits when `depth` calls are unanswered.
-    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false))]
+    #[pyo3(signature = (operation, data=None, *, timeout=None, device=None, cache=None, defer=true, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit(
         &self,
@@ -440,8 +442,9 @@ impl Pipeline {
         cache: Option<&str>,
         defer: bool,
         crc: bool,
+        pack: bool,
     ) -> PyResult<u64> {
-        let options = Wish { timeout, device, cache, defer, crc }.options()?;
+        let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
         let limit = Limit::new(options.timeout.or(self.timeout));
         let none = py.None().into_bound(py);
         let argument = Argument::new(data.unwrap_or(&none), self.allow)?;

@@ -16,6 +16,7 @@ pub struct Wish<'a> {
     pub cache: Option<&'a str>,
     pub defer: bool,
     pub crc: bool,
+    pub pack: bool,
 }
 
 impl Wish<'_> {
@@ -27,6 +28,7 @@ impl Wish<'_> {
             cache: named("cache", self.cache)?,
             defer: self.defer,
             crc: self.crc,
+            pack: self.pack,
         })
     }
 }

@@ -79,7 +79,7 @@ impl Session {
     }
 
     /// Sends a call: its id, or None if there is no room, and what is answered by now. `flush` is due before the loop sleeps.
-    #[pyo3(signature = (operation, data, timeout=None, device=None, cache=None, crc=false))]
+    #[pyo3(signature = (operation, data, timeout=None, device=None, cache=None, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit<'py>(
         &self,
@@ -90,8 +90,9 @@ impl Session {
         device: Option<&str>,
         cache: Option<&str>,
         crc: bool,
+        pack: bool,
     ) -> PyResult<(Option<u64>, Bound<'py, PyList>)> {
-        let mut options = Wish { timeout, device, cache, defer: true, crc }.options()?;
+        let mut options = Wish { timeout, device, cache, defer: true, crc, pack }.options()?;
         options.timeout = options.timeout.or(self.timeout);
         let argument = Argument::new(data, self.allow)?;
         let outgoing = argument.outgoing();

@@ -21,6 +21,8 @@ OPTIONS = [
     {"device": "inline", "cache": "on", "crc": False},
     {"device": "worker", "cache": "auto", "crc": False},
     {"device": "worker", "cache": "off", "crc": True},
+    {"pack": True},
+    {"pack": True, "crc": True},
 ]
 
 

@@ -30,6 +30,8 @@ use crate::print;
 const PATIENCE: u32 = 40;
 /// Times in a row, a tenth of a second apart, that a paused job is found not to take a signal before it is ended by force.
 const DEAF_ASKS: u32 = 3;
+/// A run with fewer looks than this was hardly seen: what the kernel says of its processes then counts, too.
+const FEW_LOOKS: u32 = 10;
 
 /// How a run went.
 #[derive(Clone, Debug, Default)]
@@ -92,6 +94,7 @@ struct Peaks {
     covered: AtomicI64,
     outside: AtomicI64,
     over: AtomicU32,
+    looks: AtomicU32,
 }
 
 /// Runs it.
@@ -172,6 +175,8 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
         exit_code = OVERFLOW_EXIT_CODE as u8;
         refusal(peaks.outside.load(Ordering::Relaxed), budget.bytes)
     });
+    // What ended within a few looks was hardly seen.
+    let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_LOOKS { ended.peak_resident } else { 0 };
     let (control, ledger) = (job.control(), job.ledger());
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
     Ok(Outcome {
@@ -180,8 +185,8 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
         budget: budget.bytes,
         origin: budget.origin.clone(),
         source,
-        peak: ledger.peak(),
-        peak_counted: at_least_zero(&peaks.counted),
+        peak: ledger.peak().max(unseen),
+        peak_counted: at_least_zero(&peaks.counted).max(unseen),
         covered: at_least_zero(&peaks.covered),
         outside: at_least_zero(&peaks.outside),
         wall_s,
@@ -214,6 +219,7 @@ fn watch(
     let peaks = peaks.clone();
     let mut ended: Option<Instant> = None;
     let each = move |seen: memlift::zmem::watch::Seen| {
+        peaks.looks.fetch_add(1, Ordering::Relaxed);
         if seen.usage > peaks.counted.fetch_max(seen.usage, Ordering::Relaxed) {
             peaks.covered.store(seen.present, Ordering::Relaxed);
         }

@@ -58,8 +58,12 @@ pub const FLAG_TIMED: u8 = 4;
 pub const FLAG_CACHED: u8 = 8;
 /// Call flag: the reply is to be copied past the cache.
 pub const FLAG_UNCACHED: u8 = 16;
+/// Call or reply flag: the slot holds packed pages. `bytes` are theirs; the payload's are the tensor's, else `shape[0]`.
+pub const FLAG_PACKED: u8 = 32;
+/// Call flag: the reply is to be packed, if it becomes smaller.
+pub const FLAG_PACK: u8 = 64;
 /// All flags of a call.
-pub const CALL_FLAGS: u8 = FLAG_CRC | FLAG_TIMED | FLAG_CACHED | FLAG_UNCACHED;
+pub const CALL_FLAGS: u8 = FLAG_CRC | FLAG_TIMED | FLAG_CACHED | FLAG_UNCACHED | FLAG_PACKED | FLAG_PACK;
 
 /// State: waiting for a handler.
 pub const STATE_QUEUED: u16 = 1;
@@ -112,13 +116,13 @@ pub struct Message {
     pub crc: u32,
     /// Payload offset in its segment, bytes.
     pub offset: u64,
-    /// Payload length, bytes.
+    /// Length in the segment, bytes.
     pub bytes: u64,
     /// CLOCK_MONOTONIC nanoseconds; 0: none.
     pub deadline_ns: u64,
     /// Of a reply to a call with [`FLAG_TIMED`]: nanoseconds from the start of its handler to the reply; else 0.
     pub took_ns: u64,
-    /// Shape of the tensor, outermost first.
+    /// Shape of the tensor, outermost first; of anything else, with [`FLAG_PACKED`], the payload's length in bytes.
     pub shape: [u64; DIMENSIONS_MAX],
 }
 
@@ -176,6 +180,28 @@ impl Message {
         }
     }
 
+    /// Says that the slot holds packed pages of a payload of `bytes`.
+    pub fn describe_packed(&mut self, bytes: u64) {
+        self.flags |= FLAG_PACKED;
+        if self.payload != 2 {
+            self.shape[0] = bytes;
+        }
+    }
+
+    /// Whether the slot holds packed pages.
+    pub fn is_packed(&self) -> bool {
+        self.flags & FLAG_PACKED != 0
+    }
+
+    /// Length of the payload, unpacked, bytes.
+    pub fn payload_bytes(&self, shape: &Shape) -> u64 {
+        match shape {
+            _ if !self.is_packed() => self.bytes,
+            Shape::Tensor(tensor) => tensor.bytes(),
+            _ => self.shape[0],
+        }
+    }
+
     /// What the payload is, checked: known element type, and a shape whose bytes are exactly the payload's.
     ///
     /// # Errors
@@ -183,6 +209,7 @@ impl Message {
     /// [`Error::PeerFault`] naming what is wrong.
     pub fn shape(&self) -> Result<Shape, Error> {
         match self.payload {
+            _ if self.is_packed() && self.bytes == 0 => Err(Error::peer_fault("packed pages of no bytes")),
             0 if self.bytes == 0 => Ok(Shape::None),
             0 => Err(Error::peer_fault("bytes without a payload")),
             1 => Ok(Shape::Bytes),
@@ -198,7 +225,7 @@ impl Message {
                 }
                 let tensor = Tensor::new(element, &self.shape[..dimensions])
                     .map_err(|error| Error::peer_fault(error.to_string()))?;
-                if tensor.bytes() != self.bytes {
+                if !self.is_packed() && tensor.bytes() != self.bytes {
                     return Err(Error::peer_fault("a shape that does not fit the payload's length"));
                 }
                 Ok(Shape::Tensor(tensor))

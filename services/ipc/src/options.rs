@@ -73,11 +73,21 @@ pub struct CallOptions {
     /// finds memory and programs that go wrong; a peer that means harm can send a right one. The caller copies then, whatever the
     /// device.
     pub crc: bool,
+    /// Request and reply cross in packed pages where they become at least an eighth smaller: they take less of the pools, and more
+    /// processor time on both sides. The caller packs, whatever the device; what lies in a loan crosses as it is.
+    pub pack: bool,
 }
 
 impl Default for CallOptions {
     fn default() -> CallOptions {
-        CallOptions { timeout: None, device: Device::Auto, cache: CachePolicy::Auto, defer: true, crc: false }
+        CallOptions {
+            timeout: None,
+            device: Device::Auto,
+            cache: CachePolicy::Auto,
+            defer: true,
+            crc: false,
+            pack: false,
+        }
     }
 }
 

@@ -209,22 +209,37 @@ impl Payload {
     ///
     /// [`Error::Memory`] if there is no room for it.
     pub(crate) fn to_private(&self) -> Result<Payload, Error> {
+        Payload::private(self.shape.clone(), self.bytes, |target| {
+            self.read_into(target);
+            Ok(())
+        })
+    }
+
+    /// A payload in memory of this process alone, which `write` is given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] if there is no room for it; what `write` says.
+    pub(crate) fn private(
+        shape: Shape,
+        bytes: u64,
+        write: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+    ) -> Result<Payload, Error> {
         /// From here on it is asked whether there is room, which costs a look at the memory cgroup, bytes.
         const LARGE: u64 = 1 << 20;
-        if self.bytes < LARGE {
-            let copy = Arc::new(self.to_vec());
-            let pointer = if self.bytes == 0 { std::ptr::null() } else { copy.as_ptr() };
-            return Ok(Payload { pointer, _region: None, _lease: Some(copy), ..self.clone() });
+        if bytes < LARGE {
+            let mut copy = vec![0; bytes as usize];
+            write(&mut copy)?;
+            let copy = Arc::new(copy);
+            let pointer = if bytes == 0 { std::ptr::null() } else { copy.as_ptr() };
+            return Ok(Payload { shape, bytes, pointer, _region: None, _lease: Some(copy) });
         }
         let options = RegionOptions { prefault: false, ..RegionOptions::default() };
-        let region = Region::anonymous(self.bytes, &options)?;
-        // SAFETY: the region is new and as long as the payload, whose bounds were checked when it was made.
-        unsafe {
-            let target = region.base().cast_mut();
-            Engine::global().copy_raw(target, self.pointer, self.bytes as usize, Cache::Auto);
-        }
+        let region = Region::anonymous(bytes, &options)?;
+        // SAFETY: the region is new, zeroed, as long as that, and nobody else's.
+        write(unsafe { std::slice::from_raw_parts_mut(region.base().cast_mut(), bytes as usize) })?;
         let pointer = region.base();
-        Ok(Payload { pointer, _region: Some(Arc::new(region)), _lease: None, ..self.clone() })
+        Ok(Payload { shape, bytes, pointer, _region: Some(Arc::new(region)), _lease: None })
     }
 
     /// What it is.

@@ -41,6 +41,8 @@ const ASK_MS: i64 = 100;
 pub struct End {
     /// As the kernel says.
     pub status: ExitStatus,
+    /// The most that it, or one of the children it waited for, had resident, bytes.
+    pub peak_resident: u64,
     /// The signal that somebody sent, where the program could not take it and was ended by force.
     pub asked: Option<libc::c_int>,
 }
@@ -119,13 +121,31 @@ impl Supervised {
         self.child.id()
     }
 
+    /// Its status and the most it had resident, bytes, if it has ended. Not to be called again then.
+    fn reap(&self) -> std::io::Result<Option<(ExitStatus, u64)>> {
+        let (mut status, mut used) = (0, MaybeUninit::<libc::rusage>::zeroed());
+        // SAFETY: both are writable over the call; the child was not waited for yet, so the pid is its own.
+        let pid = unsafe {
+            libc::wait4(self.child.id() as libc::pid_t, &mut status, libc::WNOHANG, used.as_mut_ptr())
+        };
+        match pid {
+            0 => Ok(None),
+            pid if pid < 0 => Err(std::io::Error::last_os_error()),
+            // SAFETY: all zero bytes are one, and the kernel has filled it in.
+            _ => Ok(Some((
+                ExitStatus::from_raw(status),
+                unsafe { used.assume_init() }.ru_maxrss as u64 * 1024,
+            ))),
+        }
+    }
+
     /// Waits for its end. After a signal that ends programs, `stuck` is asked with it again and again, until the program
     /// ended: whether the job cannot take the signal, being paused, and was ended by force instead.
     ///
     /// # Errors
     ///
     /// The kernel does not say how it ended: somebody else waited for it.
-    pub fn wait(mut self, mut stuck: impl FnMut(libc::c_int) -> bool) -> std::io::Result<End> {
+    pub fn wait(self, mut stuck: impl FnMut(libc::c_int) -> bool) -> std::io::Result<End> {
         let mut asked: Option<(libc::c_int, bool)> = None;
         let ended = rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
         // SAFETY: the set is initialised and lives over the call, which makes a new descriptor.
@@ -135,6 +155,7 @@ impl Supervised {
         }
         // SAFETY: the descriptor is new and nobody else's.
         let sent = unsafe { OwnedFd::from_raw_fd(sent) };
+        let mut over = None;
         loop {
             let mut either = [PollFd::new(&ended, PollFlags::IN), PollFd::new(&sent, PollFlags::IN)];
             let look = rustix::time::Timespec { tv_sec: 0, tv_nsec: ASK_MS * 1_000_000 };
@@ -147,14 +168,20 @@ impl Supervised {
                     asked = Some((signal, false));
                 }
                 // Positive: from the kernel (the terminal); the child has it too.
-                if code <= 0 && self.child.try_wait()?.is_none() {
+                if over.is_none() {
+                    over = self.reap()?;
+                }
+                if code <= 0 && over.is_none() {
                     // SAFETY: the child was not waited for yet, so the pid is its own.
                     unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
                 }
             }
-            if let Some(status) = self.child.try_wait()? {
+            if over.is_none() {
+                over = self.reap()?;
+            }
+            if let Some((status, peak_resident)) = over {
                 let asked = asked.and_then(|(signal, forced)| forced.then_some(signal));
-                return Ok(End { status, asked });
+                return Ok(End { status, peak_resident, asked });
             }
             if let Some((signal, forced @ false)) = &mut asked {
                 *forced = stuck(*signal);

@@ -10,6 +10,7 @@ use crate::failpoint::{Step, reach};
 use crate::handshake::RESPONSE;
 use crate::layout::SEGMENTS_MAX;
 use crate::message::{FLAG_CRC, FailureCode, Kind, Message};
+use crate::packed::unpack;
 use crate::payload::Payload;
 use crate::pool::Pool;
 use memlift_engine::region::RegionOffset;
@@ -100,8 +101,23 @@ impl Inner {
     }
 }
 
-/// The payload, if it is what the server sent.
-pub(super) fn checked(message: &Message, operation: Box<str>, payload: Payload) -> Result<Payload, Error> {
+/// The payload, unpacked, if it is what the server sent.
+pub(super) fn checked(
+    message: &Message,
+    operation: Box<str>,
+    payload: Payload,
+    message_bytes_max: u64,
+) -> Result<Payload, Error> {
+    let payload = match message.is_packed() {
+        true => {
+            let bytes = message.payload_bytes(payload.shape());
+            if bytes > message_bytes_max {
+                return Err(Error::MessageTooLarge { bytes, limit: message_bytes_max });
+            }
+            unpack(&payload, bytes)?
+        }
+        false => payload,
+    };
     if message.flags & FLAG_CRC == 0 {
         return Ok(payload);
     }

@@ -287,7 +287,7 @@ impl Inner {
                 }
                 let answer = match failed {
                     true => Err(failure(message.status, operation.into(), &payload, no_room)?),
-                    false => checked(message, operation, payload),
+                    false => checked(message, operation, payload, self.message_bytes_max),
                 };
                 // One step for whoever looks: waiting until now, done from now on.
                 let mut jobs = lock(&self.jobs);

@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::handshake::{self, AddSegment, REQUEST};
 use crate::layout::{MAGIC, SERVER_PARK_AT};
-use crate::message::{FLAG_CRC, Kind, Message, operation_hash};
+use crate::message::{FLAG_CRC, FLAG_PACK, Kind, Message, operation_hash};
 use crate::options::{CachePolicy, CallOptions, Device, Mode};
+use crate::packed::pack;
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::transfer::{Transfer, crc_of};
@@ -166,33 +167,41 @@ impl Inner {
         let mut message = Message::new(Kind::Call, id);
         message.operation = operation_hash(operation);
         message.deadline_ns = deadline.map_or(0, monotonic_ns);
+        message.flags = if options.crc { FLAG_CRC } else { 0 } | if options.pack { FLAG_PACK } else { 0 };
         let mut waiting = Waiting::new(operation);
         if bytes == 0 {
             message.describe(&data.shape, 0, 0, 0);
-            message.flags = if options.crc { FLAG_CRC } else { 0 };
         } else {
             let plan = self.plan(message.operation, mode, bytes, options)?;
-            message.flags = plan.flags | if options.crc { FLAG_CRC } else { 0 };
+            message.flags |= plan.flags;
             let begun = (bytes >= FORECAST_FROM).then(Instant::now);
-            let (slot, offset, crc) = match self.lent(data) {
+            let lent = self.lent(data);
+            let packed = if options.pack && lent.is_none() { pack(data, options.crc) } else { None };
+            let stream = packed.as_ref().map(|packed| packed.outgoing(data));
+            let sent = stream.as_ref().unwrap_or(data);
+            let (slot, offset, crc) = match lent {
                 Some((slot, offset)) => {
                     // SAFETY: the data lies in a slot, which is held here.
                     let crc = options.crc.then(|| unsafe { crc_of(data.source(), bytes) });
                     (slot, offset, crc)
                 }
                 None => {
-                    let slot = self.take_slot(bytes, room_until)?;
+                    let slot = self.take_slot(sent.bytes(), room_until)?;
                     reach(Step::RequestSlotTaken);
-                    let transfer = Transfer { how: plan.how, crc: options.crc };
-                    // SAFETY: the slot is at least `bytes` long and nobody else holds it; an outgoing in the pool
-                    // itself belongs to another slot.
-                    let crc = unsafe { self.copy_in(data, slot.pointer, transfer) };
+                    let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
+                    // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself
+                    // belongs to another slot.
+                    let crc = unsafe { self.copy_in(sent, slot.pointer, transfer) };
                     reach(Step::RequestFilled);
-                    (slot, 0, crc)
+                    (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
                 }
             };
             message.crc = crc.unwrap_or(0);
-            message.describe(&data.shape, slot.slot().segment, slot.slot().offset + offset, bytes);
+            let place = slot.slot();
+            message.describe(&data.shape, place.segment, place.offset + offset, sent.bytes());
+            if packed.is_some() {
+                message.describe_packed(bytes);
+            }
             waiting.slot = Some(slot);
             if let Some(begun) = begun {
                 waiting.measure(message.operation, bytes, plan.trial, begun);
@@ -218,7 +227,8 @@ impl Inner {
     /// How a request is copied: at once for small ones with nothing to choose.
     fn plan(&self, operation: u64, mode: Mode, bytes: u64, options: &CallOptions) -> Result<Plan, Error> {
         let open = options.device == Device::Auto && options.cache == CachePolicy::Auto;
-        if open && bytes < GATE_BYTES_MIN as u64 {
+        // What packing costs says nothing about copies.
+        if open && (options.pack || bytes < GATE_BYTES_MIN as u64) {
             return Ok(Plan::PLAIN);
         }
         let cached = self.begins_cached(mode);

@@ -279,11 +279,12 @@ impl Dispatcher {
         session.row.call(message.bytes, false);
         let bytes_max = options.message_bytes_max;
         let responder = Responder::new(Arc::clone(session), message, Arc::clone(&views), bytes_max);
-        if message.bytes > options.message_bytes_max {
+        let bytes = message.bytes.max(message.payload_bytes(payload.shape()));
+        if bytes > bytes_max {
             drop(payload);
             responder.fail_as(
                 FailureCode::BadRequest,
-                &format!("{} bytes are over the limit of {}", message.bytes, options.message_bytes_max),
+                &format!("{bytes} bytes are over the limit of {bytes_max}"),
             );
             return Ok(());
         }

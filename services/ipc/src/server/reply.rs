@@ -5,12 +5,14 @@
 //! Owner   a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
 //!         later that they are free
 
+use super::Trust;
 use super::run::Running;
 use super::session::{Session, Stage, Views};
 use crate::error::Error;
 use crate::message::{
-    FLAG_CACHED, FLAG_CRC, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
+    FLAG_CACHED, FLAG_CRC, FLAG_PACK, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
 };
+use crate::packed::{pack, unpack};
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{How, Transfer};
 use memlift_engine::Cache;
@@ -31,6 +33,8 @@ pub struct Request {
     views: Arc<Views>,
     /// CRC-32C that the payload had when it was sent, if the client said so.
     crc: Option<u32>,
+    /// Bytes of the payload, if it lies there packed.
+    packed: Option<u64>,
 }
 
 impl Request {
@@ -42,7 +46,8 @@ impl Request {
         views: Arc<Views>,
     ) -> Request {
         let crc = (message.flags & FLAG_CRC != 0).then_some(message.crc);
-        Request { payload, operation, deadline_ns: message.deadline_ns, peer_uid, views, crc }
+        let packed = message.is_packed().then(|| message.payload_bytes(payload.shape()));
+        Request { payload, operation, deadline_ns: message.deadline_ns, peer_uid, views, crc, packed }
     }
 
     /// With what the handler says how far it is.
@@ -79,9 +84,13 @@ impl Request {
         self.peer_uid
     }
 
-    /// The same with its bytes where the client cannot change them.
-    pub(super) fn into_private(mut self) -> Result<Request, Error> {
-        self.payload = self.payload.to_private()?;
+    /// The same as a handler gets it: unpacked, and with that `trust` where the client cannot change it.
+    pub(super) fn received(mut self, trust: Trust) -> Result<Request, Error> {
+        self.payload = match (self.packed, trust) {
+            (Some(bytes), _) => unpack(&self.payload, bytes)?,
+            (None, Trust::Copy) => self.payload.to_private()?,
+            (None, Trust::View) => return Ok(self),
+        };
         Ok(self)
     }
 
@@ -143,6 +152,8 @@ pub struct Responder {
 pub struct Staged {
     stage: Stage,
     crc: Option<u32>,
+    /// Bytes of the reply, if it lies there packed.
+    packed: Option<u64>,
 }
 
 impl Responder {
@@ -188,19 +199,28 @@ impl Responder {
             FLAG_UNCACHED => How::Told { by: Executor::InlineTemporal, streams: true },
             _ => How::Placed(Cache::Auto),
         };
-        let transfer = Transfer { how, crc: self.flags & FLAG_CRC != 0 };
-        let (stage, crc) = self.session.stage(outgoing, transfer, self.message_bytes_max);
-        Staged { stage, crc }
+        let crc = self.flags & FLAG_CRC != 0;
+        let packs = self.flags & FLAG_PACK != 0 && outgoing.bytes() <= self.message_bytes_max;
+        if let Some(packed) = packs.then(|| pack(outgoing, crc)).flatten() {
+            let transfer = Transfer { how, crc: false };
+            let (stage, _) = self.session.stage(&packed.outgoing(outgoing), transfer, self.message_bytes_max);
+            return Staged { stage, crc: packed.crc, packed: Some(outgoing.bytes()) };
+        }
+        let (stage, crc) = self.session.stage(outgoing, Transfer { how, crc }, self.message_bytes_max);
+        Staged { stage, crc, packed: None }
     }
 
     /// Sends a staged reply. Drop the request before, unless you mean to keep viewing it.
     pub fn commit(mut self, staged: Staged) {
-        let Staged { stage, crc } = staged;
+        let Staged { stage, crc, packed } = staged;
         self.session.row.reply(stage.bytes(), true);
         let mut message = Message::new(Kind::Reply, self.job);
         if let Some(crc) = crc {
             message.flags = FLAG_CRC;
             message.crc = crc;
+        }
+        if let Some(bytes) = packed {
+            message.describe_packed(bytes);
         }
         self.answer(message, stage);
     }

@@ -6,7 +6,8 @@
 //! Owner   the queue's lock is held for looking at it, never while something runs
 
 use super::session::{Session, Views};
-use super::{Shared, Task, Trust};
+use super::{Shared, Task};
+use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use std::collections::VecDeque;
@@ -109,12 +110,15 @@ impl Shared {
             responder.fail_late();
             return;
         }
-        let request = match self.options.trust {
-            Trust::View => request,
-            Trust::Copy => match request.into_private() {
-                Ok(request) => request,
-                Err(error) => return responder.fail_as(FailureCode::OutOfMemory, &error.to_string()),
-            },
+        let request = match request.received(self.options.trust) {
+            Ok(request) => request,
+            Err(error) => {
+                let code = match error {
+                    Error::PeerFault { .. } => FailureCode::BadRequest,
+                    _ => FailureCode::OutOfMemory,
+                };
+                return responder.fail_as(code, &error.to_string());
+            }
         };
         if let Some(text) = request.is_corrupt() {
             drop(request);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options of a call: each gives the same answers in every mode; what they promise beside that is seen or counted.
 //!
-//! Goal    device, cache policy, batch and CRC change how bytes travel and nothing else; a job can be asked about
+//! Goal    device, cache policy, batch, CRC and packing change how bytes travel and nothing else; a job can be asked about
 //! Method  real sockets and memory; a handler that waits until it is told to go on stands for a slow one
 
 use super::{pair, pattern, server, small, unique};
 use memlift_ipc::client::JobState;
 use memlift_ipc::{
-    Batch, CachePolicy, CallOptions, Client, Device, ElementType, Error, Mode, Outgoing, RemoteFailure,
-    Reply, Server, ServerOptions, Tensor,
+    Batch, CachePolicy, CallOptions, Client, ClientOptions, Device, ElementType, Error, Mode, Outgoing,
+    RemoteFailure, Reply, Server, ServerOptions, Tensor,
 };
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,13 @@ const OPEN: [(Device, CachePolicy); 6] = [
 
 fn all_options() -> impl Iterator<Item = CallOptions> {
     let with = |(device, cache)| {
-        [false, true].map(|crc| CallOptions { device, cache, crc, ..CallOptions::default() })
+        [(false, false), (true, false), (false, true), (true, true)].map(|(crc, pack)| CallOptions {
+            device,
+            cache,
+            crc,
+            pack,
+            ..CallOptions::default()
+        })
     };
     OPEN.into_iter().flat_map(with)
 }
@@ -52,6 +58,25 @@ fn every_option_gives_the_same_answer_in_every_mode() {
         let gapped = unsafe { Outgoing::from_raw(shape, rows.as_ptr(), 0, Some(vec![32, 1])) };
         let expected: Vec<u8> = rows.chunks(32).flat_map(|row| row[..4].to_vec()).collect();
         assert_eq!(client.call("echo", gapped, options).unwrap().to_vec(), expected);
+    }
+}
+
+#[test]
+fn packed_payloads_need_room_for_what_they_become() {
+    let name = unique("packed");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions { pool_bytes_max: 3 << 20, ..small() }).unwrap();
+    let data: Vec<u8> = (0..6 << 20).map(|i| (i / 100) as u8).collect();
+    let plain = client.call("echo", data.as_slice(), None).unwrap_err();
+    assert!(matches!(plain, Error::PoolFull { .. }), "{plain}");
+    for crc in [false, true] {
+        let options = CallOptions { pack: true, crc, ..CallOptions::default() };
+        let answer = client.call("echo", data.as_slice(), options).unwrap();
+        assert!(answer.to_vec() == data);
+        // It is this process's own: the slot is free while it lives.
+        client.call("echo", b"x".as_slice(), None).unwrap();
+        let stats = client.stats();
+        assert_eq!((stats.request_used_bytes, answer.bytes()), (0, data.len() as u64));
     }
 }
 
