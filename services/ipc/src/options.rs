@@ -32,7 +32,7 @@ pub enum Device {
     Inline,
     /// Engine threads, while the calling thread sleeps for as long as the copy is predicted to take.
     Worker,
-    /// Intel DSA. No release drives one yet: [`Error::DeviceUnavailable`].
+    /// Intel DSA, where this machine has a work queue that this program can use; else [`Error::DeviceUnavailable`].
     Dsa,
 }
 
@@ -97,6 +97,13 @@ impl From<Option<Duration>> for CallOptions {
     }
 }
 
+impl CallOptions {
+    /// Whether nothing about the copy is left to be decided. DSA has one way to do it.
+    pub(crate) fn leave_nothing(&self) -> bool {
+        self.device == Device::Dsa || (self.device != Device::Auto && self.cache != CachePolicy::Auto)
+    }
+}
+
 impl Device {
     /// Its name in Python, in C and in reports.
     pub const fn name(self) -> &'static str {
@@ -107,13 +114,15 @@ impl Device {
             Device::Dsa => "dsa",
         }
     }
-impl CallOptions {
-    /// Whether nothing about the copy is left to be decided. DSA has one way to do it.
-    pub(crate) fn leave_nothing(&self) -> bool {
-        self.device == Device::Dsa || (self.device != Device::Auto && self.cache != CachePolicy::Auto)
-    }
-}
 
+    /// Who copies; `Auto` is left to the engine before it comes to this.
+    pub(crate) const fn executor(self) -> Executor {
+        match self {
+            Device::Auto | Device::Inline => Executor::InlineTemporal,
+            Device::Worker => Executor::Worker,
+            Device::Dsa => Executor::Idxd,
+        }
+    }
 
     /// Whether this process has it.
     ///
@@ -125,15 +134,6 @@ impl CallOptions {
             Device::Dsa if Engine::global().dsa().is_err() => {
                 "there is no DSA work queue that this program can use, and memlift doctor says why: take 'auto', 'inline' or 'worker'"
             }
-    /// Who copies; `Auto` is left to the engine before it comes to this.
-    pub(crate) const fn executor(self) -> Executor {
-        match self {
-            Device::Auto | Device::Inline => Executor::InlineTemporal,
-            Device::Worker => Executor::Worker,
-            Device::Dsa => Executor::Idxd,
-        }
-    }
-
             Device::Worker if Engine::global().worker().threads() == 0 => {
                 "the engine has no threads: set engine.workers to 1 or more, or take 'auto' or 'inline'"
             }

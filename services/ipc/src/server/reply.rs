@@ -16,9 +16,9 @@ use crate::packed::{pack, unpack};
 use crate::payload::{Outgoing, Payload};
 use crate::transfer::{How, Transfer};
 use memlift_engine::Cache;
+use memlift_engine::observe::Executor;
 use std::ops::Deref;
 use std::sync::Arc;
-use memlift_engine::observe::Executor;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
