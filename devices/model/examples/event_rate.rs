@@ -2,9 +2,10 @@
 //! How many events one core takes from the calendar in a second: `cargo run --release -p memlift-model --example event_rate`.
 //!
 //! Method   every event enters one other (the hold model), with 64, 1024 and 16,384 due at all times; then the PULSE
-//!          accelerator itself, its programs and its memory included
+//!          accelerator itself, its programs and its memory included; then DMU, which packs and unpacks real pages in its events
 #![deny(unsafe_code)]
 
+use memlift_model::dmu::{Timing, experiment::collocate};
 use memlift_model::event::{Calendar, Random, Time};
 use memlift_model::pulse::experiment;
 use std::time::Instant;
@@ -28,4 +29,17 @@ fn main() {
     let events = experiment::saturated(20_000);
     let seconds = begun.elapsed().as_secs_f64();
     println!("PULSE, 3 logic and 4 memory pipelines: {:5.1} M events/s", events as f64 / seconds / 1e6);
+    let timing = Timing::shipped();
+    for (file, with) in [(600 << 20, true), (800 << 20, false)] {
+        let begun = Instant::now();
+        let outcome =
+            collocate(&timing, timing.graph, file, with).expect("the shipped parameters are possible");
+        let (seconds, million) = (begun.elapsed().as_secs_f64(), 1e6);
+        println!(
+            "DMU, {} MiB: {:5.2} M events/s, {:5.1} M memory requests/s",
+            file >> 20,
+            outcome.events as f64 / seconds / million,
+            outcome.requests as f64 / seconds / million
+        );
+    }
 }

@@ -18,7 +18,7 @@
 //! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
 //!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!          on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
-//!          [`pulse`], [`nearpm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's
+//!          [`pulse`], [`nearpm`], [`dmu`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's
 //! Layout   [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
 //! Owner    nothing is kept between two descriptors
 //! Not here kernels, their speed, their instruction sets: the model depends on the words alone, so that it can say whether
@@ -29,6 +29,7 @@
 
 #[expect(unsafe_code, reason = "descriptors name memory by address")]
 mod backend;
+pub mod dmu;
 pub mod dsa;
 pub mod event;
 mod execute;
@@ -47,4 +48,4 @@ mod twin;
 pub use backend::Model;
 pub use execute::{perform, run};
 pub use memory::{Image, Memory};
-pub use twin::{Absent, Fortune, Twin};
+pub use twin::{Fortune, Twin};

@@ -7,6 +7,7 @@
 //! Not here how it is printed and drawn (`memlift reproduce`)
 
 mod distributed;
+mod dmu;
 mod eta;
 mod latency;
 mod nearpm;
@@ -14,7 +15,7 @@ mod pipelines;
 mod rocket;
 
 use crate::parameters::{self, ParameterError, Parameters, Schema};
-use crate::{dsa, nearpm as near, pulse};
+use crate::{dmu as compressed, dsa, nearpm as near, pulse};
 
 /// What the paper says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,15 +114,18 @@ pub struct Inputs {
     pub nearpm: near::Timing,
     /// DSA's.
     pub dsa: dsa::Timing,
+    /// DMU's.
+    pub dmu: compressed::Timing,
     /// All of them, with their sources.
     pub parameters: Vec<Parameters>,
 }
 
 /// Devices: what their files hold, and the files that come with the crate.
-const DEVICES: [(&Schema, &str); 3] = [
+const DEVICES: [(&Schema, &str); 4] = [
     (&pulse::timing::SCHEMA, pulse::timing::PARAMETERS),
     (&near::timing::SCHEMA, near::timing::PARAMETERS),
     (&dsa::timing::SCHEMA, dsa::timing::PARAMETERS),
+    (&compressed::timing::SCHEMA, compressed::timing::PARAMETERS),
 ];
 
 impl Inputs {
@@ -139,6 +143,7 @@ impl Inputs {
             pulse: pulse::Timing::shipped(),
             nearpm: near::Timing::shipped(),
             dsa: dsa::Timing::shipped(),
+            dmu: compressed::Timing::shipped(),
             parameters: DEVICES.iter().map(file).collect(),
         }
     }
@@ -163,6 +168,7 @@ impl Inputs {
         match parameters.device() {
             "nearpm" => self.nearpm = near::Timing::new(&parameters)?,
             "dsa" => self.dsa = dsa::Timing::new(&parameters)?,
+            "dmu" => self.dmu = compressed::Timing::new(&parameters)?,
             _ => self.pulse = pulse::Timing::new(&parameters)?,
         }
         self.parameters[index] = parameters;
@@ -205,6 +211,9 @@ pub const ALL: &[Entry] = &[
     Entry { name: "rocket-fig5", title: rocket::CACHE, run: rocket::cache },
     Entry { name: "rocket-fig9", title: rocket::LATENCY, run: rocket::line },
     Entry { name: "rocket-fig11", title: rocket::MODES, run: rocket::modes },
+    Entry { name: "dmu-fig19", title: dmu::GRAPHS, run: dmu::graphs },
+    Entry { name: "dmu-fig20", title: dmu::SUITE, run: dmu::suite },
+    Entry { name: "dmu-accesses", title: dmu::ACCESSES, run: dmu::accesses },
 ];
 
 /// The one of that name.
@@ -213,6 +222,7 @@ pub fn named(name: &str) -> Option<&'static Entry> {
     ALL.iter().find(|entry| entry.name == name)
 }
 
+pub use dmu::fit as fit_dmu;
 pub use nearpm::{Fit as NearPmFit, fit as fit_nearpm};
 pub use pipelines::{Fit as PulseFit, fit as fit_pulse};
 pub use rocket::fit as fit_dsa;
@@ -234,11 +244,15 @@ mod tests {
         let inputs = Inputs::shipped();
         for entry in ALL {
             assert_eq!(named(entry.name).map(|found| found.title), Some(entry.title));
+            // A soak test has them.
+            if ["dmu-fig19", "dmu-fig20"].contains(&entry.name) {
+                continue;
+            }
             let figure = entry.run(&inputs).unwrap();
             assert_eq!((figure.name, figure.title), (entry.name, entry.title));
             assert!(figure.rows.iter().all(|row| row.model.is_finite() && row.model >= 0.0));
             // The long ones are run once: the table a second time by its own test.
-            if !["pulse-table4", "nearpm-fig19"].contains(&entry.name) {
+            if !["pulse-table4", "nearpm-fig19", "dmu-accesses"].contains(&entry.name) {
                 assert_eq!(entry.run(&inputs).unwrap(), figure);
             }
         }

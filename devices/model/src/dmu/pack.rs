@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The LZ part of the compressor: a page to an LZ4 block, greedily, one candidate for each place, in longer and longer steps where
+//! nothing matches.
+//!
+//! Order    a match begins twelve bytes before the end at the latest and leaves the last five bytes alone, as the format demands.
+//!          It stops as soon as the page is worth nothing: less than [`WORTH`] hundredths
+//! Not here unpacking: `naive` has it, from the format's description
+
+use super::PAGE;
+use crate::naive;
+use memlift_spec::{Format, Status};
+
+/// A page has to become smaller by this, in hundredths (§IV-B: 1.15).
+pub const WORTH: usize = 115;
+/// Most bytes of a packed page.
+pub const MOST: usize = PAGE * 100 / WORTH;
+/// A match is at least so long.
+const LEAST: usize = 4;
+
+fn word(page: &[u8; PAGE], at: usize) -> u32 {
+    page[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// A length's part that its nibble does not hold.
+fn more(block: &mut Vec<u8>, length: usize) {
+    if let Some(rest) = length.checked_sub(15) {
+        block.extend(std::iter::repeat_n(255, rest / 255));
+        block.push((rest % 255) as u8);
+    }
+}
+
+/// The block of a page; `None` if it is not worth it.
+#[must_use]
+pub fn pack(page: &[u8; PAGE]) -> Option<Vec<u8>> {
+    let mut block = Vec::with_capacity(PAGE);
+    let mut seen = [0_u16; 1024];
+    let (mut at, mut literals) = (0, 0);
+    while at + 12 <= PAGE {
+        let wanted = word(page, at);
+        let slot = &mut seen[(wanted.wrapping_mul(0x9e37_79b1) >> 22) as usize];
+        // One more than the place, so that 0 is none.
+        let candidate = usize::from(std::mem::replace(slot, at as u16 + 1));
+        if candidate == 0 || word(page, candidate - 1) != wanted {
+            at += 1 + (at - literals) / 32;
+            continue;
+        }
+        let offset = at + 1 - candidate;
+        let mut length = LEAST;
+        // What the steps have passed over.
+        while at > literals.max(offset) && page[at - 1] == page[at - 1 - offset] {
+            at -= 1;
+            length += 1;
+        }
+        while at + length < PAGE - 5 && page[at + length] == page[at + length - offset] {
+            length += 1;
+        }
+        let run = &page[literals..at];
+        block.push((run.len().min(15) << 4 | (length - LEAST).min(15)) as u8);
+        more(&mut block, run.len());
+        block.extend_from_slice(run);
+        block.extend_from_slice(&(offset as u16).to_le_bytes());
+        more(&mut block, length - LEAST);
+        at += length;
+        literals = at;
+        if block.len() > MOST {
+            return None;
+        }
+    }
+    let run = &page[literals..];
+    block.push((run.len().min(15) << 4) as u8);
+    more(&mut block, run.len());
+    block.extend_from_slice(run);
+    (block.len() <= MOST).then_some(block)
+}
+
+/// A page from its block.
+///
+/// # Errors
+/// If the block is none, or not of a page.
+pub fn unpack(block: &[u8], page: &mut [u8]) -> Result<(), Status> {
+    let message = naive::unpack(Format::Lz4, block, PAGE)?.bytes;
+    if message.len() != page.len() {
+        return Err(Status::CORRUPT_STREAM);
+    }
+    page.copy_from_slice(&message);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Random;
+
+    #[test]
+    fn pages_of_all_kinds_come_back() {
+        let mut random = Random::new(5);
+        let (mut packed, mut refused) = (0, 0);
+        for round in 0..300_u64 {
+            let alphabet = 1 + random.below(256);
+            let run = 1 + random.below(64) as usize;
+            let mut page = [0; PAGE];
+            for piece in page.chunks_mut(run) {
+                let byte = random.below(alphabet) as u8;
+                piece.fill(if round % 3 == 0 { 0 } else { byte });
+                piece[0] = random.below(alphabet) as u8;
+            }
+            let Some(block) = pack(&page) else {
+                refused += 1;
+                continue;
+            };
+            packed += 1;
+            let mut back = [1; PAGE];
+            unpack(&block, &mut back).unwrap();
+            assert!(back == page, "round {round}");
+            assert!(block.len() <= MOST);
+            assert!(unpack(&block[..block.len() - 1], &mut back).is_err());
+        }
+        assert!(packed > 100 && refused > 5, "{packed} packed, {refused} refused");
+        assert_eq!(pack(&[0; PAGE]).map(|block| block.len()), Some(26));
+    }
+}
