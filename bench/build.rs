@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Compiles limits/*.c into this crate, and limits/reference.c into the shared library that is unpacked for Python.
+//! Compiles limits/*.c and corpora/rmat.c into this crate, and limits/reference.c and corpora/rmat.c into the shared library that is
+//! unpacked for Python.
 //! Compiles engines/nginx/load.c, a program that is unpacked with the Python side.
 
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo:rerun-if-changed=limits");
+    println!("cargo:rerun-if-changed=corpora/rmat.c");
     let mut build = cc::Build::new();
     build
-        .files(["limits/reference.c", "limits/durable.c", "limits/walks.c"])
+        .files(["limits/reference.c", "limits/durable.c", "limits/walks.c", "corpora/rmat.c"])
         .opt_level(3)
         .pic(true)
         .warnings(true);
@@ -21,7 +23,7 @@ fn main() {
         .to_command()
         .args(["-shared", "-o"])
         .arg(&library)
-        .arg("limits/reference.c")
+        .args(["limits/reference.c", "corpora/rmat.c"])
         .status()
         .expect("the C compiler that cc found cannot be started; install gcc or clang");
     assert!(status.success(), "linking {} failed: {status}", library.display());

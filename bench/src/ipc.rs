@@ -79,3 +79,34 @@ fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     theirs.end()?;
     Ok(row.measured(definition, &samples.pairs, quick))
 }
+
+#[cfg(test)]
+mod tests {
+    const SCRIPTS: &[&str] = &[
+        include_str!("../engines/ipc/transports.py"),
+        include_str!("../engines/ipc/rivals.py"),
+        include_str!("../engines/ipc/rivals_memory.py"),
+        include_str!("../engines/ipc/rivals_sockets.py"),
+    ];
+
+    #[test]
+    fn every_definition_is_a_kind_and_every_rival_is_somebody() {
+        for row in crate::definition::all("ipc").expect("parses") {
+            let parts: Vec<&str> =
+                row.name.split('/').skip(1).filter(|part| part.parse::<u64>().is_err()).collect();
+            let kind = format!("\"{}\": ", parts.join("/"));
+            assert!(
+                parts.contains(&"rust") || include_str!("../engines/ipc/ipc_bench.py").contains(&kind),
+                "nobody measures {}",
+                row.name
+            );
+            let named = format!("\"{}\"", row.rival);
+            assert!(
+                ["limit", "none", "steady", "block"].contains(&row.rival.as_str())
+                    || SCRIPTS.iter().any(|script| script.contains(&named)),
+                "nobody is called {}",
+                row.rival
+            );
+        }
+    }
+}

@@ -35,6 +35,8 @@ mod record;
 #[expect(unsafe_code, reason = "calls the C reference routines")]
 mod reference;
 mod report;
+#[expect(unsafe_code, reason = "calls the C generator of graphs")]
+mod rmat;
 mod row;
 mod scripted;
 mod statistics;

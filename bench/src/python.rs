@@ -64,6 +64,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/traverse/fetch", include_bytes!("../engines/traverse/fetch")),
     ("limits/reference.c", include_bytes!("../limits/reference.c")),
     ("limits/durable.c", include_bytes!("../limits/durable.c")),
+    ("corpora/rmat.c", include_bytes!("../corpora/rmat.c")),
     ("engines/ipc/libreference.so", include_bytes!(concat!(env!("OUT_DIR"), "/libreference.so"))),
     ("engines/zmem/jobs.py", include_bytes!("../engines/zmem/jobs.py")),
     ("tour/ipc_chapter.py", include_bytes!("../tour/ipc_chapter.py")),

@@ -21,7 +21,9 @@ fn bench(arguments: &[&str]) -> Output {
 
 #[test]
 fn a_cold_row_runs_its_contenders_and_verifies() {
-    let output = bench(&["copy", "--quick", "--json", "--only", "copy/33554432/cold"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().to_str().expect("UTF-8");
+    let output = bench(&["copy", "--quick", "--json", "--only", "copy/33554432/cold", "--report", report]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -36,6 +38,9 @@ fn a_cold_row_runs_its_contenders_and_verifies() {
         assert_eq!(row.verdict, if target { None } else { Some(Verdict::Ok) }, "{row:?}");
     }
     assert!(rows[1].qualifies.contains("x86_non_temporal_threshold="), "{}", rows[1].qualifies);
+    let page = std::fs::read_to_string(folder.path().join("index.html")).expect("a report");
+    assert_eq!(page.matches("<tr><td>copy/33554432/cold").count(), rows.len(), "{page}");
+    assert!(page.contains("<svg") && page.contains("glibc_tuned"));
 }
 
 #[test]

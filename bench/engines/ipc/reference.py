@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The fixed reference routines of bench/limits/reference.c, for everything that Python measures.
+"""The fixed reference routines of bench/limits/reference.c, and the graphs of bench/corpora/rmat.c, for everything that Python measures.
 
-Flow     `libreference.so` beside this file (the memlift command unpacks one) or, without it, the C file
+Flow     `libreference.so` beside this file (the memlift command unpacks one) or, without it, the C files
          compiled once with `cc` into the same folder
 Order    ctypes releases the GIL during every routine
 Owner    every function reads or writes memory of the caller; nothing is kept
@@ -18,24 +18,24 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 
 
-def _source():
-    for place in (HERE / "reference.c", HERE.parent.parent / "limits" / "reference.c"):
-        if place.exists():
-            return place
-    raise RuntimeError("reference.c is neither beside reference.py nor in bench/limits: run a whole checkout")
+def _sources():
+    sources = [HERE.parent.parent / "limits" / "reference.c", HERE.parent.parent / "corpora" / "rmat.c"]
+    if all(source.exists() for source in sources):
+        return sources
+    raise RuntimeError(f"{sources[0]} or {sources[1]} is missing: run a whole checkout")
 
 
 def _compile(target):
     """Compiles into a private name and renames, so that two starts at once do not read half a library."""
     handle, partial = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
-    command = [os.environ.get("CC", "cc"), "-O3", "-shared", "-fPIC", "-o", partial, str(_source())]
+    command = [os.environ.get("CC", "cc"), "-O3", "-shared", "-fPIC", "-o", partial, *map(str, _sources())]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
         os.replace(partial, target)
     except FileNotFoundError as error:
         os.unlink(partial)
-        raise RuntimeError("no C compiler for bench/limits/reference.c: install cc (apt install gcc)") from error
+        raise RuntimeError("no C compiler for bench/limits/reference.c and bench/corpora/rmat.c: install cc (apt install gcc)") from error
     except subprocess.CalledProcessError as error:
         os.unlink(partial)
         raise RuntimeError(f"{' '.join(command)} failed:\n{error.stderr}") from error
@@ -43,8 +43,7 @@ def _compile(target):
 
 def _load():
     library = HERE / "libreference.so"
-    stale = (HERE.parent.parent / "limits" / "reference.c").exists()
-    if not library.exists() or (stale and library.stat().st_mtime < _source().stat().st_mtime):
+    if not library.exists() or any(library.stat().st_mtime < source.stat().st_mtime for source in _sources()):
         _compile(library)
     lib = ctypes.CDLL(str(library))
     word, pointer, size = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
@@ -56,6 +55,8 @@ def _load():
     ):
         function = getattr(lib, "memlift_reference_" + name)
         function.restype, function.argtypes = result, arguments
+    lib.memlift_corpora_rmat.restype = None
+    lib.memlift_corpora_rmat.argtypes = [ctypes.POINTER(word), ctypes.c_uint32, word, pointer]
     return lib
 
 
@@ -92,3 +93,10 @@ def copy_nt(target, source):
     if target.nbytes != source.nbytes:
         raise ValueError("copy_nt wants two arrays of one size")
     _lib.memlift_reference_copy_nt(address(target), address(source), source.nbytes)
+
+
+def rmat(scale, count, seed=1):
+    """`count` edges of an R-MAT graph of 2^scale vertices: an array of pairs."""
+    edges = np.empty((count, 2), np.uint32)
+    _lib.memlift_corpora_rmat(ctypes.byref(ctypes.c_uint64(seed)), scale, count, address(edges))
+    return edges

@@ -2,13 +2,14 @@
 //! Kernels of the GAP suite on Kronecker graphs: breadth-first search, shortest paths, PageRank, connected components.
 //!
 //! Layout  compressed sparse rows, both directions: offsets of 8 bytes, neighbours of 4, weights of 4 for shortest paths
-//! Source  the graph's parameters are Graph500's (A = 0.57, B = C = 0.19), to 1/256; the kernels' definitions the GAP benchmark
+//! Source  the graph's edges are those of corpora/rmat.c, whose parameters are Graph500's; the kernels' definitions the GAP benchmark
 //!         specification's (Beamer, Asanović, Patterson: The GAP Benchmark Suite). One thread, so that sums are the same everywhere
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::{Draw, Sum};
+use crate::rmat;
 
 const FAR: u32 = u32::MAX;
 /// Ranges of nodes whose neighbours are filled one after the other.
@@ -49,27 +50,11 @@ impl Graph {
         let nodes = 1usize << scale;
         let edges = nodes as u64 * degree;
         // Drawn anew for each range of nodes: no list of edges is ever held, and a range is filled while the others rest.
-        let draw_edge = |draw: &mut Draw| {
-            let (mut from, mut to, mut bits) = (0u32, 0u32, 0);
-            for level in 0..scale {
-                // Eight levels to a draw, to 1/256: A = 146, B = C = 49, D = 12.
-                bits = if level % 8 == 0 { draw.next() } else { bits >> 8 };
-                let at = bits & 255;
-                let (down, right) = (at >= 195, (146..195).contains(&at) || at >= 244);
-                from = from << 1 | u32::from(down);
-                to = to << 1 | u32::from(right);
-            }
-            // Names are shuffled by a bijection, so that neighbours do not lie together by construction.
-            let shuffle = |node: u32| node.wrapping_mul(0x9e37_79b1) & (nodes as u32 - 1);
-            (shuffle(from) as usize, shuffle(to) as usize)
-        };
         let mut offsets = vec![0u64; nodes + 1];
-        let mut draw = Draw(1);
-        for _ in 0..edges {
-            let (from, to) = draw_edge(&mut draw);
-            offsets[from + 1] += 1;
-            offsets[to + 1] += 1;
-        }
+        rmat::edges(1, scale, edges, |from, to| {
+            offsets[from as usize + 1] += 1;
+            offsets[to as usize + 1] += 1;
+        });
         for node in 0..nodes {
             offsets[node + 1] += offsets[node];
         }
@@ -79,16 +64,14 @@ impl Graph {
         for range in 0..RANGES {
             let first = range * range_nodes;
             filled.fill(0);
-            let mut draw = Draw(1);
-            for _ in 0..edges {
-                let (from, to) = draw_edge(&mut draw);
-                for (one, other) in [(from, to), (to, from)] {
+            rmat::edges(1, scale, edges, |from, to| {
+                for (one, other) in [(from as usize, to), (to as usize, from)] {
                     if let Some(filled) = filled.get_mut(one.wrapping_sub(first)) {
-                        neighbours[offsets[one] as usize + *filled as usize] = other as u32;
+                        neighbours[offsets[one] as usize + *filled as usize] = other;
                         *filled += 1;
                     }
                 }
-            }
+            });
         }
         for node in 0..nodes {
             neighbours[offsets[node] as usize..offsets[node + 1] as usize].sort_unstable();
