@@ -196,20 +196,22 @@ def _pickled(value: Any) -> tuple[str, Any]:
 
 
 def put_into(came: Any, out: Any) -> Any:
-    """Copies an answer into memory of the caller's: an array of its type and shape, or a buffer as long as its bytes or longer.
+    """Copies what came into memory of the caller's: an array of its type and shape, or a buffer as long as its bytes or longer.
 
-    Gives `out`, or the number of bytes. Raises ValueError when it does not fit, TypeError when the answer is neither.
+    Gives `out`, or the number of bytes. Raises ValueError when it does not fit, TypeError when it is neither bytes nor array.
     """
+    if isinstance(came, (bytes, bytearray)):
+        came = np.frombuffer(came, np.uint8)
     if not isinstance(came, np.ndarray):
-        raise TypeError(f"the answer is of type {type(came).__name__}: out takes bytes and arrays")
+        raise TypeError(f"what came is of type {type(came).__name__}: out takes bytes and arrays")
     if isinstance(out, np.ndarray):
         if out.shape != came.shape or out.dtype != came.dtype:
-            raise ValueError(f"the answer is {came.dtype}{list(came.shape)}, out is {out.dtype}{list(out.shape)}: make out like it")
+            raise ValueError(f"what came is {came.dtype}{list(came.shape)}, out is {out.dtype}{list(out.shape)}: make out like it")
         np.copyto(out, came)
         return out
     target = memoryview(out).cast("B")
     if len(target) < came.nbytes:
-        raise ValueError(f"the answer has {came.nbytes} bytes, out {len(target)}: make out longer")
+        raise ValueError(f"what came has {came.nbytes} bytes, out {len(target)}: make out longer")
     target[: came.nbytes] = came.reshape(-1).view(np.uint8)
     return came.nbytes
 

@@ -3,7 +3,7 @@
 //!
 //! Order   waits are cut into slices, and between them signals are handled, so that Ctrl-C works
 
-use crate::convert::{Argument, loan_layout, loan_to_python, payload_into, payload_to_python};
+use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
 use crate::options::{Wish, explanation, state};
 use crate::values::Allow;
@@ -117,10 +117,7 @@ impl Client {
         let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
         let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
         let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
-        match out {
-            Some(out) => payload_into(py, payload, out, self.allow),
-            None => payload_to_python(py, payload, self.allow),
-        }
+        payload_into(py, payload, out, self.allow)
     }
 
     /// Sends a call; its answer comes as a Future. The data may be changed at once.
@@ -349,9 +346,14 @@ impl Future {
         })
     }
 
-    /// Waits for the answer. After `timeout` seconds without one: DeadlineExceeded, and you may ask again.
-    #[pyo3(signature = (timeout=None))]
-    fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+    /// Waits for the answer. After `timeout` seconds without one: DeadlineExceeded, and you may ask again. out: as for `call`.
+    #[pyo3(signature = (timeout=None, *, out=None))]
+    fn result<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let patience = seconds(timeout)?;
         let taken = std::mem::replace(&mut *self.lock(), State::Busy);
         let mut job = match taken {
@@ -364,7 +366,7 @@ impl Future {
                     State::Waiting(_) | State::Busy => unreachable!("matched above"),
                 };
                 *self.lock() = done;
-                return payload_to_python(py, answer?, self.allow);
+                return payload_into(py, answer?, out, self.allow);
             }
         };
         let waited = wait_with_signals(py, |slice| job.wait(slice), patience);
@@ -374,13 +376,13 @@ impl Future {
             Ok(payload) => State::Done(payload.clone()),
             Err(error) => State::Failed(error.clone_ref(py)),
         };
-        payload_to_python(py, waited?, self.allow)
+        payload_into(py, waited?, out, self.allow)
     }
 
     /// The exception that the call ended with, or None. Waits like `result`.
     #[pyo3(signature = (timeout=None))]
     fn exception<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        match self.result(py, timeout) {
+        match self.result(py, timeout, None) {
             Ok(_) => Ok(py.None().into_bound(py)),
             Err(error) if matches!(&*self.lock(), State::Failed(_)) => {
                 Ok(error.into_value(py).into_bound(py).into_any())
@@ -469,9 +471,14 @@ impl Pipeline {
     }
 
     /// The next answer as (job, value), in the order in which they come; None when there are no more. Raises what the
-    /// call raised; the exception then has the job id as its `job`.
-    #[pyo3(signature = (timeout=None))]
-    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
+    /// call raised; the exception then has the job id as its `job`. out: as for `call`.
+    #[pyo3(signature = (timeout=None, *, out=None))]
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
         let patience = seconds(timeout)?.or(self.timeout);
         let until = patience.map(|patience| Instant::now() + patience);
         loop {
@@ -492,7 +499,7 @@ impl Pipeline {
                 }
                 Some(None) => return Ok(None),
                 Some(Some((job, Ok(payload)))) => {
-                    return Ok(Some((job, payload_to_python(py, payload, self.allow)?)));
+                    return Ok(Some((job, payload_into(py, payload, out, self.allow)?)));
                 }
                 Some(Some((job, Err(error)))) => {
                     let error = raise(py, error);
@@ -514,7 +521,7 @@ impl Pipeline {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(u64, Bound<'py, PyAny>)>> {
-        self.next(py, None)
+        self.next(py, None, None)
     }
 
     /// Calls without an answer.

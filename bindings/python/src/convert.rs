@@ -215,13 +215,14 @@ pub fn payload_to_python<'py>(
     }
 }
 
-/// Puts a payload into memory of the caller's, and lets go of it.
+/// Puts a payload into `out`, memory of the caller's, and lets go of it; without one, it stays where it is.
 pub fn payload_into<'py>(
     py: Python<'py>,
     payload: Payload,
-    out: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
     allow: Allow,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let Some(out) = out else { return payload_to_python(py, payload, allow) };
     let came = match payload.shape() {
         // As an array of bytes: no bytes object in between.
         Shape::Bytes if payload.bytes() > 0 => {
@@ -231,7 +232,12 @@ pub fn payload_into<'py>(
         }
         _ => payload_to_python(py, payload, allow)?,
     };
-    py.import("memlift._values")?.call_method1("put_into", (came, out))
+    put_into(&came, out)
+}
+
+/// Copies what came into memory of the caller's, which is given back.
+pub fn put_into<'py>(came: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    came.py().import("memlift._values")?.call_method1("put_into", (came, out))
 }
 
 /// Shape and type of an array that is to be lent.

@@ -6,7 +6,7 @@
 //!         half of the queue's memory, are copied out, so that putters have their room back
 
 use crate::client::{SLICE, seconds};
-use crate::convert::DETACH_BYTES;
+use crate::convert::{DETACH_BYTES, put_into};
 use crate::errors::{corrupt, raise};
 use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode};
@@ -144,8 +144,15 @@ impl Queue {
         self.put(py, obj, false, None)
     }
 
-    #[pyo3(signature = (block=true, timeout=None))]
-    fn get<'py>(&self, py: Python<'py>, block: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+    /// out: as for `Client.call`; what does not fit is the error's `item`.
+    #[pyo3(signature = (block=true, timeout=None, *, out=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        block: bool,
+        timeout: Option<f64>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.open()?;
         let until = limit(block, timeout)?;
         let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Err(said(py, "Empty")) };
@@ -158,11 +165,16 @@ impl Queue {
             return Err(corrupt(py, "empty"));
         }
         let slot = item.and_then(Slot::taken).map_err(|error| raise(py, error))?;
-        decode(&Bound::new(py, slot)?, self.allow)
+        let item = decode(&Bound::new(py, slot)?, self.allow)?;
+        let Some(out) = out else { return Ok(item) };
+        put_into(&item, out).or_else(|error| {
+            error.value(py).setattr("item", item)?;
+            Err(error)
+        })
     }
 
     fn get_nowait<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.get(py, false, None)
+        self.get(py, false, None, None)
     }
 
     fn qsize(&self) -> usize {

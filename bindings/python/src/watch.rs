@@ -5,7 +5,7 @@
 //! Owner   answers are made into Python objects here, under the GIL, in the loop's thread
 
 use crate::client::Client;
-use crate::convert::{Argument, DETACH_BYTES, payload_into, payload_to_python};
+use crate::convert::{Argument, DETACH_BYTES, payload_into};
 use crate::errors::raise;
 use crate::options::Wish;
 use crate::values::Allow;
@@ -36,10 +36,7 @@ impl Answer {
     /// The value, or `out` filled with it.
     #[pyo3(signature = (out=None))]
     fn value<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        match out {
-            Some(out) => payload_into(py, self.payload.clone(), out, self.allow),
-            None => payload_to_python(py, self.payload.clone(), self.allow),
-        }
+        payload_into(py, self.payload.clone(), out, self.allow)
     }
 }
 

@@ -122,6 +122,14 @@ def test_an_answer_into_memory_of_the_callers(client):
         client.call("echo", bytes(11), out=buffer)
     with pytest.raises(TypeError, match="bytes and arrays"):
         client.call("echo", "text", out=buffer)
+    future = client.call_async("double", np.ones(50_000))
+    with pytest.raises(ValueError, match="make out like it"):
+        future.result(out=np.empty(3))
+    out[:] = 0
+    assert future.result(out=out) is out and (out == 2).all()
+    with client.pipeline() as pipeline:
+        job = pipeline.submit("echo", b"abcd")
+        assert pipeline.next(out=buffer) == (job, 4) and buffer[:4] == b"abcd"
 
 
 def test_pickles_need_both_sides(start, client):

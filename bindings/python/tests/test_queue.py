@@ -140,6 +140,23 @@ def test_arrays_lie_in_place_and_are_writable():
     assert ours.stats()["reading"] == 0 and ours.stats()["viewed_bytes"] == 0
 
 
+def test_an_item_into_memory_of_the_getters():
+    queue, out = memlift.Queue(), np.empty(30_000)
+    queue.put(np.arange(30_000.0))
+    assert queue.get(out=out) is out and (out == np.arange(30_000.0)).all()
+    assert queue.stats()["viewed_bytes"] == 0
+    queue.put(b"abc")
+    assert queue.get(out=out.data.cast("B")) == 3 and out.data.cast("B")[:3] == b"abc"
+    queue.put(np.ones(5))
+    with pytest.raises(ValueError, match="make out like it") as wrong:
+        queue.get(out=out)
+    assert (wrong.value.item == 1).all()
+    queue.put("text")
+    with pytest.raises(TypeError, match="type str") as wrong:
+        queue.get(out=out)
+    assert wrong.value.item == "text"
+
+
 def test_what_was_put_may_be_changed_at_once():
     ours, array = memlift.Queue(), np.zeros(50_000)
     for i in range(10):

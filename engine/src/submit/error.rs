@@ -59,7 +59,9 @@ pub enum OperationError {
         operation: Box<Operation>,
     },
     /// The device that had it stopped answering.
-    #[error("the device stopped answering and may still write: the buffers stay with it for ever; submit again with others")]
+    #[error(
+        "the device stopped answering and may still write: the buffers stay with it for ever; submit again with others"
+    )]
     Lost,
     /// This process is a forked child of the one that submitted.
     #[error("the operation was submitted before a fork and completes in the parent: submit it again here")]

@@ -346,7 +346,10 @@ mod tests {
         for cache in [CachePolicy::On, CachePolicy::Off] {
             let options = CallOptions { cache, device: Device::Inline, ..CallOptions::default() };
             let plan = decisions.begin(1, Mode::Sync, bytes, &options, true).unwrap();
-            assert_eq!(plan.how, How::Told { by: Executor::InlineTemporal, streams: cache == CachePolicy::Off });
+            assert_eq!(
+                plan.how,
+                How::Told { by: Executor::InlineTemporal, streams: cache == CachePolicy::Off }
+            );
             assert!(plan.trial.is_none());
             let open = CallOptions { device: Device::Auto, ..options };
             for _ in 0..1_000 {
