@@ -111,7 +111,7 @@ venv:
 	@tools/setup venv
 
 binary: rust
-	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload
+	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload -p memlift-tap
 
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)

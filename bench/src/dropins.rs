@@ -57,6 +57,11 @@ pub fn preload() -> Option<PathBuf> {
     find("libmemlift_preload.so")
 }
 
+/// The library that is loaded into programs under `memlift record`, absolute; None where it is not built.
+pub fn tap() -> Option<PathBuf> {
+    find("libmemlift_tap.so")
+}
+
 fn find(file: &str) -> Option<PathBuf> {
     let program = env::current_exe().ok();
     let beside = program.as_deref().and_then(Path::parent);

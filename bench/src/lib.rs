@@ -48,7 +48,7 @@ mod zmem;
 
 pub use contender::child;
 pub use definition::Definition;
-pub use dropins::{Dropin, preload};
+pub use dropins::{Dropin, preload, tap};
 pub use error::BenchError;
 pub use probe::{Compared, compare};
 pub use row::{CpuSeconds, Row, Verdict};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{dropin, job, map, node, pool, reproduce, run};
+use crate::{dropin, job, map, node, pool, record, reproduce, run, whatif};
 
 /// Memory work, lifted off the core.
 #[derive(Debug, Parser)]
@@ -121,6 +121,12 @@ pub enum Command {
         #[command(subcommand)]
         verb: job::Verb,
     },
+    /// What a program does with memory, written down while it runs
+    #[command(after_help = record::EXAMPLES)]
+    Record(record::Wish),
+    /// What an accelerator would have bought a recorded program
+    #[command(after_help = whatif::EXAMPLES)]
+    Whatif(whatif::Wish),
     /// Figures of papers on accelerators, beside what the device models here give
     #[command(after_help = reproduce::EXAMPLES)]
     Reproduce(reproduce::Wish),

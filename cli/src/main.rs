@@ -23,12 +23,14 @@ mod node;
 mod pool;
 mod print;
 mod python;
+mod record;
 mod reproduce;
 mod run;
 mod sample;
 mod sessions;
 mod size;
 mod top;
+mod whatif;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -58,11 +60,15 @@ fn main() -> ExitCode {
         }
     };
     let json = arguments.json;
-    if let Command::Run(wish) = &arguments.command {
-        return match run::run(wish, json) {
-            Ok(code) => ExitCode::from(code),
-            Err(failure) => failed(&failure),
-        };
+    let programs = match &arguments.command {
+        Command::Run(wish) => Some(run::run(wish, json)),
+        Command::Record(wish) => Some(record::run(wish, json)),
+        _ => None,
+    };
+    match programs {
+        Some(Ok(code)) => return ExitCode::from(code),
+        Some(Err(failure)) => return failed(&failure),
+        None => {}
     }
     match verb(arguments.command, json) {
         Ok(()) => ExitCode::SUCCESS,
@@ -91,6 +97,8 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Map { verb } => map::run(verb, json),
         Command::Job { verb } => job::run(&verb, json),
         Command::Run(wish) => run::run(&wish, json).map(|_| ()),
+        Command::Record(wish) => record::run(&wish, json).map(|_| ()),
+        Command::Whatif(wish) => whatif::run(&wish, json),
         Command::Pool { verb } => pool::run(verb, json),
         Command::Ipc { verb: IpcVerb::Ls } => sessions::list(json),
         Command::Top { once, interval_ms } => top::run(once, Duration::from_millis(interval_ms), json),

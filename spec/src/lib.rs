@@ -7,6 +7,7 @@
 //!
 //! Flow     service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter
 //! Layout   see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time
+//!          [`trace`]: what a recorded program leaves, for whoever writes one and whoever reads it
 //! Not here anything that runs: no kernels, no queues, no waiting. Only bytes, constants and one trait.
 //!
 //! Sources: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h` (uapi).
@@ -19,6 +20,7 @@ pub mod completion;
 pub mod descriptor;
 pub mod limits;
 pub mod operand;
+pub mod trace;
 
 pub use backend::{Backend, Busy, Capabilities};
 pub use completion::{Completion, Status};

@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bindings/openssl", &["kernels"]),
     ("bindings/zlib", &["kernels"]),
     ("bindings/preload", &["services/zmem", "engine"]),
+    ("bindings/tap", &["spec"]),
     ("bindings/*", &["memlift"]),
     ("cli", &["memlift", "devices/model", "bench"]),
     ("memlift", &["services/*", "engine", "spec"]),

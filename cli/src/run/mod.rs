@@ -14,7 +14,7 @@ mod kernel;
 mod launch;
 mod plot;
 mod profile;
-mod program;
+pub mod program;
 mod report;
 
 use std::ffi::OsString;
@@ -26,6 +26,7 @@ use memlift::zmem::block::OnOverflow;
 use crate::failure::Failure;
 pub use backend::checks;
 pub use budget::size;
+pub use kernel::children_cpu_s;
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Writes down what a program does with memory, for `memlift record`: by LD_PRELOAD, into a trace that all its processes share.
+//!
+//! ```text
+//! memcpy … ──▶ below the threshold: counted in the thread's block ──▶ libc's
+//!          ──▶ else: clock, libc's, clock ──▶ a record in the thread's chunk
+//! deflate, EVP_EncryptUpdate … ──▶ the same, with the library that the caller would have met
+//! ```
+//!
+//! Flow    [`start`] maps the trace that the environment names; [`memory`] and [`library`] take the functions' places; [`thread`]
+//!         holds what each thread has counted, and its chunk; [`sink`] claims chunks and writes records
+//! Layout  `memlift_spec::trace`, docs/formats/trace.md
+//! Order   no lock, no allocation, no descriptor kept open, and no system call but getrusage, once a millisecond or for a large
+//!         call. A record counts once `used` covers it: who is killed leaves all that came before
+//! Owner   a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
+//! Rule    the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
+//!         Where anything is not as it should be, nothing is recorded
+//! Not here what a trace says: `memlift whatif`
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![deny(unsafe_code)]
+
+#[expect(unsafe_code, reason = "takes the place of libz's and libcrypto's functions")]
+mod library;
+#[expect(unsafe_code, reason = "takes the place of libc's functions")]
+mod memory;
+#[expect(unsafe_code, reason = "finds what a caller would have called")]
+mod real;
+#[expect(unsafe_code, reason = "writes into a file that all processes have mapped")]
+mod sink;
+#[expect(unsafe_code, reason = "maps the trace before the program begins")]
+mod start;
+#[expect(unsafe_code, reason = "a block of static TLS")]
+mod thread;

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! libz and libcrypto's EVP, in their place: each call goes to the library that its caller would have met.
+//!
+//! Flow    entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
+//!         and wrote. Calls below the threshold, and calls that the library makes of itself, pass
+//! Layout  `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
+//! Rule    where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP
+//! Not here copies of a library inside a program, and functions that a program asked dlsym for: those never come by
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_int, c_uchar, c_uint, c_ulong, c_void};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+
+use memlift_spec::trace::Kind;
+
+use crate::real::function;
+use crate::sink::{Touched, look, timed, within_call};
+use crate::thread::{COUNTED, current};
+
+const Z_STREAM_ERROR: c_int = -2;
+
+/// Smaller calls are counted; before the trace is there, all are.
+static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// From now on calls from `bytes` on are recorded.
+pub fn begin(bytes: usize) {
+    THRESHOLD.store(bytes, Relaxed);
+}
+
+/// Counts, records or passes one call.
+fn call<R>(kind: Kind, bytes: usize, real: impl FnOnce() -> R, touched: impl FnOnce(&R) -> Touched) -> R {
+    let (thread, here) = (current(), 0u8);
+    let here = &raw const here as usize;
+    if within_call(thread, here) {
+        return real();
+    }
+    if bytes < THRESHOLD.load(Relaxed) {
+        if let Some(place) = COUNTED.iter().position(|one| *one == kind)
+            && thread.count(place, bytes)
+        {
+            look(thread);
+        }
+        return real();
+    }
+    let real = || {
+        thread.outer.store(here, Relaxed);
+        let result = real();
+        thread.outer.store(0, Relaxed);
+        result
+    };
+    timed(kind, bytes, real, touched)
+}
+
+macro_rules! entries {
+    ($($name:ident => $from:ident, $register:literal;)*) => {$(
+        /// # Safety
+        /// As the library's.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(concat!("mov ", $register, ", qword ptr [rsp]"), "jmp {}", sym $from)
+        }
+    )*};
+}
+
+entries! {
+    deflate => deflate_from, "rdx";
+    inflate => inflate_from, "rdx";
+    compress => compress_from, "r8";
+    compress2 => compress2_from, "r9";
+    uncompress => uncompress_from, "r8";
+    EVP_EncryptUpdate => encrypt_from, "r9";
+    EVP_DecryptUpdate => decrypt_from, "r9";
+    EVP_CipherUpdate => cipher_from, "r9";
+    EVP_DigestUpdate => digest_from, "rcx";
+}
+
+#[repr(C)]
+struct Stream {
+    next_in: *const c_uchar,
+    avail_in: c_uint,
+    total_in: c_ulong,
+    next_out: *mut c_uchar,
+    avail_out: c_uint,
+}
+
+const _: () = assert!(core::mem::offset_of!(Stream, next_out) == 24);
+
+type StreamFn = unsafe extern "C" fn(*mut Stream, c_int) -> c_int;
+
+/// # Safety
+/// As zlib's: a stream that its library has made, or null.
+unsafe fn stream(
+    kind: Kind,
+    name: &'static CStr,
+    ours: usize,
+    stream: *mut Stream,
+    flush: c_int,
+    caller: usize,
+) -> c_int {
+    let real = function(name, caller, ours);
+    if real.is_null() {
+        return Z_STREAM_ERROR;
+    }
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe { core::mem::transmute::<*const c_void, StreamFn>(real)(stream, flush) };
+    // SAFETY: null, or the caller's stream, which nobody else uses meanwhile; read before and after.
+    let state = || unsafe {
+        stream.as_ref().map_or((0, 0, 0, 0), |stream| {
+            (
+                stream.next_in as usize,
+                stream.avail_in as usize,
+                stream.next_out as usize,
+                stream.avail_out as usize,
+            )
+        })
+    };
+    let (source, input, target, room) = state();
+    call(kind, input.max(1), real, |_| {
+        let (_, left, _, free) = state();
+        Touched { source, target, read: input.saturating_sub(left), written: room.saturating_sub(free) }
+    })
+}
+
+unsafe extern "C" fn deflate_from(strm: *mut Stream, flush: c_int, caller: usize) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { stream(Kind::Deflate, c"deflate", deflate as *const () as usize, strm, flush, caller) }
+}
+
+unsafe extern "C" fn inflate_from(strm: *mut Stream, flush: c_int, caller: usize) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { stream(Kind::Inflate, c"inflate", inflate as *const () as usize, strm, flush, caller) }
+}
+
+type WholeFn = unsafe extern "C" fn(*mut c_uchar, *mut c_ulong, *const c_uchar, c_ulong, c_int) -> c_int;
+
+/// compress, compress2 and uncompress: the first and the last ignore what is behind their four arguments.
+///
+/// # Safety
+/// As zlib's.
+unsafe fn whole(
+    kind: Kind,
+    name: &'static CStr,
+    ours: usize,
+    arguments: (*mut c_uchar, *mut c_ulong, *const c_uchar, c_ulong, c_int),
+    caller: usize,
+) -> c_int {
+    let real = function(name, caller, ours);
+    if real.is_null() {
+        return Z_STREAM_ERROR;
+    }
+    let (target, written, source, bytes, level) = arguments;
+    // SAFETY: the library's function of this name has this type, but for a fifth argument that it does not look at; the arguments
+    // are the caller's.
+    let real = || unsafe {
+        core::mem::transmute::<*const c_void, WholeFn>(real)(target, written, source, bytes, level)
+    };
+    call(kind, bytes as usize, real, |result| {
+        // SAFETY: null, or the caller's place for the number, which the library has written.
+        let written = if *result == 0 { unsafe { written.as_ref() }.copied().unwrap_or(0) } else { 0 };
+        Touched {
+            source: source as usize,
+            target: target as usize,
+            read: bytes as usize,
+            written: written as usize,
+        }
+    })
+}
+
+unsafe extern "C" fn compress_from(
+    target: *mut c_uchar,
+    written: *mut c_ulong,
+    source: *const c_uchar,
+    bytes: c_ulong,
+    caller: usize,
+) -> c_int {
+    let ours = compress as *const () as usize;
+    // SAFETY: the caller's arguments.
+    unsafe { whole(Kind::Deflate, c"compress", ours, (target, written, source, bytes, 0), caller) }
+}
+
+unsafe extern "C" fn compress2_from(
+    target: *mut c_uchar,
+    written: *mut c_ulong,
+    source: *const c_uchar,
+    bytes: c_ulong,
+    level: c_int,
+    caller: usize,
+) -> c_int {
+    let ours = compress2 as *const () as usize;
+    // SAFETY: the caller's arguments.
+    unsafe { whole(Kind::Deflate, c"compress2", ours, (target, written, source, bytes, level), caller) }
+}
+
+unsafe extern "C" fn uncompress_from(
+    target: *mut c_uchar,
+    written: *mut c_ulong,
+    source: *const c_uchar,
+    bytes: c_ulong,
+    caller: usize,
+) -> c_int {
+    let ours = uncompress as *const () as usize;
+    // SAFETY: the caller's arguments.
+    unsafe { whole(Kind::Inflate, c"uncompress", ours, (target, written, source, bytes, 0), caller) }
+}
+
+type CipherFn = unsafe extern "C" fn(*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int) -> c_int;
+type Cipher = (*mut c_void, *mut c_uchar, *mut c_int, *const c_uchar, c_int);
+
+/// # Safety
+/// As OpenSSL's.
+unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher, caller: usize) -> c_int {
+    let real = function(name, caller, ours);
+    if real.is_null() {
+        return 0;
+    }
+    let (context, target, written, source, bytes) = arguments;
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe {
+        core::mem::transmute::<*const c_void, CipherFn>(real)(context, target, written, source, bytes)
+    };
+    let bytes = usize::try_from(bytes).unwrap_or(0);
+    call(kind, bytes, real, |result| Touched {
+        source: source as usize,
+        target: target as usize,
+        read: bytes,
+        // Without a target it is data that is only authenticated.
+        written: if target.is_null() || *result != 1 { 0 } else { bytes },
+    })
+}
+
+unsafe extern "C" fn encrypt_from(
+    context: *mut c_void,
+    target: *mut c_uchar,
+    written: *mut c_int,
+    source: *const c_uchar,
+    bytes: c_int,
+    caller: usize,
+) -> c_int {
+    let ours = EVP_EncryptUpdate as *const () as usize;
+    let arguments = (context, target, written, source, bytes);
+    // SAFETY: the caller's arguments.
+    unsafe { cipher(Kind::Encrypt, c"EVP_EncryptUpdate", ours, arguments, caller) }
+}
+
+unsafe extern "C" fn decrypt_from(
+    context: *mut c_void,
+    target: *mut c_uchar,
+    written: *mut c_int,
+    source: *const c_uchar,
+    bytes: c_int,
+    caller: usize,
+) -> c_int {
+    let ours = EVP_DecryptUpdate as *const () as usize;
+    let arguments = (context, target, written, source, bytes);
+    // SAFETY: the caller's arguments.
+    unsafe { cipher(Kind::Decrypt, c"EVP_DecryptUpdate", ours, arguments, caller) }
+}
+
+/// Encrypts or decrypts, as the context was made: that costs the same, and is called encrypting.
+unsafe extern "C" fn cipher_from(
+    context: *mut c_void,
+    target: *mut c_uchar,
+    written: *mut c_int,
+    source: *const c_uchar,
+    bytes: c_int,
+    caller: usize,
+) -> c_int {
+    let ours = EVP_CipherUpdate as *const () as usize;
+    let arguments = (context, target, written, source, bytes);
+    // SAFETY: the caller's arguments.
+    unsafe { cipher(Kind::Encrypt, c"EVP_CipherUpdate", ours, arguments, caller) }
+}
+
+unsafe extern "C" fn digest_from(
+    context: *mut c_void,
+    source: *const c_void,
+    bytes: usize,
+    caller: usize,
+) -> c_int {
+    type DigestFn = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> c_int;
+    let real = function(c"EVP_DigestUpdate", caller, EVP_DigestUpdate as *const () as usize);
+    if real.is_null() {
+        return 0;
+    }
+    // SAFETY: the library's function of this name has this type; the arguments are the caller's.
+    let real = || unsafe { core::mem::transmute::<*const c_void, DigestFn>(real)(context, source, bytes) };
+    call(Kind::Digest, bytes, real, |_| Touched {
+        source: source as usize,
+        target: 0,
+        read: bytes,
+        written: 0,
+    })
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Into the trace: chunks are claimed by one atomic addition, and belong to their thread.
+//!
+//! Flow    a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
+//!         faults and waits, once a millisecond
+//! Order   a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
+//!         call that is recorded itself
+//! Owner   the file is mapped whole and shared by all processes; nobody changes another's chunk
+//! Not here making the file: `memlift record` has reserved all of it, so that no write can find the disk full
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+use memlift_spec::trace::{
+    CHUNK_BYTES_MAX, CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, RECORD_BYTES, Record, word,
+};
+
+use crate::thread::{COUNTED, Thread, current};
+
+/// Calls from this many bytes on have their page faults counted: two system calls are a percent of them.
+const FAULTS_FROM: usize = 512 << 10;
+/// Between two marks of a thread, nanoseconds.
+const MARK_NS: u64 = 1_000_000;
+
+/// The mapping; null: nothing is recorded.
+static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+static START_NS: AtomicU64 = AtomicU64::new(0);
+/// A page with this process's number, which the kernel empties in a forked child.
+static NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// The number that was there before: the parent's, in a child.
+static BEFORE: AtomicU32 = AtomicU32::new(0);
+/// The key whose destructor tells that a thread ends, plus 1; 0: none.
+pub static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// From now on there is a trace.
+pub fn open(base: *mut u8, limit: usize, start_ns: u64, number: *mut AtomicU32) {
+    LIMIT.store(limit, Relaxed);
+    START_NS.store(start_ns, Relaxed);
+    NUMBER.store(number, Relaxed);
+    BASE.store(base, Release);
+}
+
+/// Nanoseconds on the trace's clock.
+#[inline]
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a local; with this clock it does not fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let time = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    time.saturating_sub(START_NS.load(Relaxed))
+}
+
+/// A word of the header.
+pub fn header(index: usize) -> Option<&'static AtomicU64> {
+    let base = BASE.load(Acquire);
+    // SAFETY: the mapping has the header and stays for the life of the process; words are aligned, and all who share them use
+    // atomics.
+    (!base.is_null()).then(|| unsafe { &*base.cast::<AtomicU64>().add(index) })
+}
+
+/// This process's number; one is taken in a child that has none yet. 0: there is no trace.
+fn process() -> u32 {
+    let page = NUMBER.load(Relaxed);
+    // SAFETY: null, or a page that is mapped for the life of the process.
+    let Some(number) = (unsafe { page.as_ref() }) else { return 0 };
+    match number.load(Relaxed) {
+        0 => {
+            let Some(processes) = header(word::PROCESSES) else { return 0 };
+            let mine = processes.fetch_add(1, Relaxed) as u32 + 1;
+            match number.compare_exchange(0, mine, Relaxed, Relaxed) {
+                Ok(_) => mine,
+                Err(other) => other,
+            }
+        }
+        number => number,
+    }
+}
+
+/// Runs `work` unless our own code runs already.
+fn quietly(thread: &Thread, work: impl FnOnce()) {
+    if BASE.load(Relaxed).is_null() || thread.inside.swap(1, Relaxed) != 0 {
+        return;
+    }
+    let process = process();
+    if thread.process.load(Relaxed) != process {
+        thread.renew(process);
+    }
+    work();
+    thread.inside.store(0, Relaxed);
+}
+
+/// Takes a chunk for the thread; false: the trace is full.
+fn claim(thread: &Thread) -> bool {
+    let (Some(claimed), Some(threads)) = (header(word::CLAIMED), header(word::THREADS)) else { return false };
+    let sequence = thread.chunks.load(Relaxed);
+    let bytes = (HEADER_BYTES << (2 * sequence.min(8))).min(CHUNK_BYTES_MAX);
+    let limit = LIMIT.load(Relaxed) as u64;
+    let full = claimed.load(Relaxed) >= limit;
+    let at = if full { limit } else { claimed.fetch_add(bytes as u64, Relaxed) };
+    if at + bytes as u64 > limit {
+        thread.chunk.store(0, Relaxed);
+        return false;
+    }
+    if sequence == 0 {
+        thread.number.store(threads.fetch_add(1, Relaxed) as u32 + 1, Relaxed);
+        let key = KEY.load(Relaxed);
+        if key != 0 {
+            // SAFETY: the key was made at the start; it is below 32, so nothing is allocated.
+            unsafe { libc::pthread_setspecific(key - 1, core::ptr::from_ref(thread).cast()) };
+        }
+    }
+    let mut name = [0; 16];
+    // SAFETY: the kernel writes at most 16 bytes, its zero included; the ids are numbers.
+    let (pid, tid, parent_pid) = unsafe {
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        (libc::getpid(), libc::syscall(libc::SYS_gettid), libc::getppid())
+    };
+    let before = BEFORE.load(Relaxed);
+    let mine = thread.process.load(Relaxed);
+    if before != mine && sequence == 0 {
+        BEFORE.store(mine, Relaxed);
+    }
+    let chunk = Chunk {
+        bytes: bytes as u32,
+        used: 0,
+        sequence,
+        process: mine,
+        thread: thread.number.load(Relaxed),
+        pid: pid as u32,
+        tid: tid as u32,
+        parent: if before == mine { 0 } else { before },
+        parent_pid: parent_pid as u32,
+        name,
+    };
+    let address = BASE.load(Relaxed) as usize + at as usize;
+    // SAFETY: these bytes of the mapping were claimed by this thread alone; addresses are multiples of 8.
+    unsafe {
+        let words = address as *mut u64;
+        chunk
+            .encode()
+            .into_iter()
+            .enumerate()
+            .for_each(|(index, word)| words.add(index).write_volatile(word));
+        (*((address + CHUNK_USED_AT) as *const AtomicU32)).store(RECORD_BYTES as u32, Release);
+    }
+    thread.chunk.store(address, Relaxed);
+    thread.bytes.store(bytes as u32, Relaxed);
+    thread.used.store(RECORD_BYTES as u32, Relaxed);
+    thread.chunks.store(sequence + 1, Relaxed);
+    true
+}
+
+/// Writes a record. Inside [`quietly`] only.
+fn put(thread: &Thread, record: &Record) {
+    let used = thread.used.load(Relaxed);
+    let room = thread.chunk.load(Relaxed) != 0 && used + RECORD_BYTES as u32 <= thread.bytes.load(Relaxed);
+    if !room && !claim(thread) {
+        if let Some(dropped) = header(word::DROPPED) {
+            dropped.fetch_add(1, Relaxed);
+        }
+        return;
+    }
+    let (chunk, used) = (thread.chunk.load(Relaxed), thread.used.load(Relaxed));
+    // SAFETY: the chunk is this thread's and has room for 64 bytes at `used`, as was just seen.
+    unsafe {
+        let words = (chunk + used as usize) as *mut u64;
+        record
+            .encode()
+            .into_iter()
+            .enumerate()
+            .for_each(|(index, word)| words.add(index).write_volatile(word));
+        (*((chunk + CHUNK_USED_AT) as *const AtomicU32)).store(used + RECORD_BYTES as u32, Release);
+    }
+    thread.used.store(used + RECORD_BYTES as u32, Relaxed);
+}
+
+fn usage(who: libc::c_int) -> libc::rusage {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills it; zeros are a value of it too.
+    unsafe {
+        libc::getrusage(who, usage.as_mut_ptr());
+        usage.assume_init()
+    }
+}
+
+fn cpu_ns(usage: &libc::rusage) -> u64 {
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    1000 * (us(usage.ru_utime) + us(usage.ru_stime))
+}
+
+/// What was counted, then how far the thread is. Inside [`quietly`] only.
+fn mark(thread: &Thread, kind: Kind) {
+    let time = now();
+    thread.marked_ns.store(time, Relaxed);
+    for (place, count) in thread.counts.iter().enumerate() {
+        let calls = count.calls.load(Relaxed);
+        let new = calls.wrapping_sub(count.told.swap(calls, Relaxed));
+        let bytes = count.bytes.swap(0, Relaxed);
+        if new > 0 {
+            let words = [time, new.into(), bytes, 0, 0, 0, 0];
+            put(thread, &Record { kind: Kind::Counted, parameter: COUNTED[place] as u32, words });
+        }
+    }
+    let usage = usage(libc::RUSAGE_THREAD);
+    let words = [
+        time,
+        cpu_ns(&usage),
+        usage.ru_minflt as u64,
+        usage.ru_majflt as u64,
+        usage.ru_nvcsw as u64,
+        usage.ru_nivcsw as u64,
+        0,
+    ];
+    put(thread, &Record { kind, parameter: 0, words });
+}
+
+/// A look: a mark if the last one is a millisecond old.
+#[cold]
+pub fn look(thread: &Thread) {
+    quietly(thread, || {
+        if now().saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
+            mark(thread, Kind::Mark);
+        }
+    });
+}
+
+/// The thread ends, or the process does.
+pub fn end(kind: Kind) {
+    let thread = current();
+    quietly(thread, || {
+        mark(thread, Kind::End);
+        if kind == Kind::Exit {
+            let usage = usage(libc::RUSAGE_SELF);
+            let (minor, major) = (usage.ru_minflt as u64, usage.ru_majflt as u64);
+            let words = [now(), cpu_ns(&usage), minor, major, usage.ru_maxrss as u64 * 1024, 0, 0];
+            put(thread, &Record { kind, parameter: 0, words });
+        }
+    });
+}
+
+fn faults() -> (u64, u64) {
+    let usage = usage(libc::RUSAGE_THREAD);
+    (usage.ru_minflt as u64, usage.ru_majflt as u64)
+}
+
+/// What a call read and wrote.
+pub struct Touched {
+    /// Address of what it read.
+    pub source: usize,
+    /// Address of what it wrote.
+    pub target: usize,
+    /// Bytes read.
+    pub read: usize,
+    /// Bytes written.
+    pub written: usize,
+}
+
+/// Runs `call` and records it; `touched` is asked afterwards what it did.
+#[inline]
+pub fn timed<R>(
+    kind: Kind,
+    bytes: usize,
+    call: impl FnOnce() -> R,
+    touched: impl FnOnce(&R) -> Touched,
+) -> R {
+    let thread = current();
+    let mut start = now();
+    if start.saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
+        look(thread);
+        start = now();
+    }
+    let before = (bytes >= FAULTS_FROM).then(faults);
+    let result = call();
+    let end = now();
+    let faults = before.map_or(FAULTS_UNKNOWN, |before| {
+        let after = faults();
+        let half = |count: u64| count.min(u64::from(u32::MAX - 1));
+        half(after.0 - before.0) | half(after.1 - before.1) << 32
+    });
+    quietly(thread, || {
+        let done = touched(&result);
+        let words = [
+            start,
+            end.saturating_sub(start),
+            done.source as u64,
+            done.target as u64,
+            done.read as u64,
+            done.written as u64,
+            faults,
+        ];
+        put(thread, &Record { kind, parameter: 0, words });
+    });
+    result
+}
+
+/// An operation of memlift's own, as its engine tells it; for callers outside, under this name.
+///
+/// # Safety
+/// None is needed: numbers only. It is unsafe to call from Rust because its name is all that is known of it there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_tap_operation(
+    opcode: u32,
+    start_ns: u64,
+    wall_ns: u64,
+    source: u64,
+    target: u64,
+    bytes: u64,
+) {
+    let thread = current();
+    quietly(thread, || {
+        let start = start_ns.saturating_sub(START_NS.load(Relaxed));
+        let words = [start, wall_ns, source, target, bytes, bytes, FAULTS_UNKNOWN];
+        put(thread, &Record { kind: Kind::Operation, parameter: opcode, words });
+    });
+    look(thread);
+}
+
+/// Whether a library's call that is under way will be recorded: `here` is an address on the stack. A call that was left by
+/// longjmp lies deeper than whoever comes later, and is forgotten.
+#[inline]
+pub fn within_call(thread: &Thread, here: usize) -> bool {
+    let outer = thread.outer.load(Relaxed);
+    if outer != 0 && here >= outer {
+        thread.outer.store(0, Relaxed);
+        return false;
+    }
+    outer != 0
+}

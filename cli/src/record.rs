@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift record`: what a program does with memory, written down while it runs as it is.
+//!
+//! Flow     the trace is made, all of its limit reserved ─▶ the program starts with libmemlift_tap.so before its libraries ─▶ signals go on
+//!          to it ─▶ it ends ─▶ how long it took goes into the header, and what no chunk has claimed is cut off
+//! Order    reserved first: a write into the mapping can then not find the disk full, which would kill the program. Nothing is cut
+//!          off while a process that outlives the program has the file mapped
+//! Exit     the program's own, 128 + signal where one ended it; 1–3 as everywhere when it was not started at all
+//! Owner    whoever is killed, this command too, leaves a trace that can be read: docs/formats/trace.md
+//! Not here what is written (`bindings/tap`), what it says (whatif.rs)
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use memlift::spec::trace::{COMMAND_AT, CPU_AT, HEADER_BYTES, LIMIT_BYTES, MAGIC, VERSION, word};
+use memlift::zmem::supervise::Supervised;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::failure::Failure;
+use crate::run::{children_cpu_s, program};
+use crate::size::size;
+use crate::{print, whatif};
+
+/// Some calls, for the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  memlift record -- python train.py
+  memlift record -o server.trace --limit 1G -- ./server
+  memlift whatif --device dsa memlift.trace          what would an accelerator buy it?
+
+Recorded: memcpy, memmove, memset, memcmp from --threshold on; deflate, inflate and OpenSSL's EVP updates from 256 bytes on;
+smaller calls are counted. Copies that a program makes itself, without libc, are not seen.
+Exit codes: the program's own; 128 + N when signal N ended it.";
+
+/// Calls that transform are recorded from here on: they take longer than their record.
+const TRANSFORM_THRESHOLD: u64 = 256;
+
+/// What is asked for.
+#[derive(Clone, Debug, Args)]
+pub struct Wish {
+    /// The trace; a file that is there is replaced
+    #[arg(long, short, value_name = "TRACE", default_value = "memlift.trace")]
+    output: PathBuf,
+    /// Most bytes of the trace, on disk and in memory: bytes, or with K, M, G
+    #[arg(long, value_name = "SIZE", value_parser = limit, default_value = "128M")]
+    limit: u64,
+    /// Calls of the memcpy family below this many bytes are counted, not recorded
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4K")]
+    threshold: u64,
+    /// Say nothing at the end
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+fn limit(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?.next_multiple_of(HEADER_BYTES as u64);
+    if (LIMIT_BYTES.0..=LIMIT_BYTES.1).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("give 1M to 1T; a recorded call takes 64 bytes".to_owned())
+    }
+}
+
+/// Records; the exit code is the program's.
+pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
+    let program = program::find(&wish.command[0])?;
+    if let Some(why) = &program.uncovered {
+        return Err(Failure::Unavailable(why.clone()));
+    }
+    let library = memlift_bench::tap().ok_or_else(|| {
+        Failure::Unavailable(
+            "libmemlift_tap.so is not here: cargo build --release -p memlift-tap, or name its folder in MEMLIFT_DROPINS"
+                .to_owned(),
+        )
+    })?;
+    let path = std::path::absolute(&wish.output).map_err(|error| Failure::Usage(error.to_string()))?;
+    let file = create(&path, wish)?;
+    let mut command = Command::new(&wish.command[0]);
+    let mut preload = library.into_os_string();
+    if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|already| !already.is_empty()) {
+        preload.push(":");
+        preload.push(already);
+    }
+    command.args(&wish.command[1..]).env("LD_PRELOAD", preload).env("MEMLIFT_TRACE", &path);
+    let (began, cpu_before) = (Instant::now(), children_cpu_s());
+    let child = Supervised::spawn(command)
+        .map_err(|error| Failure::Unavailable(format!("{}: {error}", program.path.display())))?;
+    let ended = child.wait(|_| false).map_err(|error| Failure::Failed(error.to_string()))?;
+    let wall_ns = began.elapsed().as_nanos() as u64;
+    let cpu_ns = ((children_cpu_s() - cpu_before) * 1e9) as u64;
+    let finish = [1, wall_ns, cpu_ns, ended.code().into()];
+    finish
+        .iter()
+        .zip([word::FINISHED, word::WALL_NS, word::CPU_NS, word::EXIT_CODE])
+        .try_for_each(|(value, index)| put(&file, index, *value))
+        .and_then(|()| cut(&file, &path, wish.limit))
+        .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    if !wish.quiet {
+        whatif::recorded(&path, json)?;
+    }
+    Ok(ended.code())
+}
+
+/// An empty trace of full length.
+fn create(path: &Path, wish: &Wish) -> Result<File, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::Failed(format!("{}: {error}: name a file that can be written with -o", path.display()))
+    };
+    // A file that somebody else may still have mapped keeps its bytes.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    if let Err(error) = reserve(&file, wish.limit) {
+        let _ = fs::remove_file(path);
+        return Err(Failure::Failed(format!(
+            "{}: {error}: {} could not be reserved there; give a smaller --limit or another place with -o",
+            path.display(),
+            print::bytes(wish.limit)
+        )));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let words = [
+        (word::VERSION, VERSION),
+        (word::LIMIT, wish.limit),
+        (word::THRESHOLD, wish.threshold.max(1)),
+        (word::TRANSFORM_THRESHOLD, TRANSFORM_THRESHOLD),
+        (word::START_UNIX_NS, unix),
+        (word::START_MONOTONIC_NS, memlift::engine::observe::now_ns()),
+        (word::CORES, cores),
+        (word::CLAIMED, HEADER_BYTES as u64),
+    ];
+    let mut command = Vec::new();
+    for argument in &wish.command {
+        if !command.is_empty() {
+            command.push(b' ');
+        }
+        command.extend_from_slice(argument.as_bytes());
+    }
+    words
+        .into_iter()
+        .try_for_each(|(index, value)| put(&file, index, value))
+        .and_then(|()| text(&file, CPU_AT, whatif::cpu().as_bytes()))
+        .and_then(|()| text(&file, COMMAND_AT, &command))
+        .and_then(|()| put(&file, word::MAGIC, MAGIC))
+        .map_err(failed)?;
+    Ok(file)
+}
+
+/// Room on the disk for all of it; where the file system cannot promise that, zeros.
+fn reserve(file: &File, bytes: u64) -> std::io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            std::io::copy(&mut std::io::repeat(0).take(bytes), &mut &*file).map(|_| ())
+        }
+        other => other.map_err(std::io::Error::from),
+    }
+}
+
+fn put(file: &File, index: usize, value: u64) -> std::io::Result<()> {
+    file.write_all_at(&value.to_le_bytes(), 8 * index as u64)
+}
+
+fn text(file: &File, place: (usize, usize), bytes: &[u8]) -> std::io::Result<()> {
+    file.write_all_at(&bytes[..bytes.len().min(place.1)], place.0 as u64)
+}
+
+/// Gives back what nobody has claimed.
+fn cut(file: &File, path: &Path, limit: u64) -> std::io::Result<()> {
+    let mut claimed = [0; 8];
+    file.read_exact_at(&mut claimed, 8 * word::CLAIMED as u64)?;
+    let end = u64::from_le_bytes(claimed).min(limit);
+    if !mapped_by_others(path) {
+        return file.set_len(end);
+    }
+    print::warn(
+        "processes that the program started still run: the trace has what they did so far, and keeps its full length",
+    );
+    Ok(())
+}
+
+/// Whether a process has the file mapped. Those that cannot be looked at are other users': they did not start from here.
+fn mapped_by_others(path: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return true };
+    processes
+        .flatten()
+        .filter(|entry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit))
+        .filter_map(|entry| fs::read(entry.path().join("maps")).ok())
+        .any(|maps| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(path.as_os_str().as_bytes())))
+}

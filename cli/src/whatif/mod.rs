@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `memlift whatif`: what a device would have bought a program that `memlift record` has watched.
+//!
+//! Flow     trace ─▶ [`report`]: what of it can be seen, and the bound that follows ─▶ replays in `memlift_model::whatif`: without,
+//!          with, with each parameter halved and doubled; or a sweep ─▶ text or JSON
+//! Method   the CPU's side is this machine's calibration for the memcpy family; what has no calibration is fitted to the trace, and said
+//!          so. Replays run beside each other, one per core
+//! Not here the replay (`devices/model`), the recording (record.rs)
+
+mod export;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use memlift::engine::place::Origin;
+use memlift::spec::trace::Kind;
+use memlift_model::parameters::{Parameters, Schema};
+use memlift_model::whatif::{
+    Cpu, Curve, Device, Line, Timing, Trace, neighbours, parameters, replay, varied,
+};
+
+use crate::failure::Failure;
+use crate::size::size;
+use crate::{calibrate, print};
+
+/// Some calls, for the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  memlift whatif memlift.trace                                  does the model of this CPU give the recorded time?
+  memlift whatif --device dsa memlift.trace
+  memlift whatif --device dsa --sweep device_rate=10..60 memlift.trace
+  memlift whatif --export ramulator.trace memlift.trace         LD/ST lines for Ramulator2
+
+A device's inputs, with their sources, are a TOML file; --parameters names another (devices/model/parameters has the shipped ones).";
+
+/// What is asked for.
+#[derive(Clone, Debug, Args)]
+pub struct Wish {
+    /// What `memlift record` wrote
+    #[arg(value_name = "TRACE", default_value = "memlift.trace")]
+    trace: PathBuf,
+    /// Who takes the calls that it can take
+    #[arg(long, value_enum, default_value_t = Which::Cpu)]
+    device: Which,
+    /// Calls from this size on [default: from where on it pays]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    from: Option<u64>,
+    /// Another file of parameters for the device
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+    /// Change one parameter from A to B, in the unit of its file or in the one behind B
+    #[arg(long, value_name = "NAME=A..B", value_parser = sweep)]
+    sweep: Option<Sweep>,
+    /// Values of the sweep
+    #[arg(long, value_name = "COUNT", default_value_t = 9, value_parser = clap::value_parser!(u32).range(2..=1000), requires = "sweep")]
+    steps: u32,
+    /// Write the lines that calls touch as `LD 0x…` and `ST 0x…`, one a line, as Ramulator2 reads them, and do no more
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "from", "parameters", "sweep"])]
+    export: Option<PathBuf>,
+}
+
+/// The devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Which {
+    /// None: the run as the model of this CPU has it, beside the recorded one
+    Cpu,
+    /// Intel DSA: copies, fills, comparisons
+    Dsa,
+    /// SmartDIMM: what packs, unpacks, encrypts, decrypts
+    Smartdimm,
+    /// NearPM: logs and checkpoints of persistent memory
+    Nearpm,
+    /// PULSE: pointer walks
+    Pulse,
+    /// DMU: compressed memory
+    Dmu,
+}
+
+impl Which {
+    fn name(self) -> &'static str {
+        match self {
+            Which::Cpu => "cpu",
+            Which::Dsa => "dsa",
+            Which::Smartdimm => "smartdimm",
+            Which::Nearpm => "nearpm",
+            Which::Pulse => "pulse",
+            Which::Dmu => "dmu",
+        }
+    }
+
+    /// What a trace would have to hold for it, where calls of libc and libraries are not enough: opcodes, and in words.
+    fn needs(self) -> Option<(&'static [u8], &'static str)> {
+        match self {
+            Which::Cpu | Which::Dsa | Which::Smartdimm => None,
+            Which::Nearpm => {
+                Some((&[0xa0, 0xa1, 0xa2, 0xa3], "logs, checkpoints or copies of pages in persistent memory"))
+            }
+            Which::Pulse => Some((&[0xb0], "pointer walks")),
+            Which::Dmu => Some((&[], "compressed memory: accesses to single pages")),
+        }
+    }
+}
+
+/// A parameter and its range.
+#[derive(Clone, Debug)]
+struct Sweep {
+    name: String,
+    from: f64,
+    to: f64,
+    unit: Option<String>,
+}
+
+fn sweep(text: &str) -> Result<Sweep, String> {
+    let wrong = || "write NAME=A..B, for example device_rate=10..60 or start=100..900ns".to_owned();
+    let (name, range) = text.split_once('=').ok_or_else(wrong)?;
+    let (from, to) = range.split_once("..").ok_or_else(wrong)?;
+    let digits = to.trim_end_matches(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
+    let number =
+        |text: &str| text.trim().parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    let (from, last) = (number(from).ok_or_else(wrong)?, number(digits).ok_or_else(wrong)?);
+    let unit = Some(to[digits.len()..].to_owned()).filter(|unit| !unit.is_empty());
+    Ok(Sweep { name: name.trim().to_owned(), from, to: last, unit })
+}
+
+/// Answers.
+pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
+    let trace = read(&wish.trace)?;
+    if let Some(file) = &wish.export {
+        return export::write(&trace, file, json);
+    }
+    if trace.calls().next().is_none() {
+        return Err(Failure::Failed(format!(
+            "{}: no call is recorded in it: the program made none of {} or more that go through libc, libz or EVP; record with a \
+             smaller --threshold",
+            wish.trace.display(),
+            print::bytes(trace.threshold)
+        )));
+    }
+    let (cpu, origin) = this_cpu(&trace)?;
+    let base = report::Base { trace: &trace, cpu: &cpu, origin: &origin };
+    if let Some((opcodes, what)) = wish.device.needs() {
+        let held = |call: &&memlift_model::whatif::Call| {
+            call.kind == Kind::Operation && opcodes.contains(&(call.parameter as u8))
+        };
+        let count = trace.calls().filter(held).count();
+        return report::nothing(&base, wish.device.name(), what, count, json);
+    }
+    if wish.device == Which::Cpu {
+        for (given, name) in [(wish.parameters.is_some(), "--parameters"), (wish.sweep.is_some(), "--sweep")]
+        {
+            if given {
+                return Err(Failure::Usage(format!("{name} changes a device: name one with --device")));
+            }
+        }
+        let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
+        return report::cpu(&base, &model, json);
+    }
+    let source = source(wish)?;
+    let device = source.device()?;
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    let (from, with) = match wish.from {
+        Some(size) => (Some(size), replay(&trace, &cpu, Timing::Recorded, &device, size)),
+        None => device.best_size(&trace, &cpu),
+    };
+    let runs = |device: &Device| match wish.from {
+        Some(size) => replay(&trace, &cpu, Timing::Recorded, device, size),
+        None => device.best_size(&trace, &cpu).1,
+    };
+    let mut answer = report::Answer {
+        name: wish.device.name(),
+        device: &device,
+        from,
+        without,
+        with,
+        ..Default::default()
+    };
+    if let Some(sweep) = &wish.sweep {
+        let value =
+            |step: u32| sweep.from + (sweep.to - sweep.from) * f64::from(step) / f64::from(wish.steps - 1);
+        let devices = (0..wish.steps)
+            .map(|step| {
+                let value = rounded(&source, &sweep.name, value(step));
+                varied(&source.file, &source.text, source.schema, &sweep.name, value, sweep.unit.as_deref())
+                    .map(|device| (value, device))
+                    .map_err(|error| Failure::Usage(error.to_string()))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        answer.sweep = Some((
+            sweep.name.clone(),
+            sweep.unit.clone(),
+            beside(&devices, |(value, device)| (*value, runs(device))),
+        ));
+    } else {
+        let devices = neighbours(&source.text, source.schema);
+        answer.parameters = beside(&devices, |(name, factor, device)| (*name, *factor, runs(device)));
+    }
+    report::device(&base, &answer, json)
+}
+
+/// Counts are whole.
+fn rounded(source: &Source, name: &str, value: f64) -> f64 {
+    let counts = source
+        .schema
+        .fields
+        .iter()
+        .any(|field| field.name == name && field.quantity == memlift_model::parameters::Quantity::Count);
+    if counts { value.round() } else { value }
+}
+
+/// Work on each of `items`, as many at a time as there are cores; results in their order.
+fn beside<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(items.len().max(1));
+    let (next, begun) = (AtomicUsize::new(0), Instant::now());
+    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let (next, work) = (&next, &work);
+        let run = move || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(index) else { return done };
+                if begun.elapsed().as_millis() > 500 {
+                    print::progress(&format!("run {} of {}", index + 1, items.len()));
+                }
+                done.push((index, work(item)));
+            }
+        };
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a replay does not panic")).collect()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A device's file.
+struct Source {
+    file: String,
+    text: String,
+    schema: &'static Schema,
+}
+
+impl Source {
+    fn device(&self) -> Result<Device, Failure> {
+        Parameters::parse(&self.file, &self.text, self.schema)
+            .and_then(|parameters| Device::new(&parameters))
+            .map_err(|error| Failure::Failed(error.to_string()))
+    }
+}
+
+fn source(wish: &Wish) -> Result<Source, Failure> {
+    let (shipped, schema) = parameters(wish.device.name())
+        .ok_or_else(|| Failure::Usage(format!("{} has no parameters", wish.device.name())))?;
+    let Some(path) = &wish.parameters else {
+        return Ok(Source {
+            file: format!("parameters of {}", schema.device),
+            text: shipped.to_owned(),
+            schema,
+        });
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::Failed(format!("{}: {error}: give a file of parameters", path.display()))
+    })?;
+    Ok(Source { file: path.display().to_string(), text, schema })
+}
+
+fn read(path: &Path) -> Result<Trace, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Failed(format!("{}: {error}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| {
+        wrong(&format!("{error}: record one first, `memlift record -o {} -- program`", path.display()))
+    })?;
+    Trace::read(&bytes).map_err(|fault| wrong(&fault))
+}
+
+/// The end of a recording, in words.
+pub fn recorded(path: &Path, json: bool) -> Result<(), Failure> {
+    report::recorded(&read(path)?, path, json)
+}
+
+/// What /proc/cpuinfo calls this CPU.
+pub fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// This machine's CPU, and where its lines come from.
+fn this_cpu(trace: &Trace) -> Result<(Cpu, String), Failure> {
+    let engine = calibrate::open()?;
+    let loaded = engine.placer().loaded();
+    let origin = match &loaded.origin {
+        Origin::File { path } => format!("calibration of this machine, {}", path.display()),
+        Origin::Measured => "calibration of this machine".to_owned(),
+        Origin::Builtin { why } => {
+            format!("built-in numbers ({why}); `memlift calibrate` measures this machine")
+        }
+    };
+    let mut curves = Vec::new();
+    for (kinds, opcode) in
+        [(&[Kind::Copy, Kind::Move][..], "memmove"), (&[Kind::Fill], "fill"), (&[Kind::Compare], "compare")]
+    {
+        let found = loaded
+            .calibration
+            .model
+            .curves
+            .iter()
+            .filter(|curve| curve.opcode == opcode && curve.executor == "inline_temporal");
+        for curve in found {
+            let lines: Vec<Line> = curve
+                .lines
+                .iter()
+                .map(|line| Line {
+                    from_bytes: line.from_bytes,
+                    ns_per_byte: line.ns_per_byte,
+                    base_ns: line.base_ns,
+                })
+                .collect();
+            let of = |kind: &Kind| Curve { kind: *kind, hot: curve.cache == "hot", lines: lines.clone() };
+            curves.extend(kinds.iter().map(of));
+        }
+    }
+    Ok((Cpu::new(curves, loaded.calibration.thresholds.cache_bytes, fault_ns(), trace), origin))
+}
+
+/// What the first touch of a page costs here, nanoseconds: the least of some tries.
+fn fault_ns() -> f64 {
+    const PAGES: usize = 1024;
+    let once = || {
+        let mut memory = vec![0u8; PAGES * 4096];
+        let begun = Instant::now();
+        for page in memory.chunks_mut(4096) {
+            page[0] = 1;
+        }
+        std::hint::black_box(&memory);
+        begun.elapsed().as_nanos() as f64 / PAGES as f64
+    };
+    (0..5).map(|_| once()).fold(f64::MAX, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_are_read() {
+        let good = sweep("start=100..900ns").expect("a sweep");
+        assert_eq!(
+            (good.name.as_str(), good.from, good.to, good.unit.as_deref()),
+            ("start", 100.0, 900.0, Some("ns"))
+        );
+        assert_eq!(sweep("device_rate=1.5..6GB/s").expect("a sweep").unit.as_deref(), Some("GB/s"));
+        for wrong in
+            ["start", "start=1", "start=a..b", "start=1..", "start=..2", "start=-1..2", "start=nan..2"]
+        {
+            assert!(sweep(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn work_beside_each_other_keeps_its_order() {
+        let items: Vec<u32> = (0..100).collect();
+        assert_eq!(beside(&items, |item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        assert!(beside(&[0u8; 0], |_| ()).is_empty());
+    }
+}

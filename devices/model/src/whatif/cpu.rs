@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What calls cost on the CPU: lines that this machine's calibration gives, and what the trace itself says where there are none.
+//!
+//! Flow     calls ─▶ [`residency`]: was it in the last-level cache? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache state, size), and the page
+//!          faults on top
+//! Method   kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
+//!          page fault takes comes from calls whose faults were counted, else from this machine
+//! Rule     [`Cpu::calibrated`] tells which kinds are predicted; the others are fitted to what is compared with
+//! Not here gaps between calls: they stay as recorded
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memlift_spec::trace::Kind;
+
+use super::timeline::{Call, Trace};
+use crate::dsa::cache::{BLOCK, Cache};
+
+/// A line of a curve: nanoseconds = `ns_per_byte` · bytes + `base_ns`, from `from_bytes` on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Line {
+    /// Least size it is for, bytes.
+    pub from_bytes: u64,
+    /// Slope.
+    pub ns_per_byte: f64,
+    /// Intercept.
+    pub base_ns: f64,
+}
+
+/// What one kind of call costs in one cache state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// The kind.
+    pub kind: Kind,
+    /// Whether its bytes are in the cache.
+    pub hot: bool,
+    /// By size.
+    pub lines: Vec<Line>,
+}
+
+/// The CPU.
+#[derive(Clone, Debug, Default)]
+pub struct Cpu {
+    curves: Vec<Curve>,
+    /// Bytes that stay in its cache.
+    pub cache_bytes: u64,
+    /// What a page fault costs, nanoseconds.
+    pub fault_ns: f64,
+    /// Kinds whose lines were calibrated.
+    pub calibrated: BTreeSet<Kind>,
+}
+
+/// Where a call's bytes were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Residency {
+    /// Bytes of the source that were in the cache.
+    pub source: u64,
+    /// Bytes of the target.
+    pub target: u64,
+}
+
+impl Residency {
+    /// Whether at least half of what `call` touches was there.
+    #[must_use]
+    pub fn is_hot(&self, call: &Call) -> bool {
+        2 * (self.source + self.target) >= call.read.saturating_add(call.written)
+    }
+}
+
+impl Cpu {
+    /// A CPU with these curves; what they lack is fitted to the trace.
+    #[must_use]
+    pub fn new(curves: Vec<Curve>, cache_bytes: u64, fault_ns: f64, trace: &Trace) -> Cpu {
+        let calibrated = curves.iter().map(|curve| curve.kind).collect();
+        let mut cpu = Cpu { curves, cache_bytes: cache_bytes.clamp(1 << 16, 1 << 32), fault_ns, calibrated };
+        let mut kinds: BTreeMap<Kind, Vec<&Call>> = BTreeMap::new();
+        for call in trace.calls().filter(|call| !cpu.calibrated.contains(&call.kind)) {
+            kinds.entry(call.kind).or_default().push(call);
+        }
+        for (kind, calls) in kinds {
+            let lines = fit(&calls);
+            cpu.curves.push(Curve { kind, hot: true, lines: lines.clone() });
+            cpu.curves.push(Curve { kind, hot: false, lines });
+        }
+        if let Some(measured) = cpu.fault_of(trace) {
+            cpu.fault_ns = measured;
+        }
+        cpu
+    }
+
+    /// What a fault cost where calls had many: the median.
+    fn fault_of(&self, trace: &Trace) -> Option<f64> {
+        let mut costs: Vec<f64> = trace
+            .calls()
+            .filter(|call| call.faults.is_some_and(|faults| faults >= 16))
+            .map(|call| {
+                let plain = self.line_ns(call, false);
+                (call.cpu_ns as f64 - plain).max(0.0) / call.faults.unwrap_or(1) as f64
+            })
+            .collect();
+        costs.sort_unstable_by(f64::total_cmp);
+        costs.get(costs.len() / 2).copied()
+    }
+
+    fn line_ns(&self, call: &Call, hot: bool) -> f64 {
+        let bytes = call.bytes();
+        let curve = |hot| self.curves.iter().find(|curve| curve.kind == call.kind && curve.hot == hot);
+        let Some(curve) = curve(hot).or_else(|| curve(!hot)) else { return call.cpu_ns as f64 };
+        let line = curve.lines.iter().rfind(|line| line.from_bytes <= bytes).or(curve.lines.first());
+        line.map_or(call.cpu_ns as f64, |line| (line.ns_per_byte * bytes as f64 + line.base_ns).max(0.0))
+    }
+
+    /// Nanoseconds of a call, so many pages of whose target were not there yet.
+    #[must_use]
+    pub fn cost_ns(&self, call: &Call, residency: Residency, fresh: u32) -> u64 {
+        let hot = residency.is_hot(call) && fresh == 0;
+        (self.line_ns(call, hot) + f64::from(fresh) * self.fault_ns) as u64
+    }
+}
+
+/// Lines by classes of size, a factor of 8 each, so that small calls do not hide behind large ones.
+fn fit(calls: &[&Call]) -> Vec<Line> {
+    let mut classes: BTreeMap<u32, Vec<&Call>> = BTreeMap::new();
+    for call in calls {
+        classes.entry(call.bytes().max(1).ilog2() / 3).or_default().push(call);
+    }
+    let of = |(class, calls): (u32, Vec<&Call>)| {
+        let count = calls.len() as f64;
+        let mean = |of: &dyn Fn(&Call) -> f64| calls.iter().map(|call| of(call)).sum::<f64>() / count;
+        let (x, y) = (mean(&|call| call.bytes() as f64), mean(&|call| call.cpu_ns as f64));
+        let spread = mean(&|call| (call.bytes() as f64 - x).powi(2));
+        let together = mean(&|call| (call.bytes() as f64 - x) * (call.cpu_ns as f64 - y));
+        let slope = if spread > 0.0 { (together / spread).max(0.0) } else { 0.0 };
+        Line { from_bytes: 1 << (3 * class), ns_per_byte: slope, base_ns: y - slope * x }
+    };
+    classes.into_iter().map(of).collect()
+}
+
+/// The last-level cache as calls use it, a page at a time.
+#[derive(Debug)]
+pub struct Shadow {
+    cache: Cache,
+    bytes: u64,
+}
+
+impl Shadow {
+    /// An empty one.
+    #[must_use]
+    pub fn new(bytes: u64) -> Shadow {
+        Shadow { cache: Cache::new(bytes, 16, 2), bytes }
+    }
+
+    fn touch(&mut self, address: u64, bytes: u64) -> u64 {
+        // More than the cache holds was not in it; only its end is afterwards.
+        let skip = bytes.saturating_sub(2 * self.bytes);
+        let (first, end) = (address.saturating_add(skip), address.saturating_add(bytes));
+        let mut there = 0;
+        for block in first / BLOCK..end.div_ceil(BLOCK) {
+            if self.cache.reuse(block) {
+                there += BLOCK;
+            }
+        }
+        there.min(bytes)
+    }
+
+    /// A call by the CPU: what of it was there; all of it is afterwards, as far as it fits.
+    pub fn call(&mut self, call: &Call) -> Residency {
+        let source = self.touch(call.source, call.read);
+        // Two sides are compared.
+        let second = if call.kind == Kind::Compare { call.read } else { call.written };
+        Residency { source, target: self.touch(call.target, second) }
+    }
+
+    /// A call by a device: what it reads may be there; what it writes is not, afterwards.
+    pub fn device(&mut self, call: &Call) -> Residency {
+        let source = self.touch(call.source, call.read);
+        let skip = call.written.saturating_sub(2 * self.bytes);
+        let (first, end) = (call.target.saturating_add(skip), call.target.saturating_add(call.written));
+        (first / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.cache.write(block, false));
+        Residency { source, target: 0 }
+    }
+}

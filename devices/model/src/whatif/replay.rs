@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The recorded run once more: every thread's steps on one calendar, with calls as long as whoever takes them needs.
+//!
+//! Flow     a thread's event ─▶ its next step: computing and waiting take as long as they did; a call takes what the CPU or the
+//!          device says; a thread that is begun gets its own event; a join waits for the end it is about ─▶ [`Outcome`]
+//! Order    picoseconds; equal inputs give equal outcomes everywhere
+//! Traffic  of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
+//!          overwrites before (no streaming stores are assumed); a device does not
+
+use super::cpu::{Cpu, Shadow};
+use super::device::{Device, Engine, Placed};
+use super::timeline::{Call, Step, Trace, What};
+use crate::event::{Calendar, Time};
+
+/// What a run took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// From start to end.
+    pub wall: Time,
+    /// CPU time spent computing and in calls.
+    pub cpu: Time,
+    /// Of it, in calls.
+    pub calls: Time,
+    /// CPU time that threads waited for the device, in UMWAIT or spinning: nobody else had the core.
+    pub waiting: Time,
+    /// Calls that the device took.
+    pub offloaded: u64,
+    /// Their bytes.
+    pub offloaded_bytes: u64,
+    /// Bytes that calls read from memory.
+    pub read_bytes: u64,
+    /// Bytes that calls wrote to memory.
+    pub written_bytes: u64,
+}
+
+/// How calls are timed that stay with the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// As they were recorded.
+    Recorded,
+    /// As the model of the CPU says.
+    Modelled,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Thread(usize),
+    /// A thread's call reaches the device's queue.
+    Submitted(usize, usize),
+    Engine(usize),
+}
+
+struct Run<'a> {
+    trace: &'a Trace,
+    cpu: &'a Cpu,
+    timing: Timing,
+    from_bytes: u64,
+    engine: Engine,
+    calendar: Calendar<Event>,
+    shadow: Shadow,
+    next: Vec<usize>,
+    over: Vec<bool>,
+    /// Who waits for this thread's end, and how long after it.
+    joining: Vec<Vec<(usize, Time)>>,
+    /// Threads of device submissions, by their number; their call's share of CPU time is counted at once.
+    waiting: Vec<(usize, Time)>,
+    /// Threads that found the device's queue full, with their calls.
+    full: std::collections::VecDeque<(usize, usize)>,
+    end: Time,
+    outcome: Outcome,
+}
+
+/// Runs a trace with a device for calls from `from_bytes` on; the others are timed as `timing` says.
+#[must_use]
+pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_bytes: u64) -> Outcome {
+    let threads = trace.threads.len();
+    let mut run = Run {
+        trace,
+        cpu,
+        timing,
+        from_bytes,
+        engine: device.engine(),
+        calendar: Calendar::new(),
+        shadow: Shadow::new(cpu.cache_bytes),
+        next: vec![0; threads],
+        over: vec![false; threads],
+        joining: vec![Vec::new(); threads],
+        waiting: Vec::new(),
+        full: std::collections::VecDeque::new(),
+        end: Time::ZERO,
+        outcome: Outcome::default(),
+    };
+    for (index, thread) in trace.threads.iter().enumerate() {
+        if thread.parent.is_none() {
+            run.calendar.at(Time::from_ns(thread.begin_ns), Event::Thread(index));
+        }
+    }
+    run.all();
+    let recorded = trace.threads.iter().map(|thread| thread.end_ns).max().unwrap_or(0);
+    // What came after the last record.
+    run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
+    let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
+    run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
+    run.outcome
+}
+
+impl Run<'_> {
+    fn all(&mut self) {
+        loop {
+            while let Some(event) = self.calendar.pop() {
+                match event {
+                    Event::Thread(thread) => self.step(thread),
+                    Event::Submitted(thread, call) => self.offload(thread, call),
+                    Event::Engine(engine) => {
+                        let now = self.calendar.now();
+                        if let Some(done) = self.engine.happen(engine, &mut self.calendar, Event::Engine) {
+                            let (thread, since) = self.waiting[done];
+                            let wake = self.engine.wake();
+                            self.outcome.waiting = self.outcome.waiting + (now - since);
+                            self.outcome.cpu = self.outcome.cpu + wake;
+                            self.calendar.after(wake, Event::Thread(thread));
+                        }
+                        if let Some((thread, call)) = self.full.pop_front() {
+                            self.offload(thread, call);
+                        }
+                    }
+                }
+            }
+            // Threads that wait for each other's ends go on with the first of them: the trace was guessed wrong.
+            let stuck = self.joining.iter().position(|waiting| !waiting.is_empty());
+            let Some(thread) = stuck else { return };
+            self.release(thread);
+        }
+    }
+
+    fn step(&mut self, thread: usize) {
+        self.end = self.end.max(self.calendar.now());
+        let steps = &self.trace.threads[thread].steps;
+        while let Some(step) = steps.get(self.next[thread]) {
+            self.next[thread] += 1;
+            let ns = Time::from_ns(step.ns);
+            match step.what {
+                What::Compute => {
+                    self.outcome.cpu = self.outcome.cpu + Time::from_ns(step.cpu_ns);
+                    return self.calendar.after(ns, Event::Thread(thread));
+                }
+                What::Wait => return self.calendar.after(ns, Event::Thread(thread)),
+                What::Begin(child) => self.calendar.after(Time::ZERO, Event::Thread(child)),
+                What::Join(child) if self.over[child] => {}
+                What::Join(child) => return self.joining[child].push((thread, ns)),
+                What::Call(call) => return self.call(thread, call, step),
+            }
+        }
+        self.release(thread);
+    }
+
+    fn release(&mut self, thread: usize) {
+        self.over[thread] = true;
+        for (waiting, after) in std::mem::take(&mut self.joining[thread]) {
+            self.calendar.after(after, Event::Thread(waiting));
+        }
+    }
+
+    fn call(&mut self, thread: usize, index: usize, step: &Step) {
+        let (call, fresh) =
+            (&self.trace.threads[thread].calls[index], self.trace.threads[thread].fresh[index]);
+        let placed =
+            if call.bytes() >= self.from_bytes { self.engine.place(call, fresh) } else { Placed::Cpu };
+        // What the thread was without a core in it stays so, unless it waits for the device anyway.
+        let away = Time::from_ns(step.ns - step.cpu_ns);
+        match placed {
+            Placed::Cpu => {
+                let residency = self.shadow.call(call);
+                let ns = match self.timing {
+                    Timing::Recorded => step.cpu_ns,
+                    Timing::Modelled => self.cpu.cost_ns(call, residency, fresh),
+                };
+                let time = Time::from_ns(ns);
+                self.traffic(call, residency.source, residency.target, true);
+                self.outcome.cpu = self.outcome.cpu + time;
+                self.outcome.calls = self.outcome.calls + time;
+                self.calendar.after(time + away, Event::Thread(thread));
+            }
+            Placed::Queue => {
+                let submit = self.engine.submit();
+                self.outcome.cpu = self.outcome.cpu + submit;
+                self.outcome.calls = self.outcome.calls + submit;
+                self.calendar.after(submit, Event::Submitted(thread, index));
+            }
+            Placed::Near { copy_hot_ns, copy_cold_ns } => {
+                let residency = self.shadow.device(call);
+                let hot = 2 * residency.source >= call.read;
+                let ns = if hot { copy_hot_ns } else { copy_cold_ns };
+                let time = Time::from_ns(ns + (f64::from(fresh) * self.cpu.fault_ns) as u64);
+                // What was in the cache is written back before the device can see it.
+                self.count(call);
+                self.outcome.read_bytes += call.read;
+                self.outcome.written_bytes += residency.source.min(call.read) + call.written;
+                self.outcome.cpu = self.outcome.cpu + time;
+                self.outcome.calls = self.outcome.calls + time;
+                self.calendar.after(time + away, Event::Thread(thread));
+            }
+        }
+    }
+
+    fn count(&mut self, call: &Call) {
+        self.outcome.offloaded += 1;
+        self.outcome.offloaded_bytes = self.outcome.offloaded_bytes.saturating_add(call.bytes());
+    }
+
+    /// Lines that were not there are read; what is written goes to memory sooner or later, unless it was there: then it is
+    /// written back once for all who wrote it.
+    fn traffic(&mut self, call: &Call, source: u64, target: u64, core: bool) {
+        let second = if call.kind == memlift_spec::trace::Kind::Compare { call.read } else { call.written };
+        let missed = second.saturating_sub(target);
+        let fetched = if core || call.written == 0 { missed } else { 0 };
+        let read = call.read.saturating_sub(source).saturating_add(fetched);
+        self.outcome.read_bytes = self.outcome.read_bytes.saturating_add(read);
+        let written = if call.written == 0 { 0 } else { missed };
+        self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(written);
+    }
+
+    fn offload(&mut self, thread: usize, index: usize) {
+        let call = &self.trace.threads[thread].calls[index];
+        match self.engine.enter(call, &mut self.calendar, Event::Engine) {
+            Some(job) => {
+                let residency = self.shadow.device(call);
+                self.count(call);
+                self.traffic(call, residency.source, residency.target, false);
+                debug_assert_eq!(job, self.waiting.len(), "submissions are numbered in their order");
+                self.waiting.push((thread, self.calendar.now()));
+            }
+            None => self.full.push_back((thread, index)),
+        }
+    }
+}

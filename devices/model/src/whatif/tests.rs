@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Traces put together by hand: what is read from them, what replays make of them, what is refused.
+
+use memlift_spec::trace::{
+    CHUNK_USED_AT, Chunk, FAULTS_UNKNOWN, HEADER_BYTES, Kind, MAGIC, RECORD_BYTES, Record, VERSION, word,
+};
+
+use super::*;
+use crate::event::Time;
+
+const MS: u64 = 1_000_000;
+
+/// Each has waited once more than the one before: what is without CPU time was a wait.
+fn mark(kind: Kind, at: u64, cpu: u64, faults: u64) -> Record {
+    Record { kind, parameter: 0, words: [at, cpu, faults, 0, at, 0, 0] }
+}
+
+fn call(kind: Kind, at: u64, ns: u64, bytes: u64) -> Record {
+    let written = if kind == Kind::Compare { 0 } else { bytes };
+    Record { kind, parameter: 0, words: [at, ns, 1 << 30, 1 << 40, bytes, written, FAULTS_UNKNOWN] }
+}
+
+fn put(bytes: &mut [u8], index: usize, value: u64) {
+    bytes[8 * index..8 * index + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// A trace with these chunks: process, parent, thread, sequence, records.
+fn file(chunks: &[(u32, u32, u32, u32, &[Record])], wall: u64) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    for &(process, parent, thread, sequence, records) in chunks {
+        let used = RECORD_BYTES * (1 + records.len());
+        let length = used.next_multiple_of(HEADER_BYTES);
+        let chunk = Chunk {
+            bytes: length as u32,
+            sequence,
+            process,
+            thread,
+            pid: process,
+            tid: thread,
+            parent,
+            ..Chunk::default()
+        };
+        let from = bytes.len();
+        bytes.extend(chunk.encode().into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(records.iter().flat_map(Record::encode).flat_map(u64::to_le_bytes));
+        bytes.resize(from + length, 0);
+        bytes[from + CHUNK_USED_AT..from + CHUNK_USED_AT + 4].copy_from_slice(&(used as u32).to_le_bytes());
+    }
+    let length = bytes.len() as u64;
+    for (index, value) in [
+        (word::MAGIC, MAGIC),
+        (word::VERSION, VERSION),
+        (word::LIMIT, 1 << 20),
+        (word::CLAIMED, length),
+        (word::PROCESSES, 9),
+        (word::THREADS, 9),
+        (word::FINISHED, 1),
+        (word::WALL_NS, wall),
+    ] {
+        put(&mut bytes, index, value);
+    }
+    bytes
+}
+
+fn slow_dsa() -> Device {
+    Device::Dsa(crate::dsa::Timing::shipped())
+}
+
+/// Computes 4 ms, copies 1 MiB in 1 ms, waits 5 ms for nobody that is known, computes 1 ms.
+fn simple() -> Vec<u8> {
+    let records = [
+        mark(Kind::Mark, 0, 0, 0),
+        mark(Kind::Mark, 4 * MS, 4 * MS, 0),
+        call(Kind::Copy, 4 * MS, MS, 1 << 20),
+        mark(Kind::Mark, 10 * MS, 5 * MS, 0),
+        mark(Kind::End, 11 * MS, 6 * MS, 0),
+    ];
+    file(&[(1, 0, 1, 0, &records)], 11 * MS)
+}
+
+#[test]
+fn gaps_are_computing_as_far_as_there_was_cpu_time() {
+    let trace = Trace::read(&simple()).unwrap();
+    let steps: Vec<(What, u64)> = trace.threads[0].steps.iter().map(|step| (step.what, step.ns)).collect();
+    let wanted = [(What::Compute, 4 * MS), (What::Call(0), MS), (What::Wait, 5 * MS), (What::Compute, MS)];
+    assert_eq!(steps, wanted);
+    assert_eq!((trace.cpu_ns, trace.calls_ns(), trace.processes), (6 * MS, MS, 1));
+}
+
+#[test]
+fn who_is_displaced_loses_the_same_part_of_everything() {
+    let displaced = |at, cpu| Record { words: [at, cpu, 0, 0, 0, 1, 0], ..mark(Kind::Mark, 0, 0, 0) };
+    let records = [displaced(0, 0), call(Kind::Copy, 2 * MS, 6 * MS, 1 << 20), displaced(8 * MS, 4 * MS)];
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 8 * MS)).unwrap();
+    let steps: Vec<(What, u64, u64)> =
+        trace.threads[0].steps.iter().map(|step| (step.what, step.ns, step.cpu_ns)).collect();
+    assert_eq!(steps, [(What::Compute, 2 * MS, MS), (What::Call(0), 6 * MS, 3 * MS)]);
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    for timing in [Timing::Recorded, Timing::Modelled] {
+        let run = replay(&trace, &cpu, timing, &Device::Cpu, 0);
+        assert_eq!((run.wall, run.cpu), (Time::from_ns(8 * MS), Time::from_ns(4 * MS)));
+    }
+}
+
+#[test]
+fn without_a_device_a_replay_takes_what_was_recorded_and_a_device_shortens_calls_alone() {
+    let trace = Trace::read(&simple()).unwrap();
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!((without.wall, without.cpu), (Time::from_ns(11 * MS), Time::from_ns(6 * MS)));
+    assert_eq!((without.read_bytes, without.written_bytes, without.offloaded), (2 << 20, 1 << 20, 0));
+    let (from, with) = slow_dsa().best_size(&trace, &cpu);
+    let (alone, _) = crate::dsa::experiment::latency(&crate::dsa::Timing::shipped(), 1 << 20).unwrap();
+    assert_eq!((from, with.offloaded), (Some(1 << 20), 1));
+    assert_eq!(with.wall, Time::from_ns(10 * MS) + alone, "the device's own latency, to the picosecond");
+    // The core that overwrites reads first; the device does not.
+    assert_eq!((with.read_bytes, with.written_bytes), (1 << 20, 1 << 20));
+    assert!(with.cpu < without.cpu && with.waiting > Time::from_ns(30_000));
+}
+
+#[test]
+fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() {
+    let child = [
+        mark(Kind::Mark, 2 * MS, 0, 0),
+        call(Kind::Copy, 2 * MS, 8 * MS, 8 << 20),
+        mark(Kind::End, 10 * MS, 8 * MS, 0),
+    ];
+    let parent =
+        [mark(Kind::Mark, 0, 0, 0), mark(Kind::Mark, 3 * MS, 3 * MS, 0), mark(Kind::End, 11 * MS, 4 * MS, 0)];
+    let mut gap = parent.to_vec();
+    gap.insert(2, mark(Kind::Mark, 10 * MS + MS / 10, 3 * MS, 0));
+    let bytes = file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS);
+    let trace = Trace::read(&bytes).unwrap();
+    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Begin(1)));
+    assert!(
+        trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)),
+        "{:?}",
+        trace.threads[0].steps
+    );
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!(without.wall, Time::from_ns(11 * MS));
+    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    assert!(with.wall < Time::from_ns(5 * MS) && with.wall > Time::from_ns(3 * MS), "{:?}", with.wall);
+}
+
+#[test]
+fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
+    let records = [mark(Kind::Mark, 0, 0, 0), call(Kind::Copy, 0, MS, 1 << 18), mark(Kind::End, MS, MS, 64)];
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], MS)).unwrap();
+    assert_eq!(trace.threads[0].fresh, [64]);
+    let line = Line { from_bytes: 0, ns_per_byte: 0.1, base_ns: 0.0 };
+    let cpu =
+        Cpu::new(vec![Curve { kind: Kind::Copy, hot: false, lines: vec![line] }], 1 << 20, 1000.0, &trace);
+    assert!(cpu.calibrated.contains(&Kind::Copy));
+    let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
+    assert_eq!(model.calls, Time::from_ns(26_214 + 64_000));
+    assert_eq!(replay(&trace, &cpu, Timing::Recorded, &slow_dsa(), 0).offloaded, 0);
+}
+
+#[test]
+fn every_fault_names_its_field_and_the_fix() {
+    let good = simple();
+    let records = [call(Kind::Copy, 0, 1, 64)];
+    let word_of = |at: usize, value: u64| {
+        let mut bytes = good.clone();
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        bytes
+    };
+    let chunk = HEADER_BYTES;
+    let cases: Vec<(Vec<u8>, &str, &str)> = vec![
+        (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
+        (word_of(0, 7), "magic (byte 0)", "this is no trace"),
+        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 1"),
+        (word_of(16, 12345), "limit (byte 16)", "record again"),
+        (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
+        (word_of(128, 2), "finished (byte 128)", "0 or 1"),
+        (word_of(80, 0), "chunk.thread (byte 4096)", "the header counts fewer"),
+        (word_of(chunk, 0x1000_1234_5678), "chunk.magic (byte 4096)", "no chunk begins here"),
+        (word_of(chunk, 0x4843_4c4d | 100 << 32), "chunk.bytes (byte 4096): 0x64", "a multiple of 4096"),
+        (word_of(chunk, 0x4843_4c4d | 8192 << 32), "chunk.bytes (byte 4096)", "cut off"),
+        (word_of(chunk + 8, 65), "chunk.used (byte 4096): 0x41", "in steps of 64"),
+        (word_of(chunk + 8, 64 | 3 << 32), "chunk.sequence (byte 4096): 0x3", "not in order"),
+        (word_of(chunk + 16, 1 << 32), "chunk.process (byte 4096)", "count from 1"),
+        (word_of(chunk + 64, 5), "record.kind (byte 4160): 0x5", "no kind of this version"),
+        (word_of(chunk + 72, u64::MAX), "record.time (byte 4160)", "2^60"),
+        (word_of(chunk + 64 + 128 + 40, u64::MAX), "record.bytes_read (byte 4288)", "2^47"),
+        (word_of(chunk + 64 + 64 + 16, 9 * MS), "mark.cpu", "clock went back"),
+        (word_of(chunk + 64, 66), "record.parameter (byte 4160)", "no call"),
+        (
+            file(&[(1, 0, 1, 0, &records), (2, 0, 1, 1, &records)], 9),
+            "chunk.thread (byte 8192)",
+            "another process",
+        ),
+    ];
+    for (bytes, field, fix) in cases {
+        let said = Trace::read(&bytes).expect_err(field).to_string();
+        assert!(
+            said.starts_with(field) && said.contains(fix) && said.lines().count() == 1,
+            "{field}: {said}"
+        );
+    }
+    // A page that was claimed and never written, and a thread that was killed before it said how far it was.
+    let mut killed = file(&[(1, 0, 1, 0, &records)], 0);
+    killed.resize(killed.len() + HEADER_BYTES, 0);
+    let length = killed.len() as u64;
+    put(&mut killed, word::CLAIMED, length);
+    put(&mut killed, word::FINISHED, 0);
+    let trace = Trace::read(&killed).unwrap();
+    assert_eq!((trace.finished, trace.calls().count(), trace.wall_ns), (false, 1, 1));
+}
+
+#[test]
+fn parameters_are_varied_within_their_ranges() {
+    for device in ["dsa", "smartdimm"] {
+        let (text, schema) = parameters(device).unwrap();
+        assert!(neighbours(text, schema).len() >= schema.fields.len(), "{device}");
+        let error = varied("f", text, schema, "nonsense", 1.0, None).unwrap_err().to_string();
+        assert!(error.starts_with("f: nonsense: no parameter of"), "{error}");
+    }
+    let (text, schema) = parameters("dsa").unwrap();
+    let Ok(Device::Dsa(timing)) = varied("f", text, schema, "submit", 0.5, Some("us")) else {
+        panic!("a device")
+    };
+    assert_eq!(timing.submit, Time::from_ns(500));
+    assert!(
+        varied("f", text, schema, "engines", 0.0, None).unwrap_err().to_string().contains("give 1 to 64")
+    );
+    assert!(parameters("cpu").is_none());
+}

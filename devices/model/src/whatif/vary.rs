@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A device with one parameter changed: for sweeps, and to see which parameter matters.
+//!
+//! Rule     the changed file goes through the same checks as any other: out of range, or against another field, is an error
+
+use super::device::Device;
+use crate::parameters::{ParameterError, Parameters, Schema};
+
+/// The device of `text`, with `name` set to `value`, in `unit` or in the file's own.
+///
+/// # Errors
+/// No such parameter, a value that the schema does not allow, or one that contradicts another.
+pub fn varied(
+    file: &str,
+    text: &str,
+    schema: &Schema,
+    name: &str,
+    value: f64,
+    unit: Option<&str>,
+) -> Result<Device, ParameterError> {
+    // What the file itself has wrong is told first.
+    Parameters::parse(file, text, schema)?;
+    let unknown = || {
+        let names: Vec<&str> = schema.fields.iter().map(|field| field.name).collect();
+        ParameterError::new(
+            file,
+            name,
+            format!("no parameter of {}; there are: {}", schema.device, names.join(", ")),
+        )
+    };
+    let mut table: toml::Table = text.parse().map_err(|_| unknown())?;
+    let entry = table.get_mut(name).and_then(toml::Value::as_table_mut).ok_or_else(unknown)?;
+    entry.insert("value".to_owned(), toml::Value::Float(value));
+    if let Some(unit) = unit {
+        entry.insert("unit".to_owned(), toml::Value::String(unit.to_owned()));
+    }
+    Device::new(&Parameters::parse(file, &table.to_string(), schema)?)
+}
+
+/// Each parameter with the device that has it halved and doubled, where the schema allows that.
+#[must_use]
+pub fn neighbours(text: &str, schema: &'static Schema) -> Vec<(&'static str, f64, Device)> {
+    let Ok(parameters) = Parameters::parse("", text, schema) else { return Vec::new() };
+    let mut found = Vec::new();
+    for field in schema.fields {
+        let number = parameters
+            .iter()
+            .find(|(name, _)| *name == field.name)
+            .and_then(|(_, parameter)| parameter.text.split(' ').next()?.parse::<f64>().ok());
+        let Some(number) = number else { continue };
+        for factor in [0.5, 2.0] {
+            if let Ok(device) = varied("", text, schema, field.name, number * factor, None) {
+                found.push((field.name, factor, device));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The trace of a program: what `memlift record` leaves and `memlift whatif` reads.
+//!
+//! Layout  0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
+//!         4096 chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
+//!         record: kind u32 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
+//! Order   little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
+//!         whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
+//! Rule    whoever reads it trusts nothing: [`Chunks`] and [`Record::decode`] name the field that is wrong and what to do
+//! Not here what records say together (`memlift-model`'s `whatif`); who writes them (`bindings/tap`)
+
+use core::fmt;
+
+/// First word of a trace.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
+/// Version of the layout.
+pub const VERSION: u64 = 1;
+/// Bytes of the header, and what chunks are multiples of.
+pub const HEADER_BYTES: usize = 4096;
+/// Bytes of a record, and of what precedes the records of a chunk.
+pub const RECORD_BYTES: usize = 64;
+/// First word of a chunk.
+pub const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"MLCH");
+/// Most bytes of a chunk.
+pub const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// Least bytes that a trace may be limited to, and most.
+pub const LIMIT_BYTES: (u64, u64) = (1 << 20, 1 << 40);
+/// Where the text of the CPU lies, and its bytes; zeros after it.
+pub const CPU_AT: (usize, usize) = (256, 64);
+/// Where the command line lies, and its bytes.
+pub const COMMAND_AT: (usize, usize) = (320, 704);
+/// Times and durations are below this, nanoseconds: 36 years.
+pub const TIME_NS_MAX: u64 = 1 << 60;
+/// Sizes are below this, bytes.
+pub const SIZE_MAX: u64 = 1 << 47;
+
+/// Places of the header's words, in words.
+pub mod word {
+    /// [`MAGIC`](super::MAGIC); stored last.
+    pub const MAGIC: usize = 0;
+    /// [`VERSION`](super::VERSION).
+    pub const VERSION: usize = 1;
+    /// Bytes that the file may have.
+    pub const LIMIT: usize = 2;
+    /// Calls of the memcpy family below so many bytes are counted, not recorded.
+    pub const THRESHOLD: usize = 3;
+    /// The same for calls that pack, unpack, encrypt, decrypt or digest.
+    pub const TRANSFORM_THRESHOLD: usize = 4;
+    /// When it began, nanoseconds since 1970.
+    pub const START_UNIX_NS: usize = 5;
+    /// The same instant on `CLOCK_MONOTONIC`; times in records count from it.
+    pub const START_MONOTONIC_NS: usize = 6;
+    /// CPUs that the program could use.
+    pub const CORES: usize = 7;
+    /// Bytes of the file that are claimed, header included; more than the limit once that was met.
+    pub const CLAIMED: usize = 8;
+    /// Processes so far.
+    pub const PROCESSES: usize = 9;
+    /// Threads so far.
+    pub const THREADS: usize = 10;
+    /// Records for which there was no room.
+    pub const DROPPED: usize = 11;
+    /// What recording one call costs, picoseconds; 0 unknown.
+    pub const RECORD_COST_PS: usize = 12;
+    /// What counting one call costs, picoseconds; 0 unknown.
+    pub const COUNT_COST_PS: usize = 13;
+    /// 0 while it is being written, 1 when the program has ended.
+    pub const FINISHED: usize = 16;
+    /// From the program's start to its end, nanoseconds.
+    pub const WALL_NS: usize = 17;
+    /// CPU time of the program and its children, nanoseconds.
+    pub const CPU_NS: usize = 18;
+    /// Its exit code, as a shell shows it.
+    pub const EXIT_CODE: usize = 19;
+    /// Words that are in use.
+    pub const USED: usize = 20;
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Kind {
+    /// A call of memcpy or mempcpy; like all calls: start ns · wall ns · source · target · bytes read · bytes written · faults
+    /// (minor in the lower half, major in the upper; counted for large calls only, else all ones).
+    Copy = 1,
+    /// memmove.
+    Move = 2,
+    /// memset.
+    Fill = 3,
+    /// memcmp or bcmp; both sides as source and target, `bytes read` of each.
+    Compare = 4,
+    /// deflate, compress, compress2.
+    Deflate = 16,
+    /// inflate, uncompress.
+    Inflate = 17,
+    /// EVP_EncryptUpdate, EVP_CipherUpdate where it encrypts.
+    Encrypt = 32,
+    /// EVP_DecryptUpdate.
+    Decrypt = 33,
+    /// EVP_DigestUpdate.
+    Digest = 34,
+    /// An operation of memlift's own; the parameter is its opcode.
+    Operation = 48,
+    /// How far a thread is: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it was
+    /// displaced · 0.
+    Mark = 64,
+    /// The same, at its end.
+    End = 65,
+    /// Calls that were only counted since the thread's last record of this parameter; the parameter is their kind:
+    /// time ns · calls · bytes · 0 · 0 · 0 · 0.
+    Counted = 66,
+    /// The end of a process: time ns · its CPU ns · minor faults · major faults · most resident bytes · 0 · 0.
+    Exit = 67,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 14] = [
+        Kind::Copy,
+        Kind::Move,
+        Kind::Fill,
+        Kind::Compare,
+        Kind::Deflate,
+        Kind::Inflate,
+        Kind::Encrypt,
+        Kind::Decrypt,
+        Kind::Digest,
+        Kind::Operation,
+        Kind::Mark,
+        Kind::End,
+        Kind::Counted,
+        Kind::Exit,
+    ];
+
+    /// The kind of this number.
+    #[must_use]
+    pub fn of(number: u32) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    /// Whether it is a call that somebody else could do.
+    #[must_use]
+    pub const fn is_call(self) -> bool {
+        (self as u32) < Kind::Mark as u32
+    }
+
+    /// As people call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Copy => "memcpy",
+            Kind::Move => "memmove",
+            Kind::Fill => "memset",
+            Kind::Compare => "memcmp",
+            Kind::Deflate => "deflate",
+            Kind::Inflate => "inflate",
+            Kind::Encrypt => "encrypt",
+            Kind::Decrypt => "decrypt",
+            Kind::Digest => "digest",
+            Kind::Operation => "memlift",
+            Kind::Mark => "mark",
+            Kind::End => "end of a thread",
+            Kind::Counted => "counted",
+            Kind::Exit => "end of a process",
+        }
+    }
+}
+
+/// Faults of a call that were not counted.
+pub const FAULTS_UNKNOWN: u64 = u64::MAX;
+
+/// A record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it is about.
+    pub kind: Kind,
+    /// See [`Kind`]; 0 where it says nothing of it.
+    pub parameter: u32,
+    /// See [`Kind`].
+    pub words: [u64; 7],
+}
+
+impl Record {
+    /// As words of the file.
+    #[must_use]
+    pub const fn encode(&self) -> [u64; 8] {
+        let [a, b, c, d, e, f, g] = self.words;
+        [self.kind as u64 | (self.parameter as u64) << 32, a, b, c, d, e, f, g]
+    }
+
+    /// From 64 bytes of the file, which lie at `at`.
+    ///
+    /// # Errors
+    /// The field that is wrong.
+    pub fn decode(bytes: &[u8; RECORD_BYTES], at: u64) -> Result<Record, Fault> {
+        let word = |index: usize| number(bytes, 8 * index, 8);
+        let fault = |field, found, fix| Err(Fault { at, field, found, fix });
+        let found = word(0) & 0xffff_ffff;
+        let Some(kind) = Kind::of(found as u32) else {
+            return fault(
+                "record.kind",
+                found,
+                "no kind of this version; if the machine went down, the end of the file was lost: record again",
+            );
+        };
+        let mut words = [0; 7];
+        words.iter_mut().enumerate().for_each(|(index, place)| *place = word(index + 1));
+        let record = Record { kind, parameter: (word(0) >> 32) as u32, words };
+        if record.words[0] >= TIME_NS_MAX {
+            return fault("record.time", record.words[0], "a time below 2^60 ns is expected: record again");
+        }
+        if kind.is_call() {
+            if record.words[1] >= TIME_NS_MAX {
+                return fault("record.wall", record.words[1], "less than 2^60 ns is expected: record again");
+            }
+            for (field, index) in [("record.bytes_read", 4), ("record.bytes_written", 5)] {
+                if record.words[index] >= SIZE_MAX {
+                    return fault(
+                        field,
+                        record.words[index],
+                        "less than 2^47 bytes are expected: record again",
+                    );
+                }
+            }
+        } else if record.words[1] >= TIME_NS_MAX {
+            return fault("record.cpu", record.words[1], "less than 2^60 is expected: record again");
+        }
+        if kind == Kind::Counted && !Kind::of(record.parameter).is_some_and(Kind::is_call) {
+            return fault(
+                "record.parameter",
+                record.parameter.into(),
+                "counts calls of a kind that is no call: record again",
+            );
+        }
+        Ok(record)
+    }
+}
+
+/// The head of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Bytes of the chunk.
+    pub bytes: u32,
+    /// Bytes in use, these 64 included.
+    pub used: u32,
+    /// Which chunk of its thread it is, from 0.
+    pub sequence: u32,
+    /// Number of its process in the trace, from 1.
+    pub process: u32,
+    /// Number of its thread in the trace, from 1.
+    pub thread: u32,
+    /// The process's id.
+    pub pid: u32,
+    /// The thread's id.
+    pub tid: u32,
+    /// Number of the process that this one was forked from, if that was recorded; else 0.
+    pub parent: u32,
+    /// Id of the process that started this one.
+    pub parent_pid: u32,
+    /// The thread's name, zeros after it.
+    pub name: [u8; 16],
+}
+
+/// Where [`Chunk::used`] lies in a chunk.
+pub const CHUNK_USED_AT: usize = 8;
+
+impl Chunk {
+    /// As words of the file; `used` is stored last, by itself.
+    #[must_use]
+    pub fn encode(&self) -> [u64; 8] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let text = |from: usize| number(&self.name, from, 8);
+        [
+            pair(CHUNK_MAGIC, self.bytes),
+            pair(self.used, self.sequence),
+            pair(self.process, self.thread),
+            pair(self.pid, self.tid),
+            pair(self.parent, self.parent_pid),
+            text(0),
+            text(8),
+            0,
+        ]
+    }
+
+    fn decode(bytes: &[u8]) -> Chunk {
+        let half = |at: usize| number(bytes, at, 4) as u32;
+        let mut name = [0; 16];
+        name.copy_from_slice(&bytes[40..56]);
+        Chunk {
+            bytes: half(4),
+            used: half(8),
+            sequence: half(12),
+            process: half(16),
+            thread: half(20),
+            pid: half(24),
+            tid: half(28),
+            parent: half(32),
+            parent_pid: half(36),
+            name,
+        }
+    }
+}
+
+/// What is wrong with a trace: where, which field, what it says, what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Bytes from the file's start.
+    pub at: u64,
+    /// The field.
+    pub field: &'static str,
+    /// What it says.
+    pub found: u64,
+    /// What is expected, and what to do.
+    pub fix: &'static str,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} (byte {}): {:#x}: {}", self.field, self.at, self.found, self.fix)
+    }
+}
+
+fn number(bytes: &[u8], at: usize, count: usize) -> u64 {
+    (0..count).rev().fold(0, |sum, index| sum << 8 | u64::from(bytes[at + index]))
+}
+
+/// A trace whose header passed.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> File<'a> {
+    /// Looks at the header.
+    ///
+    /// # Errors
+    /// The field that is wrong.
+    pub fn open(bytes: &'a [u8]) -> Result<File<'a>, Fault> {
+        let fault = |field, index: usize, found, fix| Err(Fault { at: 8 * index as u64, field, found, fix });
+        if bytes.len() < HEADER_BYTES {
+            let found = bytes.len() as u64;
+            return fault(
+                "size",
+                0,
+                found,
+                "a trace has at least 4096 bytes: give what `memlift record` wrote",
+            );
+        }
+        let file = File { bytes };
+        let of = |index| file.word(index);
+        if of(word::MAGIC) != MAGIC {
+            return fault(
+                "magic",
+                word::MAGIC,
+                of(word::MAGIC),
+                "this is no trace: give what `memlift record` wrote",
+            );
+        }
+        if of(word::VERSION) != VERSION {
+            let fix = "this memlift reads version 1: use the memlift that recorded it, or record again";
+            return fault("version", word::VERSION, of(word::VERSION), fix);
+        }
+        let limit = of(word::LIMIT);
+        if !(LIMIT_BYTES.0..=LIMIT_BYTES.1).contains(&limit) || !limit.is_multiple_of(HEADER_BYTES as u64) {
+            return fault("limit", word::LIMIT, limit, "1 MiB to 1 TiB, in pages, is expected: record again");
+        }
+        if of(word::CLAIMED) < HEADER_BYTES as u64 || of(word::CLAIMED) >= SIZE_MAX {
+            return fault(
+                "claimed",
+                word::CLAIMED,
+                of(word::CLAIMED),
+                "at least the header's 4096 bytes are expected: record again",
+            );
+        }
+        for (name, index) in [("processes", word::PROCESSES), ("threads", word::THREADS)] {
+            if of(index) > u64::from(u32::MAX) {
+                return fault(name, index, of(index), "fewer than 2^32 are expected: record again");
+            }
+        }
+        for (name, index) in [("wall", word::WALL_NS), ("cpu", word::CPU_NS)] {
+            if of(index) >= TIME_NS_MAX {
+                return fault(name, index, of(index), "less than 2^60 ns is expected: record again");
+            }
+        }
+        if of(word::FINISHED) > 1 {
+            return fault("finished", word::FINISHED, of(word::FINISHED), "0 or 1 is expected: record again");
+        }
+        let end = of(word::CLAIMED).min(limit);
+        if (bytes.len() as u64) < end {
+            let fix =
+                "the file is shorter than what was claimed: it was cut off; copy it again, or record again";
+            return fault("claimed", word::CLAIMED, of(word::CLAIMED), fix);
+        }
+        Ok(file)
+    }
+
+    /// A word of the header, by its place in [`word`].
+    #[must_use]
+    pub fn word(&self, index: usize) -> u64 {
+        number(self.bytes, 8 * index, 8)
+    }
+
+    /// A text of the header, up to its first zero: [`CPU_AT`] or [`COMMAND_AT`]. It may be no UTF-8.
+    #[must_use]
+    pub fn text(&self, place: (usize, usize)) -> &'a [u8] {
+        let text = &self.bytes[place.0..place.0 + place.1];
+        &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())]
+    }
+
+    /// The chunks.
+    #[must_use]
+    pub fn chunks(&self) -> Chunks<'a> {
+        let end = self.word(word::CLAIMED).min(self.word(word::LIMIT)).min(self.bytes.len() as u64);
+        Chunks { bytes: &self.bytes[..end as usize], at: HEADER_BYTES }
+    }
+}
+
+/// Chunk after chunk, with where its records begin and their bytes.
+#[derive(Clone, Debug)]
+pub struct Chunks<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Iterator for Chunks<'a> {
+    type Item = Result<(Chunk, u64, &'a [u8]), Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let rest = self.bytes.get(self.at..).filter(|rest| rest.len() >= RECORD_BYTES)?;
+            let at = self.at as u64;
+            let magic = number(rest, 0, 4);
+            if magic == 0 {
+                self.at += HEADER_BYTES;
+                continue;
+            }
+            self.at = usize::MAX;
+            let fault = |field, found, fix| Some(Err(Fault { at, field, found, fix }));
+            if magic != u64::from(CHUNK_MAGIC) {
+                return fault(
+                    "chunk.magic",
+                    magic,
+                    "no chunk begins here: the file was damaged, record again",
+                );
+            }
+            let chunk = Chunk::decode(rest);
+            let (bytes, used) = (chunk.bytes as usize, chunk.used as usize);
+            if bytes == 0 || !bytes.is_multiple_of(HEADER_BYTES) || bytes > CHUNK_BYTES_MAX {
+                let fix = "a multiple of 4096 up to 262144 is expected: the file was damaged, record again";
+                return fault("chunk.bytes", bytes as u64, fix);
+            }
+            if bytes > rest.len() {
+                let fix = "the chunk ends beyond the file: it was cut off; copy it again, or record again";
+                return fault("chunk.bytes", bytes as u64, fix);
+            }
+            if used < RECORD_BYTES || used > bytes || !used.is_multiple_of(RECORD_BYTES) {
+                let fix = "64 up to the chunk's bytes, in steps of 64, is expected: record again";
+                return fault("chunk.used", used as u64, fix);
+            }
+            if chunk.process == 0 {
+                return fault("chunk.process", 0, "processes count from 1: record again");
+            }
+            if chunk.thread == 0 {
+                return fault("chunk.thread", 0, "threads count from 1: record again");
+            }
+            self.at = at as usize + bytes;
+            return Some(Ok((chunk, at + RECORD_BYTES as u64, &rest[RECORD_BYTES..used])));
+        }
+    }
+}
+
+const _: () = assert!(HEADER_BYTES >= COMMAND_AT.0 + COMMAND_AT.1 && CPU_AT.0 + CPU_AT.1 <= COMMAND_AT.0);
+const _: () = assert!(word::USED * 8 <= CPU_AT.0 && CHUNK_BYTES_MAX.is_multiple_of(HEADER_BYTES));
