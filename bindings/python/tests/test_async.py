@@ -223,6 +223,8 @@ class Eager:
 
     def submit(self, *arguments):
         number, answered = self._session.submit(*arguments)
+        # A server that sleeps is rung for then.
+        self._session.flush()
         while not answered:
             answered = self._session.turn()
         return number, answered
