@@ -177,6 +177,9 @@ fn ratios(rows: &[Row]) -> Option<String> {
     const LINE: f64 = 18.0;
     let rows: Vec<(&Row, f64)> =
         rows.iter().filter_map(|row| Some((row, row.ratio.filter(|ratio| *ratio > 0.0)?))).collect();
+    if rows.is_empty() {
+        return None;
+    }
     let values = rows.iter().flat_map(|(row, ratio)| [*ratio, row.low.unwrap_or(*ratio)]).chain([1.0]);
     let across = LogAxis::over(values, 330.0, WIDTH - 30.0)?;
     let bottom = TOP + LINE * rows.len() as f64;
@@ -252,6 +255,9 @@ fn page(service: &str, rows: &[Row], place: &str) -> String {
          rival runs in the configuration that the last column of the table names.</p>\n",
         escape(place)
     );
+    if rows.iter().all(|row| row.low.is_none()) {
+        out.push_str("<p class=\"note\">No row has a lower bound: a quick run shows that everything runs, its times say nothing.</p>\n");
+    }
     for (name, rows) in families(rows) {
         let drawings: Vec<String> =
             QUANTITIES.iter().filter_map(|quantity| family(&name, quantity, &rows)).collect();

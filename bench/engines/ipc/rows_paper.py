@@ -7,11 +7,15 @@ Rows     paper/percall/throughput  pipelined, against a mapping per call and one
          paper/pool/throughput     pipelined, against areas that stay mapped and one memcpy, one call at a time
          paper/pool/loan           as throughput, but memlift's client writes into the pool, so that nothing is copied
          paper/pool/cpu            the runs of throughput in CPU-seconds of client and server
+Pinning  where there are cores for it, the client's thread to one and the server to another, on both sides: a scheduler that leaves them
+         on one core, as it does where cores share no cache that it knows of, leaves nothing to overlap
 Stages   each row says how long writing, copying and reading take alone, so that it can be seen what could overlap
 """
 
+import os
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 import reference
@@ -91,6 +95,28 @@ class Work:
         return "write {:.1f} ms, copy {:.1f} ms, read {:.1f} ms".format(*(statistics.median(stage) * 1e3 for stage in took))
 
 
+class Apart:
+    """Inside its `with`, this thread runs on one core and the servers on another."""
+
+    def __init__(self, *contenders):
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.servers = [int(task.name) for one in contenders for pid in one.pids[1:] for task in Path(f"/proc/{pid}/task").iterdir()]
+        self.said = "not pinned" if len(self.cores) < 2 else "client and server pinned to a core each"
+
+    def _pin(self, client, server):
+        os.sched_setaffinity(0, client)
+        for task in self.servers:
+            os.sched_setaffinity(task, server)
+
+    def __enter__(self):
+        if len(self.cores) > 1:
+            self._pin(self.cores[:1], self.cores[1:2])
+        return self
+
+    def __exit__(self, *_):
+        self._pin(self.cores, self.cores)
+
+
 def _streamed(fleet, plan, rival, how="pipelined", cpu_only=False):
     ours, theirs, work = Call(fleet.get(fleet.ours)), Call(fleet.get(rival)), Work(plan.size(BYTES))
     calls = 4 if plan.quick else 8
@@ -109,12 +135,13 @@ def _streamed(fleet, plan, rival, how="pipelined", cpu_only=False):
     run(ours.transport, calls)
     work.one_by_one(theirs.transport, 2)
     sides = (ours, measure(run)), (theirs, measure(work.one_by_one))
-    pairs, cpu = interleave(2 if plan.quick else 31, *sides)
+    with Apart(ours, theirs) as apart:
+        pairs, cpu = interleave(2 if plan.quick else 31, *sides)
     return {
         "unit": "s",
         "pairs": pairs,
         "cpu": cpu,
-        "qualifies": f"{work.size} bytes per call, written by the client inside the window; alone: {work.stages()}; {cores()} cores, not pinned; "
+        "qualifies": f"{work.size} bytes per call, written by the client inside the window; alone: {work.stages()}; {cores()} cores, {apart.said}; "
         f"ours: {how}, {DEPTH} under way, {ours.qualifies()}; theirs: one call at a time, {theirs.qualifies()}",
     }
 

@@ -31,7 +31,7 @@ def test_a_pipeline_of_requests_is_verified():
 
 
 @pytest.mark.soak
-def test_every_workload_that_is_installed_is_verified_in_every_mode_and_under_every_load():
+def test_soak_every_workload_that_is_installed_is_verified_in_every_mode_and_under_every_load():
     words = ("--mode", "all", "--load", "all", "--transport", "memlift", "--transport", "shm_memcpy")
     for line in lines("--workload", "all", *words):
         assert line.get("verified") or line["missing"], line
