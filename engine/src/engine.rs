@@ -16,6 +16,7 @@ use crate::observe::CacheState;
 use crate::place::{self, CalibrateError, Explanation, Loaded, Origin, Placer, StoreError};
 use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
 use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
+use memlift_idxd::Idxd;
 use memlift_kernels::{CopyFn, Isa, Kernels, set_rep_movsb_from};
 use memlift_spec::Opcode;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,12 @@ struct Dsa {
     queue: Queue,
     /// Bit n: the device does opcode n.
     opcodes: [u64; 4],
+}
+
+impl Dsa {
+    fn new(device: Idxd, policy: WaitPolicy) -> Dsa {
+        Dsa { opcodes: device.opcodes(), queue: Queue::foreign(Box::new(device), policy) }
+    }
 }
 
 /// What [`Engine::calibrate`] measured, and whether it could be kept.
@@ -159,11 +166,8 @@ impl Engine {
     }
 
     fn opened_dsa(&self) -> Result<&Dsa, &Absent> {
-        let open = || {
-            let device = open_dsa(Path::new("/"), &self.hands)?;
-            Ok(Dsa { opcodes: device.opcodes(), queue: Queue::foreign(Box::new(device), self.policy) })
-        };
-        self.dsa.get_or_init(open).as_ref()
+        let open = || open_dsa(Path::new("/"), &self.hands);
+        self.dsa.get_or_init(|| Ok(Dsa::new(open()?, self.policy))).as_ref()
     }
 
     /// The queue in front of Intel DSA. It takes what any other queue takes: what the device does not do, the caller that polls or
@@ -176,13 +180,28 @@ impl Engine {
         self.opened_dsa().map(|dsa| &dsa.queue)
     }
 
+    /// Takes `device` for [`dsa`](Engine::dsa), instead of looking for one.
+    ///
+    /// # Errors
+    ///
+    /// The device, when one was looked for already.
+    pub fn use_dsa(&self, device: Idxd) -> Result<(), Box<Idxd>> {
+        let mut device = Some(device);
+        let _ = self.dsa.get_or_init(|| Ok(Dsa::new(device.take().expect("once"), self.policy)));
+        device.map_or(Ok(()), |device| Err(Box::new(device)))
+    }
+
     /// The queue in front of DSA if that is there and does the operation, and it is worth the way.
     fn offloads(&self, opcode: Opcode, bytes: usize) -> Option<&Queue> {
-        if bytes < DSA_BYTES_MIN || !facility::usable(Facility::Dsa) {
+        if bytes < DSA_BYTES_MIN {
             return None;
         }
-        let Dsa { queue, opcodes } = self.opened_dsa().ok()?;
-        (opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(queue)
+        let dsa = match self.dsa.get() {
+            Some(found) => found.as_ref().ok()?,
+            None if facility::usable(Facility::Dsa) => self.opened_dsa().ok()?,
+            None => return None,
+        };
+        (dsa.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(&dsa.queue)
     }
 
     /// A queue of its own that runs on whoever polls it or waits.
@@ -191,13 +210,19 @@ impl Engine {
     }
 
     /// Submits to DSA where that is there and takes the operation, else to [`queue`](Engine::queue), with the cost model's prediction
-    /// for the wait.
+    /// for the wait. DRAIN waits here for what DSA has.
     ///
     /// # Errors
     ///
     /// [`Rejected`] with the operation in it.
     pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
         let (opcode, bytes) = (operation.opcode(), operation.bytes());
+        if let (Opcode::DRAIN, Some(Ok(dsa))) = (opcode, self.dsa.get()) {
+            // What was submitted before it may be in either queue.
+            if let Ok(ticket) = dsa.queue.submit(Operation::Drain) {
+                let _ = ticket.wait();
+            }
+        }
         if let Some(queue) = self.offloads(opcode, bytes) {
             match queue.submit(operation) {
                 Ok(ticket) => return Ok(ticket.with_prediction(dsa_ns(bytes))),

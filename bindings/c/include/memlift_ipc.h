@@ -34,7 +34,7 @@ enum memlift_device {
     MEMLIFT_DEVICE_AUTO = 0,   /* as measured */
     MEMLIFT_DEVICE_INLINE = 1, /* the calling thread copies */
     MEMLIFT_DEVICE_WORKER = 2, /* engine threads copy, while the calling thread sleeps */
-    MEMLIFT_DEVICE_DSA = 3     /* MEMLIFT_NO_DEVICE: no release drives one yet */
+    MEMLIFT_DEVICE_DSA = 3     /* MEMLIFT_NO_DEVICE where there is no work queue for this program */
 };
 
 enum memlift_cache {

@@ -8,8 +8,11 @@
 
 use super::address;
 use memlift_conformance::{Plan, run, run_each};
+use memlift_engine::Engine;
 use memlift_engine::complete::WaitPolicy;
-use memlift_engine::run::{Finisher, Hands};
+use memlift_engine::config::Config;
+use memlift_engine::observe::Executor;
+use memlift_engine::run::{Absent, Finisher, Hands, open_dsa};
 use memlift_engine::submit::{Operation, OperationError, Queue};
 use memlift_idxd::portal::Written;
 use memlift_idxd::{Idxd, Mode, Portal, Settings, Untrusted, WorkQueue};
@@ -91,8 +94,12 @@ unsafe impl Portal for End {
     }
 }
 
+fn hands() -> Arc<Hands> {
+    Arc::new(Hands::new(memlift_kernels::active(), usize::MAX))
+}
+
 fn finisher() -> Box<Finisher> {
-    Box::new(Finisher::new(Arc::new(Hands::new(memlift_kernels::active(), usize::MAX))))
+    Box::new(Finisher::new(hands()))
 }
 
 fn open(queue: &WorkQueue, portal: Box<dyn Portal>) -> Idxd {
@@ -117,7 +124,7 @@ pub const CALM: Fortune = Fortune { seed: 1, faults: 0, reorder: true };
 fn it_conforms_whatever_faults() {
     for (seed, faults) in [(1, 0), (2, 100_000), (3, 1_000_000)] {
         let device = over(&queue(8), &Wire::new(8, Fortune { seed, faults, reorder: true }));
-        pass(&device, 5);
+        pass(&device, 10);
         let stats = device.stats();
         assert!(stats.offloaded > 100 && !stats.quarantined, "{stats:?}");
         assert_eq!(stats.faults > 0, faults > 0, "{stats:?}");
@@ -129,7 +136,7 @@ fn it_conforms_within_narrow_limits() {
     let faulty = Fortune { seed: 9, faults: 200_000, reorder: true };
     let short = WorkQueue { transfer_bytes_max: 4096, batch_max: 3, ..queue(2) };
     let device = over(&short, &Wire::new(1, faulty));
-    pass(&device, 6);
+    pass(&device, 10);
     let plain = WorkQueue {
         overlap: false,
         cache_control: false,
@@ -137,9 +144,9 @@ fn it_conforms_within_narrow_limits() {
         opcodes: [0x2b, 0, 0, 0],
         ..queue(4)
     };
-    pass(&over(&plain, &Wire::new(4, faulty)), 6);
+    pass(&over(&plain, &Wire::new(4, faulty)), 10);
     let none = WorkQueue { transfer_bytes_max: 0, batch_max: 0, ..queue(1) };
-    pass(&over(&none, &Wire::new(1, CALM)), 10);
+    pass(&over(&none, &Wire::new(1, CALM)), 20);
 }
 
 #[test]
@@ -147,7 +154,7 @@ fn batches_that_the_kernel_refuses_go_member_by_member() {
     let wire = Wire::new(8, Fortune { seed: 4, faults: 100_000, reorder: true });
     let wire = Arc::new(Wire { barred: true, ..Arc::into_inner(wire).unwrap() });
     let device = over(&queue(8), &wire);
-    pass(&device, 6);
+    pass(&device, 10);
     assert!(device.stats().offloaded > 100 && device.stats().by_cpu > 0);
 }
 
@@ -187,7 +194,7 @@ fn descriptors_that_are_written_to_a_file_arrive() {
     let behind = device_behind(std::os::fd::OwnedFd::from(reader).into());
     let device = open(&queue(8), Box::new(Written::new(writer.into())));
     assert_eq!(device.portal(), "write");
-    pass(&device, 15);
+    pass(&device, 30);
     let offloaded = device.stats().offloaded;
     drop(device);
     assert_eq!(behind.join().unwrap(), offloaded + 2, "two were probes");
@@ -430,4 +437,77 @@ fn a_ticket_of_a_lost_device_gives_no_buffers_back() {
     drop(queue);
     // What the device writes now hits nothing that anybody has.
     wire.work();
+}
+
+/// A machine with one device and one queue, whose file is a FIFO.
+fn machine(pasid: &str) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let bus = root.path().join("sys/bus/dsa/devices");
+    for (file, text) in [
+        ("dsa0/state", "enabled"),
+        ("dsa0/pasid_enabled", pasid),
+        ("dsa0/gen_cap", "0x40915f0107"),
+        ("dsa0/op_cap", "0,0,0,0,0,0,00000001,003f07fd"),
+        ("wq0.0/state", "enabled"),
+        ("wq0.0/type", "user"),
+        ("wq0.0/mode", "shared"),
+        ("wq0.0/size", "16"),
+        ("wq0.0/max_transfer_size", "65536"),
+        ("wq0.0/max_batch_size", "32"),
+    ] {
+        let path = bus.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, format!("{text}\n")).unwrap();
+    }
+    std::fs::create_dir_all(root.path().join("dev/dsa")).unwrap();
+    let name = std::ffi::CString::new(root.path().join("dev/dsa/wq0.0").to_str().unwrap()).unwrap();
+    // SAFETY: a path with its zero.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    root
+}
+
+#[test]
+fn a_queue_that_sysfs_lists_is_opened_asked_and_used() {
+    let root = machine("1");
+    let path = root.path().join("dev/dsa/wq0.0");
+    let behind =
+        std::thread::spawn(move || device_behind(std::fs::File::open(path).unwrap()).join().unwrap());
+    let device = open_dsa(root.path(), &hands()).unwrap();
+    assert_eq!(device.portal(), "write", "a FIFO cannot be mapped, as a queue without the right");
+    pass(&device, 30);
+    let offloaded = device.stats().offloaded;
+    drop(device);
+    assert!(offloaded > 50 && behind.join().unwrap() > offloaded);
+    assert!(matches!(open_dsa(machine("0").path(), &hands()), Err(Absent::NoQueue)));
+    let unreadable = machine("1");
+    std::fs::remove_file(unreadable.path().join("dev/dsa/wq0.0")).unwrap();
+    let error = open_dsa(unreadable.path(), &hands()).unwrap_err();
+    assert!(matches!(&error, Absent::Unusable(why) if why.starts_with("wq0.0: ")), "{error}");
+}
+
+#[test]
+fn an_engine_sends_what_is_queued_or_told_to_its_device() {
+    let wire = Wire::new(8, Fortune { seed: 31, faults: 300_000, reorder: true });
+    let engine = Engine::open(&Config::defaults()).unwrap();
+    engine.use_dsa(over(&queue(8), &wire)).unwrap();
+    assert!(engine.use_dsa(over(&queue(8), &wire)).is_err());
+    let plain = bytes(200_000);
+    let took = || wire.took.load(Ordering::Relaxed);
+    let before = took();
+    let ticket = engine.submit(Operation::copy(plain.clone())).unwrap();
+    while !ticket.is_done() {
+        std::thread::yield_now();
+    }
+    assert_eq!(ticket.wait().unwrap().into_target().unwrap().as_slice(), Some(&plain[..]));
+    assert!(took() > before);
+    let before = took();
+    engine.submit(Operation::copy(plain[..4000].to_vec())).unwrap().wait().unwrap();
+    engine.submit(Operation::Drain).unwrap().wait().unwrap();
+    assert_eq!(took(), before, "too small, and nothing to do");
+    for (by, goes) in [(Executor::Idxd, true), (Executor::InlineTemporal, false)] {
+        let (mut target, before) = (vec![0; plain.len()], took());
+        // SAFETY: both are this long, and apart.
+        unsafe { engine.copy_told(target.as_mut_ptr(), plain.as_ptr(), plain.len(), by, false) };
+        assert_eq!((target == plain, took() > before), (true, goes));
+    }
 }

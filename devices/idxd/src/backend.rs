@@ -10,10 +10,12 @@
 //! Fork     the page of a portal is not there in a child: a child's work is the CPU's, from a queue of its own
 
 use crate::discover::WorkQueue;
-use crate::flight::{Flight, Limits, Offer};
-use crate::memory::{Home, Records, deliver, members};
+use crate::flight::{Flight, Offer};
+use crate::limits::Limits;
+use crate::memory::{Home, deliver, members};
 use crate::portal::Portal;
-use memlift_spec::{Backend, Busy, Capabilities, Completion, Descriptor, Flags, Opcode, Status};
+use crate::probe::{Untrusted, probe};
+use memlift_spec::{Backend, Busy, Capabilities, Completion, Descriptor, Flags, Opcode};
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{ManuallyDrop, replace};
@@ -50,29 +52,6 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings { patience: Duration::from_secs(5) }
     }
-}
-
-/// Why a queue that could be opened is not used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Untrusted {
-    /// The portal did not take a NOOP.
-    #[error("the queue takes nothing: {0}; see `memlift doctor`")]
-    Refused(io::Error),
-    /// It is full, and stays so.
-    #[error(
-        "the queue is full of others' work: give this program a queue of its own, or raise the queue's size"
-    )]
-    Full,
-    /// It took a NOOP and did not answer.
-    #[error("the device took a NOOP and did not answer: disable and enable it with accel-config")]
-    Silent,
-    /// It answered with something else than success.
-    #[error("the device answered a NOOP with: {0}")]
-    Failed(Status),
-    /// No memory for the page that tells parents from children.
-    #[error("no page that a forked child would find empty: {0}")]
-    Memory(io::Error),
 }
 
 /// What has happened at a queue so far.
@@ -186,7 +165,8 @@ impl Idxd {
             overlap: queue.overlap,
         };
         // A kernel may let no batch through and still list them.
-        if queue.batch_max < 2 || probe(&*portal, &noop, settings.patience).is_err() {
+        let batches = queue.batch_max >= 2 && queue.supports(Opcode::BATCH);
+        if !batches || probe(&*portal, &noop, settings.patience).is_err() {
             limits.batch_max = 0;
         }
         let size = queue.size.clamp(1, DEPTH_MAX) as usize;
@@ -393,49 +373,6 @@ impl Idxd {
 
     fn is_idle(&self) -> bool {
         self.lock().places.iter().all(|place| matches!(place, Place::Free))
-    }
-}
-
-/// Whether the device answers `noops`: one, or several as a batch.
-fn probe(portal: &dyn Portal, noops: &[Descriptor], patience: Duration) -> Result<(), Untrusted> {
-    let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
-    let head = noops.len();
-    // Behind the batch's members its own record; of a single one the record is the first.
-    let records = Records::new(head + 1);
-    let mut list: Vec<Descriptor> = noops.to_vec();
-    for (index, noop) in list.iter_mut().enumerate() {
-        noop.add_flags(asks);
-        noop.completion_address = records.address(index);
-    }
-    let (question, answer) = match *list {
-        [noop] => (noop, 0),
-        _ => {
-            let mut batch = Descriptor::new(Opcode::BATCH, asks);
-            (batch.source, batch.size) = (list.as_ptr().expose_provenance() as u64, head as u32);
-            batch.completion_address = records.address(head);
-            (batch, head)
-        }
-    };
-    let start = Instant::now();
-    loop {
-        // SAFETY: records and list are leaked unless the device has answered.
-        match unsafe { portal.offer(&[question]) } {
-            Ok(0) if start.elapsed() > patience => return Err(Untrusted::Full),
-            Ok(0) => std::thread::yield_now(),
-            Ok(_) => break,
-            Err(error) => return Err(Untrusted::Refused(error)),
-        }
-    }
-    loop {
-        match records.load(answer) {
-            Some(done) if done.status() == Status::SUCCESS => return Ok(()),
-            Some(done) => return Err(Untrusted::Failed(done.status())),
-            None if start.elapsed() > patience => {
-                std::mem::forget((records, list));
-                return Err(Untrusted::Silent);
-            }
-            None => std::thread::yield_now(),
-        }
     }
 }
 

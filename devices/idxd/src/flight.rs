@@ -1,236 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flight: one submitted descriptor, or a batch of them, until every part of it has ended well or for a reason of its own.
 //!
-//! Flow    wish ─▶ may the device have it? ─▶ offered ─▶ record ─▶ done, or a fault: what was done counts, the CPU crosses the page,
-//!         the device gets the rest; after [`FAULTS_MAX`] faults, or when little is left, the CPU does it all. Refused, or failed in
-//!         a way that can be repeated: the CPU does it
+//! Flow    wish ─▶ offered ─▶ taken ─▶ records ─▶ what is left to the device again, or to the CPU ─▶ endings
 //!         A batch goes as one descriptor over a list of our own, whose members all ask for records of our own. What is missing
 //!         after it (faults, the list's too, and what was abandoned because of them) goes on member by member
 //! Order   members between two fences in any order; a fenced one waits for all before it, and is abandoned with all behind it if
 //!         one of those did not end with SUCCESS
 //! Owner   records and list; leaked with the flight when a device that was given up may still write them
-//! Not here memory and portals: this file decides and touches nothing
+//! Not here what becomes of one member: see `member`. Memory and portals: this file decides and touches nothing
 
+use crate::limits::Limits;
+use crate::member::{Member, Stage, ended};
 use crate::memory::{Records, has_record};
-use crate::rest::{Progress, cut, is_repeatable, is_resumable, rest};
+use memlift_spec::limits::{BATCH_MAX, BATCH_MIN};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
-
-/// Faults after which the CPU does what is left: the pages are not there, and finding out one by one costs more than doing it.
-const FAULTS_MAX: u32 = 2;
-/// What the CPU does behind a fault, bytes: past the end of the page that faulted, in every operand.
-const CROSSING_BYTES: u64 = 8192;
-/// Less than this is not worth another trip.
-const TRIP_BYTES_MIN: u32 = 64 * 1024;
-
-/// What a queue takes.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    pub opcodes: [u64; 4],
-    pub transfer_bytes_max: u64,
-    pub batch_max: u32,
-    pub blocks_on_fault: bool,
-    pub cache_control: bool,
-    pub overlap: bool,
-}
-
-impl Limits {
-    fn supports(&self, opcode: Opcode) -> bool {
-        self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
-    }
-
-    /// Whether the device may have `wish`. What it must not see, and what nobody could tell the end of, stays with the CPU.
-    fn takes(&self, wish: &Descriptor, in_batch: bool) -> bool {
-        let (flags, opcode) = (wish.flags(), wish.opcode());
-        let known = matches!(
-            opcode,
-            Opcode::NOOP
-                | Opcode::DELTA_CREATE
-                | Opcode::DELTA_APPLY
-                | Opcode::TRANSLATION_FETCH
-                | Opcode::CACHE_FLUSH
-        ) || is_resumable(opcode);
-        let has_result = matches!(
-            opcode,
-            Opcode::COMPARE | Opcode::COMPARE_PATTERN | Opcode::DELTA_CREATE | Opcode::CRC | Opcode::COPY_CRC
-        );
-        let requested = flags.has(Flags::REQUEST_COMPLETION);
-        let silent = in_batch
-            && !has_result
-            && flags.0 & (Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0) == 0;
-        let told = has_record(wish) && (requested || (in_batch && !has_result));
-        let plain = wish.pasid == 0 && wish.reserved == 0 && wish.interrupt_handle == 0;
-        let odd = flags.has(Flags::REQUEST_INTERRUPT) || (!in_batch && flags.has(Flags::FENCE));
-        let fits = u64::from(wish.size) <= self.transfer_bytes_max
-            || (self.transfer_bytes_max > 0 && is_resumable(opcode) && is_sound(wish));
-        let overlap = is_repeatable(wish) || (self.overlap && !flags.has(Flags::STRICT_ORDER));
-        let sized = wish.size > 0 || opcode == Opcode::NOOP;
-        known && self.supports(opcode) && (told || silent) && plain && !odd && fits && overlap && sized
-    }
-
-    /// `part` as the device gets it: it always says how it ended, in a record of ours.
-    fn for_device(&self, part: &Descriptor, record: u64, fenced: bool) -> Descriptor {
-        let mut piece = cut(part, self.transfer_bytes_max);
-        piece.add_flags(Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
-        let writes = matches!(
-            part.opcode(),
-            Opcode::MEMMOVE
-                | Opcode::FILL
-                | Opcode::COPY_CRC
-                | Opcode::DUALCAST
-                | Opcode::DELTA_CREATE
-                | Opcode::DELTA_APPLY
-        );
-        // Hints that this queue does not take. Where they are none, they are the device's to refuse.
-        let waits = !self.blocks_on_fault && part.opcode() != Opcode::NOOP;
-        for (drops, flag) in [
-            (!fenced, Flags::FENCE),
-            (waits, Flags::BLOCK_ON_FAULT),
-            (!self.cache_control && writes, Flags::CACHE_CONTROL),
-        ] {
-            piece.flags_opcode &= if drops { !flag.0 } else { u32::MAX };
-        }
-        piece.completion_address = record;
-        piece
-    }
-}
-
-/// Whether no part of `wish` would be let through that is refused as a whole.
-fn is_sound(wish: &Descriptor) -> bool {
-    let size = u64::from(wish.size);
-    let (source, target) = (wish.source, wish.target);
-    let ranges = match wish.opcode() {
-        Opcode::MEMMOVE | Opcode::COPY_CRC | Opcode::COMPARE => vec![source, target],
-        Opcode::DUALCAST => vec![source, target, wish.target2()],
-        Opcode::FILL => vec![target],
-        _ => vec![source],
-    };
-    let apart = |index: usize| ranges[index + 1..].iter().all(|other| other.abs_diff(ranges[index]) >= size);
-    size <= u64::from(memlift_spec::limits::TRANSFER_BYTES_MAX)
-        && ranges.iter().all(|range| range.checked_add(size).is_some())
-        && (0..ranges.len()).all(apart)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// May go to the device.
-    Ready,
-    /// The device has it.
-    Away,
-    /// The CPU is next.
-    Cpu,
-    /// It has ended.
-    Done(Completion),
-}
-
-#[derive(Clone, Debug)]
-struct Member {
-    wish: Descriptor,
-    progress: Progress,
-    /// What was given away last.
-    piece: Descriptor,
-    faults: u32,
-    /// Whether the device may not have it any more.
-    cpu_only: bool,
-    stage: Stage,
-}
-
-fn ended(status: Status) -> Completion {
-    Completion { status: status.0, ..Completion::PENDING }
-}
-
-impl Member {
-    fn new(wish: Descriptor, cpu_only: bool) -> Member {
-        let stage = if cpu_only { Stage::Cpu } else { Stage::Ready };
-        Member { wish, progress: Progress::default(), piece: wish, faults: 0, cpu_only, stage }
-    }
-
-    fn rest(&self) -> Descriptor {
-        rest(&self.wish, &self.progress)
-    }
-
-    fn is_done(&self) -> bool {
-        matches!(self.stage, Stage::Done(_))
-    }
-
-    /// The device's word about `piece`.
-    fn answered(&mut self, done: &Completion) {
-        let resumable = is_resumable(self.wish.opcode());
-        match Status(done.status().code()) {
-            Status::SUCCESS | Status::SUCCESS_PREDICATE => self.advance(done),
-            Status::PAGE_FAULT | Status::PAGE_RESPONSE_INVALID if resumable => self.faulted(done),
-            status => self.failed(status),
-        }
-    }
-
-    fn faulted(&mut self, done: &Completion) {
-        let backward = self.wish.opcode() == Opcode::MEMMOVE && done.result == 1;
-        let whole = self.piece.size == self.rest().size;
-        if done.bytes_completed >= self.piece.size || (backward && !whole) {
-            return self.failed(done.status());
-        }
-        self.faults += 1;
-        if backward {
-            self.progress.back += done.bytes_completed;
-        } else {
-            self.progress.front += done.bytes_completed;
-            self.progress.crc = if done.bytes_completed > 0 { done.crc() } else { self.progress.crc };
-        }
-        self.stage = Stage::Cpu;
-    }
-
-    /// It did not run, or nobody knows how far it came.
-    fn failed(&mut self, status: Status) {
-        let refused = matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e);
-        self.cpu_only = true;
-        self.stage = match refused || is_repeatable(&self.rest()) {
-            true => Stage::Cpu,
-            false => Stage::Done(ended(Status(status.code()))),
-        };
-    }
-
-    /// `piece` is done.
-    fn advance(&mut self, done: &Completion) {
-        let opcode = self.wish.opcode();
-        let compares = matches!(opcode, Opcode::COMPARE | Opcode::COMPARE_PATTERN);
-        let differs = compares && done.result == 1;
-        if !differs && self.piece.size != self.rest().size {
-            self.progress.front += self.piece.size;
-            self.progress.crc = done.crc();
-            self.stage = if self.cpu_only { Stage::Cpu } else { Stage::Ready };
-            return;
-        }
-        let (result, value) = match opcode {
-            Opcode::COMPARE | Opcode::COMPARE_PATTERN => (done.result, 0),
-            Opcode::DELTA_CREATE => (done.result, u64::from(done.delta_record_bytes())),
-            Opcode::CRC | Opcode::COPY_CRC => (0, u64::from(done.crc())),
-            _ => (0, 0),
-        };
-        let bytes_completed =
-            if differs { self.progress.front.saturating_add(done.bytes_completed) } else { self.wish.size };
-        self.stage =
-            Stage::Done(Completion { result, bytes_completed, value, ..ended(Status(done.status().code())) });
-    }
-
-    /// What the CPU does now.
-    fn for_cpu(&mut self) -> Descriptor {
-        let rest = self.rest();
-        let crosses =
-            self.faults > 0 && self.faults <= FAULTS_MAX && !self.cpu_only && rest.size > TRIP_BYTES_MIN;
-        self.piece = if crosses { cut(&rest, CROSSING_BYTES) } else { rest };
-        self.piece
-    }
-
-    /// What the CPU said about it.
-    fn performed(&mut self, done: &Completion) {
-        if self.progress.is_none() && self.piece.size == self.wish.size {
-            self.stage = Stage::Done(*done);
-        } else if done.status().is_success() {
-            self.advance(done);
-        } else {
-            self.stage = Stage::Done(*done);
-        }
-    }
-}
 
 /// What a device is offered.
 #[derive(Debug, Default)]
@@ -276,7 +59,7 @@ impl Flight {
             && (wish.pasid, wish.reserved, wish.interrupt_handle, wish.target) == (0, 0, 0, 0)
             && wish.operation == [0; 3]
             && wish.source.is_multiple_of(64)
-            && (memlift_spec::limits::BATCH_MIN..=memlift_spec::limits::BATCH_MAX).contains(&wish.size)
+            && (BATCH_MIN..=BATCH_MAX).contains(&wish.size)
     }
 
     /// A batch and its members.

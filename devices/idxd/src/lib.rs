@@ -14,12 +14,17 @@
 mod backend;
 mod discover;
 mod flight;
+mod limits;
+mod member;
 #[expect(unsafe_code, reason = "memory that a device writes")]
 mod memory;
 #[expect(unsafe_code, reason = "maps a device's page and stores to it")]
 pub mod portal;
+#[expect(unsafe_code, reason = "offers descriptors of its own to a portal")]
+mod probe;
 mod rest;
 
-pub use backend::{Cpu, Idxd, Settings, Stats, Untrusted};
+pub use backend::{Cpu, Idxd, Settings, Stats};
 pub use discover::{Device, Machine, Mode, WorkQueue};
 pub use portal::Portal;
+pub use probe::Untrusted;

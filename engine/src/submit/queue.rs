@@ -207,6 +207,13 @@ impl Core {
         done
     }
 
+    /// A backend that tells nobody is asked; the others do not need it.
+    pub(super) fn look_after(&self) {
+        if matches!(self.executor, Executor::Foreign { .. }) {
+            self.poll();
+        }
+    }
+
     /// Waits until the flight settles or the deadline passes; `false`: it has not settled.
     pub(super) fn wait(&self, flight: &Flight, predicted_ns: Option<u64>, deadline: Option<Instant>) -> bool {
         let pooled = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).pop();

@@ -73,8 +73,9 @@ macro_rules! ticket {
                 self
             }
 
-            /// Whether it has completed. Runs nothing.
+            /// Whether it has completed. Runs nothing, but what a device needs done for it.
             pub fn is_done(&self) -> bool {
+                self.0.core.look_after();
                 self.0.flight.settled()
             }
 

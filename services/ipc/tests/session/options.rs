@@ -82,6 +82,9 @@ fn packed_payloads_need_room_for_what_they_become() {
 
 #[test]
 fn a_device_that_is_not_there_is_named_with_what_to_take() {
+    if Device::Dsa.check().is_ok() {
+        return;
+    }
     let (_server, client) = pair("dsa");
     let options = CallOptions { device: Device::Dsa, ..CallOptions::default() };
     let error = client.call("echo", b"x".as_slice(), options).unwrap_err();

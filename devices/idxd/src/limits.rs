@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a queue takes, and which descriptors are given to it at all.
+//!
+//! Rule    a device gets only what it can end visibly, within the queue's limits, with every field as it should be. Whatever may have
+//!         to be refused as a whole is not cut into parts that would not
+//! Not here refusing: what a device does not get, the CPU does or refuses
+
+use crate::memory::has_record;
+use crate::rest::{cut, is_repeatable, is_resumable};
+use memlift_spec::limits::TRANSFER_BYTES_MAX;
+use memlift_spec::{Descriptor, Flags, Opcode};
+
+/// What a queue takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub opcodes: [u64; 4],
+    pub transfer_bytes_max: u64,
+    pub batch_max: u32,
+    pub blocks_on_fault: bool,
+    pub cache_control: bool,
+    pub overlap: bool,
+}
+
+impl Limits {
+    pub fn supports(&self, opcode: Opcode) -> bool {
+        self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
+    }
+
+    /// Whether the device may have `wish`. What it must not see, and what nobody could tell the end of, stays with the CPU.
+    pub fn takes(&self, wish: &Descriptor, in_batch: bool) -> bool {
+        let (flags, opcode) = (wish.flags(), wish.opcode());
+        let known = matches!(
+            opcode,
+            Opcode::NOOP
+                | Opcode::DELTA_CREATE
+                | Opcode::DELTA_APPLY
+                | Opcode::TRANSLATION_FETCH
+                | Opcode::CACHE_FLUSH
+        ) || is_resumable(opcode);
+        let has_result = matches!(
+            opcode,
+            Opcode::COMPARE | Opcode::COMPARE_PATTERN | Opcode::DELTA_CREATE | Opcode::CRC | Opcode::COPY_CRC
+        );
+        let requested = flags.has(Flags::REQUEST_COMPLETION);
+        let silent = in_batch
+            && !has_result
+            && flags.0 & (Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0) == 0;
+        let told = has_record(wish) && (requested || (in_batch && !has_result));
+        let plain = wish.pasid == 0 && wish.reserved == 0 && wish.interrupt_handle == 0;
+        let odd = flags.has(Flags::REQUEST_INTERRUPT) || (!in_batch && flags.has(Flags::FENCE));
+        let fits = u64::from(wish.size) <= self.transfer_bytes_max
+            || (self.transfer_bytes_max > 0 && is_resumable(opcode) && is_sound(wish));
+        let overlap = is_repeatable(wish) || (self.overlap && !flags.has(Flags::STRICT_ORDER));
+        let sized = wish.size > 0 || opcode == Opcode::NOOP;
+        known && self.supports(opcode) && (told || silent) && plain && !odd && fits && overlap && sized
+    }
+
+    /// `part` as the device gets it: it always says how it ended, in a record of ours.
+    pub fn for_device(&self, part: &Descriptor, record: u64, fenced: bool) -> Descriptor {
+        let mut piece = cut(part, self.transfer_bytes_max);
+        piece.add_flags(Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
+        let writes = matches!(
+            part.opcode(),
+            Opcode::MEMMOVE
+                | Opcode::FILL
+                | Opcode::COPY_CRC
+                | Opcode::DUALCAST
+                | Opcode::DELTA_CREATE
+                | Opcode::DELTA_APPLY
+        );
+        // Hints that this queue does not take. Where they are none, they are the device's to refuse.
+        let waits = !self.blocks_on_fault && part.opcode() != Opcode::NOOP;
+        for (drops, flag) in [
+            (!fenced, Flags::FENCE),
+            (waits, Flags::BLOCK_ON_FAULT),
+            (!self.cache_control && writes, Flags::CACHE_CONTROL),
+        ] {
+            piece.flags_opcode &= if drops { !flag.0 } else { u32::MAX };
+        }
+        piece.completion_address = record;
+        piece
+    }
+}
+
+/// Whether no part of `wish` would be let through that is refused as a whole.
+fn is_sound(wish: &Descriptor) -> bool {
+    let size = u64::from(wish.size);
+    let (source, target) = (wish.source, wish.target);
+    let ranges = match wish.opcode() {
+        Opcode::MEMMOVE | Opcode::COPY_CRC | Opcode::COMPARE => vec![source, target],
+        Opcode::DUALCAST => vec![source, target, wish.target2()],
+        Opcode::FILL => vec![target],
+        _ => vec![source],
+    };
+    let apart = |index: usize| ranges[index + 1..].iter().all(|other| other.abs_diff(ranges[index]) >= size);
+    size <= u64::from(TRANSFER_BYTES_MAX)
+        && ranges.iter().all(|range| range.checked_add(size).is_some())
+        && (0..ranges.len()).all(apart)
+}

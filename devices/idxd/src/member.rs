@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One operation between a device and the CPU, until it has ended.
+//!
+//! Flow    Ready ─▶ Away ─▶ `answered`: done, or a part of it, or a fault ─▶ Ready, or Cpu ─▶ `performed` ─▶ Ready, or Done
+//! Rule    what a fault's record says was done counts; the CPU crosses the page, the device gets the rest. After [`FAULTS_MAX`] faults,
+//!         when little is left, or when the device refused or failed, the CPU does it all. A part of an overlapping copy of which nobody
+//!         knows how large it is cannot be done again: that error is passed on
+//! Not here records' places, batches: see `flight`
+
+use crate::rest::{Progress, cut, is_repeatable, is_resumable, rest};
+use memlift_spec::{Completion, Descriptor, Opcode, Status};
+
+/// Faults after which the CPU does what is left: the pages are not there, and finding out one by one costs more than doing it.
+const FAULTS_MAX: u32 = 2;
+/// What the CPU does behind a fault, bytes: past the end of the page that faulted, in every operand.
+const CROSSING_BYTES: u64 = 8192;
+/// Less than this is not worth another trip.
+const TRIP_BYTES_MIN: u32 = 64 * 1024;
+
+/// Where a member is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// May go to the device.
+    Ready,
+    /// The device has it.
+    Away,
+    /// The CPU is next.
+    Cpu,
+    /// It has ended.
+    Done(Completion),
+}
+
+/// One operation on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub wish: Descriptor,
+    progress: Progress,
+    /// What was given away last.
+    pub piece: Descriptor,
+    pub faults: u32,
+    /// Whether the device may not have it any more.
+    pub cpu_only: bool,
+    pub stage: Stage,
+}
+
+/// A record that says only how it ended.
+pub(crate) const fn ended(status: Status) -> Completion {
+    Completion { status: status.0, ..Completion::PENDING }
+}
+
+impl Member {
+    pub fn new(wish: Descriptor, cpu_only: bool) -> Member {
+        let stage = if cpu_only { Stage::Cpu } else { Stage::Ready };
+        Member { wish, progress: Progress::default(), piece: wish, faults: 0, cpu_only, stage }
+    }
+
+    pub fn rest(&self) -> Descriptor {
+        rest(&self.wish, &self.progress)
+    }
+
+    pub fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done(_))
+    }
+
+    /// The device's word about `piece`.
+    pub fn answered(&mut self, done: &Completion) {
+        let resumable = is_resumable(self.wish.opcode());
+        match Status(done.status().code()) {
+            Status::SUCCESS | Status::SUCCESS_PREDICATE => self.advance(done),
+            Status::PAGE_FAULT | Status::PAGE_RESPONSE_INVALID if resumable => self.faulted(done),
+            status => self.failed(status),
+        }
+    }
+
+    fn faulted(&mut self, done: &Completion) {
+        let backward = self.wish.opcode() == Opcode::MEMMOVE && done.result == 1;
+        let whole = self.piece.size == self.rest().size;
+        if done.bytes_completed >= self.piece.size || (backward && !whole) {
+            return self.failed(done.status());
+        }
+        self.faults += 1;
+        if backward {
+            self.progress.back += done.bytes_completed;
+        } else {
+            self.progress.front += done.bytes_completed;
+            self.progress.crc = if done.bytes_completed > 0 { done.crc() } else { self.progress.crc };
+        }
+        self.stage = Stage::Cpu;
+    }
+
+    /// It did not run, or nobody knows how far it came.
+    fn failed(&mut self, status: Status) {
+        let refused = matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e);
+        self.cpu_only = true;
+        self.stage = match refused || is_repeatable(&self.rest()) {
+            true => Stage::Cpu,
+            false => Stage::Done(ended(Status(status.code()))),
+        };
+    }
+
+    /// `piece` is done.
+    fn advance(&mut self, done: &Completion) {
+        let opcode = self.wish.opcode();
+        let compares = matches!(opcode, Opcode::COMPARE | Opcode::COMPARE_PATTERN);
+        let differs = compares && done.result == 1;
+        if !differs && self.piece.size != self.rest().size {
+            self.progress.front += self.piece.size;
+            self.progress.crc = done.crc();
+            self.stage = if self.cpu_only { Stage::Cpu } else { Stage::Ready };
+            return;
+        }
+        let (result, value) = match opcode {
+            Opcode::COMPARE | Opcode::COMPARE_PATTERN => (done.result, 0),
+            Opcode::DELTA_CREATE => (done.result, u64::from(done.delta_record_bytes())),
+            Opcode::CRC | Opcode::COPY_CRC => (0, u64::from(done.crc())),
+            _ => (0, 0),
+        };
+        let bytes_completed =
+            if differs { self.progress.front.saturating_add(done.bytes_completed) } else { self.wish.size };
+        self.stage =
+            Stage::Done(Completion { result, bytes_completed, value, ..ended(Status(done.status().code())) });
+    }
+
+    /// What the CPU does now.
+    pub fn for_cpu(&mut self) -> Descriptor {
+        let rest = self.rest();
+        let crosses =
+            self.faults > 0 && self.faults <= FAULTS_MAX && !self.cpu_only && rest.size > TRIP_BYTES_MIN;
+        self.piece = if crosses { cut(&rest, CROSSING_BYTES) } else { rest };
+        self.piece
+    }
+
+    /// What the CPU said about it.
+    pub fn performed(&mut self, done: &Completion) {
+        if self.progress.is_none() && self.piece.size == self.wish.size {
+            self.stage = Stage::Done(*done);
+        } else if done.status().is_success() {
+            self.advance(done);
+        } else {
+            self.stage = Stage::Done(*done);
+        }
+    }
+}
