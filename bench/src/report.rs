@@ -101,7 +101,7 @@ fn bytes(size: f64) -> String {
         .iter()
         .find(|(power, _)| size >= f64::from(1 << power))
         .map_or((size, "B"), |(power, unit)| (size / f64::from(1 << power), unit));
-    format!("{} {unit}", three_digits(value))
+    if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{} {unit}", three_digits(value)) }
 }
 
 /// One quantity of a family; None where nobody has it.
@@ -199,7 +199,11 @@ fn ratios(rows: &[Row]) -> Option<String> {
     line(&mut body, (across.at(1.0), TOP), (across.at(1.0), bottom), "#444444", 1.4);
     for (index, (row, ratio)) in rows.iter().enumerate() {
         let y = TOP + LINE * (index as f64 + 0.5);
-        label(&mut body, 322.0, y + 4.0, "end", 11, &format!("{} : {}", row.name, row.rival));
+        let name = match sized(&row.name) {
+            Some((family, size)) if size >= 1024 => format!("{family} {}", bytes(size as f64)),
+            _ => row.name.clone(),
+        };
+        label(&mut body, 322.0, y + 4.0, "end", 11, &format!("{name} : {}", row.rival));
         if let Some(low) = row.low.filter(|low| *low > 0.0) {
             line(&mut body, (across.at(low), y), (across.at(*ratio), y), OURS, 2.0);
         }

@@ -140,8 +140,8 @@ class Iceoryx2(Transport):
         import importlib.metadata
 
         return (
-            f"iceoryx2 {importlib.metadata.version('iceoryx2')}, request-response of byte slices, memory grown in powers of two, one memmove "
-            "into the loaned slice, polled by both sides, an event to wake a server that was idle"
+            f"iceoryx2 {importlib.metadata.version('iceoryx2')}, request-response of byte slices, memory grown in powers of two, "
+            "one memmove into the loaned slice, polled by both sides, an event to wake a server that was idle"
         )
 
     @staticmethod
@@ -275,19 +275,24 @@ class Ray(Transport):
 
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
         here = os.path.dirname(os.path.abspath(__file__))
-        try:
-            ray.init(
-                num_cpus=2,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="ERROR",
-                object_store_memory=3 << 30,
-                runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}},
-            )
-        except Exception as error:
-            # It gives its own processes some seconds, which a machine at work may not have.
-            ray.shutdown()
-            raise Missing(f"ray does not start here: {error}") from error
+        environment = {"PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+        for left in (2, 1, 0):
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=2,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    object_store_memory=3 << 30,
+                    runtime_env={"env_vars": environment},
+                )
+                break
+            except Exception as error:
+                # It gives its own processes some seconds, which a machine at work may not have.
+                ray.shutdown()
+                if left == 0:
+                    raise Missing(f"ray does not start here: {error}") from error
 
         class Actor:
             def __init__(self):

@@ -245,6 +245,6 @@ def row_after_idle(fleet, plan, size, rival):
         "unit": "s",
         "pairs": times,
         "cpu": cpu,
-        "qualifies": f"one call after {idle_s} s in which nobody did anything; theirs: two processes that wake each other by a shared futex, "
-        f"from Python through ctypes; {cores()} cores, not pinned; ours: {ours.qualifies()}",
+        "qualifies": f"one call after {idle_s} s in which nobody did anything; theirs: two processes that wake each other by a shared "
+        f"futex, from Python through ctypes; {cores()} cores, not pinned; ours: {ours.qualifies()}",
     }

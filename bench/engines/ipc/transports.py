@@ -396,4 +396,10 @@ def reading():
     def checksum(payload):
         return reference.checksum(payload).to_bytes(8, "little")
 
-    return {"xor64": xor64, "checksum": checksum}
+    def checksum_twice(payload):
+        first = checksum(payload)
+        if checksum(payload) != first:
+            raise RuntimeError("the bytes changed while they were read")
+        return first
+
+    return {"xor64": xor64, "checksum": checksum, "checksum_twice": checksum_twice}

@@ -3,8 +3,8 @@
 
     run.py --workload pagerank --mode pipelined --load matched --seconds 20 --transport memlift --transport zmq
 
-Flow     answers are worked out here, once ─▶ a server process ─▶ clients, each a process: request ─▶ call ─▶ finish, until the time is used
-         up ─▶ every answer's digest compared ─▶ one line per transport
+Flow     answers are worked out here, once ─▶ a server process ─▶ clients, each a process: request ─▶ call ─▶ finish, until the
+         time is used up ─▶ every answer's digest compared ─▶ one line per transport
 Modes    sync: one call at a time · async: the next request is made while one call is under way · pipelined: four under way
 Loads    undersubscribed: half as many clients as cores · matched: as many · oversubscribed: twice as many
 Servers  one for all clients; transports that connect two processes (shm_memcpy, percall, mp_pipe, mp_queue) have one for each client
