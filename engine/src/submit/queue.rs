@@ -207,9 +207,9 @@ impl Core {
         done
     }
 
-    /// A backend that tells nobody is asked; the others do not need it.
+    /// A device that works by itself and tells nobody is asked. Backends that work when they are polled are left alone.
     pub(super) fn look_after(&self) {
-        if matches!(self.executor, Executor::Foreign { .. }) {
+        if self.counted_as() == observe::Executor::Idxd {
             self.poll();
         }
     }
