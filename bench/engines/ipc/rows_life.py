@@ -127,6 +127,16 @@ def _segments(pid):
     return sum("memfd:memlift-re" in line for line in open(f"/proc/{pid}/maps"))
 
 
+def _settled_segments(pid):
+    """As `_segments`, once sessions that were closed a moment ago have gone: unchanged for a second."""
+    count, since = _segments(pid), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.02)
+        if (now := _segments(pid)) != count:
+            count, since = now, time.monotonic()
+    return count
+
+
 def row_death(fleet, plan, size, rival):
     ours = fleet.get(fleet.ours)
     gate, theirs = transports.spawn.Pipe()
@@ -135,7 +145,7 @@ def row_death(fleet, plan, size, rival):
     )
     nursery.start()
     theirs.close()
-    before, times, random = _segments(ours.server_pid), [], np.random.default_rng(1)
+    before, times, random = _settled_segments(ours.server_pid), [], np.random.default_rng(1)
     try:
         for _ in range(20 if plan.quick else 10_000):
             gate.send(True)
