@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run` as its users meet it: real programs under real budgets, exit codes, signals, reports, refusals, live changes.
+//! `memlift record` and `whatif`: the same programs watched, and what their traces say.
 //!
 //! Method   the library is built by this workspace beside the command; it is built here if it is not there yet
 //! Not here what happens inside the program: bindings/preload/tests
@@ -11,7 +12,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The folder that holds the library.
+/// The folder that holds the libraries.
 fn library() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -22,7 +23,9 @@ fn library() -> &'static Path {
         let folder = Path::new(env!("CARGO_BIN_EXE_memlift")).parent().expect("a folder").to_owned();
         // Nothing is done where the one that is there is new enough.
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-p", "memlift-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo
+            .args(["build", "-p", "memlift-preload", "-p", "memlift-tap"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
         cargo.env("CARGO_TARGET_DIR", folder.parent().expect("the target folder"));
         assert!(cargo.status().expect("cargo starts").success(), "the library is built");
         folder
@@ -228,4 +231,140 @@ fn a_profile_names_a_budget_that_is_enough() {
     assert_eq!(profile["runs"].as_array().map(Vec::len), Some(2), "{profile:#}");
     assert_eq!(profile["smallest_budget_bytes"], profile["runs"][1]["budget_bytes"], "{profile:#}");
     assert!(std::fs::read_to_string(&drawing).expect("drawn").contains("</svg>"));
+}
+
+/// Copies, packs, unpacks; a thread and a forked child do so too.
+const WATCHED: &str = "
+import os, sys, threading, zlib
+data = bytes(range(256)) * 4096
+def work():
+    packed = zlib.compress(data, 1)
+    assert zlib.decompress(packed) == data
+    copies = [bytearray(data) for _ in range(8)]
+    assert all(copy == data for copy in copies)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+if os.fork() == 0:
+    work()
+    os._exit(0)
+assert os.wait()[1] == 0
+print('done', len(data))
+sys.exit(int(sys.argv[1]))
+";
+
+fn path(place: &Place, name: &str) -> String {
+    place.folder.path().join(name).to_str().expect("UTF-8").to_owned()
+}
+
+fn whatif(place: &Place, arguments: &[&str]) -> Value {
+    let output = place.run(&[&["whatif", "--json"], arguments].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_recorded_program_is_as_ever_and_its_trace_holds_what_it_did() {
+    let place = Place::new();
+    let trace = path(&place, "a.trace");
+    let output = place.run(&["record", "-q", "-o", &trace, "--", &python(), "-c", WATCHED, "7"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(7), "done 1048576\n"));
+    assert_eq!(text(&output.stderr), "");
+
+    let answer = whatif(&place, &[&trace]);
+    let seen = &answer["trace"];
+    // More processes where python3 is a script of a version manager.
+    let (processes, threads) = (seen["processes"].as_u64(), seen["threads"].as_u64());
+    assert!(processes >= Some(2) && threads >= Some(3) && seen["finished"] == true, "{seen}");
+    let kind = |name: &str| {
+        let kinds = seen["calls"].as_array().expect("a list");
+        kinds.iter().find(|kind| kind["kind"] == name).cloned().unwrap_or_else(|| panic!("no {name}: {seen}"))
+    };
+    // The thread's work and the child's.
+    assert!(kind("deflate")["bytes"].as_u64() >= Some(2 << 20), "{seen}");
+    assert!(
+        kind("inflate")["calls"].as_u64() >= Some(2) && kind("memcpy")["bytes"].as_u64() >= Some(16 << 20)
+    );
+    let share = seen["share_seen"].as_f64().expect("a number");
+    assert!(share > 0.0 && share <= 1.0 && seen["wall_ns"].as_u64() > Some(0), "{seen}");
+    assert!(answer["wall"]["model_s"].as_f64() > Some(0.0) && answer["origin"].is_string());
+
+    let dsa = whatif(&place, &["--device", "dsa", "--from", "64K", &trace]);
+    assert!(dsa["with"]["offloaded_bytes"].as_u64() >= Some(1), "{dsa}");
+    assert!(dsa["parameters"].as_array().is_some_and(|all| all.len() > 10), "{dsa}");
+    let swept = whatif(
+        &place,
+        &["--device", "dsa", "--from", "64K", "--sweep", "start=0..2us", "--steps", "3", &trace],
+    );
+    let runs: Vec<f64> = swept["sweep"]["runs"]
+        .as_array()
+        .expect("runs")
+        .iter()
+        .map(|run| run["run"]["waiting_s"].as_f64().expect("a number"))
+        .collect();
+    assert!(runs.len() == 3 && runs[0] < runs[1] && runs[1] < runs[2], "{runs:?}");
+    let near = whatif(&place, &["--device", "smartdimm", "--from", "1K", &trace]);
+    assert!(near["with"]["offloaded"].as_u64() >= Some(2), "{near}");
+    for device in ["nearpm", "pulse", "dmu"] {
+        let answer =
+            whatif(&place, &["--device", device, &trace])["answer"].as_str().expect("text").to_owned();
+        assert!(answer.contains(&format!("nothing for {device}")), "{answer}");
+    }
+
+    let lines = path(&place, "lines");
+    let sums = whatif(&place, &["--export", &lines, &trace]);
+    let written = std::fs::read_to_string(&lines).expect("the export");
+    let of = |start: &str| written.lines().filter(|line| line.starts_with(start)).count() as u64;
+    assert_eq!((Some(of("LD 0x")), Some(of("ST 0x"))), (sums["loads"].as_u64(), sums["stores"].as_u64()));
+    assert!(of("ST 0x") > (16 << 20) / 64 && of("LD 0x") + of("ST 0x") == written.lines().count() as u64);
+}
+
+#[test]
+fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wrong() {
+    let place = Place::new();
+    let trace = path(&place, "b.trace");
+    let script = "import os; data = bytes(1 << 20); copies = [bytearray(data) for _ in range(32)]; os.kill(os.getpid(), 9)";
+    let output = place.run(&["record", "-o", &trace, "--", &python(), "-c", script]);
+    assert_eq!(output.status.code(), Some(137));
+    assert!(text(&output.stderr).contains("b.trace: "), "{}", text(&output.stderr));
+    let kinds = whatif(&place, &[&trace])["trace"]["calls"].clone();
+    let copies = |kind: &&Value| kind["kind"] == "memcpy" && kind["bytes"].as_u64() >= Some(32 << 20);
+    assert!(kinds.as_array().is_some_and(|kinds| kinds.iter().any(|kind| copies(&kind))), "{kinds}");
+
+    let script = "a = bytearray(100); n = sum(len(bytes(a)) for _ in range(100000)); print(n)";
+    let output = place.run(&[
+        "record",
+        "-o",
+        &trace,
+        "--limit",
+        "1M",
+        "--threshold",
+        "1",
+        "--",
+        &python(),
+        "-c",
+        script,
+    ]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "10000000\n"));
+    assert!(text(&output.stderr).contains("larger --limit"), "{}", text(&output.stderr));
+    assert!(std::fs::metadata(&trace).expect("a trace").len() <= 1 << 20);
+    assert!(whatif(&place, &[&trace])["trace"]["dropped"].as_u64() > Some(0));
+
+    let mut bytes = std::fs::read(&trace).expect("read");
+    bytes[8] = 9;
+    std::fs::write(&trace, &bytes).expect("written");
+    for (arguments, code, wanted) in [
+        (vec!["whatif", &trace], 1, "version (byte 8): 0x9: this memlift reads version 1"),
+        (vec!["whatif", "/dev/null"], 1, "give what `memlift record` wrote"),
+        (vec!["whatif", "no-such.trace"], 1, "record one first"),
+        (vec!["whatif", "--sweep", "start=1", &trace], 2, "NAME=A..B"),
+        (vec!["record", "--limit", "1K", "--", "true"], 2, "give 1M to 1T"),
+        (vec!["record", "-o", "/proc/no", "--", "true"], 1, "-o"),
+        (vec!["record", "--", "no-such-program-here"], 3, "there is no such program"),
+    ] {
+        let output = place.run(&arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
 }

@@ -26,6 +26,7 @@ pub mod page;
 pub mod pool;
 #[expect(unsafe_code, reason = "calls zlib-rs by its C interface")]
 mod reference;
+pub mod trace;
 pub mod unpack;
 pub mod walk_bytecode;
 pub mod walk_map;
@@ -45,7 +46,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -57,6 +58,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "ipc_server", run: ipc_server::run, seeds: ipc_server::seeds },
     Target { name: "page", run: page::run, seeds: page::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
+    Target { name: "trace", run: trace::run, seeds: trace::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },
     Target { name: "walk_map", run: walk_map::run, seeds: walk_map::seeds },
     Target { name: "walk_packet", run: walk_packet::run, seeds: walk_packet::seeds },

@@ -22,6 +22,8 @@ mod seqlock;
 mod decisions;
 mod sessions;
 mod tap;
+#[expect(unsafe_code, reason = "calls a function that memlift record has loaded")]
+mod recorder;
 mod find;
 mod read;
 mod stats;

@@ -2,16 +2,16 @@
 //! The tap: every completed operation, as it was asked for and as it ended, to whoever listens.
 //!
 //! Order   one relaxed load when nobody listens. A tap that was taken away may still get an operation that was
-//!         under way.
+//!         under way. Who asks first finds out whether `memlift record` listens
 //! Owner   the process has at most one tap.
 //! Not here writing traces: that is the listener's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use memlift_spec::{Completion, Descriptor};
 
-use super::DecisionRecord;
+use super::{DecisionRecord, recorder};
 
 /// Listens to completed operations, on the thread that completed them: be quick, do not submit.
 pub trait Tap: Send + Sync {
@@ -19,20 +19,42 @@ pub trait Tap: Send + Sync {
     fn record(&self, descriptor: &Descriptor, completion: &Completion, decision: &DecisionRecord);
 }
 
-static SET: AtomicBool = AtomicBool::new(false);
+/// Nobody has asked yet.
+const UNKNOWN: u8 = 0;
+/// Nobody listens.
+const NONE: u8 = 1;
+/// Somebody listens.
+const SET: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static TAP: RwLock<Option<Arc<dyn Tap>>> = RwLock::new(None);
 
 /// Sets or removes the tap.
 pub fn set_tap(tap: Option<Box<dyn Tap>>) {
     let mut place = TAP.write().unwrap_or_else(PoisonError::into_inner);
-    SET.store(tap.is_some(), Ordering::Relaxed);
+    STATE.store(if tap.is_some() { SET } else { NONE }, Ordering::Relaxed);
     *place = tap.map(Arc::from);
 }
 
 /// Whether somebody listens. One relaxed load.
 #[inline]
 pub fn tapped() -> bool {
-    SET.load(Ordering::Relaxed)
+    match STATE.load(Ordering::Relaxed) {
+        NONE => false,
+        SET => true,
+        _ => ask(),
+    }
+}
+
+#[cold]
+fn ask() -> bool {
+    let found = recorder::find();
+    let mut place = TAP.write().unwrap_or_else(PoisonError::into_inner);
+    if STATE.load(Ordering::Relaxed) == UNKNOWN {
+        STATE.store(if found.is_some() { SET } else { NONE }, Ordering::Relaxed);
+        *place = found.map(Arc::from);
+    }
+    STATE.load(Ordering::Relaxed) == SET
 }
 
 /// Passes a completed operation to the tap, if there is one.

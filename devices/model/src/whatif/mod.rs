@@ -3,7 +3,7 @@
 //!
 //! Flow     [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay`]: the
 //!          same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
-//! Layout   [`timeline`] from records to steps · [`cpu`] what calls cost on the CPU · [`device`] who takes which call, and for
+//! Layout   [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the CPU · [`device`] who takes which call, and for
 //!          how long · [`replay`] the calendar
 //! Order    a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!          another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
@@ -13,6 +13,7 @@
 
 pub mod cpu;
 pub mod device;
+mod interval;
 pub mod replay;
 pub mod timeline;
 pub mod vary;

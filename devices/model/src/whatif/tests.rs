@@ -145,6 +145,21 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
 }
 
 #[test]
+fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
+    let old = [mark(Kind::Mark, MS, MS, 0)];
+    // Nothing is known of 1 to 4 ms; its CPU time counts from the old one's.
+    let new = [mark(Kind::Mark, 6 * MS, 3 * MS, 0), mark(Kind::End, 9 * MS, 6 * MS, 0)];
+    let mut bytes = file(&[(1, 0, 1, 0, &old), (2, 0, 2, 0, &new)], 9 * MS);
+    let second = 2 * HEADER_BYTES + 24;
+    bytes[second..second + 4].copy_from_slice(&1u32.to_le_bytes());
+    let trace = Trace::read(&bytes).unwrap();
+    assert_eq!((trace.threads[1].parent, trace.cpu_ns), (Some(0), 6 * MS));
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let run = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!((run.wall, run.cpu), (Time::from_ns(9 * MS), Time::from_ns(6 * MS)));
+}
+
+#[test]
 fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
     let records = [mark(Kind::Mark, 0, 0, 0), call(Kind::Copy, 0, MS, 1 << 18), mark(Kind::End, MS, MS, 64)];
     let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], MS)).unwrap();

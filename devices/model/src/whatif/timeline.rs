@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a trace's records to what each thread did: it computed, it waited, it called, it started another thread, it waited for
-//! another's end.
+//! From a trace's records to what its threads did: they computed, waited, called, started another thread, waited for another's end.
 //!
-//! Method   between two marks of a thread, whose CPU time they say, there is time without a core. A thread that waited by itself did so
-//!          in the longest gaps between calls; one that was displaced lost the same part of everything. A wait that ends within 2 ms
-//!          of the end of a thread that this one started was for that
-//! Rule     hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; marks do not go back; the first fault is told with
-//!          its field. Calls of signal handlers may lie inside others: time never goes back for it
+//! Flow     chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ who began whom, and who waited for whom
+//! Method   a thread begins when the one that started it has come as far as it had then. A wait that ends within 2 ms of the end of a
+//!          thread that this one started was for that
+//! Rule     hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
 //! Not here layout and limits of single records: `memlift_spec::trace`
 
 use std::collections::BTreeMap;
 
-use memlift_spec::trace::{
-    COMMAND_AT, CPU_AT, Chunk, FAULTS_UNKNOWN, Fault, File, Kind, RECORD_BYTES, Record, word,
-};
+use super::interval;
+use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_BYTES, Record, word};
 
 /// A wait that ends this soon after another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
-/// Shorter waits are part of computing, nanoseconds: CPU time is known to the microsecond.
-const WAIT_NS: u64 = 20_000;
 
 /// A call that somebody else could have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +101,20 @@ pub struct Thread {
     pub fresh: Vec<u32>,
 }
 
+impl Thread {
+    /// It is what exec has made of a thread that ended then and had this CPU time.
+    fn goes_on(&mut self, end_ns: u64, cpu_ns: u64) {
+        self.cpu_ns = self.cpu_ns.saturating_sub(cpu_ns);
+        let early = end_ns.saturating_sub(self.begin_ns);
+        if let Some(step) = self.steps.first_mut().filter(|step| step.what == What::Compute) {
+            let cut = early.min(step.ns);
+            (step.at_ns, step.ns) = (step.at_ns + cut, step.ns - cut);
+            step.cpu_ns = step.cpu_ns.saturating_sub(cpu_ns).min(step.ns);
+            self.begin_ns += cut;
+        }
+    }
+}
+
 /// Calls that were only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
@@ -152,15 +161,6 @@ struct Raw {
     chunks: u32,
     head: Chunk,
     records: Vec<Record>,
-}
-
-/// How far a thread was.
-#[derive(Clone, Copy, Default)]
-struct Mark {
-    at_ns: u64,
-    cpu_ns: u64,
-    faults: (u64, u64),
-    waits: u64,
 }
 
 impl Trace {
@@ -246,20 +246,21 @@ impl Trace {
                 }
             }
             heads.push(thread.head);
-            self.threads.push(timeline(&thread.head, &thread.records)?);
+            self.threads.push(interval::thread(&thread.head, &thread.records)?);
         }
         let numbers: std::collections::BTreeSet<u32> = heads.iter().map(|head| head.process).collect();
         self.processes = numbers.len() as u32;
-        // What is known of each process: its own word at its end, else its threads' last marks.
-        let known: u64 = numbers
-            .iter()
-            .map(|process| {
-                let marks = self.threads.iter().filter(|thread| thread.process == *process);
-                let marks = marks.fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
-                exits.get(process).copied().unwrap_or(0).max(marks)
-            })
-            .fold(0, u64::saturating_add);
-        self.cpu_ns = self.cpu_ns.max(known);
+        // What is known of each process: its own word at its end, else its threads' last marks. What exec has made new goes on
+        // counting from what was before.
+        let mut known: BTreeMap<u32, u64> = BTreeMap::new();
+        for process in &numbers {
+            let threads = || self.threads.iter().filter(|thread| thread.process == *process);
+            let marks = threads().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
+            let cpu_ns = exits.get(process).copied().unwrap_or(0).max(marks);
+            let of_pid = known.entry(threads().next().map_or(0, |thread| thread.pid)).or_default();
+            *of_pid = cpu_ns.max(*of_pid);
+        }
+        self.cpu_ns = self.cpu_ns.max(known.into_values().fold(0, u64::saturating_add));
         let last = self.threads.iter().map(|thread| thread.end_ns).max().unwrap_or(0);
         if !self.finished {
             self.wall_ns = last;
@@ -277,6 +278,13 @@ impl Trace {
         }
         for (index, head) in heads.iter().enumerate() {
             let first = first_of[&head.process];
+            // What exec has made new: the CPU time of its first thread is that of the old one, too.
+            let old =
+                (0..index).rfind(|old| heads[*old].pid == head.pid && heads[*old].process != head.process);
+            if let Some(old) = old.filter(|_| index == first) {
+                let (end_ns, cpu_ns) = (self.threads[old].end_ns, self.threads[old].cpu_ns);
+                self.threads[index].goes_on(end_ns, cpu_ns);
+            }
             let begin = self.threads[index].begin_ns;
             // A process that exec has made new has its own id; one that was started has its parent's.
             let process = |wanted: u32| {
@@ -303,7 +311,13 @@ impl Trace {
                 (thread.begin_ns, thread.end_ns, thread.ended)
             };
             let Some(parent) = self.threads[child].parent else { continue };
+            let from = self.threads[parent].begin_ns;
             let steps = &mut self.threads[parent].steps;
+            // After its last record a thread was there, and nothing is known of it.
+            let over = steps.last().map_or(from, |step| step.at_ns.saturating_add(step.ns));
+            if begin > over {
+                steps.push(Step { at_ns: over, ns: begin - over, cpu_ns: 0, what: What::Wait });
+            }
             insert(steps, begin, Step { at_ns: begin, ns: 0, cpu_ns: 0, what: What::Begin(child) });
             if !ended {
                 continue;
@@ -357,155 +371,5 @@ fn insert(steps: &mut Vec<Step>, at_ns: u64, step: Step) {
         steps.splice(place..place, [step, rest]);
     } else {
         steps.insert(place, step);
-    }
-}
-
-/// The steps of one thread.
-fn timeline(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> {
-    let mut thread = Thread { process: head.process, pid: head.pid, ..Thread::default() };
-    let mut from: Option<Mark> = None;
-    // Calls since the last mark: when, and their places.
-    let mut since: Vec<(u64, usize)> = Vec::new();
-    for record in records {
-        let [at, second, third, fourth, fifth, sixth, seventh] = record.words;
-        match record.kind {
-            Kind::Mark | Kind::End => {
-                let mark = Mark { at_ns: at, cpu_ns: second, faults: (third, fourth), waits: fifth };
-                if let Some(before) = from
-                    && (mark.at_ns < before.at_ns || mark.cpu_ns < before.cpu_ns)
-                {
-                    let (field, found) =
-                        if mark.at_ns < before.at_ns { ("mark.time", at) } else { ("mark.cpu", second) };
-                    let fix = "a thread's clock went back: the file was damaged, record again";
-                    return Err(Fault { at: 0, field, found, fix });
-                }
-                // Before the first mark the thread has run as long as it says.
-                let earliest = since.first().map_or(at, |(at, _)| *at).min(at);
-                let before = from
-                    .unwrap_or(Mark { at_ns: at.saturating_sub(second).min(earliest), ..Mark::default() });
-                if from.is_none() {
-                    thread.begin_ns = before.at_ns;
-                }
-                interval(&mut thread, &before, &mark, &since);
-                since.clear();
-                from = Some(mark);
-                thread.ended |= record.kind == Kind::End;
-            }
-            kind if kind.is_call() => {
-                let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
-                since.push((at, thread.calls.len()));
-                thread.calls.push(Call {
-                    kind,
-                    parameter: record.parameter,
-                    wall_ns: second,
-                    cpu_ns: second,
-                    source: third,
-                    target: fourth,
-                    read: fifth,
-                    written: sixth,
-                    faults: (seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
-                });
-                thread.fresh.push(0);
-            }
-            _ => {}
-        }
-    }
-    // Killed: what came after the last mark has times and no CPU time, and counts as work.
-    if let Some((first, _)) = since.first() {
-        let before = from.unwrap_or(Mark { at_ns: *first, ..Mark::default() });
-        if from.is_none() {
-            thread.begin_ns = *first;
-        }
-        let over =
-            since.iter().map(|(at, call)| at.saturating_add(thread.calls[*call].wall_ns)).max().unwrap_or(0);
-        let at_ns = over.max(before.at_ns);
-        let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
-        interval(&mut thread, &before, &Mark { at_ns, cpu_ns, ..before }, &since);
-    }
-    Ok(thread)
-}
-
-/// What lies between two marks.
-fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)]) {
-    // Gaps before, between and after the calls; a call inside another takes no time of its own.
-    let mut steps = Vec::with_capacity(2 * calls.len() + 1);
-    let mut now = from.at_ns;
-    let step = |at_ns, ns, what| Step { at_ns, ns, cpu_ns: ns, what };
-    for (at, call) in calls {
-        if *at > now {
-            steps.push(step(now, at - now, What::Compute));
-        }
-        let begin = now.max(*at);
-        let over = at.saturating_add(thread.calls[*call].wall_ns).max(begin);
-        steps.push(step(begin, over - begin, What::Call(*call)));
-        now = over;
-    }
-    if to.at_ns > now {
-        steps.push(step(now, to.at_ns - now, What::Compute));
-    }
-    let sum = |steps: &[Step], of: fn(&Step) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
-    let on_core = to.cpu_ns - from.cpu_ns;
-    if to.waits > from.waits {
-        let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core);
-        wait(&mut steps, away);
-    }
-    // What is left without a core was taken from it: the same part of everything.
-    let worked = sum(&steps, |step| step.cpu_ns);
-    if worked > on_core {
-        for step in &mut steps {
-            step.cpu_ns = (u128::from(step.cpu_ns) * u128::from(on_core) / u128::from(worked)) as u64;
-        }
-    }
-    for step in &steps {
-        if let What::Call(call) = step.what {
-            thread.calls[call].cpu_ns = step.cpu_ns;
-        }
-    }
-    fresh(thread, to.faults.0.saturating_sub(from.faults.0), calls);
-    thread.steps.extend(steps);
-    thread.cpu_ns = to.cpu_ns;
-    thread.faults = to.faults;
-    thread.end_ns = thread.end_ns.max(to.at_ns).max(now);
-}
-
-/// Makes waits of the longest gaps' ends.
-fn wait(steps: &mut Vec<Step>, mut waited: u64) {
-    let mut gaps: Vec<(u64, usize)> = steps
-        .iter()
-        .enumerate()
-        .filter(|(_, step)| step.what == What::Compute)
-        .map(|(index, step)| (step.ns, index))
-        .collect();
-    gaps.sort_unstable_by(|one, other| other.cmp(one));
-    let mut found = Vec::new();
-    for (ns, index) in gaps {
-        if waited < WAIT_NS {
-            break;
-        }
-        let here = ns.min(waited);
-        found.push((index, here));
-        waited -= here;
-    }
-    found.sort_unstable();
-    for (index, ns) in found.into_iter().rev() {
-        let work = steps[index].ns - ns;
-        let over = Step { at_ns: steps[index].at_ns + work, ns, cpu_ns: 0, what: What::Wait };
-        if work > 0 {
-            (steps[index].ns, steps[index].cpu_ns) = (work, work);
-            steps.insert(index + 1, over);
-        } else {
-            steps[index] = over;
-        }
-    }
-}
-
-/// Gives the interval's page faults to the calls that wrote memory, as many as a call has pages, in their order.
-fn fresh(thread: &mut Thread, mut faults: u64, calls: &[(u64, usize)]) {
-    for (_, call) in calls {
-        let done = &thread.calls[*call];
-        let most = done.written.div_ceil(4096).min(u64::from(u32::MAX));
-        let here = done.faults.unwrap_or_else(|| faults.min(most)).min(u64::from(u32::MAX));
-        thread.fresh[*call] = here as u32;
-        faults = faults.saturating_sub(here);
     }
 }

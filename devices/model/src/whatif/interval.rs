@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The steps of one thread, from its records.
+//!
+//! Method   between two marks of a thread, whose CPU time they say, there is time without a core. A thread that waited by itself did so
+//!          in the longest gaps between calls; one that was displaced lost the same part of everything. Page faults are the calls' that
+//!          wrote, as many as they have pages
+//! Rule     marks do not go back. Calls of signal handlers may lie inside others: time never goes back for it
+//! Not here other threads (timeline.rs)
+
+use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Record};
+
+use super::timeline::{Call, Step, Thread, What};
+
+/// Shorter waits are part of computing, nanoseconds: CPU time is known to the microsecond.
+const WAIT_NS: u64 = 20_000;
+
+/// How far a thread was.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    at_ns: u64,
+    cpu_ns: u64,
+    faults: (u64, u64),
+    waits: u64,
+}
+
+/// A thread, its steps and calls.
+///
+/// # Errors
+/// A mark that goes back.
+pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> {
+    let mut thread = Thread { process: head.process, pid: head.pid, ..Thread::default() };
+    let mut from: Option<Mark> = None;
+    // Calls since the last mark: when, and their places.
+    let mut since: Vec<(u64, usize)> = Vec::new();
+    for record in records {
+        let [at, second, third, fourth, fifth, sixth, seventh] = record.words;
+        match record.kind {
+            Kind::Mark | Kind::End => {
+                let mark = Mark { at_ns: at, cpu_ns: second, faults: (third, fourth), waits: fifth };
+                if let Some(before) = from
+                    && (mark.at_ns < before.at_ns || mark.cpu_ns < before.cpu_ns)
+                {
+                    let (field, found) =
+                        if mark.at_ns < before.at_ns { ("mark.time", at) } else { ("mark.cpu", second) };
+                    let fix = "a thread's clock went back: the file was damaged, record again";
+                    return Err(Fault { at: 0, field, found, fix });
+                }
+                // Before the first mark the thread has run as long as it says.
+                let earliest = since.first().map_or(at, |(at, _)| *at).min(at);
+                let before = from
+                    .unwrap_or(Mark { at_ns: at.saturating_sub(second).min(earliest), ..Mark::default() });
+                if from.is_none() {
+                    thread.begin_ns = before.at_ns;
+                }
+                interval(&mut thread, &before, &mark, &since);
+                since.clear();
+                from = Some(mark);
+                thread.ended |= record.kind == Kind::End;
+            }
+            kind if kind.is_call() => {
+                let half = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+                since.push((at, thread.calls.len()));
+                thread.calls.push(Call {
+                    kind,
+                    parameter: record.parameter,
+                    wall_ns: second,
+                    cpu_ns: second,
+                    source: third,
+                    target: fourth,
+                    read: fifth,
+                    written: sixth,
+                    faults: (seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
+                });
+                thread.fresh.push(0);
+            }
+            _ => {}
+        }
+    }
+    // Killed: what came after the last mark has times and no CPU time, and counts as work.
+    if let Some((first, _)) = since.first() {
+        let before = from.unwrap_or(Mark { at_ns: *first, ..Mark::default() });
+        if from.is_none() {
+            thread.begin_ns = *first;
+        }
+        let over =
+            since.iter().map(|(at, call)| at.saturating_add(thread.calls[*call].wall_ns)).max().unwrap_or(0);
+        let at_ns = over.max(before.at_ns);
+        let cpu_ns = before.cpu_ns.saturating_add(at_ns - before.at_ns);
+        interval(&mut thread, &before, &Mark { at_ns, cpu_ns, ..before }, &since);
+    }
+    Ok(thread)
+}
+
+/// What lies between two marks.
+fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)]) {
+    // Gaps before, between and after the calls; a call inside another takes no time of its own.
+    let mut steps = Vec::with_capacity(2 * calls.len() + 1);
+    let mut now = from.at_ns;
+    let step = |at_ns, ns, what| Step { at_ns, ns, cpu_ns: ns, what };
+    for (at, call) in calls {
+        if *at > now {
+            steps.push(step(now, at - now, What::Compute));
+        }
+        let begin = now.max(*at);
+        let over = at.saturating_add(thread.calls[*call].wall_ns).max(begin);
+        steps.push(step(begin, over - begin, What::Call(*call)));
+        now = over;
+    }
+    if to.at_ns > now {
+        steps.push(step(now, to.at_ns - now, What::Compute));
+    }
+    let sum = |steps: &[Step], of: fn(&Step) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
+    let on_core = to.cpu_ns - from.cpu_ns;
+    if to.waits > from.waits {
+        let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core);
+        wait(&mut steps, away);
+    }
+    // What is left without a core was taken from it: the same part of everything.
+    let worked = sum(&steps, |step| step.cpu_ns);
+    if worked > on_core {
+        for step in &mut steps {
+            step.cpu_ns = (u128::from(step.cpu_ns) * u128::from(on_core) / u128::from(worked)) as u64;
+        }
+    }
+    for step in &steps {
+        if let What::Call(call) = step.what {
+            thread.calls[call].cpu_ns = step.cpu_ns;
+        }
+    }
+    fresh(thread, to.faults.0.saturating_sub(from.faults.0), calls);
+    thread.steps.extend(steps);
+    thread.cpu_ns = to.cpu_ns;
+    thread.faults = to.faults;
+    thread.end_ns = thread.end_ns.max(to.at_ns).max(now);
+}
+
+/// Makes waits of the longest gaps' ends.
+fn wait(steps: &mut Vec<Step>, mut waited: u64) {
+    let mut gaps: Vec<(u64, usize)> = steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| step.what == What::Compute)
+        .map(|(index, step)| (step.ns, index))
+        .collect();
+    gaps.sort_unstable_by(|one, other| other.cmp(one));
+    let mut found = Vec::new();
+    for (ns, index) in gaps {
+        if waited < WAIT_NS {
+            break;
+        }
+        let here = ns.min(waited);
+        found.push((index, here));
+        waited -= here;
+    }
+    found.sort_unstable();
+    for (index, ns) in found.into_iter().rev() {
+        let work = steps[index].ns - ns;
+        let over = Step { at_ns: steps[index].at_ns + work, ns, cpu_ns: 0, what: What::Wait };
+        if work > 0 {
+            (steps[index].ns, steps[index].cpu_ns) = (work, work);
+            steps.insert(index + 1, over);
+        } else {
+            steps[index] = over;
+        }
+    }
+}
+
+/// Gives the interval's page faults to the calls that wrote memory, as many as a call has pages, in their order.
+fn fresh(thread: &mut Thread, mut faults: u64, calls: &[(u64, usize)]) {
+    for (_, call) in calls {
+        let done = &thread.calls[*call];
+        let most = done.written.div_ceil(4096).min(u64::from(u32::MAX));
+        let here = done.faults.unwrap_or_else(|| faults.min(most)).min(u64::from(u32::MAX));
+        thread.fresh[*call] = here as u32;
+        faults = faults.saturating_sub(here);
+    }
+}
