@@ -8,9 +8,10 @@ use crate::alone;
 use crate::peer::{NOBODY, Peer, serve, small, unique};
 use memlift_engine::facility::{Facility, usable};
 use memlift_engine::region::{Access, Region};
-use memlift_ipc::{Client, Reply, Server, ServerOptions, Trust};
+use memlift_ipc::{CallOptions, Client, Error, Reply, Server, ServerOptions, Trust};
 use rustix::fs::SealFlags;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 
 /// Whether a handler that reads twice sees what a client wrote in between.
@@ -103,6 +104,43 @@ fn each_side_can_write_what_it_has_to_and_no_more() {
             assert!(rustix::fs::ftruncate(&descriptor, 0).is_err(), "{kind}");
         }
     }
+}
+
+/// Changes a byte of `what` where it lies in a segment of that kind, as whoever may write there could; false: it does not yet.
+fn spoil(kind: &str, what: &[u8]) -> bool {
+    let name = format!("/memfd:memlift-{kind}");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = std::fs::File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+    let writable = maps.lines().filter(|line| line.contains(&name) && line.contains(" rw-s "));
+    let mut ranges = writable.map(|line| {
+        let (from, rest) = line.split_once('-').unwrap();
+        let to = rest.split(' ').next().unwrap();
+        (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap())
+    });
+    ranges.any(|(from, to)| {
+        let mut bytes = vec![0; (to - from) as usize];
+        memory.read_exact_at(&mut bytes, from).unwrap();
+        let found = bytes.windows(what.len()).position(|window| window == what);
+        found.is_some_and(|at| memory.write_all_at(&[!what[0]], from + at as u64).is_ok())
+    })
+}
+
+#[test]
+fn a_reply_that_changed_on_the_way_is_not_handed_over() {
+    let _alone = alone();
+    let address = unique("reply");
+    let _server = serve(&address, ServerOptions::default());
+    let client = Client::connect(&address, small()).unwrap();
+    let said = b"a reply that nobody else in this process has said";
+    let options = CallOptions { crc: true, ..CallOptions::default() };
+    let mut job = client.call_async("echo", said.as_slice(), options).unwrap();
+    while !spoil("response", said) {
+        std::thread::yield_now();
+    }
+    let error = job.wait(None).unwrap_err();
+    assert!(matches!(&error, Error::Corrupted { what: "reply", bytes: 49, .. }), "{error}");
+    assert_eq!(client.call("echo", said.as_slice(), options).unwrap().to_vec(), said);
+    assert_eq!(client.stats().request_used_bytes, 0);
 }
 
 #[test]
