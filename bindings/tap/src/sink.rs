@@ -31,6 +31,8 @@ static START_NS: AtomicU64 = AtomicU64::new(0);
 static NUMBER: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// The number that was there before: the parent's, in a child.
 static BEFORE: AtomicU32 = AtomicU32::new(0);
+/// The process's id: a child of vfork has its parent's memory, and not its CPU time.
+static PID: AtomicU32 = AtomicU32::new(0);
 /// The key whose destructor tells that a thread ends, plus 1; 0: none.
 pub static KEY: AtomicU32 = AtomicU32::new(0);
 
@@ -69,6 +71,7 @@ fn process() -> u32 {
         0 => {
             let Some(processes) = header(word::PROCESSES) else { return 0 };
             let mine = processes.fetch_add(1, Relaxed) as u32 + 1;
+            PID.store(pid(), Relaxed);
             match number.compare_exchange(0, mine, Relaxed, Relaxed) {
                 Ok(_) => mine,
                 Err(other) => other,
@@ -76,6 +79,11 @@ fn process() -> u32 {
         }
         number => number,
     }
+}
+
+fn pid() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { libc::getpid() as u32 }
 }
 
 /// Runs `work` unless our own code runs already.
@@ -113,9 +121,9 @@ fn claim(thread: &Thread) -> bool {
     }
     let mut name = [0; 16];
     // SAFETY: the kernel writes at most 16 bytes, its zero included; the ids are numbers.
-    let (pid, tid, parent_pid) = unsafe {
+    let (tid, parent_pid) = unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
-        (libc::getpid(), libc::syscall(libc::SYS_gettid), libc::getppid())
+        (libc::syscall(libc::SYS_gettid), libc::getppid())
     };
     let before = BEFORE.load(Relaxed);
     let mine = thread.process.load(Relaxed);
@@ -128,7 +136,7 @@ fn claim(thread: &Thread) -> bool {
         sequence,
         process: mine,
         thread: thread.number.load(Relaxed),
-        pid: pid as u32,
+        pid: pid(),
         tid: tid as u32,
         parent: if before == mine { 0 } else { before },
         parent_pid: parent_pid as u32,
@@ -192,6 +200,9 @@ fn cpu_ns(usage: &libc::rusage) -> u64 {
 
 /// What was counted, then how far the thread is. Inside [`quietly`] only.
 fn mark(thread: &Thread, kind: Kind) {
+    if pid() != PID.load(Relaxed) {
+        return;
+    }
     let time = now();
     thread.marked_ns.store(time, Relaxed);
     for (place, count) in thread.counts.iter().enumerate() {
@@ -231,7 +242,7 @@ pub fn end(kind: Kind) {
     let thread = current();
     quietly(thread, || {
         mark(thread, Kind::End);
-        if kind == Kind::Exit {
+        if kind == Kind::Exit && pid() == PID.load(Relaxed) {
             let usage = usage(libc::RUSAGE_SELF);
             let (minor, major) = (usage.ru_minflt as u64, usage.ru_majflt as u64);
             let words = [now(), cpu_ns(&usage), minor, major, usage.ru_maxrss as u64 * 1024, 0, 0];

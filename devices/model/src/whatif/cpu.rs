@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What calls cost on the CPU: lines that this machine's calibration gives, and what the trace itself says where there are none.
 //!
-//! Flow     calls ─▶ [`residency`]: was it in the last-level cache? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache state, size), and the page
+//! Flow     calls ─▶ [`Shadow`]: was it in the last-level cache? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache state, size), and the page
 //!          faults on top
 //! Method   kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
 //!          page fault takes comes from calls whose faults were counted, else from this machine

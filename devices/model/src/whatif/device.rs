@@ -3,9 +3,8 @@
 //!
 //! Layout   cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what transforms,
 //!          as a CompCpy: pages are registered, what is cached is flushed, the core copies, the buffer device transforms on the way
-//! Rule     a device takes what it can do; whether that pays is asked by size: [`best_size`]
-//! Not here nearpm, pulse, dmu: they serve memlift's own operations (logs, walks, pages), which a trace has only of programs on
-//!          memlift; [`Device::wants`] names them
+//! Rule     a device takes what it can do; whether that pays is asked by size: [`Device::best_size`]
+//! Not here nearpm, pulse, dmu: they serve logs, walks and single pages, which calls of libc and libraries do not show
 
 use memlift_spec::trace::Kind;
 use memlift_spec::{Descriptor, Flags, Opcode};

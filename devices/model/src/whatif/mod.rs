@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What would a device have bought a program that was recorded?
 //!
-//! Flow     [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay`]: the
+//! Flow     [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
 //!          same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
-//! Layout   [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the CPU · [`device`] who takes which call, and for
-//!          how long · [`replay`] the calendar
+//! Layout   [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the
+//!          CPU · [`device`] who takes which call, and for how long · [`mod@replay`] the calendar · [`vary`] one parameter changed
 //! Order    a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
 //!          another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
 //! Rule     a program that was not changed waits for each call, so a device shortens calls and never overlaps them with the
