@@ -235,7 +235,12 @@ fn a_profile_names_a_budget_that_is_enough() {
 
 /// Copies, packs, unpacks; a thread and a forked child do so too.
 const WATCHED: &str = "
-import os, sys, threading, zlib
+import os, subprocess, sys, threading, zlib
+try:
+    # A child of vfork ends where its parent's memory is.
+    subprocess.run(['/no/such/program'])
+except FileNotFoundError:
+    pass
 data = bytes(range(256)) * 4096
 def work():
     packed = zlib.compress(data, 1)
