@@ -18,7 +18,7 @@
 //! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
 //!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!          on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
-//!          [`pulse`], [`nearpm`], [`dmu`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
+//!          [`pulse`], [`nearpm`], [`dmu`], [`smartdimm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
 //!          [`whatif`] replays recorded programs on them
 //! Layout   [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
 //! Owner    nothing is kept between two descriptors
@@ -42,6 +42,7 @@ mod persist;
 pub mod pulse;
 pub mod reproduce;
 mod refuse;
+pub mod smartdimm;
 mod transform;
 #[expect(unsafe_code, reason = "implements the trait of backends")]
 mod twin;

@@ -13,9 +13,10 @@ mod latency;
 mod nearpm;
 mod pipelines;
 mod rocket;
+mod smartdimm;
 
 use crate::parameters::{self, ParameterError, Parameters, Schema};
-use crate::{dmu as compressed, dsa, nearpm as near, pulse};
+use crate::{dmu as compressed, dsa, nearpm as near, pulse, smartdimm as buffer};
 
 /// What the paper says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,16 +117,19 @@ pub struct Inputs {
     pub dsa: dsa::Timing,
     /// DMU's.
     pub dmu: compressed::Timing,
+    /// SmartDIMM's.
+    pub smartdimm: buffer::Timing,
     /// All of them, with their sources.
     pub parameters: Vec<Parameters>,
 }
 
 /// Devices: what their files hold, and the files that come with the crate.
-const DEVICES: [(&Schema, &str); 4] = [
+const DEVICES: [(&Schema, &str); 5] = [
     (&pulse::timing::SCHEMA, pulse::timing::PARAMETERS),
     (&near::timing::SCHEMA, near::timing::PARAMETERS),
     (&dsa::timing::SCHEMA, dsa::timing::PARAMETERS),
     (&compressed::timing::SCHEMA, compressed::timing::PARAMETERS),
+    (&buffer::timing::SCHEMA, buffer::timing::PARAMETERS),
 ];
 
 impl Inputs {
@@ -144,6 +148,7 @@ impl Inputs {
             nearpm: near::Timing::shipped(),
             dsa: dsa::Timing::shipped(),
             dmu: compressed::Timing::shipped(),
+            smartdimm: buffer::Timing::shipped(),
             parameters: DEVICES.iter().map(file).collect(),
         }
     }
@@ -169,6 +174,7 @@ impl Inputs {
             "nearpm" => self.nearpm = near::Timing::new(&parameters)?,
             "dsa" => self.dsa = dsa::Timing::new(&parameters)?,
             "dmu" => self.dmu = compressed::Timing::new(&parameters)?,
+            "smartdimm" => self.smartdimm = buffer::Timing::new(&parameters)?,
             _ => self.pulse = pulse::Timing::new(&parameters)?,
         }
         self.parameters[index] = parameters;
@@ -214,6 +220,8 @@ pub const ALL: &[Entry] = &[
     Entry { name: "dmu-fig19", title: dmu::GRAPHS, run: dmu::graphs },
     Entry { name: "dmu-fig20", title: dmu::SUITE, run: dmu::suite },
     Entry { name: "dmu-accesses", title: dmu::ACCESSES, run: dmu::accesses },
+    Entry { name: "smartdimm-fig10", title: smartdimm::OCCUPANCY, run: smartdimm::occupancy },
+    Entry { name: "smartdimm-table", title: smartdimm::TABLE, run: smartdimm::table },
 ];
 
 /// The one of that name.
@@ -226,6 +234,7 @@ pub use dmu::fit as fit_dmu;
 pub use nearpm::{Fit as NearPmFit, fit as fit_nearpm};
 pub use pipelines::{Fit as PulseFit, fit as fit_pulse};
 pub use rocket::fit as fit_dsa;
+pub use smartdimm::fit as fit_smartdimm;
 
 #[cfg(test)]
 mod tests {
@@ -245,7 +254,7 @@ mod tests {
         for entry in ALL {
             assert_eq!(named(entry.name).map(|found| found.title), Some(entry.title));
             // A soak test has them.
-            if ["dmu-fig19", "dmu-fig20"].contains(&entry.name) {
+            if ["dmu-fig19", "dmu-fig20", "smartdimm-fig10"].contains(&entry.name) {
                 continue;
             }
             let figure = entry.run(&inputs).unwrap();

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The CPU's memory controller in front of one buffer device: a write queue that is drained in batches, rows, the bus.
+//!
+//! Flow     reads go at once; writes wait in the queue until it is full to its high mark, then rows that are open first, until the
+//!          low mark. A row is closed and opened as commands need it
+//! Order    a read whose line waits in the queue drains it first: a device that computes from what it sees must see the read
+//! Rule     ALERT_N is answered by trying again, after a time
+//! Not here refresh; ranks
+
+use super::Line;
+use super::ddr::{Command, Place, place};
+use super::device::{Answer, Device, Fault};
+use super::timing::Timing;
+use crate::event::Time;
+use std::collections::VecDeque;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    /// The device on its channel.
+    pub device: Device,
+    queue: VecDeque<(u64, Line)>,
+    now: Time,
+    writing: bool,
+    /// Commands that went over the bus.
+    commands: u64,
+    high: usize,
+    low: usize,
+    burst: Time,
+    row: Time,
+    turn: Time,
+    retry: Time,
+}
+
+impl Controller {
+    /// A controller in front of a device.
+    #[must_use]
+    pub fn new(timing: &Timing, device: Device) -> Controller {
+        Controller {
+            device,
+            queue: VecDeque::new(),
+            now: Time::ZERO,
+            writing: false,
+            commands: 0,
+            high: timing.queue_high,
+            low: timing.queue_low,
+            burst: timing.burst,
+            row: timing.row,
+            turn: timing.turn,
+            retry: timing.retry,
+        }
+    }
+
+    /// When the bus is free again.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Commands that went over the bus.
+    #[must_use]
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    fn send(&mut self, command: Command) -> Result<Answer, Fault> {
+        self.commands += 1;
+        self.device.slot(command, self.now)
+    }
+
+    /// Opens the row of an address.
+    fn open(&mut self, address: u64) -> Result<(), Fault> {
+        let place = place(address);
+        if self.device.open(place.bank) == Some(place.row) {
+            return Ok(());
+        }
+        if self.device.open(place.bank).is_some() {
+            self.send(Command::Precharge { bank: place.bank })?;
+        }
+        self.now = self.now + self.row;
+        self.send(Command::Activate { bank: place.bank, row: place.row })?;
+        Ok(())
+    }
+
+    fn turn(&mut self, writing: bool) {
+        if self.writing != writing {
+            self.now = self.now + self.turn;
+            self.writing = writing;
+        }
+    }
+
+    /// Reads a line, not before `from`: its bytes, and when they are there.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn read(&mut self, address: u64, from: Time) -> Result<(Line, Time), Fault> {
+        self.now = self.now.max(from);
+        if self.queue.iter().any(|(waiting, _)| *waiting == address) {
+            self.drain(0)?;
+        }
+        self.turn(false);
+        self.open(address)?;
+        loop {
+            self.now = self.now + self.burst;
+            let Place { bank, column, .. } = place(address);
+            match self.send(Command::Read { bank, column })? {
+                Answer::Data(data) => return Ok((data, self.now)),
+                Answer::Alert | Answer::None => {
+                    self.now = self.now + self.retry;
+                }
+            }
+        }
+    }
+
+    /// Takes a line to be written; it waits in the queue.
+    ///
+    /// # Errors
+    /// A fault of the device, if the queue is drained.
+    pub fn write(&mut self, address: u64, data: Line, from: Time) -> Result<(), Fault> {
+        self.now = self.now.max(from);
+        // A younger write of the same line replaces the older one.
+        self.queue.retain(|(waiting, _)| *waiting != address);
+        self.queue.push_back((address, data));
+        if self.queue.len() >= self.high { self.drain(self.low) } else { Ok(()) }
+    }
+
+    /// Writes until so many are left; rows that are open go first.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn drain(&mut self, left: usize) -> Result<(), Fault> {
+        while self.queue.len() > left {
+            let open = self.queue.iter().position(|(address, _)| {
+                let place = place(*address);
+                self.device.open(place.bank) == Some(place.row)
+            });
+            let Some((address, data)) = self.queue.remove(open.unwrap_or(0)) else { break };
+            self.turn(true);
+            self.open(address)?;
+            self.now = self.now + self.burst;
+            let Place { bank, column, .. } = place(address);
+            self.send(Command::Write { bank, column, data })?;
+        }
+        Ok(())
+    }
+}
