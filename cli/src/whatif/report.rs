@@ -23,6 +23,9 @@ pub struct Base<'a> {
     pub origin: &'a str,
 }
 
+/// Parameter, unit, values with their runs.
+pub type Swept = (String, Option<String>, Vec<(f64, Outcome)>);
+
 /// A device's answer.
 pub struct Answer<'a> {
     pub name: &'static str,
@@ -32,8 +35,8 @@ pub struct Answer<'a> {
     pub with: Outcome,
     /// Parameter, factor, the run.
     pub parameters: Vec<(&'static str, f64, Outcome)>,
-    /// Parameter, unit, values with their runs.
-    pub sweep: Option<(String, Option<String>, Vec<(f64, Outcome)>)>,
+    /// What was swept.
+    pub sweep: Option<Swept>,
 }
 
 impl Default for Answer<'_> {
