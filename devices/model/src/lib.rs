@@ -51,4 +51,4 @@ pub mod whatif;
 pub use backend::Model;
 pub use execute::{perform, run};
 pub use memory::{Image, Memory};
-pub use twin::{Fortune, Twin};
+pub use twin::{Absent, Fortune, Twin};
