@@ -3,7 +3,8 @@
 //!
 //! Flow     started without words: a client that starts itself as `serve NAME`, says `{"about"}`, then takes `run SEED COUNT` ─▶
 //!          `{"seconds", "cpu_s", "checksum"}` from stdin, as bench/src/ipc/echo.rs does for memlift
-//! Layout   a request is eight words, its answer their exclusive or; a request that begins with [`CPU`] asks for the server's CPU time, ns
+//! Layout   a request is eight words, its answer their exclusive or; a request that begins with [`CPU`] asks for the server's CPU time, ns,
+//!          one that begins with [`END`] ends it, so that it takes its files along
 //! Owner    the server dies with its client (PR_SET_PDEATHSIG), the client ends with its stdin
 
 use std::error::Error;
@@ -17,6 +18,7 @@ use iceoryx2::prelude::*;
 
 type Words = [u64; 8];
 const CPU: u64 = u64::MAX;
+const END: u64 = u64::MAX - 1;
 
 type Port = Client<ipc::Service, Words, (), u64, ()>;
 
@@ -43,6 +45,9 @@ fn serve(name: &str) -> Result<(), Box<dyn Error>> {
             _ => request.iter().fold(0, |sum, word| sum ^ word),
         };
         request.loan_uninit()?.write_payload(answer).send()?;
+        if request[0] == END {
+            return Ok(());
+        }
     }
 }
 
@@ -56,7 +61,7 @@ fn call(port: &Port, words: Words) -> Result<u64, Box<dyn Error>> {
     }
 }
 
-/// One step of splitmix64; never [`CPU`] in practice and skipped if it were.
+/// One step of splitmix64, below [`END`].
 fn draw(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut word = *state;
@@ -104,6 +109,7 @@ fn client(server: &mut Child, name: &str) -> Result<(), Box<dyn Error>> {
         writeln!(out, "{{\"seconds\": {seconds}, \"cpu_s\": {cpu_s}, \"checksum\": \"{checksum:016x}\"}}")?;
         out.flush()?;
     }
+    call(&port, [END; 8])?;
     Ok(())
 }
 
@@ -127,7 +133,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut server = command.spawn()?;
     let done = client(&mut server, &name);
-    server.kill()?;
+    if done.is_err() {
+        server.kill()?;
+    }
     server.wait()?;
     done
 }
