@@ -81,10 +81,14 @@ pub fn hook() {
         await_masks(room);
         texts(room);
         put(Scope::All, room);
+        let polite = signal::borrow_polite();
         for_threads(room, |thread, buffer| {
-            standing::settle(thread, buffer);
+            standing::settle(thread, buffer, polite.is_some());
             true
         });
+        if let Some(old) = &polite {
+            signal::return_polite(old);
+        }
     });
 }
 

@@ -66,6 +66,37 @@ fn ours() -> Action {
     }
 }
 
+/// Makes [`standing::POLITE`] ours for a while, if the program has left it alone: then what it was.
+pub fn borrow_polite() -> Option<Action> {
+    let mut old = Action::default();
+    let known = kernel_action(standing::POLITE, None, Some(&mut old)) >= 0;
+    if !known || (old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN) {
+        return None;
+    }
+    let asking = Action { handler: on_polite as *const () as usize, ..ours() };
+    (kernel_action(standing::POLITE, Some(&asking), None) >= 0).then_some(old)
+}
+
+/// Makes it what it was, unless the program has set it meanwhile.
+pub fn return_polite(old: &Action) {
+    let mut now = Action::default();
+    kernel_action(standing::POLITE, None, Some(&mut now));
+    if now.handler == on_polite as *const () as usize {
+        kernel_action(standing::POLITE, Some(old), None);
+    }
+}
+
+unsafe extern "C" fn on_polite(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    let number = errno();
+    // SAFETY: the kernel gave it.
+    unsafe {
+        if (*info).si_code == SI_TKILL {
+            standing::is_asked((*info).si_pid());
+        }
+    }
+    set_errno(number);
+}
+
 /// Makes the three ours where they are not, and keeps what was there as the program's.
 ///
 /// # Errors

@@ -7,7 +7,8 @@
 //!         under way, and the next one is trapped ──▶ the thread's next trapped call: the old one is over, [`returned`]
 //! Order   before the first page can be absent, so that everything can still be read and pinned. The signal is one that a
 //!         fault sends, not the filter's: of two that are pending at once the kernel keeps the first, and a trap that was
-//!         lost would be a call that nobody made, while a fault comes again
+//!         lost would be a call that nobody made, while a fault comes again. Before it one is sent that is ignored by default: a
+//!         thread in the middle of an `exec` takes none, and what it becomes would die of the other
 //! Owner   pins by thread, in one list; a fork's child forgets them
 //! Not here calls that wait on a futex: the kernel reads the word when they begin
 
@@ -31,6 +32,11 @@ static ASKING: AtomicI32 = AtomicI32::new(0);
 /// The signal that asks.
 pub const QUESTION: i32 = libc::SIGBUS;
 
+/// The signal that asks first, where the program has left it alone.
+pub const POLITE: i32 = libc::SIGURG;
+
+/// After so many looks a thread that has not taken that one, because it blocks it, is asked by the other.
+const INSIST: usize = 500;
 const PAUSE_NS: i64 = 100_000;
 /// After so many looks a thread that takes no signal is left alone: it is stopped, or waits for a device.
 const LOOKS: usize = 2_000;
@@ -65,8 +71,8 @@ fn state_of(thread: &[u8], buffer: &mut [u8]) -> State {
     usize::try_from(number).map_or(State::Gone, |number| State::Waits(number, arguments))
 }
 
-/// Pins what the calls of other threads name; `thread` is one of them, `buffer` room for a line.
-pub fn settle(thread: &[u8], buffer: &mut [u8]) {
+/// Pins what the calls of other threads name; `thread` is one of them, `buffer` room for a line. `politely`: [`POLITE`] is ours.
+pub fn settle(thread: &[u8], buffer: &mut [u8], politely: bool) {
     let number = std::str::from_utf8(thread).ok().and_then(|text| text.parse::<i32>().ok());
     let (Some(number), Some(pager)) = (number, Pager::get()) else { return };
     // SAFETY: asks for numbers.
@@ -74,7 +80,7 @@ pub fn settle(thread: &[u8], buffer: &mut [u8]) {
     if number == own {
         return;
     }
-    let mut asked = false;
+    let mut ran = 0;
     TAKEN.store(0, Ordering::Release);
     for _ in 0..LOOKS {
         match state_of(thread, buffer) {
@@ -85,11 +91,17 @@ pub fn settle(thread: &[u8], buffer: &mut [u8]) {
             }
             State::Runs if TAKEN.load(Ordering::Acquire) == number => break,
             State::Runs => {
-                if !asked {
-                    asked = true;
+                let question = match ran {
+                    0 if politely => Some(POLITE),
+                    0 => Some(QUESTION),
+                    INSIST if politely => Some(QUESTION),
+                    _ => None,
+                };
+                ran += 1;
+                if let Some(question) = question {
                     ASKING.store(process, Ordering::Release);
                     // SAFETY: a signal that this library handles.
-                    unsafe { sys!(libc::SYS_tgkill, process, number, QUESTION) };
+                    unsafe { sys!(libc::SYS_tgkill, process, number, question) };
                 }
                 let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE_NS };
                 // SAFETY: the time lives as long as the call.

@@ -123,6 +123,21 @@ fn bits() -> impl Strategy<Value = i32> {
     prop_oneof![2 => Just(15), 1 => Just(31), 1 => Just(-15), 1 => 9..16i32, 1 => -15..-8i32, 1 => 25..32i32]
 }
 
+#[test]
+fn flushes_one_after_another_are_refused_as_zlib_does() {
+    let Some(theirs) = system() else { return };
+    for (first, second, third) in (0..216).map(|case| (case / 36, case / 6 % 6, case % 6)) {
+        for bytes in [0, 100] {
+            let input = sample(bytes, 1);
+            let codes = [ours(), theirs].map(|libz| {
+                let mut run = Run::new(libz, -1, 15, 8, 0);
+                [run.deflate(&input, first), run.deflate(&[], second), run.deflate(&[], third)]
+            });
+            assert_eq!(codes[0], codes[1], "{first}, {second}, {third} after {bytes} bytes");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 

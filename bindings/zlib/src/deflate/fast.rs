@@ -49,6 +49,29 @@ fn rank(flush: c_int) -> c_int {
     flush * 2 - if flush > 4 { 9 } else { 0 }
 }
 
+/// Whether a flush without input is no more than the last one, which zlib refuses.
+fn repeats(old_flush: c_int, flush: c_int) -> bool {
+    rank(flush) <= rank(old_flush) && flush != Z_FINISH
+}
+
+/// Whether a call with a flush that is not taken here is refused before the stream is handed over: who gets it then knows
+/// nothing of the last flush.
+///
+/// # Safety
+/// As [`deflate`].
+pub unsafe fn refuses(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
+    // SAFETY: the caller vouches for it.
+    let idle = unsafe { (*strm).avail_in == 0 && !(*strm).next_out.is_null() };
+    let refused = idle
+        && state.status != Status::Finish
+        && state.pending.is_empty()
+        && repeats(state.last_flush, flush);
+    if refused {
+        state.last_flush = flush;
+    }
+    refused
+}
+
 /// `deflate` of a stream that is fast, or becomes it now.
 ///
 /// # Safety
@@ -73,7 +96,7 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
                 state.last_flush = -1;
                 return Z_OK;
             }
-        } else if (*strm).avail_in == 0 && rank(flush) <= rank(old_flush) && flush != Z_FINISH {
+        } else if (*strm).avail_in == 0 && repeats(old_flush, flush) {
             return fail(strm, Z_BUF_ERROR);
         }
         if finished {

@@ -103,6 +103,9 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
             }
         }
         if state.route == Route::Fast && !fast::takes(flush) {
+            if fast::refuses(state, strm, flush) {
+                return fail(strm, Z_BUF_ERROR);
+            }
             let code = ported::handover(state, strm);
             if code != Z_OK {
                 return code;

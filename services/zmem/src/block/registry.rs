@@ -470,9 +470,7 @@ impl Admission {
     /// The process has too many descriptors open.
     pub fn inheritable(&self) -> Result<OwnedFd> {
         let file = self.registry.file();
-        let high = shared::duplicate(file, 200);
-        high.or_else(|_| shared::duplicate(file, 3))
-            .map_err(|source| Error::Registry { source: source.into() })
+        shared::inheritable(file).map_err(|source| Error::Registry { source: source.into() })
     }
 
     /// Names a process that inherited the registry as `number`, so that others find it while that one lives.

@@ -107,8 +107,7 @@ impl Shared {
         }
         // SAFETY: the descriptor is borrowed for this one call; a number that is not open is refused by the kernel.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
-        let file = rustix::io::fcntl_dupfd_cloexec(file, 3).map_err(|_| Error::NotARegistry)?;
-        Shared::open(file)
+        Shared::open(high(file).map_err(|_| Error::NotARegistry)?)
     }
 
     fn map(file: OwnedFd) -> Result<Shared> {
@@ -154,9 +153,15 @@ impl Shared {
     }
 }
 
-/// A second number for `file`, at least `least`, that stays open over exec.
-pub(super) fn duplicate(file: BorrowedFd<'_>, least: RawFd) -> rustix::io::Result<OwnedFd> {
-    let copy = rustix::io::fcntl_dupfd_cloexec(file, least)?;
+/// A second number for `file`, above those that programs and scripts choose, where there are such.
+fn high(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    const LEAST: RawFd = 200;
+    rustix::io::fcntl_dupfd_cloexec(file, LEAST).or_else(|_| rustix::io::fcntl_dupfd_cloexec(file, 3))
+}
+
+/// The same, and it stays open over exec.
+pub(super) fn inheritable(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let copy = high(file)?;
     rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
     Ok(copy)
 }
