@@ -4,7 +4,7 @@
 use crate::alone;
 use crate::peer::{Peer, cpu_of, serve, small, unique};
 use memlift_engine::complete::WaitPolicy;
-use memlift_ipc::{Client, ClientOptions, ClientStats, ServerOptions};
+use memlift_ipc::{Client, ClientOptions, ClientStats, Outgoing, Reply, Request, ServerOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -24,6 +24,13 @@ fn on_one_core_nobody_spins() {
     for _ in 0..200 {
         assert_eq!(client.call("echo", b"x".as_slice(), None).unwrap().to_vec(), b"x");
     }
+    // A server that is woken may have answered before its client comes to wait; one that naps has not.
+    let nap = |_: &Request| {
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(Reply::none())
+    };
+    server.register("nap", nap).unwrap();
+    client.call("nap", Outgoing::none(), None).unwrap();
     let stats = client.stats();
     sched_setaffinity(None, &before).unwrap();
     assert!(
