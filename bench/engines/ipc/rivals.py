@@ -29,39 +29,11 @@ class Queue(Queues):
             queue.join_thread()
 
 
-class Pipe(Transport):
-    name = "mp_pipe"
-
-    def __init__(self):
-        super().__init__()
-        self._ours, self._theirs = spawn.Pipe()
+class Ends(Transport):
+    """Two ends made by the client, one of them inherited by the server; `_send` and `_receive` put a message on one."""
 
     def shared(self):
         return self._theirs
-
-    def qualifies(self):
-        return "multiprocessing.Pipe, send_bytes; arrays unpickled: header, then recv_bytes_into a kept array"
-
-    @staticmethod
-    def _send(connection, operation, payload):
-        if type(payload) is bytes:
-            connection.send_bytes(b"\0" + operation.encode() + b"\0" + payload)
-            return
-        connection.send_bytes(b"\1" + struct.pack("<Q", payload.nbytes) + pack(operation, payload))
-        connection.send_bytes(memoryview(payload).cast("B"))
-
-    @staticmethod
-    def _receive(connection, kept):
-        head = connection.recv_bytes()
-        if head[0] == 0:
-            operation, _, payload = head[1:].partition(b"\0")
-            return operation.decode(), payload
-        (size,) = struct.unpack_from("<Q", head, 1)
-        operation, dtype, shape = unpack(head[9:])
-        if len(kept[0]) < size:
-            kept[0] = bytearray(size)
-        connection.recv_bytes_into(kept[0])
-        return operation, view(memoryview(kept[0])[:size], dtype, shape)
 
     @classmethod
     def serve(cls, endpoint, operations, ready):
@@ -87,6 +59,38 @@ class Pipe(Transport):
 
     def stop(self):
         self._ours.close()
+
+
+class Pipe(Ends):
+    name = "mp_pipe"
+
+    def __init__(self):
+        super().__init__()
+        self._ours, self._theirs = spawn.Pipe()
+
+    def qualifies(self):
+        return "multiprocessing.Pipe, send_bytes; arrays unpickled: header, then recv_bytes_into a kept array"
+
+    @staticmethod
+    def _send(connection, operation, payload):
+        if type(payload) is bytes:
+            connection.send_bytes(b"\0" + operation.encode() + b"\0" + payload)
+            return
+        connection.send_bytes(b"\1" + struct.pack("<Q", payload.nbytes) + pack(operation, payload))
+        connection.send_bytes(memoryview(payload).cast("B"))
+
+    @staticmethod
+    def _receive(connection, kept):
+        head = connection.recv_bytes()
+        if head[0] == 0:
+            operation, _, payload = head[1:].partition(b"\0")
+            return operation.decode(), payload
+        (size,) = struct.unpack_from("<Q", head, 1)
+        operation, dtype, shape = unpack(head[9:])
+        if len(kept[0]) < size:
+            kept[0] = bytearray(size)
+        connection.recv_bytes_into(kept[0])
+        return operation, view(memoryview(kept[0])[:size], dtype, shape)
 
 
 class Zmq(Transport):

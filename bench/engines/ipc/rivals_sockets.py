@@ -11,10 +11,11 @@ import struct
 import tempfile
 
 import numpy as np
+from rivals import Ends
 from transports import Missing, Transport, pack, spawn, unpack, view
 
 
-class UnixSocket(Transport):
+class UnixSocket(Ends):
     """Lengths, header and bytes on a stream socket; received into an array that is kept."""
 
     name = "unix_socket"
@@ -25,9 +26,6 @@ class UnixSocket(Transport):
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for end in (self._ours, self._theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-
-    def shared(self):
-        return self._theirs
 
     def qualifies(self):
         return "socketpair, stream, 1 MiB send buffers, sendall of the array, recv_into a kept array"
@@ -63,31 +61,6 @@ class UnixSocket(Transport):
         cls._fill(end, body)
         operation, dtype, shape = unpack(head)
         return operation, view(body, dtype, shape)
-
-    @classmethod
-    def serve(cls, endpoint, operations, ready):
-        kept = [bytearray()]
-        ready.send(True)
-        while True:
-            try:
-                operation, payload = cls._receive(endpoint, kept)
-            except EOFError:
-                return
-            cls._send(endpoint, "", operations[operation](payload))
-            del payload
-
-    def launched(self):
-        self._theirs.close()
-
-    def connect(self):
-        self._kept = [bytearray()]
-
-    def call(self, operation, payload):
-        self._send(self._ours, operation, payload)
-        return self._receive(self._ours, self._kept)[1]
-
-    def stop(self):
-        self._ours.close()
 
 
 class Nng(Transport):

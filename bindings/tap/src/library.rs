@@ -230,47 +230,33 @@ unsafe fn cipher(kind: Kind, name: &'static CStr, ours: usize, arguments: Cipher
     })
 }
 
-unsafe extern "C" fn encrypt_from(
-    context: *mut c_void,
-    target: *mut c_uchar,
-    written: *mut c_int,
-    source: *const c_uchar,
-    bytes: c_int,
-    caller: usize,
-) -> c_int {
-    let ours = EVP_EncryptUpdate as *const () as usize;
-    let arguments = (context, target, written, source, bytes);
-    // SAFETY: the caller's arguments.
-    unsafe { cipher(Kind::Encrypt, c"EVP_EncryptUpdate", ours, arguments, caller) }
+macro_rules! ciphers {
+    ($($from:ident, $kind:ident, $ours:ident;)+) => {$(
+        unsafe extern "C" fn $from(
+            context: *mut c_void,
+            target: *mut c_uchar,
+            written: *mut c_int,
+            source: *const c_uchar,
+            bytes: c_int,
+            caller: usize,
+        ) -> c_int {
+            // A name that Rust and the library have in common.
+            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($ours), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            };
+            let ours = $ours as *const () as usize;
+            // SAFETY: the caller's arguments.
+            unsafe { cipher(Kind::$kind, NAME, ours, (context, target, written, source, bytes), caller) }
+        }
+    )+};
 }
 
-unsafe extern "C" fn decrypt_from(
-    context: *mut c_void,
-    target: *mut c_uchar,
-    written: *mut c_int,
-    source: *const c_uchar,
-    bytes: c_int,
-    caller: usize,
-) -> c_int {
-    let ours = EVP_DecryptUpdate as *const () as usize;
-    let arguments = (context, target, written, source, bytes);
-    // SAFETY: the caller's arguments.
-    unsafe { cipher(Kind::Decrypt, c"EVP_DecryptUpdate", ours, arguments, caller) }
-}
-
-/// Encrypts or decrypts, as the context was made: that costs the same, and is called encrypting.
-unsafe extern "C" fn cipher_from(
-    context: *mut c_void,
-    target: *mut c_uchar,
-    written: *mut c_int,
-    source: *const c_uchar,
-    bytes: c_int,
-    caller: usize,
-) -> c_int {
-    let ours = EVP_CipherUpdate as *const () as usize;
-    let arguments = (context, target, written, source, bytes);
-    // SAFETY: the caller's arguments.
-    unsafe { cipher(Kind::Encrypt, c"EVP_CipherUpdate", ours, arguments, caller) }
+// EVP_CipherUpdate encrypts or decrypts, as the context was made: that costs the same, and is called encrypting.
+ciphers! {
+    encrypt_from, Encrypt, EVP_EncryptUpdate;
+    decrypt_from, Decrypt, EVP_DecryptUpdate;
+    cipher_from, Encrypt, EVP_CipherUpdate;
 }
 
 unsafe extern "C" fn digest_from(

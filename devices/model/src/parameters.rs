@@ -148,6 +148,21 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// What a machine makes of the file that comes with the crate.
+    ///
+    /// # Panics
+    /// If that file is wrong: a defect, which a test of each machine rules out.
+    pub(crate) fn shipped<T>(
+        file: &str,
+        text: &str,
+        schema: &Schema,
+        new: impl FnOnce(&Parameters) -> Result<T, ParameterError>,
+    ) -> T {
+        Parameters::parse(file, text, schema)
+            .and_then(|parameters| new(&parameters))
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
     /// Reads `text`, which is called `file` in errors.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ Order    the same seed gives the same request, and the same request the same ans
 Not here how requests travel, and how often (run.py)
 """
 
+import abc
 import functools
 import importlib.util
 import os
@@ -21,7 +22,7 @@ def threads():
     return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-class Workload:
+class Workload(abc.ABC):
     name = ""
     modules = ()
     items = 0
@@ -35,15 +36,17 @@ class Workload:
         """The modules that are not installed."""
         return [module for module in cls.modules if importlib.util.find_spec(module) is None]
 
+    @abc.abstractmethod
     def request(self, seed):
-        raise NotImplementedError
+        """One array, the same for the same seed."""
 
+    @abc.abstractmethod
     def serve(self):
         """The server's side: a function from a request to its answer."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def finish(self, answer):
-        raise NotImplementedError
+        """What the client wanted to know."""
 
 
 def images(seed, count, side):

@@ -97,9 +97,7 @@ impl Timing {
     /// If that file is wrong: a defect, which a test rules out.
     #[must_use]
     pub fn shipped() -> Timing {
-        Parameters::parse("parameters/dsa.toml", PARAMETERS, &SCHEMA)
-            .and_then(|parameters| Timing::new(&parameters))
-            .unwrap_or_else(|error| panic!("{error}"))
+        Parameters::shipped("parameters/dsa.toml", PARAMETERS, &SCHEMA, Timing::new)
     }
 }
 

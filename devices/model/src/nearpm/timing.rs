@@ -132,9 +132,7 @@ impl Timing {
     /// If that file is wrong: a defect, which a test rules out.
     #[must_use]
     pub fn shipped() -> Timing {
-        Parameters::parse("parameters/nearpm.toml", PARAMETERS, &SCHEMA)
-            .and_then(|parameters| Timing::new(&parameters))
-            .unwrap_or_else(|error| panic!("{error}"))
+        Parameters::shipped("parameters/nearpm.toml", PARAMETERS, &SCHEMA, Timing::new)
     }
 
     /// A copy of so many bytes of persistent memory by the CPU, made durable: the first line's latency, a line's interval for the

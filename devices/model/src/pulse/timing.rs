@@ -101,9 +101,7 @@ impl Timing {
     /// If that file is wrong: a defect, which a test rules out.
     #[must_use]
     pub fn shipped() -> Timing {
-        Parameters::parse("parameters/pulse.toml", PARAMETERS, &SCHEMA)
-            .and_then(|parameters| Timing::new(&parameters))
-            .unwrap_or_else(|error| panic!("{error}"))
+        Parameters::shipped("parameters/pulse.toml", PARAMETERS, &SCHEMA, Timing::new)
     }
 }
 
