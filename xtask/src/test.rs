@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the Rust tests of one build, several programs at a time: many wait (for a lease, a dead peer, a disk) while others compute.
 //!
-//! Flow     `cargo test --no-run` ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
+//! Flow     `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
 //!          what the failed ones printed ─▶ documentation tests
 //! Order    a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
 //! Why      `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
@@ -110,10 +110,11 @@ pub fn run(options: &Options) -> Result<String, Failure> {
     Ok(format!("{total} test programs passed"))
 }
 
-/// Builds as `cargo test` does, and says which programs there are.
+/// Builds everything once, with the features that tests ask for, and says which test programs there are. Programs and shared
+/// libraries are left where `cargo build` leaves them: it would choose fewer features, and build half of the workspace again.
 fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure> {
     let output = Command::new(cargo)
-        .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
+        .args(["build", "--all-targets", "--message-format=json-render-diagnostics"])
         .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

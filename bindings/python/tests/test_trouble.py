@@ -226,13 +226,18 @@ def test_a_fork_does_not_hide_the_death_of_its_parent(start):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     with memlift.ipc.Client(server.address) as client:
-        process = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
         )
+        # Not to the end of the pipe: the child holds it too.
+        child = int(process.stdout.readline())
         try:
+            assert process.wait() == -signal.SIGKILL
             eventually(lambda: client.call("echo", b"x") and client.stats()["server_sessions"] == 1, 5)
+            assert pathlib.Path(f"/proc/{child}").exists(), "the child was to be there all the time"
         finally:
-            os.kill(int(process.stdout), signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
+            process.stdout.close()
 
 
 def test_control_c_ends_a_call(shared_server):
