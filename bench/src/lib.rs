@@ -28,6 +28,7 @@ mod machine;
 mod ours;
 mod pairs;
 mod persist;
+mod pin;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
 mod probe;
 mod python;

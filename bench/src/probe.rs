@@ -68,7 +68,7 @@ pub fn compare(dropin: Dropin, library: &Path) -> Result<Compared, BenchError> {
     let ours = dropin
         .find()
         .ok_or_else(|| BenchError::Library { library: dropin.file().to_owned(), reason: dropin.advice() })?;
-    let configuration = std::env::temp_dir().join(format!("memlift-probe-{}.cnf", std::process::id()));
+    let configuration = std::env::temp_dir().join(format!("memlift-bench-probe-{}.cnf", std::process::id()));
     if dropin == Dropin::OpenSsl {
         std::fs::write(&configuration, openssl_configuration(&ours))
             .map_err(BenchError::file(&configuration))?;

@@ -52,7 +52,7 @@ class Bench:
     """The temporary folder of a run and its load generator; ends every server it started."""
 
     def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="memlift-nginx-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="memlift-bench-nginx-"))
         self.folder.chmod(0o755)  # nginx's worker may be another user
         self.servers = []
         self.load = self.folder / "load"

@@ -8,6 +8,7 @@
 //!          its first one · a fence is `loaded` when a write-back or a store past the cache came since the one before it
 //! Decode   legacy prefixes and REX, then 0F AE (fences, write-backs), 0F C3, 0F 2B and 0F E7 (stores past the cache, also under
 //!          VEX and EVEX); everything else is only counted
+//! Place    thread and tracer share a core while it is stepped: they take turns, and waking another core costs 20 times as much
 //! Needs    ptrace of an own child; a sandbox may forbid it, and then nothing is counted
 //! Owner    dropping [`Traced`] lets the thread run on; the party's other threads are never stopped
 
@@ -57,7 +58,10 @@ pub fn stop() {}
 mod x86_64 {
     use std::io;
 
+    use rustix::process::Pid;
+
     use super::Steps;
+    use crate::pin::Pinned;
 
     /// Longer transactions are not counted to their end.
     const STEPS_MAX: u64 = 5_000_000;
@@ -72,6 +76,7 @@ mod x86_64 {
     #[derive(Debug)]
     pub struct Traced {
         thread: libc::pid_t,
+        _one_core: [Option<Pinned>; 2],
     }
 
     impl Traced {
@@ -79,7 +84,8 @@ mod x86_64 {
         pub fn new(process: u32) -> Option<Traced> {
             let thread = libc::pid_t::try_from(process).ok()?;
             request(libc::PTRACE_SEIZE, thread, 0).ok()?;
-            Some(Traced { thread })
+            let _one_core = [Pinned::first(None), Pinned::first(Pid::from_raw(thread))];
+            Some(Traced { thread, _one_core })
         }
 
         /// Steps through what lies between its stops.

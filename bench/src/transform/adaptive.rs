@@ -16,10 +16,11 @@ use memlift_engine::config::Placement;
 
 use super::Stop;
 use super::fused::{Areas, KEY};
-use super::neighbour::{Neighbour, Pinned, Work};
+use super::neighbour::{Neighbour, Work};
 use super::ours::{Ours, Placing};
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
+use crate::pin::Pinned;
 use crate::{BenchError, Row, median, reference};
 
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -105,7 +106,7 @@ impl Load {
 
 /// Measures a row.
 pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<Row, Stop> {
-    let Some(pinned) = Pinned::first() else {
+    let Some(pinned) = Pinned::first(None) else {
         return Err(Stop::Missing(
             "a second core for the neighbour: this process may use only one".to_owned(),
         ));

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use super::Stop;
 use super::awslc::AwsLc;
 use super::fused::{Areas, KEY};
-use super::neighbour::{Neighbour, Pinned, Work};
+use super::neighbour::{Neighbour, Work};
 use super::ours::{Ours, Placing};
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
+use crate::pin::Pinned;
 use crate::{BenchError, Row, median, reference};
 
 const MESSAGE_BYTES: usize = 16 << 10;
@@ -218,7 +219,7 @@ fn shared(definition: &Definition, quick: bool) -> Result<Row, Stop> {
 
 /// The neighbour on another core.
 fn apart(definition: &Definition, quick: bool) -> Result<Row, Stop> {
-    let Some(pinned) = Pinned::first() else {
+    let Some(pinned) = Pinned::first(None) else {
         return Err(Stop::Missing(
             "a second core for the neighbour: this process may use only one".to_owned(),
         ));

@@ -2,16 +2,14 @@
 //! A neighbour on another core: one that is hurt by what we do to the caches, or one that hurts.
 //!
 //! Flow     `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
-//! Owner    dropping it ends the thread; dropping a [`Pinned`] gives the calling thread its cores back
+//! Owner    dropping it ends the thread
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::CpuSet;
-
-use crate::BenchError;
+use crate::{BenchError, pin};
 
 /// What it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +43,7 @@ impl Neighbour {
             .name("neighbour".to_owned())
             .spawn(move || {
                 // Unpinned it would be a neighbour of nobody in particular, which is still one.
-                let _ = set_core(core);
+                let _ = pin::hold(None, core);
                 match work {
                     Work::Chase(bytes) => chase(bytes, &theirs),
                     Work::Copy(bytes) => copy(bytes, &theirs),
@@ -125,54 +123,4 @@ fn copy(bytes: usize, shared: &Shared) {
         at = if end == bytes { 0 } else { end };
         done as u64
     });
-}
-
-fn set_core(core: usize) -> rustix::io::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
-    rustix::thread::sched_setaffinity(None, &set)
-}
-
-/// The calling thread, held to one core.
-#[derive(Debug)]
-pub struct Pinned {
-    before: CpuSet,
-    /// Another core that this process may use.
-    pub other: usize,
-}
-
-impl Pinned {
-    /// Holds the calling thread to the first core it may use. None where there is only one.
-    pub fn first() -> Option<Pinned> {
-        let before = rustix::thread::sched_getaffinity(None).ok()?;
-        let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
-        let (first, other) = (cores.next()?, cores.next()?);
-        set_core(first).ok()?;
-        Some(Pinned { before, other })
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // Where it fails the thread stays on its core, which is no error of a bench that ends.
-        let _ = rustix::thread::sched_setaffinity(None, &self.before);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn neighbours_work_only_while_awake() {
-        for work in [Work::Chase(1 << 16), Work::Copy(1 << 20)] {
-            let neighbour = Neighbour::start(work, 0).expect("a thread");
-            std::thread::sleep(Duration::from_millis(2));
-            assert_eq!(neighbour.done(), 0);
-            neighbour.wake(true);
-            while neighbour.done() == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
 }

@@ -11,11 +11,11 @@ use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
 
 use super::corpus::{self, Corpus};
 use super::isal::{self, Isal};
-use super::neighbour::Pinned;
 use super::zlib::Zlib;
 use super::{Stop, steps};
 use crate::definition::Definition;
 use crate::pairs::{self, Samples, Side};
+use crate::pin::Pinned;
 use crate::{BenchError, Row};
 
 /// Bytes of all messages of a pass: more than a first-level cache, less than a second-level one and its copies.
@@ -260,7 +260,7 @@ fn count_instructions(
     packed: &mut Packed,
 ) {
     // On one core tracer and traced hand over without waking another.
-    let _pinned = Pinned::first();
+    let _pinned = Pinned::first(None);
     let (mut sums, every) = ([0, 0], (corpus.count() / chosen).max(1));
     for source in corpus.messages().step_by(every).take(chosen) {
         for (sum, packs) in sums.iter_mut().zip([&mut *ours, &mut *theirs]) {

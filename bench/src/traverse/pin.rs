@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use crate::pin::Pinned;
 
 /// Whose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,32 +18,19 @@ pub enum Role {
 
 /// The calling thread, held to its role's core until this is dropped.
 #[derive(Debug)]
-pub struct Held(Option<CpuSet>);
+pub struct Held {
+    _pinned: Option<Pinned>,
+}
 
 impl Held {
     /// Holds the calling thread.
     pub fn new(role: Role) -> Held {
         cores();
-        Held(hold(role))
-    }
-}
-
-fn hold(role: Role) -> Option<CpuSet> {
-    let before = sched_getaffinity(None).ok()?;
-    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core));
-    let (first, second) = (cores.next()?, cores.next()?);
-    let mut set = CpuSet::new();
-    set.set(if role == Role::Node { first } else { second });
-    sched_setaffinity(None, &set).ok()?;
-    Some(before)
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            // Where it fails the thread stays on its core, which is no error of a bench that ends.
-            let _ = sched_setaffinity(None, &before);
-        }
+        let _pinned = match role {
+            Role::Node => Pinned::first(None),
+            Role::Client => Pinned::second(),
+        };
+        Held { _pinned }
     }
 }
 

@@ -158,6 +158,11 @@ class Server:
     def address(self) -> str: ...
     def stats(self) -> dict[str, int]: ...
 
+class Failed:
+    """In the place of an answer."""
+
+    error: BaseException
+
 class Session:
     """See memlift.ipc.AsyncClient."""
 
@@ -172,6 +177,7 @@ class Session:
         operation: str,
         data: Data,
         timeout: float | None = None,
+        out: Any = None,
         device: Device | None = None,
         cache: CachePolicy | None = None,
         crc: bool = False,

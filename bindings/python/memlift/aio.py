@@ -19,6 +19,7 @@ from memlift.errors import Closed, DeadlineExceeded, Error
 __all__ = ["AsyncClient"]
 
 _NEVER = float("inf")
+_NOTHING = object()
 
 
 class AsyncClient:
@@ -84,21 +85,22 @@ class AsyncClient:
         """Calls an operation. The data may be changed as soon as this first waits or returns; that it was sent is not told apart
         from an answer.
 
-        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc, pack: as in `Client.call`
+        timeout  seconds; then DeadlineExceeded. out, and of the options device, cache, crc, pack: as in `Client.call`. A call that is
+                 cancelled may have filled its `out`
         Raises what `Client.call` raises. Cancelled, it leaves the server to finish and lets the answer go.
         """
         loop, session = self._begin()
         left = limit = self._limit if timeout is None else timeout
         until = _NEVER if limit is None else loop.time() + limit
         while True:
-            number, answered = session.submit(operation, data, left, **options)
+            number, answered = session.submit(operation, data, left, out, **options)
             if not self._flushing:
                 self._flushing = True
                 loop.call_soon(self._flush)
             if answered:
                 answer = self._settle(answered, number)
-                if answer is not None:
-                    return _value(answer, out)
+                if answer is not _NOTHING:
+                    return _value(answer)
             if number is not None:
                 break
             await self._wait_for_room(loop, until, limit)
@@ -112,7 +114,7 @@ class AsyncClient:
         finally:
             if self._waiting.pop(number, None) is not None:
                 session.abandon(number)
-        return _value(answer, out)
+        return _value(answer)
 
     def stream(
         self, operation: str, items: "Iterable[Any] | AsyncIterable[Any]", *, depth: int = 8, timeout: float | None = None
@@ -182,7 +184,7 @@ class AsyncClient:
 
     def _settle(self, answered: list[tuple[int, Any]], own: int | None) -> Any:
         """Gives answers to those who wait for them; the one of `own` is returned."""
-        found = None
+        found = _NOTHING
         for number, answer in answered:
             if number == own:
                 found = answer
@@ -245,10 +247,10 @@ class AsyncClient:
         return f"<memlift.ipc.AsyncClient of {self._address}, {state}>"
 
 
-def _value(answer: Any, out: Any) -> Any:
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer.value(out)
+def _value(answer: Any) -> Any:
+    if type(answer) is _native.Failed:
+        raise answer.error
+    return answer
 
 
 def _expire(room: "asyncio.Future[None]", limit: float) -> None:

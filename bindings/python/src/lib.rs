@@ -44,6 +44,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Pipeline>()?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<watch::Session>()?;
+    module.add_class::<watch::Failed>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<slot::Slot>()?;
     module.add_function(wrap_pyfunction!(values::_encode, module)?)?;

@@ -9,11 +9,13 @@ use crate::convert::{Argument, DETACH_BYTES, payload_into};
 use crate::errors::raise;
 use crate::options::Wish;
 use crate::values::Allow;
+use memlift::ipc::Watch;
 use memlift::ipc::client::Answered;
-use memlift::ipc::{Payload, Watch};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use std::collections::HashMap;
 use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A session whose answers an event loop collects. Use `memlift.ipc.AsyncClient`.
@@ -22,32 +24,39 @@ pub struct Session {
     watch: Watch,
     timeout: Option<Duration>,
     allow: Allow,
+    /// Where answers that are still to come shall be put.
+    outs: Mutex<HashMap<u64, Py<PyAny>>>,
 }
 
-/// An answer as it came: `_native.Answer`.
+/// In the place of a value: the call has failed. An exception may also be a value, where pickles are allowed.
 #[pyclass(module = "memlift._native", frozen)]
-pub struct Answer {
-    payload: Payload,
-    allow: Allow,
-}
-
-#[pymethods]
-impl Answer {
-    /// The value, or `out` filled with it.
-    #[pyo3(signature = (out=None))]
-    fn value<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        payload_into(py, self.payload.clone(), out, self.allow)
-    }
+pub struct Failed {
+    #[pyo3(get)]
+    error: Py<PyAny>,
 }
 
 impl Session {
-    /// [(id, Answer or exception)]
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Py<PyAny>>> {
+        self.outs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn out_of<'py>(&self, py: Python<'py>, id: u64) -> Option<Bound<'py, PyAny>> {
+        let mut outs = self.lock();
+        if outs.is_empty() { None } else { outs.remove(&id).map(|out| out.into_bound(py)) }
+    }
+
+    /// [(id, value or Failed)]
     fn told<'py>(&self, py: Python<'py>, answered: Vec<Answered>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for (id, answer) in answered {
+            let out = self.out_of(py, id);
             let value = match answer {
-                Ok(payload) => Bound::new(py, Answer { payload, allow: self.allow })?.into_any(),
-                Err(error) => raise(py, error).into_value(py).into_bound(py).into_any(),
+                Ok(payload) => payload_into(py, payload, out.as_ref(), self.allow),
+                Err(error) => Err(raise(py, error)),
+            };
+            let value = match value {
+                Ok(value) => value,
+                Err(error) => Bound::new(py, Failed { error: error.into_value(py).into_any() })?.into_any(),
             };
             list.append((id, value))?;
         }
@@ -61,7 +70,7 @@ impl Session {
     fn new(py: Python<'_>, client: &Bound<'_, Client>) -> PyResult<Session> {
         let (client, timeout, allow) = client.get().parts();
         let watch = Watch::new(client).map_err(|error| raise(py, error))?;
-        Ok(Session { watch, timeout, allow })
+        Ok(Session { watch, timeout, allow, outs: Mutex::default() })
     }
 
     /// Readable when `turn` has something to do.
@@ -76,7 +85,7 @@ impl Session {
     }
 
     /// Sends a call: its id, or None if there is no room, and what is answered by now. `flush` is due before the loop sleeps.
-    #[pyo3(signature = (operation, data, timeout=None, device=None, cache=None, crc=false, pack=false))]
+    #[pyo3(signature = (operation, data, timeout=None, out=None, device=None, cache=None, crc=false, pack=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn submit<'py>(
         &self,
@@ -84,6 +93,7 @@ impl Session {
         operation: &str,
         data: &Bound<'py, PyAny>,
         timeout: Option<f64>,
+        out: Option<Py<PyAny>>,
         device: Option<&str>,
         cache: Option<&str>,
         crc: bool,
@@ -99,6 +109,9 @@ impl Session {
             false => py.detach(send),
         };
         let id = id.map_err(|error| raise(py, error))?;
+        if let (Some(id), Some(out)) = (id, out) {
+            self.lock().insert(id, out);
+        }
         let answered = py.detach(|| {
             if id.is_some() {
                 self.watch.linger();
@@ -122,6 +135,7 @@ impl Session {
 
     /// Nobody wants the answer of `id` any more.
     fn abandon(&self, py: Python<'_>, id: u64) {
+        drop(self.out_of(py, id));
         py.detach(|| self.watch.abandon(id));
     }
 

@@ -3,6 +3,7 @@
 
 import multiprocessing
 import os
+import pathlib
 import signal
 import time
 
@@ -12,6 +13,17 @@ import pytest
 import memlift
 
 spawn = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def leftovers():
+    """Says what memlift has by name on this machine, but for the benches: they run beside the tests, and clear up when they end."""
+
+    def look():
+        found = [path for folder in ("/dev/shm", "/tmp") for path in pathlib.Path(folder).iterdir()]
+        return {path for path in found if "memlift" in path.name and not path.name.startswith("memlift-bench-")}
+
+    return look
 
 
 def serve(address, ready, options):

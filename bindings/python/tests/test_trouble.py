@@ -154,14 +154,7 @@ def test_killed_clients_leave_nothing_in_the_server(start):
         assert client.stats()["server_sessions"] == 1
 
 
-def leftovers():
-    found = set()
-    for folder in ("/dev/shm", "/tmp"):
-        found |= {path for path in pathlib.Path(folder).iterdir() if "memlift" in path.name}
-    return found
-
-
-def test_nothing_stays_behind_when_both_are_killed(start):
+def test_nothing_stays_behind_when_both_are_killed(start, leftovers):
     before = leftovers()
     server = start()
     kill_client(server.address, 'client.call("keep", loan)')
