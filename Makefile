@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
 QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem)
-.PHONY: help demo test soak vm-test build wheel lint clean rust venv binary package \
+.PHONY: help demo demo-first test soak vm-test build wheel lint clean rust venv binary package \
 	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 
 # A folder named by the environment is respected; `target` is the default, whatever a user's cargo settings say.
@@ -24,7 +24,14 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 MEMLIFT := $(CARGO_TARGET_DIR)/release/memlift
 TESTED_MEMLIFT := $(CARGO_TARGET_DIR)/debug/memlift
 TESTED_PACKAGE := $(CARGO_TARGET_DIR)/debug/python
+DEMO := $(CARGO_TARGET_DIR)/demo
+COMMAND := -p memlift-cli
+DROPINS := -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload -p memlift-tap
 PYTHON_CRATE := bindings/python
+# The Python package, put together from links beside what was built: what `make build` left in .venv stays.
+package_beside = rm -rf $(1)/python && mkdir -p $(1)/python/memlift && cd $(1)/python/memlift && \
+	find $(CURDIR)/$(PYTHON_CRATE)/memlift -mindepth 1 -maxdepth 1 ! -name '*.so' -exec ln -s {} . \; && \
+	ln -s $(1)/lib_native.so _native.abi3.so
 WHEEL_SCRIPTS := $(PYTHON_CRATE)/memlift.data/scripts
 
 # The Python crate has no Rust tests: pytest has them.
@@ -40,9 +47,20 @@ FALLBACKS ?= scalar:populate_write,huge_pages,thp sse2:memfd_seal avx2:io_uring,
 FALLBACK_SKIP := --skip what_every_supported_kernel_has_is_found --skip transparent_huge_pages_start_at_their_boundary
 SOAK_CASES ?= 50000
 
-## demo    Installs what is missing into .venv, builds in release and runs the tour: the main job, side by side with its rivals
-demo: build
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(MEMLIFT) tour
+## demo    Installs what is missing into .venv, builds and runs the tour: the main job, side by side with its rivals
+# The main job's table comes as soon as it can: pip waits for the network while cargo builds, links do not optimise, and what only
+# later chapters need is built after it.
+demo: export PYTHONPATH := $(DEMO)/python
+demo: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+demo:
+	@$(MAKE) --jobs=2 venv demo-first
+	@$(call package_beside,$(DEMO))
+	@$(DEMO)/memlift tour ipc
+	$(CARGO) build --profile demo $(COMMAND) $(DROPINS)
+	@$(DEMO)/memlift tour transform persist traverse zmem
+
+demo-first: rust
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND)
 
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 # The Rust tests keep every core busy. The other parts wait for disks, leases and each other's processes: side by side they fill
@@ -70,13 +88,9 @@ test-fallbacks: rust
 	MEMLIFT_DISABLE=udp_trains $(CARGO) xtask test \
 		--only services/traverse:transport_udp --only services/traverse:client_node -- $(TESTED)
 
-# What `make build` left in .venv stays: the package under test is put together beside the test programs.
 tested: venv
 	$(CARGO) build --all-targets $(TESTED)
-	@rm -rf $(TESTED_PACKAGE) && mkdir -p $(TESTED_PACKAGE)/memlift
-	@cd $(TESTED_PACKAGE)/memlift && \
-		find $(CURDIR)/$(PYTHON_CRATE)/memlift -mindepth 1 -maxdepth 1 ! -name '*.so' -exec ln -s {} . \; && \
-		ln -s $(CARGO_TARGET_DIR)/debug/lib_native.so _native.abi3.so
+	@$(call package_beside,$(CARGO_TARGET_DIR)/debug)
 
 test-python: export PYTHONPATH := $(TESTED_PACKAGE)
 test-python: tested
@@ -114,7 +128,7 @@ venv:
 	@tools/setup venv
 
 binary: rust
-	$(CARGO) build --release -p memlift-cli -p memlift-openssl -p memlift-zlib -p memlift-c -p memlift-preload -p memlift-tap
+	$(CARGO) build --release $(COMMAND) $(DROPINS)
 
 package: venv
 	@mkdir -p $(WHEEL_SCRIPTS)

@@ -54,7 +54,7 @@ pub use error::BenchError;
 pub use probe::{Compared, compare};
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
-pub use tour::{TourOptions, tour};
+pub use tour::{Chapter, TourOptions, tour};
 
 /// The services that have benches.
 pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform", "traverse", "zmem"];

@@ -31,7 +31,11 @@ fn main() -> ExitCode {
         }
     }
     let right = if service == "tour" {
-        memlift_bench::tour(&TourOptions { json: options.json, quick: options.quick })
+        memlift_bench::tour(&TourOptions {
+            json: options.json,
+            quick: options.quick,
+            ..TourOptions::default()
+        })
     } else {
         memlift_bench::run(&service, &options).map(|summary| {
             let count = |verdict| summary.count(verdict);

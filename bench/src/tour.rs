@@ -18,12 +18,45 @@ use crate::python::Script;
 use crate::row::three_digits;
 
 /// What `memlift tour` was asked for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TourOptions {
+    /// Which; none: all, in their order.
+    pub chapters: Vec<Chapter>,
     /// JSON lines on stdout instead of the table.
     pub json: bool,
     /// As briefly as possible: everything runs and is checked, the numbers say little.
     pub quick: bool,
+}
+
+/// A chapter: the service whose main job it shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chapter {
+    /// A model server in another process.
+    Ipc,
+    /// A web server before and after the drop-ins.
+    Transform,
+    /// A program that is killed, and what its pool has then.
+    Persist,
+    /// One lookup along a chain.
+    Traverse,
+    /// A job that its memory limit kills.
+    Zmem,
+}
+
+impl Chapter {
+    /// All, in their order.
+    pub const ALL: [Chapter; 5] =
+        [Chapter::Ipc, Chapter::Transform, Chapter::Persist, Chapter::Traverse, Chapter::Zmem];
+
+    fn run(self, options: &TourOptions) -> Result<bool, BenchError> {
+        match self {
+            Chapter::Ipc => ipc(options),
+            Chapter::Transform => transform::run(options),
+            Chapter::Persist => persist::run(options),
+            Chapter::Traverse => traverse::run(options),
+            Chapter::Zmem => zmem::run(options),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -62,17 +95,18 @@ struct Entry {
     transfer_ratio: Option<f64>,
 }
 
-/// Runs all chapters; prints tables on stdout, progress on stderr. Gives whether everything ran and was right.
+/// Runs the chapters; prints tables on stdout, progress on stderr. Gives whether everything ran and was right.
 ///
 /// # Errors
 /// No Python, or a chapter that could not begin.
 pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
-    let ipc = ipc(options)?;
-    let transform = transform::run(options)?;
-    let persist = persist::run(options)?;
-    let traverse = traverse::run(options)?;
-    let zmem = zmem::run(options)?;
-    Ok(ipc && transform && persist && traverse && zmem)
+    let mut right = true;
+    for chapter in Chapter::ALL {
+        if options.chapters.is_empty() || options.chapters.contains(&chapter) {
+            right &= chapter.run(options)?;
+        }
+    }
+    Ok(right)
 }
 
 /// First chapter.

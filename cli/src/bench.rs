@@ -40,7 +40,7 @@ pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
     )))
 }
 
-/// Runs all chapters.
+/// Runs chapters of the tour.
 pub fn tour(options: &TourOptions) -> Result<(), Failure> {
     if memlift_bench::tour(options).map_err(failure)? {
         return Ok(());

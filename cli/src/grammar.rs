@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use memlift_bench::Chapter;
 
 use crate::{dropin, job, map, node, pool, record, reproduce, run, whatif};
 
@@ -28,6 +29,8 @@ pub struct Arguments {
 pub enum Command {
     /// The main job of each service on real input, beside its rivals
     Tour {
+        /// Only these; all without one
+        chapters: Vec<TourChapter>,
         /// As briefly as possible: everything runs and is checked, the numbers say little
         #[arg(long)]
         quick: bool,
@@ -181,6 +184,33 @@ pub enum ConfigVerb {
 }
 
 /// Where the bytes of a copy lie.
+/// Chapters of the tour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TourChapter {
+    /// A model server in another process
+    Ipc,
+    /// Debian's nginx before and after the drop-ins
+    Transform,
+    /// A program that is killed, and what its pool has then
+    Persist,
+    /// One lookup along a chain, as a walk and as many reads
+    Traverse,
+    /// A job that its memory limit kills, and the same under a budget
+    Zmem,
+}
+
+impl From<TourChapter> for Chapter {
+    fn from(chapter: TourChapter) -> Chapter {
+        match chapter {
+            TourChapter::Ipc => Chapter::Ipc,
+            TourChapter::Transform => Chapter::Transform,
+            TourChapter::Persist => Chapter::Persist,
+            TourChapter::Traverse => Chapter::Traverse,
+            TourChapter::Zmem => Chapter::Zmem,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheState {
     /// In the cache

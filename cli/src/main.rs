@@ -40,7 +40,7 @@ use clap::{CommandFactory, Parser};
 use memlift_bench::{Options, TourOptions};
 
 use failure::Failure;
-use grammar::{Arguments, Command, ConfigVerb, IpcVerb};
+use grammar::{Arguments, Command, ConfigVerb, IpcVerb, TourChapter};
 
 fn main() -> ExitCode {
     // A bench may start this program again as the process that it compares with.
@@ -112,6 +112,9 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Bench { service, only, quick, record, report } => {
             bench::run(service, &Options { only, quick, json, record, report })
         }
-        Command::Tour { quick } => bench::tour(&TourOptions { json, quick }),
+        Command::Tour { chapters, quick } => {
+            let chapters = chapters.into_iter().map(TourChapter::into).collect();
+            bench::tour(&TourOptions { chapters, json, quick })
+        }
     }
 }

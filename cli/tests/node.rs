@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const CLUSTER: &str = r#"
@@ -65,9 +66,8 @@ impl Serving {
     }
 
     /// What it says from here to its end, which is a clean one.
-    fn end(mut self, signal: &str) -> String {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().expect("kill starts").success());
+    fn end(mut self, signal: Signal) -> String {
+        kill_process(Pid::from_child(&self.child), signal).expect("signalled");
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).expect("read");
         assert_eq!(self.child.wait().expect("waited").code(), Some(0), "{rest}");
@@ -93,7 +93,7 @@ fn a_node_starts_says_what_it_is_and_ends_by_a_signal() {
     let ring = format!("shm:cli-{}", std::process::id());
     let arguments =
         ["node", "--memory", "1M", "--listen", "127.0.0.1:0", "--listen", &ring, "--log", "log", "--json"];
-    for signal in ["-INT", "-TERM"] {
+    for signal in [Signal::INT, Signal::TERM] {
         let (node, first) = Serving::start(at, &arguments);
         let start = value(&first);
         assert_eq!((&start["bytes"], &start["log_records"]), (&(1 << 20).into(), &0.into()));
@@ -110,7 +110,7 @@ fn a_node_starts_says_what_it_is_and_ends_by_a_signal() {
         first.starts_with("node on 127.0.0.1:") && first.contains("1.0 MiB from 0x100000000 on"),
         "{first}"
     );
-    assert!(node.end("-INT").contains("0 walks/s"));
+    assert!(node.end(Signal::INT).contains("0 walks/s"));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_node_says_what_is_wrong_with_its_arguments() {
     let placed = with(&["--listen", "127.0.0.1:0", "--map", "cluster", "--name", "a", "--json"]);
     let (node, first) = Serving::start(at, &placed);
     assert_eq!(value(&first)["base"], 0x2_0000_0000_u64);
-    node.end("-INT");
+    node.end(Signal::INT);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn the_keys_of_a_node_are_its_own() {
     write(&good, 0o600);
     let (node, first) = Serving::start(at, &arguments);
     assert!(first.starts_with("node on 0.0.0.0:"), "{first}");
-    node.end("-TERM");
+    node.end(Signal::TERM);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_map_is_checked_shown_and_kept() {
     assert_eq!((&shown["epoch"], &shown["nodes"]), (&1.into(), &Value::Array(Vec::new())));
     fails(at, &[&["map", "cancel", "7"][..], &socket].concat(), 1, "7 is not planned");
     fails(at, &[&["map", "forget", "a"][..], &socket].concat(), 1, "called a");
-    assert_eq!(coordinator.end("-INT"), "");
+    assert_eq!(coordinator.end(Signal::INT), "");
 }
 
 #[test]
@@ -229,15 +229,15 @@ fn nodes_join_a_coordinator_and_a_range_moves_between_them() {
     assert_eq!(back["node"], "a");
     fails(at, &[&["map", "move", "0x100000000", "1M", "c"][..], &socket].concat(), 1, "called c");
 
-    let said = a.end("-TERM");
+    let said = a.end(Signal::TERM);
     assert!(said.contains("\"given\"") && said.contains("\"taken\""), "{said}");
     // What came back is in the log; the one that it went to has nothing left of it.
     let (a, first) = node("a", "a.log");
     assert_eq!(value(&first)["bytes"], 1 << 20, "{first}");
-    a.end("-INT");
-    let said = b.end("-INT");
+    a.end(Signal::INT);
+    let said = b.end(Signal::INT);
     assert!(said.contains("\"taken\"") && said.contains("\"given\""), "{said}");
-    coordinator.end("-INT");
+    coordinator.end(Signal::INT);
 }
 
 #[test]
@@ -258,5 +258,5 @@ fn a_node_follows_its_map_file() {
             break;
         }
     }
-    node.end("-INT");
+    node.end(Signal::INT);
 }

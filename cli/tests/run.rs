@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The folder that holds the libraries.
@@ -103,7 +104,7 @@ fn exit_codes_output_and_signals_are_the_programs() {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     assert_eq!(lines.next().expect("a line").expect("read"), "ready");
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill").success());
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
     assert_eq!(lines.next().expect("a line").expect("read"), "caught");
     assert_eq!(child.wait().expect("it ends").code(), Some(3));
 }
@@ -202,7 +203,7 @@ fn a_running_job_is_listed_and_changed() {
     let jobs = list();
     assert_eq!(jobs["jobs"][0]["total_bytes"], 250u64 << 20);
     assert_eq!(jobs["jobs"][0]["unused_objective_bytes"], 10u64 << 20);
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill").success());
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
     assert_eq!(child.wait().expect("it ends").code(), Some(143));
     assert_eq!(list()["jobs"], Value::Array(Vec::new()));
 }
