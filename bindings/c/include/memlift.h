@@ -74,7 +74,8 @@ enum memlift_code {
     MEMLIFT_PEER_FAULT = -38,
     MEMLIFT_LATE = -39,
     MEMLIFT_CALL_FAILED = -40, /* by the server; memlift_last_error has what it said */
-    MEMLIFT_NO_DEVICE = -41
+    MEMLIFT_NO_DEVICE = -41,
+    MEMLIFT_ADDRESS_IN_USE = -42
 };
 
 /* Static text for a code. */

@@ -8,11 +8,12 @@
  * Order   as in memlift.h: 0 is good, below 0 nothing was done, memlift_last_error() says why.
  * Owner   data is copied before a call returns, and may be changed then. An answer lies in shared memory, where the server could
  *         still write: copy it before you judge it. It is freed with memlift_answer_free, also after its client.
- * Threads any number of threads may use one client; a job, pipeline or watch is used by one thread at a time. No function starts a
- *         thread, but for device MEMLIFT_DEVICE_WORKER and large copies, which the engine's threads share.
- * Fork    a client belongs to the process that connected it.
+ * Threads any number of threads may use one client, or one server; a job, pipeline, watch or request is used by one thread at a time.
+ *         A server has threads of its own; no function of a client starts a thread, but for device MEMLIFT_DEVICE_WORKER and large
+ *         copies, which the engine's threads share.
+ * Fork    a client or server belongs to the process that made it.
  *
- * Servers are written in Rust or Python: docs/guides/ipc.md.
+ * Clients and servers may be written in different languages: docs/guides/ipc.md.
  */
 #ifndef MEMLIFT_IPC_H
 #define MEMLIFT_IPC_H
@@ -145,6 +146,56 @@ const void *memlift_answer_data(const memlift_answer *answer);
 uint64_t memlift_answer_bytes(const memlift_answer *answer);
 /* NULL is allowed. */
 void memlift_answer_free(memlift_answer *answer);
+
+/* ---- servers ---- */
+
+typedef struct memlift_server memlift_server;
+typedef struct memlift_request memlift_request;
+
+enum memlift_trust {
+    MEMLIFT_TRUST_VIEW = 0, /* a request is read where its client put it, and could still change it */
+    MEMLIFT_TRUST_COPY = 1  /* it is copied before its handler sees it */
+};
+
+/* All zero is the default; so is NULL. */
+typedef struct memlift_server_options {
+    uint32_t handlers;          /* operations that take long and may run at once; 0: as many as there are cores, 2 to 8 */
+    uint32_t trust;             /* enum memlift_trust */
+    uint64_t pool_bytes_max;    /* memory that one session may bring, per direction */
+    uint64_t message_bytes_max; /* longest request or answer */
+    uint32_t sessions_max;      /* sessions at most */
+    uint32_t reserved;          /* 0 */
+} memlift_server_options;
+
+/* Binds a name, or the path of a socket file; processes of the same user may connect. MEMLIFT_ADDRESS_IN_USE. */
+int memlift_server_bind(const char *address, const memlift_server_options *options, memlift_server **server);
+
+/* What is called for a request, on a thread of the server's. It owns the request until it answers or fails it, there or later on
+ * another thread; a request that is never ended keeps its client waiting. It must return: no exception, no longjmp. */
+typedef void (*memlift_handler)(memlift_request *request, void *user);
+/* Names an operation. user is given to each call of the handler, which several threads may make at once. MEMLIFT_BAD_ORDER: there is
+ * one of that name. */
+int memlift_server_register(const memlift_server *server, const char *operation, memlift_handler handler, void *user);
+/* Starts threads that serve, and returns. */
+int memlift_server_start(const memlift_server *server);
+/* No new sessions and requests from now on; waits for handlers that run, unless one of them calls it. Their clients see a hang-up.
+ * Not from a signal handler. */
+int memlift_server_stop(const memlift_server *server);
+/* Stops it, too. Requests that were not ended yet stay valid. NULL is allowed. */
+void memlift_server_free(memlift_server *server);
+
+/* Where a request lies; NULL if it has no bytes. */
+const void *memlift_request_data(const memlift_request *request);
+uint64_t memlift_request_bytes(const memlift_request *request);
+/* User that its client runs as, as the kernel said when it connected. */
+uint32_t memlift_request_uid(const memlift_request *request);
+/* So much of total is done, for whoever asks while the handler runs (memlift_job_state); two stores. */
+int memlift_request_progress(const memlift_request *request, uint64_t done, uint64_t total);
+/* Copies the answer, which may lie in the request, sends it, and ends the request, also if the client is gone. MEMLIFT_BAD_ARGUMENT:
+ * data is NULL and not empty; the request goes on. */
+int memlift_request_answer(memlift_request *request, const void *data, size_t bytes);
+/* Fails the call with a reason, and ends the request. MEMLIFT_BAD_ARGUMENT: the reason is NULL or no UTF-8; the request goes on. */
+int memlift_request_fail(memlift_request *request, const char *reason);
 
 #ifdef __cplusplus
 }

@@ -112,6 +112,8 @@ codes! {
     CALL_FAILED = -40, c"the server failed the call: memlift_last_error has what it said";
     /// No such device here.
     NO_DEVICE = -41, c"this process has no such device: take another, or MEMLIFT_DEVICE_AUTO";
+    /// Another server is there.
+    ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
 }
 
 /// Why a function did not do what it was called for.

@@ -3,7 +3,7 @@
 //!
 //! Flow     connect ─▶ `memlift_client`; a call at once, a job to ask for later, a pipeline, or a watch for an event loop ─▶ answers
 //! Owner    jobs, pipelines, watches, loans and answers keep what they need of their client's session, and may be freed after it
-//! Not here the server's side: servers are written in Rust or Python
+//! Not here the server's side: [`serve`](crate::serve)
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -74,7 +74,8 @@ impl From<Error> for Fault {
             Error::Busy { .. } => fault::BUSY,
             Error::DeviceUnavailable { .. } => fault::NO_DEVICE,
             Error::BadAddress { .. } | Error::UnsupportedType(_) => fault::BAD_ARGUMENT,
-            Error::Closed { .. } | Error::Forked { .. } => fault::BAD_ORDER,
+            Error::AddressInUse { .. } => fault::ADDRESS_IN_USE,
+            Error::Closed { .. } | Error::Forked { .. } | Error::OperationExists { .. } => fault::BAD_ORDER,
             Error::System { .. } => fault::FILE_FAILED,
             _ => fault::INTERNAL,
         };

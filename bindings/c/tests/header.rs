@@ -65,6 +65,7 @@ fn every_function_is_declared_defined_and_exported() {
         "ipc",
         "nearpm",
         "persist",
+        "serve",
         "stream",
         "transact",
         "walk",
@@ -181,4 +182,14 @@ fn every_way_to_call_does_what_the_header_says() {
     drop(client);
     let said = run(start(&program).arg(&address));
     assert!(said.ends_with("all as the header says\n"), "{said}");
+}
+
+#[test]
+fn a_server_in_c_does_what_the_header_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    if compile("tests/serve.c", &program, false) {
+        let said = run(start(&program).arg(folder.path().join("c.sock")));
+        assert!(said.ends_with("all as the header says\n"), "{said}");
+    }
 }

@@ -70,6 +70,26 @@ def _on_device(value: Any) -> UnsupportedType:
     return _unsupported(value, "it lies in the memory of a GPU; copy it to the host first, with .cpu() or cupy.asnumpy()")
 
 
+class _Stream:
+    """A file that keeps what is written to it where it is: columns are copied once, to where the whole goes."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        if type(data) is bytes and self.parts and type(self.parts[-1]) is bytes:
+            self.parts[-1] += data
+        else:
+            self.parts.append(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def _arrow(value: Any) -> tuple[str, Any]:
     import pyarrow as pa
 
@@ -80,10 +100,10 @@ def _arrow(value: Any) -> tuple[str, Any]:
         kind, table = "batch", pa.Table.from_batches([value])
     else:
         kind, table = "array" if isinstance(value, pa.Array) else "column", pa.table({"": value})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    stream = _Stream()
+    with pa.ipc.new_stream(pa.PythonFile(stream, mode="w"), table.schema) as writer:
         writer.write_table(table)
-    return f"arrow.{kind}", np.frombuffer(sink.getvalue(), np.uint8)
+    return f"arrow.{kind}", stream.parts
 
 
 def _pandas(value: Any) -> tuple[str, Any]:
@@ -133,7 +153,7 @@ class _Kind:
 
 
 def reduce(value: Any, allow_pickle: bool) -> tuple[str, Any]:
-    """What stands for `value`: a kind and plain data. An empty kind: the data is the value."""
+    """What stands for `value`: a kind and plain data. An empty kind: the data is the value. Of Arrow: the buffers of a stream."""
     cls = type(value)
     if cls is _Kind:
         return value.kind, value.value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """`AsyncClient`: memlift.ipc.Client for asyncio (and what runs on it: uvloop, anyio).
 
-Flow     call ─▶ sent ─▶ answered already? then that is all ─▶ else a future; the loop watches one descriptor of the client, and
-         each time it is readable all answers are taken at once
+Flow     call ─▶ sent ─▶ answered already? then that is all ─▶ else a future; each time the client's descriptor is readable all
+         answers are taken at once. The loop watches one descriptor for all clients
 Order    a server that sleeps is woken once for the calls of one round of the loop; one timer serves all calls; answers come in any order; a call that finds no room waits for an answer, first come, first served
 Owner    one loop and its thread. A cancelled call's memory stays untouched until the server has answered: it may still be written
 Not here threads: none, but for opening the session
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
-from memlift import _native
+from memlift import _native, _readers
 from memlift.errors import Closed, DeadlineExceeded, Error
 
 __all__ = ["AsyncClient"]
@@ -55,7 +55,7 @@ class AsyncClient:
         self._client = await loop.run_in_executor(None, lambda: _native.Client(self._address, **self._options))
         self._session = _native.Session(self._client)
         self._loop, self._fd, self._limit = loop, self._session.fileno(), self._session.timeout
-        loop.add_reader(self._fd, self._turn)
+        _readers.join(loop, self._fd, self._turn)
         return self
 
     def close(self) -> None:
@@ -230,8 +230,7 @@ class AsyncClient:
 
     def _over(self, error: BaseException) -> None:
         if self._loop is not None and self._fd >= 0:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._fd)
+            _readers.leave(self._loop, self._fd)
             self._fd = -1
         if self._timer is not None:
             self._timer.cancel()

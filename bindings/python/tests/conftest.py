@@ -14,6 +14,9 @@ import memlift
 
 spawn = multiprocessing.get_context("spawn")
 
+# A shell ignores Ctrl-C in what it runs in the background, and so do all children then; some of them are to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def leftovers():

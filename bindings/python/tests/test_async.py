@@ -212,6 +212,21 @@ def test_one_descriptor_is_watched_and_none_is_left(run, shared_server):
     assert descriptors() <= before
 
 
+def test_the_clients_of_a_loop_share_its_descriptor(shared_server):
+    async def body():
+        watched = asyncio.get_running_loop()._selector.get_map()
+        before = len(watched)
+        clients = [await AsyncClient(shared_server.address, timeout=60).connect() for _ in range(5)]
+        while clients:
+            assert len(watched) == before + 1
+            answers = await asyncio.gather(*(client.call("double", np.full(3, i)) for client in clients for i in range(40)))
+            assert [answer[0] for answer in answers] == [2 * i for _ in clients for i in range(40)]
+            clients.pop(len(clients) // 2).close()
+        assert len(watched) == before
+
+    asyncio.run(body())
+
+
 class Eager:
     """A session in which every answer is there when the call has been sent."""
 

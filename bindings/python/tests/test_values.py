@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import memlift
+from memlift import _values
 
 SEED = 20261122
 
@@ -194,6 +195,9 @@ def test_arrow_without_a_copy(there):
     table = pa.table({"n": list(range(1000)), "text": [None, "a"] * 500, "list": [[1], []] * 500})
     came = there(table)
     assert came.equals(table)
+    # What is sent are the columns themselves, not a stream made of them.
+    sent = {part.address for part in _values.reduce(table, False)[1] if isinstance(part, pa.Buffer)}
+    assert sent == {buffer.address for column in table.columns for buffer in column.chunk(0).buffers() if buffer}
     for value in (table.to_batches()[0], table.column("n"), pa.array(["x", None]), pa.array([1.5, 2.5])):
         assert there(value).equals(value)
     empty = table.slice(0, 0)

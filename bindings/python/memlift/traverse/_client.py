@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any, Literal, Self
 
-from memlift import _native
+from memlift import _native, _readers
 from memlift.errors import BadArgument, Closed
 from memlift.traverse import _iterator
 
@@ -277,7 +277,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._fd = self._native.fileno()
-            loop.add_reader(self._fd, self._turn)
+            _readers.join(loop, self._fd, self._turn)
             self._loop = loop
         elif self._loop is not loop:
             raise Closed("this client belongs to another event loop: connect one for each")
@@ -295,7 +295,7 @@ class AsyncClient:
         try:
             ended, again, due = self._native.turn()
         except BaseException as error:
-            loop.remove_reader(self._fd)
+            _readers.leave(loop, self._fd)
             waiting, self._waiting = self._waiting, {}
             for future in [*waiting.values(), *self._room]:
                 if not future.done():
@@ -398,7 +398,7 @@ class AsyncClient:
         """Ends it. Whoever still waits gets Closed."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.remove_reader(self._fd)
+            _readers.leave(loop, self._fd)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

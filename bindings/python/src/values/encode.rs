@@ -118,13 +118,20 @@ impl<'py> Encoded<'py> {
 
     /// Notes memory to be copied, and says where it will be.
     fn piece(&mut self, address: *const u8, bytes: u64) {
-        let at = self.pieces_bytes.next_multiple_of(ALIGN);
-        self.head.extend_from_slice(&at.to_le_bytes());
-        self.head.extend_from_slice(&bytes.to_le_bytes());
-        if bytes > 0 {
+        self.joined(&[(address, bytes)]);
+    }
+
+    /// The same for memory that will lie there as one piece.
+    fn joined(&mut self, parts: &[(*const u8, u64)]) {
+        let start = self.pieces_bytes.next_multiple_of(ALIGN);
+        let mut at = start;
+        for &(address, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
             self.pieces.push(Piece { at, address, bytes });
-            self.pieces_bytes = at + bytes;
+            at += bytes;
+            self.pieces_bytes = at;
         }
+        self.head.extend_from_slice(&start.to_le_bytes());
+        self.head.extend_from_slice(&(at - start).to_le_bytes());
     }
 
     fn value(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
@@ -313,6 +320,28 @@ impl<'py> Encoded<'py> {
             self.byte(tag::SPECIAL);
             self.short(py, &kind)?;
         }
+        if kind.starts_with("arrow.") {
+            return self.stream(&inner);
+        }
         self.value(&inner, allow, depth + 1)
+    }
+
+    /// The buffers of a stream, as one array of bytes.
+    fn stream(&mut self, buffers: &Bound<'py, PyAny>) -> PyResult<()> {
+        let py = buffers.py();
+        let buffers: Vec<_> =
+            buffers.try_iter()?.map(|buffer| PyUntypedBuffer::get(&buffer?)).collect::<PyResult<_>>()?;
+        let parts: Vec<_> = buffers
+            .iter()
+            .map(|buffer| (buffer.buf_ptr().cast_const().cast::<u8>(), buffer.len_bytes() as u64))
+            .collect();
+        self.byte(tag::ARRAY);
+        self.short(py, "|u1")?;
+        self.head.extend_from_slice(&[0, 1]);
+        let bytes: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+        self.head.extend_from_slice(&bytes.to_le_bytes());
+        self.joined(&parts);
+        self.kept.extend(buffers.into_iter().map(Kept::Buffer));
+        Ok(())
     }
 }

@@ -372,14 +372,16 @@ impl Dispatcher {
         let welcome = Welcome::granted(options.message_bytes_max, outstanding_max);
         self.watch(&session.event, key | 1)?;
         session.park_word().prepare();
+        // Before the welcome: a client's first look at the load finds it.
+        let session = Arc::new(session);
+        self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
+        crate::client::lock(&self.shared.watchers).push(Arc::downgrade(&session));
+        self.shared.publish_queue();
         if handshake::send(&session.socket, &welcome, &[]).is_ok() {
             reach(Step::WelcomeSent);
-            let session = Arc::new(session);
-            self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
-            session.publish_concurrency(&self.shared.counters);
-            crate::client::lock(&self.shared.watchers).push(Arc::downgrade(&session));
-            self.shared.publish_queue();
             self.sessions.insert(key, Entry { session, consumer, idle: 0 });
+        } else {
+            self.shared.counters.sessions.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Servers: `memlift_ipc.h`, the last part.
+//!
+//! Flow     bind ─▶ `memlift_server`; functions of C by operation name; start ─▶ threads of the server call them ─▶ answer or fail
+//! Owner    a request is the C function's from its call on: to answer or to fail it ends it, on any thread and at any time. It keeps what
+//!          it needs of the session, and may outlive the server
+//! Not here decisions: what runs where, and what a client may do, is the service's
+
+use std::ffi::{c_char, c_int, c_void};
+
+use memlift::ipc::{Outgoing, Progress, Request, Responder, Server, ServerOptions, Trust};
+
+use crate::fault::{Fault, free, hand, null, run};
+use crate::walk::{bytes, given, text};
+
+/// `memlift_server_options`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CServerOptions {
+    handlers: u32,
+    trust: u32,
+    pool_bytes_max: u64,
+    message_bytes_max: u64,
+    sessions_max: u32,
+    reserved: u32,
+}
+
+/// `memlift_request`: a request, and the right to answer it.
+pub struct Asked {
+    request: Request,
+    progress: Progress,
+    responder: Responder,
+}
+
+/// `memlift_handler`
+pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
+
+/// What a C function wants to be called with.
+struct User(*mut c_void);
+
+// SAFETY: the header demands a pointer that several threads may use at once.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+impl User {
+    /// Of the whole, so that a closure which calls this takes the whole.
+    fn pointer(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// NULL, and what is 0, is the default.
+fn judged(options: *const CServerOptions) -> Result<ServerOptions, Fault> {
+    let config = memlift::engine::config::Config::load()
+        .map_err(|error| Fault::argument(&format!("the configuration: {error}")))?;
+    let base = ServerOptions::from_config(&config);
+    let Ok(said) = given(options, "options") else { return Ok(base) };
+    if said.reserved != 0 {
+        return Err(Fault::argument("what is reserved in the options of a server is not 0"));
+    }
+    let or = |said: u64, otherwise: u64| if said == 0 { otherwise } else { said };
+    Ok(ServerOptions {
+        handlers: or(said.handlers.into(), base.handlers as u64) as usize,
+        trust: match said.trust {
+            0 => Trust::View,
+            1 => Trust::Copy,
+            other => return Err(Fault::argument(&format!("{other} is no trust"))),
+        },
+        pool_bytes_max: or(said.pool_bytes_max, base.pool_bytes_max),
+        message_bytes_max: or(said.message_bytes_max, base.message_bytes_max),
+        sessions_max: or(said.sessions_max.into(), base.sessions_max as u64) as usize,
+        ..base
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Pointers are as the header says: null, from this library, or room for what is given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_server_bind(
+    address: *const c_char,
+    options: *const CServerOptions,
+    server: *mut *mut Server,
+) -> c_int {
+    run(|| {
+        let bound = Server::bind(text(address, "address")?, judged(options)?)?;
+        // SAFETY: the caller passes room for a pointer.
+        unsafe { hand(server, bound, "server") }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_server_register(
+    server: *const Server,
+    operation: *const c_char,
+    handler: Option<Handler>,
+    user: *mut c_void,
+) -> c_int {
+    run(|| {
+        let handler = handler.ok_or_else(|| null("handler"))?;
+        let user = User(user);
+        let call = move |request: Request, responder: Responder| {
+            let asked = Asked { progress: request.progress(), request, responder };
+            // SAFETY: the header's promise: a function that may be called so, from any thread, while the server is there.
+            unsafe { handler(Box::into_raw(Box::new(asked)), user.pointer()) }
+        };
+        Ok(given(server, "server")?.register_raw(text(operation, "operation")?, call)?)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_server_start(server: *const Server) -> c_int {
+    run(|| Ok(given(server, "server")?.start()?))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_server_stop(server: *const Server) -> c_int {
+    run(|| {
+        given(server, "server")?.stop();
+        Ok(())
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// Null, or from [`memlift_server_bind`]; not used after.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_server_free(server: *mut Server) {
+    // SAFETY: passed on from the caller.
+    unsafe { free(server) }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_request_data(request: *const Asked) -> *const c_void {
+    let mut data = std::ptr::null();
+    run(|| {
+        data = given(request, "request")?.request.as_ptr().cast();
+        Ok(())
+    });
+    data
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_request_bytes(request: *const Asked) -> u64 {
+    let mut count = 0;
+    run(|| {
+        count = given(request, "request")?.request.bytes();
+        Ok(())
+    });
+    count
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_request_uid(request: *const Asked) -> u32 {
+    let mut uid = u32::MAX;
+    run(|| {
+        uid = given(request, "request")?.request.peer_uid();
+        Ok(())
+    });
+    uid
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn memlift_request_progress(request: *const Asked, done: u64, total: u64) -> c_int {
+    run(|| {
+        given(request, "request")?.progress.report(done, total);
+        Ok(())
+    })
+}
+
+/// Takes a request back from C.
+///
+/// # Safety
+///
+/// Null, or from a call of a handler; not used after.
+unsafe fn taken(request: *mut Asked) -> Result<Asked, Fault> {
+    if request.is_null() {
+        return Err(null("request"));
+    }
+    // SAFETY: made by a handler's call, and given back once, as the caller promises.
+    Ok(*unsafe { Box::from_raw(request) })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `request` is what a handler got; it is not used after, unless its data is NULL and not empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_request_answer(
+    request: *mut Asked,
+    data: *const c_void,
+    count: usize,
+) -> c_int {
+    run(|| {
+        let data = match count {
+            0 => Outgoing::none(),
+            _ => Outgoing::from(bytes(data, count, "data")?),
+        };
+        // SAFETY: passed on from the caller.
+        let Asked { request, responder, .. } = unsafe { taken(request) }?;
+        // The answer may lie in the request.
+        let staged = responder.stage(&data);
+        drop(request);
+        responder.commit(staged);
+        Ok(())
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `request` is what a handler got; it is not used after, unless the reason is NULL or no UTF-8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_request_fail(request: *mut Asked, reason: *const c_char) -> c_int {
+    run(|| {
+        let reason = text(reason, "reason")?;
+        // SAFETY: passed on from the caller.
+        let Asked { request, responder, .. } = unsafe { taken(request) }?;
+        drop(request);
+        responder.fail(reason);
+        Ok(())
+    })
+}
