@@ -56,7 +56,7 @@ demo:
 	@$(MAKE) --jobs=2 venv demo-first
 	@$(call package_beside,$(DEMO))
 	@$(DEMO)/memlift tour ipc
-	$(CARGO) build --profile demo $(COMMAND) $(DROPINS)
+	PYO3_NO_PYTHON=1 $(CARGO) build --profile demo -p memlift-python $(COMMAND) $(DROPINS)
 	@$(DEMO)/memlift tour transform persist traverse zmem
 
 demo-first: rust
