@@ -9,7 +9,7 @@ import socket
 import struct
 
 MAGIC = b"memlift\x01"
-VERSION = 2
+VERSION = 3
 CONTROL_BYTES = 69632
 _ADD_SEALS = 1033
 _SHRINK, _GROW, _SEAL = 2, 4, 1
@@ -56,6 +56,9 @@ class RawClient:
 
     def put(self, offset, value):
         self.page[offset : offset + 4] = struct.pack("<I", value)
+
+    def get(self, offset):
+        return struct.unpack_from("<I", self.page, offset)[0]
 
     def entry(self, index, *, kind=1, flags=0, payload=1, element=b"\0", element_bytes=0, dimensions=0, job=1,
               operation=0, segment=0, offset=0, bytes=8, deadline=0, shape=()):

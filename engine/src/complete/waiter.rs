@@ -103,8 +103,7 @@ impl Waiter {
             self.budget.worked(nanoseconds(start.duration_since(ended)));
         }
         let (parks, spin_ns) = (self.stats.parks, self.stats.spin_ns);
-        let waited = self.wait_as_planned(parker, line, ready, predicted_ns, deadline, start);
-        let ended = Instant::now();
+        let (waited, ended) = self.wait_as_planned(parker, line, ready, predicted_ns, deadline, start);
         self.ended = Some(ended);
         self.stats.waits += 1;
         if self.stats.parks > parks {
@@ -140,6 +139,7 @@ impl Waiter {
         self.published = self.stats;
     }
 
+    /// Gives also when it ended: between an answer and whoever waits for it, the clock is read once.
     fn wait_as_planned(
         &mut self,
         parker: &dyn Parker,
@@ -148,47 +148,55 @@ impl Waiter {
         predicted_ns: Option<u64>,
         deadline: Option<Instant>,
         start: Instant,
-    ) -> Waited {
+    ) -> (Waited, Instant) {
         let plan = self.budget.plan(predicted_ns);
+        let mut now = start;
         if plan.sleep_ns > 0 {
             let until = start + Duration::from_nanos(plan.sleep_ns);
             let until = deadline.map_or(until, |deadline| until.min(deadline));
             if let Some(waited) = self.park(parker, &mut ready, Some(until)) {
-                return self.learned(start, waited);
+                return self.learned(start, Instant::now(), waited);
             }
-            if let Some(late) = Instant::now().checked_duration_since(until) {
+            now = Instant::now();
+            if let Some(late) = now.checked_duration_since(until) {
                 self.budget.overslept(nanoseconds(late));
             }
         }
-        if plan.spin_ns > 0 && self.spin(line, &mut ready, plan.spin_ns, deadline) {
-            self.stats.spun += 1;
-            return self.learned(start, Waited::Ready);
+        if plan.spin_ns > 0 {
+            let (found, ended) = self.spin(line, &mut ready, now, plan.spin_ns, deadline);
+            if found {
+                self.stats.spun += 1;
+                return self.learned(start, ended, Waited::Ready);
+            }
         }
         loop {
-            if let Some(waited) = self.park(parker, &mut ready, deadline) {
-                return self.learned(start, waited);
+            let parked = self.park(parker, &mut ready, deadline);
+            now = Instant::now();
+            if let Some(waited) = parked {
+                return self.learned(start, now, waited);
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Waited::TimedOut;
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return (Waited::TimedOut, now);
             }
         }
     }
 
-    fn learned(&mut self, start: Instant, waited: Waited) -> Waited {
+    fn learned(&mut self, start: Instant, ended: Instant, waited: Waited) -> (Waited, Instant) {
         if matches!(waited, Waited::Ready) {
-            self.budget.learn(nanoseconds(start.elapsed()));
+            self.budget.learn(nanoseconds(ended.duration_since(start)));
         }
-        waited
+        (waited, ended)
     }
 
+    /// Looks from `start` on: whether it was ready, and when this ended.
     fn spin(
         &mut self,
         line: *const u8,
         ready: &mut impl FnMut() -> bool,
+        start: Instant,
         spin_ns: u64,
         deadline: Option<Instant>,
-    ) -> bool {
-        let start = Instant::now();
+    ) -> (bool, Instant) {
         let mut until = start + Duration::from_nanos(spin_ns);
         if let Some(deadline) = deadline {
             until = until.min(deadline);
@@ -216,8 +224,8 @@ impl Waiter {
             (false, true) => self.budget.spun_well(),
             (false, false) => self.budget.spun_in_vain(),
         }
-        self.stats.spin_ns += nanoseconds(start.elapsed());
-        found
+        self.stats.spin_ns += nanoseconds(last.duration_since(start));
+        (found, last)
     }
 
     /// One sleep. `None`: woken, or `until` passed, without `ready`.

@@ -20,7 +20,7 @@ use crate::message::MESSAGE_BYTES;
 /// "memlift" and the major version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memlift\x01");
 /// Format version; both sides must agree.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Messages per ring; a power of two.
 pub const RING_ENTRIES: u32 = 256;
 

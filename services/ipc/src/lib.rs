@@ -39,6 +39,7 @@ pub mod layout;
 pub mod message;
 pub mod options;
 pub mod packed;
+mod clock;
 mod payload;
 pub mod queue;
 pub mod server;

@@ -5,7 +5,7 @@
 //!         4 element bytes u8 · 5 dimensions u8 · 6 status u16
 //!         8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 CRC-32C of the payload u32
 //!        32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 ns at the server u64
-//!        64 shape: 8 × u64
+//!        64 shape: 8 × u64 · a short payload behind it, in what is left of the 64 bytes ([`FLAG_EMBEDDED`])
 //! Owner   the producer's until its ring's tail passes it; the consumer copies it once and judges the copy.
 
 use crate::error::Error;
@@ -62,8 +62,11 @@ pub const FLAG_UNCACHED: u8 = 16;
 pub const FLAG_PACKED: u8 = 32;
 /// Call flag: the reply is to be packed, if it becomes smaller.
 pub const FLAG_PACK: u8 = 64;
+/// Call, reply or failure flag: the payload lies in the message, behind its shape, and in no segment. There is nothing to give back.
+pub const FLAG_EMBEDDED: u8 = 128;
 /// All flags of a call.
-pub const CALL_FLAGS: u8 = FLAG_CRC | FLAG_TIMED | FLAG_CACHED | FLAG_UNCACHED | FLAG_PACKED | FLAG_PACK;
+pub const CALL_FLAGS: u8 =
+    FLAG_CRC | FLAG_TIMED | FLAG_CACHED | FLAG_UNCACHED | FLAG_PACKED | FLAG_PACK | FLAG_EMBEDDED;
 
 /// State: waiting for a handler.
 pub const STATE_QUEUED: u16 = 1;
@@ -116,13 +119,14 @@ pub struct Message {
     pub crc: u32,
     /// Payload offset in its segment, bytes.
     pub offset: u64,
-    /// Length in the segment, bytes.
+    /// Length in the segment or in the message, bytes.
     pub bytes: u64,
     /// CLOCK_MONOTONIC nanoseconds; 0: none.
     pub deadline_ns: u64,
-    /// Of a reply to a call with [`FLAG_TIMED`]: nanoseconds from the start of its handler to the reply; else 0.
+    /// Of a reply to a call with [`FLAG_TIMED`]: nanoseconds from when a thread began with it to the reply; else 0.
     pub took_ns: u64,
-    /// Shape of the tensor, outermost first; of anything else, with [`FLAG_PACKED`], the payload's length in bytes.
+    /// Shape of the tensor, outermost first; of anything else, with [`FLAG_PACKED`], the payload's length in bytes. With
+    /// [`FLAG_EMBEDDED`] the payload follows it.
     pub shape: [u64; DIMENSIONS_MAX],
 }
 
@@ -177,6 +181,49 @@ impl Message {
                 self.dimensions = tensor.shape().len() as u8;
                 self.shape[..tensor.shape().len()].copy_from_slice(tensor.shape());
             }
+        }
+    }
+
+    /// The same with the payload that `other` describes or has in it.
+    #[must_use]
+    pub fn with_payload_of(mut self, other: &Message) -> Message {
+        let Message { payload, element_kind, element_bytes, dimensions, bytes, shape, .. } = *other;
+        self.flags |= other.flags & FLAG_EMBEDDED;
+        Message { payload, element_kind, element_bytes, dimensions, bytes, shape, ..self }
+    }
+
+    /// Room for a payload of that shape in the message itself, bytes.
+    fn room(shape: &Shape) -> usize {
+        let dimensions = if let Shape::Tensor(tensor) = shape { tensor.shape().len() } else { 0 };
+        (DIMENSIONS_MAX - dimensions) * size_of::<u64>()
+    }
+
+    /// Describes a payload that fits into the message, and gives the place for its bytes; `None`: it does not fit.
+    pub fn embed(&mut self, shape: &Shape, bytes: u64) -> Option<&mut [u8]> {
+        let room = Message::room(shape);
+        let bytes = usize::try_from(bytes).ok().filter(|&bytes| 0 < bytes && bytes <= room)?;
+        self.describe(shape, 0, 0, bytes as u64);
+        self.flags |= FLAG_EMBEDDED;
+        let start = size_of_val(&self.shape) - room;
+        Some(&mut bytemuck::bytes_of_mut(&mut self.shape)[start..start + bytes])
+    }
+
+    /// The payload that lies in the message itself, if it does. Call it on a copy of the message whose [`shape`](Message::shape) was judged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerFault`] if it is said to, and cannot.
+    pub fn embedded(&self, shape: &Shape) -> Result<Option<&[u8]>, Error> {
+        if self.flags & FLAG_EMBEDDED == 0 {
+            return Ok(None);
+        }
+        let room = Message::room(shape);
+        let start = size_of_val(&self.shape) - room;
+        match usize::try_from(self.bytes) {
+            Ok(bytes) if bytes <= room && !self.is_packed() => {
+                Ok(Some(&bytemuck::bytes_of(&self.shape)[start..start + bytes]))
+            }
+            _ => Err(Error::peer_fault(format!("{} bytes in a message", self.bytes))),
         }
     }
 
@@ -356,6 +403,39 @@ mod tests {
         message.describe(&Shape::Tensor(tensor), 1, 256, tensor.bytes());
         assert_eq!(message.shape().unwrap(), Shape::Tensor(tensor));
         assert_eq!(message.bytes, 24_000_000);
+    }
+
+    #[test]
+    fn short_payloads_fit_behind_their_shape() {
+        let bytes: Vec<u8> = (1..=64).collect();
+        let tensor = |shape: &[u64]| Shape::Tensor(Tensor::new(ElementType::U8, shape).unwrap());
+        for (shape, room) in [
+            (Shape::Bytes, 64),
+            (Shape::Value, 64),
+            (tensor(&[]), 64),
+            (tensor(&[56]), 56),
+            (tensor(&[1, 2, 3, 4, 1, 1, 1]), 8),
+            (tensor(&[1; 8]), 0),
+        ] {
+            for count in 1..=65 {
+                let mut message = Message::new(Kind::Call, 7);
+                match message.embed(&shape, count) {
+                    Some(place) => place.copy_from_slice(&bytes[..count as usize]),
+                    None => {
+                        assert!(count > room, "{shape:?} {count}");
+                        assert_eq!(message.embedded(&shape).unwrap(), None);
+                        continue;
+                    }
+                }
+                assert!(count <= room, "{shape:?} {count}");
+                assert_eq!(message.embedded(&shape).unwrap(), Some(&bytes[..count as usize]));
+                message.bytes = room + 1;
+                assert!(matches!(message.embedded(&shape), Err(Error::PeerFault { .. })));
+                message.bytes = count;
+                message.flags |= FLAG_PACKED;
+                assert!(matches!(message.embedded(&shape), Err(Error::PeerFault { .. })));
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::error::Error;
-use crate::message::{Shape, Tensor};
+use crate::message::{DIMENSIONS_MAX, Shape, Tensor};
 use crate::transfer::crc_of;
 use memlift_engine::region::{Region, RegionOptions};
 use memlift_engine::{Cache, Engine};
@@ -187,10 +187,23 @@ impl std::fmt::Debug for Payload {
     }
 }
 
+/// Bytes that elements of every type may lie in.
+#[repr(align(64))]
+struct Aligned([u8; size_of::<[u64; DIMENSIONS_MAX]>()]);
+
 impl Payload {
     /// A payload of no bytes: nothing, empty bytes, or an array with an extent of zero.
     pub(crate) fn empty(shape: Shape) -> Payload {
         Payload { shape, bytes: 0, pointer: std::ptr::null(), _region: None, _lease: None }
+    }
+
+    /// A copy of what lay in a message.
+    pub(crate) fn embedded(shape: Shape, bytes: &[u8]) -> Payload {
+        let mut own = [0; size_of::<[u64; DIMENSIONS_MAX]>()];
+        own[..bytes.len()].copy_from_slice(bytes);
+        let own = Arc::new(Aligned(own));
+        let pointer = own.0.as_ptr();
+        Payload { shape, bytes: bytes.len() as u64, pointer, _region: None, _lease: Some(own) }
     }
 
     pub(crate) fn view(

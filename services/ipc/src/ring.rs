@@ -78,12 +78,14 @@ impl Ring {
 pub struct Producer {
     ring: Ring,
     tail: u32,
+    /// The reader's counter when it was looked at last: its cache line stays with the reader until the ring seems full.
+    head: u32,
 }
 
 impl Producer {
     /// Takes the writing end of a ring whose counters are both `start`.
     pub fn new(control: Arc<Region>, place: Place) -> Result<Producer, Error> {
-        Ok(Producer { ring: Ring::new(control, place)?, tail: 0 })
+        Ok(Producer { ring: Ring::new(control, place)?, tail: 0, head: 0 })
     }
 
     /// Publishes a message; gives it back if the ring is full.
@@ -92,14 +94,18 @@ impl Producer {
     ///
     /// [`Error::PeerFault`] if the reader's counter is impossible.
     pub fn push(&mut self, message: &Message) -> Result<bool, Error> {
-        let used = self.tail.wrapping_sub(self.ring.head().load(Ordering::Acquire));
-        if used > RING_ENTRIES {
-            return Err(Error::peer_fault("impossible ring head"));
+        if self.tail.wrapping_sub(self.head) == RING_ENTRIES {
+            let head = self.ring.head().load(Ordering::Acquire);
+            let used = self.tail.wrapping_sub(head);
+            if used > RING_ENTRIES {
+                return Err(Error::peer_fault("impossible ring head"));
+            }
+            if used == RING_ENTRIES {
+                return Ok(false);
+            }
+            self.head = head;
         }
-        if used == RING_ENTRIES {
-            return Ok(false);
-        }
-        // SAFETY: the entry is inside the ring, aligned to 64, and by `used < RING_ENTRIES` the consumer has given it
+        // SAFETY: the entry is inside the ring, aligned to 64, and by fewer used than RING_ENTRIES the consumer has given it
         // back. A peer that writes to it meanwhile only spoils its own message: nothing is read from it here.
         unsafe { std::ptr::write_volatile(self.ring.entry(self.tail), *message) };
         reach(Step::EntryWritten);

@@ -39,11 +39,14 @@ impl Inner {
         }
     }
 
-    /// A view of a payload in a response segment.
+    /// A view of a payload in a response segment, or a copy of one that came in the message.
     pub(super) fn view(&self, message: &Message) -> Result<Payload, Error> {
         let shape = message.shape()?;
         if message.bytes == 0 {
             return Ok(Payload::empty(shape));
+        }
+        if let Some(bytes) = message.embedded(&shape)? {
+            return Ok(Payload::embedded(shape, bytes));
         }
         let region = {
             let segments = self.responses.read().unwrap_or_else(PoisonError::into_inner);

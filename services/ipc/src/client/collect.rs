@@ -182,16 +182,18 @@ impl Inner {
             }
             self.check()?;
             if jobs.collecting {
-                jobs = match deadline {
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Ok(false);
+                }
+                jobs.sleeping += 1;
+                jobs = match left {
                     None => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
-                    Some(deadline) => {
-                        let left = deadline.saturating_duration_since(Instant::now());
-                        if left.is_zero() {
-                            return Ok(false);
-                        }
+                    Some(left) => {
                         self.changed.wait_timeout(jobs, left).unwrap_or_else(PoisonError::into_inner).0
                     }
                 };
+                jobs.sleeping -= 1;
                 continue;
             }
             jobs.collecting = true;
@@ -199,7 +201,7 @@ impl Inner {
             let collected = self.collect(deadline, expect, &done);
             jobs = lock(&self.jobs);
             jobs.collecting = false;
-            self.changed.notify_all();
+            self.tell(&jobs);
             match collected {
                 Ok(true) => {}
                 Ok(false) => return Ok(done(&jobs)),
@@ -213,6 +215,13 @@ impl Inner {
                     return Err(error);
                 }
             }
+        }
+    }
+
+    /// Wakes those who wait for the one that collects: a system call, which is saved where there is nobody.
+    fn tell(&self, jobs: &Jobs) {
+        if jobs.sleeping > 0 {
+            self.changed.notify_all();
         }
     }
 
@@ -238,10 +247,11 @@ impl Inner {
                 if blocked.load(Ordering::Acquire) != 0 && blocked.swap(0, Ordering::AcqRel) != 0 {
                     ring(&self.server_event);
                 }
-                if done(&lock(&self.jobs)) {
+                let jobs = lock(&self.jobs);
+                if done(&jobs) {
                     return Ok(true);
                 }
-                self.changed.notify_all();
+                self.tell(&jobs);
             }
             if self.broken.get().is_some() {
                 return Ok(true);

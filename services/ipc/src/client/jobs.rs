@@ -66,6 +66,8 @@ pub(crate) struct Jobs {
     pub(super) retained: NumberMap<u64, Arc<RequestSlot>>,
     /// Whether some thread collects.
     pub(super) collecting: bool,
+    /// Threads that wait for the one that collects.
+    pub(super) sleeping: usize,
 }
 
 impl Jobs {

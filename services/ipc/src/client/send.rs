@@ -9,6 +9,7 @@ use super::collect::Broken;
 use super::decide::{FORECAST_FROM, Plan};
 use super::jobs::Waiting;
 use super::{Inner, lock, memfd};
+use crate::clock::monotonic_ns;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::handshake::{self, AddSegment, REQUEST};
@@ -174,37 +175,9 @@ impl Inner {
         } else {
             let plan = self.plan(message.operation, mode, bytes, options)?;
             message.flags |= plan.flags;
-            let begun = (bytes >= FORECAST_FROM).then(Instant::now);
-            let lent = self.lent(data);
-            let packed = if options.pack && lent.is_none() { pack(data, options.crc) } else { None };
-            let stream = packed.as_ref().map(|packed| packed.outgoing(data));
-            let sent = stream.as_ref().unwrap_or(data);
-            let (slot, offset, crc) = match lent {
-                Some((slot, offset)) => {
-                    // SAFETY: the data lies in a slot, which is held here.
-                    let crc = options.crc.then(|| unsafe { crc_of(data.source(), bytes) });
-                    (slot, offset, crc)
-                }
-                None => {
-                    let slot = self.take_slot(sent.bytes(), room_until)?;
-                    reach(Step::RequestSlotTaken);
-                    let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
-                    // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself
-                    // belongs to another slot.
-                    let crc = unsafe { self.copy_in(sent, slot.pointer, transfer) };
-                    reach(Step::RequestFilled);
-                    (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
-                }
-            };
-            message.crc = crc.unwrap_or(0);
-            let place = slot.slot();
-            message.describe(&data.shape, place.segment, place.offset + offset, sent.bytes());
-            if packed.is_some() {
-                message.describe_packed(bytes);
-            }
-            waiting.slot = Some(slot);
-            if let Some(begun) = begun {
-                waiting.measure(message.operation, bytes, plan.trial, begun);
+            if !embed(&mut message, data, options.crc) {
+                waiting.slot =
+                    Some(self.place(&mut message, &mut waiting, data, options, plan, room_until)?);
             }
         }
         let due = waiting.sent_at().and_then(|sent| {
@@ -222,6 +195,51 @@ impl Inner {
             false => Expect::Soon,
         };
         Ok(Sent { id, expect })
+    }
+
+    /// Puts the data into a slot, unless it lies in one, and says so in the message.
+    fn place(
+        &self,
+        message: &mut Message,
+        waiting: &mut Waiting,
+        data: &Outgoing<'_>,
+        options: &CallOptions,
+        plan: Plan,
+        room_until: Option<Instant>,
+    ) -> Result<Arc<RequestSlot>, Error> {
+        let bytes = data.bytes();
+        let begun = (bytes >= FORECAST_FROM).then(Instant::now);
+        let lent = self.lent(data);
+        let packed = if options.pack && lent.is_none() { pack(data, options.crc) } else { None };
+        let stream = packed.as_ref().map(|packed| packed.outgoing(data));
+        let sent = stream.as_ref().unwrap_or(data);
+        let (slot, offset, crc) = match lent {
+            Some((slot, offset)) => {
+                // SAFETY: the data lies in a slot, which is held here.
+                let crc = options.crc.then(|| unsafe { crc_of(data.source(), bytes) });
+                (slot, offset, crc)
+            }
+            None => {
+                let slot = self.take_slot(sent.bytes(), room_until)?;
+                reach(Step::RequestSlotTaken);
+                let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
+                // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself
+                // belongs to another slot.
+                let crc = unsafe { self.copy_in(sent, slot.pointer, transfer) };
+                reach(Step::RequestFilled);
+                (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
+            }
+        };
+        message.crc = crc.unwrap_or(0);
+        let place = slot.slot();
+        message.describe(&data.shape, place.segment, place.offset + offset, sent.bytes());
+        if packed.is_some() {
+            message.describe_packed(bytes);
+        }
+        if let Some(begun) = begun {
+            waiting.measure(message.operation, bytes, plan.trial, begun);
+        }
+        Ok(slot)
     }
 
     /// How a request is copied: at once for small ones with nothing to choose.
@@ -427,10 +445,11 @@ impl Inner {
     }
 }
 
-/// A time of this process as CLOCK_MONOTONIC nanoseconds, which all processes of the machine share.
-fn monotonic_ns(at: Instant) -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    let left = at.saturating_duration_since(Instant::now());
-    now_ns.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX)).max(1)
+/// Puts the data into the message itself, if it is short enough.
+fn embed(message: &mut Message, data: &Outgoing<'_>, crc: bool) -> bool {
+    let Some(place) = message.embed(&data.shape, data.bytes()) else { return false };
+    // SAFETY: the place is as long as the data, and this frame's.
+    let crc = unsafe { data.copy_to(place.as_mut_ptr(), Transfer { crc, ..Transfer::PLAIN }) };
+    message.crc = crc.unwrap_or(0);
+    true
 }

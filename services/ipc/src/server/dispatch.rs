@@ -268,13 +268,7 @@ impl Dispatcher {
         if message.flags & !CALL_FLAGS != 0 {
             return Err(Error::peer_fault(format!("call flags {:#04x}", message.flags)));
         }
-        let views = Arc::new(Views::default());
-        let lease = Arc::new(RequestLease {
-            session: Arc::clone(session),
-            job: message.job,
-            views: Arc::clone(&views),
-        });
-        let payload = view(session, message, lease)?;
+        let (payload, views) = view(session, message)?;
         reach(Step::CallViewed);
         session.row.call(message.bytes, false);
         let bytes_max = options.message_bytes_max;
@@ -451,12 +445,15 @@ fn hear_all(session: &Session) -> Result<bool, Error> {
     }
 }
 
-/// A request's bytes where they lie, judged: shape, segment, bounds.
-fn view(session: &Arc<Session>, message: &Message, lease: Arc<RequestLease>) -> Result<Payload, Error> {
+/// A request's bytes where they lie, judged: shape, segment, bounds; or a copy of what came in the message.
+fn view(session: &Arc<Session>, message: &Message) -> Result<(Payload, Arc<Views>), Error> {
     let shape = message.shape()?;
+    let embedded = message.embedded(&shape)?;
     if message.bytes == 0 {
-        drop(lease);
-        return Ok(Payload::empty(shape));
+        return Ok((Payload::empty(shape), Arc::new(Views::none())));
+    }
+    if let Some(bytes) = embedded {
+        return Ok((Payload::embedded(shape, bytes), Arc::new(Views::none())));
     }
     let region = match session.request_segment(message.segment) {
         Some(region) => region,
@@ -472,5 +469,7 @@ fn view(session: &Arc<Session>, message: &Message, lease: Arc<RequestLease>) -> 
         .window(RegionOffset(message.offset), message.bytes)
         .map_err(|error| Error::peer_fault(error.to_string()))?;
     let pointer = window.as_ptr();
-    Ok(Payload::view(shape, message.bytes, pointer, region, lease))
+    let views = Arc::new(Views::default());
+    let lease = RequestLease { session: Arc::clone(session), job: message.job, views: Arc::clone(&views) };
+    Ok((Payload::view(shape, message.bytes, pointer, region, Arc::new(lease)), views))
 }

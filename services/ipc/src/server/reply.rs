@@ -8,6 +8,7 @@
 use super::Trust;
 use super::run::Running;
 use super::session::{Session, Stage, Views};
+use crate::clock::monotonic_ns;
 use crate::error::Error;
 use crate::message::{
     FLAG_CACHED, FLAG_CRC, FLAG_PACK, FLAG_TIMED, FLAG_UNCACHED, FailureCode, Kind, Message, Shape, Tensor,
@@ -94,12 +95,8 @@ impl Request {
         Ok(self)
     }
 
-    pub(super) fn is_late(&self) -> bool {
-        if self.deadline_ns == 0 {
-            return false;
-        }
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 > self.deadline_ns
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        self.deadline_ns != 0 && monotonic_ns(now) > self.deadline_ns
     }
 }
 
@@ -168,7 +165,7 @@ impl Responder {
         Responder { session, job, views, message_bytes_max, flags, started: None, answered: false }
     }
 
-    /// The handler starts at `now`.
+    /// A thread began with the call at `now`.
     pub(super) fn start(&mut self, now: Instant) {
         self.started = (self.flags & FLAG_TIMED != 0).then_some(now);
     }
@@ -203,7 +200,7 @@ impl Responder {
         let packs = self.flags & FLAG_PACK != 0 && outgoing.bytes() <= self.message_bytes_max;
         if let Some(packed) = packs.then(|| pack(outgoing, crc)).flatten() {
             let transfer = Transfer { how, crc: false };
-            let (stage, _) = self.session.stage(&packed.outgoing(outgoing), transfer, self.message_bytes_max);
+            let (stage, _) = self.session.place(&packed.outgoing(outgoing), transfer);
             return Staged { stage, crc: packed.crc, packed: Some(outgoing.bytes()) };
         }
         let (stage, crc) = self.session.stage(outgoing, Transfer { how, crc }, self.message_bytes_max);

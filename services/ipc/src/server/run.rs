@@ -105,7 +105,8 @@ impl Shared {
         if responder.is_pointless() {
             return;
         }
-        if request.is_late() {
+        let start = Instant::now();
+        if request.is_late(start) {
             drop(request);
             responder.fail_late();
             return;
@@ -126,7 +127,6 @@ impl Shared {
             return;
         }
         self.counters.busy.fetch_add(1, Ordering::Relaxed);
-        let start = Instant::now();
         responder.start(start);
         let session = responder.session();
         match long {

@@ -77,10 +77,19 @@ pub(super) struct Views {
     pub(super) total: AtomicU64,
 }
 
+impl Views {
+    /// Of a request that holds nothing of its client's.
+    pub(super) fn none() -> Views {
+        Views { dropped: true.into(), ..Views::default() }
+    }
+}
+
 /// A reply whose bytes are in place, or set aside until there is room for them.
 pub(super) enum Stage {
-    /// In the pool (or empty).
-    Placed(Shape, Option<Slot>),
+    /// In the message that it will be sent with (or empty).
+    Embedded(Message),
+    /// In the pool.
+    Placed(Shape, Slot),
     /// On the heap.
     Aside(Shape, Vec<u8>),
     /// Nowhere: too large.
@@ -91,7 +100,8 @@ impl Stage {
     /// Bytes of the reply.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Stage::Placed(_, slot) => slot.as_ref().map_or(0, |slot| slot.bytes),
+            Stage::Embedded(message) => message.bytes,
+            Stage::Placed(_, slot) => slot.bytes,
             Stage::Aside(_, bytes) => bytes.len() as u64,
             Stage::Refused(_) => 0,
         }
@@ -257,9 +267,24 @@ impl Session {
             ));
             return (refused, None);
         }
+        let mut message = Message::new(Kind::Reply, 0);
         if bytes == 0 {
-            return (Stage::Placed(outgoing.shape.clone(), None), transfer.crc.then_some(0));
+            message.describe(&outgoing.shape, 0, 0, 0);
+            return (Stage::Embedded(message), transfer.crc.then_some(0));
         }
+        if let Some(place) = message.embed(&outgoing.shape, bytes) {
+            // SAFETY: the place is as long as the reply, and this frame's.
+            let crc = unsafe {
+                outgoing.copy_to(place.as_mut_ptr(), Transfer { crc: transfer.crc, ..Transfer::PLAIN })
+            };
+            return (Stage::Embedded(message), crc);
+        }
+        self.place(outgoing, transfer)
+    }
+
+    /// The same for bytes that cannot go in a message.
+    pub(super) fn place(&self, outgoing: &Outgoing<'_>, transfer: Transfer) -> (Stage, Option<u32>) {
+        let bytes = outgoing.bytes();
         let placed = {
             let mut side = lock(&self.reply);
             side.pool.allocate(bytes).map(|slot| {
@@ -274,7 +299,7 @@ impl Session {
                 // SAFETY: the slot lies in a writable segment of ours, is `bytes` long, and is not lent to anybody yet.
                 let crc = unsafe { outgoing.copy_to(target, transfer) };
                 reach(Step::ResponseFilled);
-                (Stage::Placed(outgoing.shape.clone(), Some(slot)), crc)
+                (Stage::Placed(outgoing.shape.clone(), slot), crc)
             }
             None => {
                 let mut aside = vec![0; bytes as usize];
@@ -292,7 +317,11 @@ impl Session {
             return;
         }
         match stage {
-            Stage::Placed(shape, slot) => side.answer(message, &shape, slot, views),
+            Stage::Embedded(described) => side.answer(message.with_payload_of(&described), views),
+            Stage::Placed(shape, slot) => {
+                side.lend(&mut message, &shape, slot);
+                side.answer(message, views);
+            }
             Stage::Aside(shape, bytes) => {
                 let mut wanted = Message::new(Kind::NeedRoom, message.job);
                 wanted.bytes = bytes.len() as u64;
@@ -304,8 +333,8 @@ impl Session {
                 message.kind = Kind::Failure as u8;
                 message.flags = 0;
                 message.status = FailureCode::OutOfMemory as u16;
-                let stage = side.text(&text);
-                side.answer(message, &Shape::Bytes, stage, views);
+                side.say(&mut message, &text);
+                side.answer(message, views);
             }
         }
         self.settle(side);
@@ -347,8 +376,8 @@ impl Session {
         reply.message.kind = Kind::Failure as u8;
         reply.message.flags = 0;
         reply.message.status = FailureCode::OutOfMemory as u16;
-        let text = side.text("the client's response pool cannot grow");
-        side.answer(reply.message, &Shape::Bytes, text, &reply.views);
+        side.say(&mut reply.message, "the client's response pool cannot grow");
+        side.answer(reply.message, &reply.views);
         self.settle(side);
         Ok(())
     }
@@ -361,13 +390,14 @@ impl Session {
                 return Ok(());
             };
             let Some(slot) = side.pool.allocate(bytes) else { return Ok(()) };
-            let Some(reply) = side.roomless.pop_front() else { return Ok(()) };
+            let Some(mut reply) = side.roomless.pop_front() else { return Ok(()) };
             let region = Arc::clone(side.pool.region(slot.segment));
             drop(side);
             reach(Step::LateSlotTaken);
             region.window(RegionOffset(slot.offset), bytes)?.write_from(&reply.bytes)?;
             let mut side = lock(&self.reply);
-            side.answer(reply.message, &reply.shape, Some(slot), &reply.views);
+            side.lend(&mut reply.message, &reply.shape, slot);
+            side.answer(reply.message, &reply.views);
             self.settle(side);
         }
     }
@@ -405,15 +435,14 @@ impl Session {
 }
 
 impl ReplySide {
+    /// Says in the message where its payload lies; the slot is the client's from now on.
+    fn lend(&mut self, message: &mut Message, shape: &Shape, slot: Slot) {
+        message.describe(shape, slot.segment, slot.offset, slot.bytes);
+        self.lent.insert((slot.segment, slot.offset), slot);
+    }
+
     /// Sends (later, if the ring is full) the answer to a call.
-    fn answer(&mut self, mut message: Message, shape: &Shape, slot: Option<Slot>, views: &Views) {
-        match slot {
-            Some(slot) => {
-                message.describe(shape, slot.segment, slot.offset, slot.bytes);
-                self.lent.insert((slot.segment, slot.offset), slot);
-            }
-            None => message.describe(shape, 0, 0, 0),
-        }
+    fn answer(&mut self, mut message: Message, views: &Views) {
         views.answered.store(true, Ordering::Relaxed);
         if !views.dropped.load(Ordering::Relaxed) {
             message.flags |= FLAG_RETAINED;
@@ -427,19 +456,19 @@ impl ReplySide {
         self.overflow.push_back(message);
     }
 
-    /// A short text in the pool, or none if there is no room even for that.
-    fn text(&mut self, text: &str) -> Option<Slot> {
-        let slot = self.pool.allocate(text.len() as u64)?;
+    /// Puts a text into the message or the pool, or none if there is no room even for that.
+    fn say(&mut self, message: &mut Message, text: &str) {
+        if let Some(place) = message.embed(&Shape::Bytes, text.len() as u64) {
+            return place.copy_from_slice(text.as_bytes());
+        }
+        let Some(slot) = self.pool.allocate(text.len() as u64) else { return };
         let region = Arc::clone(self.pool.region(slot.segment));
         let written = region
             .window(RegionOffset(slot.offset), slot.bytes)
             .and_then(|window| window.write_from(text.as_bytes()));
         match written {
-            Ok(()) => Some(slot),
-            Err(_) => {
-                self.pool.free(slot);
-                None
-            }
+            Ok(()) => self.lend(message, &Shape::Bytes, slot),
+            Err(_) => self.pool.free(slot),
         }
     }
 }
