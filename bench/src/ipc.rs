@@ -7,6 +7,7 @@
 
 mod echo;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::definition::Definition;
@@ -39,26 +40,32 @@ pub(crate) fn run(
 }
 
 /// The rival's program.
-fn rival() -> Result<Command, String> {
+fn rival() -> Result<PathBuf, String> {
     let sources = python::unpack().map_err(|error| error.to_string())?.join("engines/ipc/rust");
     let folder = python::cache_folder().map_err(|error| error.to_string())?.join("ipc-rivals");
     eprintln!("building iceoryx2 in {}; the first time takes minutes …", folder.display());
-    engines::crates(&sources, &folder, "memlift-ipc-rivals").map(Command::new)
+    engines::crates(&sources, &folder, "memlift-ipc-rivals")
 }
 
-/// A call of 64 bytes whose both sides spin.
+/// A call of 64 bytes whose both sides spin: also while nobody calls, so each sample has its processes to itself.
 fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     if machine::cores() < 2 {
         return Err(Stop::Missing("two processes that spin need two cores".to_owned()));
     }
-    let mut theirs = Party::start("iceoryx2", &mut rival().map_err(Stop::Missing)?)?;
-    let mut ours = Party::start("memlift", &mut echo::party()?)?;
+    let rival = rival().map_err(Stop::Missing)?;
     let calls = if quick { CALLS_QUICK } else { CALLS };
-    let (mut turns, mut sums) = (0, [String::new(), String::new()]);
+    let (mut turns, mut sums, mut abouts) =
+        (0, [String::new(), String::new()], [String::new(), String::new()]);
     let samples = pairs::interleave(quick, |side| {
-        let party = if side == Side::Ours { &mut ours } else { &mut theirs };
+        let (mut party, at) = match side {
+            Side::Ours => (Party::start("memlift", &mut echo::party()?)?, 0),
+            Side::Theirs => (Party::start("iceoryx2", &mut Command::new(&rival))?, 1),
+        };
+        party.run(turns / 2, calls / 10)?;
         let ran = party.run(turns / 2, calls)?;
-        sums[(turns % 2) as usize] = ran.checksum;
+        abouts[at].clone_from(&party.about);
+        party.end()?;
+        sums[at] = ran.checksum;
         turns += 1;
         if turns % 2 == 0 && sums[0] != sums[1] {
             let answer = format!("{} and {}: the sides saw different answers", sums[0], sums[1]);
@@ -68,15 +75,12 @@ fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     })?;
     let mut row = Row::new(definition);
     row.cpu_s = samples.cpu_s;
+    let [ours, theirs] = abouts;
     row.qualifies = format!(
-        "{calls} calls back to back per sample, one outstanding, every word written, read and compared; {} cores, not pinned; \
-         ours: {}; theirs: {}",
+        "{calls} calls back to back per sample after a tenth as many, two processes of their own, one outstanding, every word written, read and \
+         compared; {} cores, not pinned; ours: {ours}; theirs: {theirs}",
         machine::cores(),
-        ours.about,
-        theirs.about
     );
-    ours.end()?;
-    theirs.end()?;
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
