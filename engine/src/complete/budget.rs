@@ -14,12 +14,17 @@
 //! | one core only | always sleeps at once |
 //! | others want the core | the next waits sleep at once: 8, and twice as many each further time |
 //!
-//! That others want the core shows in two ways: a spin was off it for [`LOST_NS`] or more; or spins keep ending in vain:
-//! what they wait for may need this very core, and if not, they do not pay either.
+//! That others want the core shows in two ways: a spin was off it for [`LOST_NS`] or more; or spins as long as they may be keep ending in
+//! vain: what they wait for may need this very core, and if not, they do not pay either. A shorter one says only that the average was
+//! too low, which the wait then teaches it: the other side may have slept, too.
+//!
+//! One long wait between bursts is no reason to sleep through the next of them: a wait counts for at most [`JUMP`] spin limits, or twice the
+//! average.
 //!
 //! The cap: a waiter that works for more than [`SPARSE`] times its wait between two waits gains little by the wake-up that a spin
 //! saves, and pays for it with the whole wait. It sleeps (at 1,000 calls a second, say), unless its waits are so rare that
-//! spinning through them takes less than 1/[`RARE`] of a core.
+//! spinning through them takes less than 1/[`RARE`] of a core. Where they are rarer still, it may spin twice as long: the one that it waits for
+//! has to wake up first.
 
 use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
@@ -110,6 +115,8 @@ const IN_VAIN: u32 = 3;
 const SPARSE: u64 = 4;
 /// Or so many times its spin limit, at least.
 const RARE: u64 = 200;
+/// A wait counts for so many spin limits at most, unless the average is that long already.
+const JUMP: u64 = 3;
 /// One wait in so many spins although it should not pay.
 const EXPLORE: u64 = 256;
 /// Waits without spinning after a spin has lost its core, the first time and at most.
@@ -138,8 +145,12 @@ impl Budget {
         self.average_ns
     }
 
+    fn limit_ns(&self) -> u64 {
+        u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn plan(&self, predicted_ns: Option<u64>) -> Plan {
-        let limit = u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(u64::MAX);
+        let limit = self.limit_ns();
         if self.cores <= 1 || limit == 0 {
             return Plan { sleep_ns: 0, spin_ns: 0 };
         }
@@ -150,6 +161,7 @@ impl Budget {
             return Plan { sleep_ns: 0, spin_ns: 0 };
         }
         let expected = predicted_ns.unwrap_or(self.average_ns);
+        let limit = if self.between_ns >= RARE * 2 * limit { 2 * limit } else { limit };
         // A wait too short to sleep through in part is spun through, if it can be predicted at all.
         let limit = if self.policy.predict { limit.max(SLEEP_MIN_NS) } else { limit };
         if expected <= limit {
@@ -171,7 +183,7 @@ impl Budget {
     /// The waiter did something else for so long before this wait.
     pub(super) fn worked(&mut self, ns: u64) {
         // One idle second must not outlast the next few waits.
-        let ns = ns.min(RARE * u64::try_from(self.policy.spin_max.as_nanos()).unwrap_or(0).saturating_mul(2));
+        let ns = ns.min(RARE.saturating_mul(self.limit_ns()).saturating_mul(4));
         self.between_ns = self.between_ns - self.between_ns / 4 + ns / 4;
     }
 
@@ -189,7 +201,10 @@ impl Budget {
     }
 
     /// A spin used up its time and found nothing.
-    pub(super) fn spun_in_vain(&mut self) {
+    pub(super) fn spun_in_vain(&mut self, spin_ns: u64) {
+        if spin_ns < self.limit_ns() {
+            return;
+        }
         self.in_vain += 1;
         if self.in_vain >= IN_VAIN {
             self.lost_core();
@@ -211,8 +226,9 @@ impl Budget {
             return;
         }
         // One very long idle period must not outweigh the burst that follows it.
-        let waited = waited_ns.min(50_000_000);
+        let most = self.limit_ns().saturating_mul(JUMP).max(2 * self.average_ns).min(50_000_000);
         self.waits += 1;
+        let waited = waited_ns.min(if self.waits == 1 { 50_000_000 } else { most });
         if self.waits == 1 {
             self.average_ns = waited;
             self.deviation_ns = waited / 2;
@@ -291,6 +307,38 @@ mod tests {
     #[test]
     fn one_core_never_spins() {
         assert_eq!(taught(WaitPolicy::SPIN, 1, &[100; 16]).plan(None), Plan { sleep_ns: 0, spin_ns: 0 });
+    }
+
+    #[test]
+    fn one_idle_second_between_bursts_changes_nothing() {
+        let mut budget = taught(WaitPolicy::AUTO, 2, &[1_000; 16]);
+        budget.learn(1_000_000_000);
+        assert!(budget.plan(None).spin_ns > 0, "{budget:?}");
+        // But waits that are always long are slept through.
+        (0..8).for_each(|_| budget.learn(1_000_000));
+        assert_eq!(budget.plan(None).spin_ns, 0, "{budget:?}");
+        (0..64).for_each(|_| budget.learn(1_000_000));
+        assert!(budget.average_ns() > 900_000, "{budget:?}");
+    }
+
+    #[test]
+    fn short_spins_in_vain_are_no_sign_of_a_core_that_others_want() {
+        let mut budget = taught(WaitPolicy::AUTO, 2, &[1_000; 16]);
+        let short = budget.plan(None).spin_ns;
+        (0..10).for_each(|_| budget.spun_in_vain(short));
+        assert!(budget.plan(None).spin_ns > 0);
+        (0..IN_VAIN).for_each(|_| budget.spun_in_vain(100_000));
+        assert_eq!(budget.plan(None).spin_ns, 0);
+    }
+
+    #[test]
+    fn rare_waits_may_spin_until_the_other_side_has_woken() {
+        let mut budget = taught(WaitPolicy::AUTO, 2, &[150_000; 16]);
+        assert_eq!(budget.plan(None).spin_ns, 0);
+        (0..4).for_each(|_| budget.worked(1_000_000_000));
+        assert_eq!(budget.plan(None).spin_ns, 200_000);
+        (0..4).for_each(|_| budget.worked(1_000));
+        assert_eq!(budget.plan(None).spin_ns, 0, "a burst");
     }
 
     #[test]

@@ -53,12 +53,19 @@ pub struct Waiter {
     published: WaiterStats,
     /// When the last wait ended.
     ended: Option<Instant>,
+    /// The last spin ended because the other side ran on this core.
+    beside: bool,
 }
 
 /// Waits without a sleep between two looks at the counters of the process.
 const PUBLISH: u64 = 64;
 /// Turns of the spin loop between two looks at the clock.
 const TURNS: u32 = 16;
+/// From this time on a spin lets others run in between. Who is to make it ready may have been woken on this very core, beside an idle
+/// one; two that are runnable there make the scheduler move one of them, two that sleep by turns would stay together.
+const YIELD_AFTER: Duration = Duration::from_micros(5);
+/// A yield that took so long has let somebody run.
+const OTHERS_RAN: Duration = Duration::from_micros(1);
 
 impl Waiter {
     /// A waiter that has learned nothing yet.
@@ -70,6 +77,7 @@ impl Waiter {
             stats: WaiterStats::default(),
             published: WaiterStats::default(),
             ended: None,
+            beside: false,
         }
     }
 
@@ -204,7 +212,8 @@ impl Waiter {
         let (mut last, mut lost) = (start, false);
         let found = loop {
             let mut found = false;
-            for _ in 0..TURNS {
+            // Beside the other side on one core, looking longer only keeps it from running.
+            for _ in 0..if self.beside { 1 } else { TURNS } {
                 if ready() {
                     found = true;
                     break;
@@ -212,7 +221,14 @@ impl Waiter {
                 self.hardware.breathe(line, &mut *ready);
             }
             self.stats.turns += u64::from(TURNS);
-            let now = Instant::now();
+            let mut now = Instant::now();
+            if !found && (self.beside || now.duration_since(start) >= YIELD_AFTER) {
+                std::thread::yield_now();
+                let back = Instant::now();
+                found = ready();
+                self.beside = found && back.duration_since(now) >= OTHERS_RAN;
+                now = back;
+            }
             lost |= now.duration_since(last).as_nanos() >= u128::from(LOST_NS);
             last = now;
             if found || now >= until {
@@ -222,7 +238,7 @@ impl Waiter {
         match (lost, found) {
             (true, _) => self.budget.lost_core(),
             (false, true) => self.budget.spun_well(),
-            (false, false) => self.budget.spun_in_vain(),
+            (false, false) => self.budget.spun_in_vain(spin_ns),
         }
         self.stats.spin_ns += nanoseconds(last.duration_since(start));
         (found, last)

@@ -188,7 +188,7 @@ impl std::fmt::Debug for Payload {
 }
 
 /// Bytes that elements of every type may lie in.
-#[repr(align(64))]
+#[repr(align(16))]
 struct Aligned([u8; size_of::<[u64; DIMENSIONS_MAX]>()]);
 
 impl Payload {
