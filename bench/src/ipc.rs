@@ -35,7 +35,10 @@ pub(crate) fn run(
     if !there.is_empty() {
         failed += scripted::run("engines/ipc/ipc_bench.py", Vec::new(), &there, options, sink)?;
     }
-    failed += row::each(&here, sink, |definition| spinning(definition, options.quick));
+    failed += row::each(&here, sink, |definition| match definition.name.ends_with("/instructions") {
+        true => counted(definition, options.quick),
+        false => spinning(definition, options.quick),
+    });
     Ok(failed)
 }
 
@@ -82,6 +85,28 @@ fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
         machine::cores(),
     );
     Ok(row.measured(definition, &samples.pairs, quick))
+}
+
+/// Instructions of a call's client; in a quick run only that they can be counted, since another build has others.
+fn counted(definition: &Definition, quick: bool) -> Result<Row, Stop> {
+    let mut party = Party::start("memlift", &mut echo::party()?)?;
+    party.run(1, CALLS_QUICK)?;
+    let mut row = Row::new(definition);
+    row.qualifies =
+        format!("ours: {}; the client's thread, in user space, one instruction at a time", party.about);
+    if let Some((steps, calls)) = party.step()? {
+        let per_call = steps.instructions / calls;
+        row.ours = Some(per_call as f64);
+        row.count = [("locked", steps.locked / calls), ("fences", steps.fences / calls)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into();
+        if !quick {
+            row.count.insert("instructions".to_owned(), per_call);
+        }
+    }
+    party.end()?;
+    row.verdict = definition.judge(&row, quick);
+    Ok(row)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ mod serve;
     target_arch = "x86_64",
     expect(unsafe_code, reason = "steps a child process through its transactions")
 )]
-mod steps;
+pub(crate) mod steps;
 
 use std::process::Command;
 

@@ -3,7 +3,8 @@
 //!
 //! Flow     this program, started again as `ipc call`, starts itself once more as `ipc serve NAME`, connects, and takes the wishes of
 //!          persist's parties from stdin, as engines/ipc/rust/src/main.rs does for iceoryx2
-//! Layout   a request is eight words, its answer their exclusive or; `cpu` answers the server's CPU time, ns
+//! Layout   a request is eight words, its answer their exclusive or; `cpu` answers the server's CPU time, ns · `step` counts the
+//!          instructions of [`STEPPED`] calls, whose answers are there long before the stepped client looks
 //! Owner    the server ends with its stdin, the client with its own
 
 use std::ffi::OsString;
@@ -18,12 +19,16 @@ use serde_json::json;
 use crate::child::Bound;
 use crate::contender::CHILD_ARGUMENT;
 use crate::persist::party::Ran;
+use crate::persist::steps;
 use crate::{BenchError, machine};
 
 /// What this program is called with to be a side.
 pub(crate) const NAME: &str = "ipc";
 
 type Words = [u64; 8];
+
+/// Calls that are stepped through.
+const STEPPED: u64 = 16;
 
 fn failed(error: memlift_ipc::Error) -> BenchError {
     BenchError::Engine { reason: error.to_string() }
@@ -73,22 +78,39 @@ fn draw(state: &mut u64) -> u64 {
     (word ^ (word >> 31)) & !(1 << 63)
 }
 
+/// One call with the next draws; gives its answer.
+fn once(client: &Client, state: &mut u64) -> Result<u64, BenchError> {
+    let words: Words = std::array::from_fn(|_| draw(state));
+    let answer: u64 = client.call_typed("xor64", &words, None).map_err(failed)?;
+    if answer == words.iter().fold(0, |sum, word| sum ^ word) {
+        return Ok(answer);
+    }
+    let answer = "the server read other bytes than were sent".to_owned();
+    Err(BenchError::Answer { program: NAME.to_owned(), answer })
+}
+
 fn run(client: &Client, seed: u64, count: u64) -> Result<Ran, BenchError> {
     let server_ns = || client.call_typed::<u64, u64>("cpu", &0, None).map_err(failed);
     let (mut state, mut checksum) = (seed, 0u64);
     let (theirs, ours, start) = (server_ns()?, machine::cpu_seconds(), Instant::now());
     for _ in 0..count {
-        let words: Words = std::array::from_fn(|_| draw(&mut state));
-        let answer: u64 = client.call_typed("xor64", &words, None).map_err(failed)?;
-        if answer != words.iter().fold(0, |sum, word| sum ^ word) {
-            let answer = "the server read other bytes than were sent".to_owned();
-            return Err(BenchError::Answer { program: NAME.to_owned(), answer });
-        }
-        checksum = checksum.rotate_left(1) ^ answer;
+        checksum = checksum.rotate_left(1) ^ once(client, &mut state)?;
     }
     let seconds = start.elapsed().as_secs_f64();
     let cpu_s = machine::cpu_seconds() - ours + (server_ns()? - theirs) as f64 * 1e-9;
     Ok(Ran { seconds, cpu_s, checksum: format!("{checksum:016x}"), ..Ran::default() })
+}
+
+fn step(client: &Client) -> Result<(), BenchError> {
+    let mut state = 1;
+    once(client, &mut state)?;
+    steps::stop();
+    steps::stop();
+    for _ in 0..STEPPED {
+        once(client, &mut state)?;
+    }
+    steps::stop();
+    Ok(())
 }
 
 fn call() -> Result<(), BenchError> {
@@ -117,11 +139,18 @@ fn call() -> Result<(), BenchError> {
         let line = line.map_err(piped("reading a wish"))?;
         let words: Vec<&str> = line.split(' ').collect();
         let numbers: Vec<u64> = words.iter().skip(1).filter_map(|word| word.parse().ok()).collect();
-        let (["run", ..], &[seed, count]) = (&words[..], &numbers[..]) else {
-            return Err(BenchError::Answer { program: "whoever started this side".into(), answer: line });
-        };
-        let ran = run(&client, seed, count)?;
-        say(serde_json::to_value(ran).expect("plain data"))?;
+        match (&words[..], &numbers[..]) {
+            (["run", ..], &[seed, count]) => {
+                say(serde_json::to_value(run(&client, seed, count)?).expect("plain data"))?;
+            }
+            (["step"], []) => {
+                step(&client)?;
+                say(json!({"transactions": STEPPED}))?;
+            }
+            _ => {
+                return Err(BenchError::Answer { program: "whoever started this side".into(), answer: line });
+            }
+        }
     }
     drop(server.process().stdin.take());
     Ok(())
