@@ -134,8 +134,8 @@ void memlift_watch_free(memlift_watch *watch);
 
 /* ---- memory ---- */
 
-/* Memory of the request pool, to be filled in place: a call with data that lies in it copies nothing. Leave it as it is until the
- * call's answer has come. */
+/* Memory of the request pool, to be filled in place: a call with data that lies in it copies nothing, or what fits into a message.
+ * Leave it as it is until the call's answer has come. */
 int memlift_loan_new(const memlift_client *client, uint64_t bytes, memlift_loan **loan);
 void *memlift_loan_data(const memlift_loan *loan);
 /* NULL is allowed. */

@@ -46,7 +46,7 @@ impl WaitPolicy {
         WaitPolicy { spin_max: Duration::from_micros(SPIN_US_MAX), fixed: false, predict: false };
     /// Never spins.
     pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
-    /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt.
+    /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt. Others that want the core get it in between.
     pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
 
     /// What `memlift.toml` and `MEMLIFT_*` say.

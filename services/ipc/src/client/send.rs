@@ -104,7 +104,7 @@ pub(super) struct Sent {
 pub(crate) type Loans = BTreeMap<(u32, u64), Weak<RequestSlot>>;
 
 /// A part of the request pool, lent to be filled in place. Send it (or a part of it) like any array: it is found by
-/// its address and not copied. It may be reused after its call's answer has come.
+/// its address and not copied, unless it is so short that it goes in the message. It may be reused after its call's answer has come.
 pub struct Loan {
     slot: Arc<RequestSlot>,
     bytes: u64,
