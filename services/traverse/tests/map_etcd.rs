@@ -248,6 +248,17 @@ fn node<'s>(
 
 #[test]
 fn nodes_go_on_while_etcd_is_away_and_move_ranges_when_it_is_back() {
+    // Longer than a lease.
+    etcd_is_away_for(Duration::from_secs(8));
+}
+
+#[test]
+#[ignore = "soak"]
+fn soak_nodes_go_on_while_etcd_is_away_for_a_minute() {
+    etcd_is_away_for(Duration::from_secs(60));
+}
+
+fn etcd_is_away_for(away: Duration) {
     let Some(mut server) = Server::start() else { return };
     let stop = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -268,10 +279,10 @@ fn nodes_go_on_while_etcd_is_away_and_move_ranges_when_it_is_back() {
         while watching.trouble().is_none() {
             work(&mut client, 10);
         }
-        // Longer than a lease.
-        let until = std::time::Instant::now() + Duration::from_secs(8);
+        let until = std::time::Instant::now() + away;
         while std::time::Instant::now() < until {
             work(&mut client, 10);
+            std::thread::sleep(Duration::from_millis(20));
         }
         let udp = Udp::bind("127.0.0.1:0".parse().expect("an address"), false).expect("a socket");
         let addresses = vec![Address::Udp(udp.address())];
