@@ -6,13 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #what, memlift_last_error()); \
-            return 1; \
-        } \
-    } while (0)
+#include "check.h"
 
 enum { LARGE = 3 << 20 };
 

@@ -7,13 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #what, memlift_last_error()); \
-            return 1; \
-        } \
-    } while (0)
+#include "check.h"
 
 enum { LARGE = 3 << 20 };
 
