@@ -25,6 +25,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("engines/ipc/method.py", include_bytes!("../engines/ipc/method.py")),
     ("engines/ipc/rows_calls.py", include_bytes!("../engines/ipc/rows_calls.py")),
     ("engines/ipc/rows_life.py", include_bytes!("../engines/ipc/rows_life.py")),
+    ("engines/ipc/rows_options.py", include_bytes!("../engines/ipc/rows_options.py")),
     ("engines/ipc/rows_paper.py", include_bytes!("../engines/ipc/rows_paper.py")),
     ("engines/ipc/rivals_memory.py", include_bytes!("../engines/ipc/rivals_memory.py")),
     ("engines/ipc/rivals_sockets.py", include_bytes!("../engines/ipc/rivals_sockets.py")),

@@ -7,6 +7,7 @@ Rows     ipc/array/SIZE       an array made outside the pool goes over, the serv
          ipc/bytes/SIZE/python        bytes, back to back, many calls per sample
          ipc/bytes/SIZE/python/idle   one call after an idle second, against two processes that wake each other by a futex
          ipc/bytes/SIZE/asyncio       bytes, 100 calls under way on one event loop
+         ipc/auto/…, ipc/packed/SIZE   the options of a call: rows_options.py
          ipc/clients8/16MiB   eight client processes and one server
          ipc/paper/…          the paper's baselines: rows_paper.py
          ipc/queue/SIZE       an array through memlift.Queue, a number back through another one
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 try:
     import rows_calls
     import rows_life
+    import rows_options
     import rows_paper
     import transports
     from method import Fleet, Plan
@@ -54,6 +56,9 @@ def kinds():
         "bytes/python": rows_calls.row_bytes,
         "bytes/python/idle": rows_life.row_after_idle,
         "bytes/asyncio": rows_calls.row_asyncio,
+        "auto/sync": rows_options.row_auto_sync,
+        "auto/pipelined": rows_options.row_auto_pipelined,
+        "packed": rows_options.row_packed,
         "clients8/16MiB": rows_calls.row_clients8,
         "rate": rows_calls.row_rate,
         "paper/percall/throughput": rows_paper.row_throughput,

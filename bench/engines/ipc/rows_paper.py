@@ -121,7 +121,7 @@ class Apart:
 
 def _streamed(fleet, plan, rival, how="pipelined", cpu_only=False, operation="checksum_twice"):
     ours, theirs, work = Call(fleet.get(fleet.ours)), Call(fleet.get(rival)), Work(plan.size(BYTES), operation)
-    calls = 4 if plan.quick else 8
+    calls = 4 if plan.quick else 32
 
     def measure(run):
         def sample(contender, _):

@@ -47,7 +47,7 @@ class Client:
         """Calls an operation and waits for its answer, `timeout` seconds at most.
 
         device  who copies the data into shared memory: "inline" (this thread), "worker" (engine threads, while this one sleeps),
-                "dsa" (DeviceUnavailable: no release drives one), "auto" (as measured: see `explain`)
+                "dsa" (DeviceUnavailable where `memlift doctor` finds no work queue), "auto" (as measured: see `explain`)
         cache   "on": copies of request and reply stay in the cache for their reader; "off": they go past it; "auto": on, in a
                 pipeline off; for large data, then, as measured
         defer   sleep until shortly before the answer is expected, then look for it; False: look at once
