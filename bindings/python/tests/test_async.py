@@ -3,36 +3,29 @@
 
 Goal    answers reach those who wait for them; cancelling, deadlines, closing and dying servers leave nobody waiting and no memory
         taken; no way through the loop for what is answered already
-Method  a real server process; asyncio's own loop, and uvloop and anyio where they are installed
+Method  a real server process; asyncio's own loop, uvloop, and anyio on asyncio
 """
 
 import asyncio
 import gc
-import importlib.util
 import os
 import signal
 
+import anyio
 import numpy as np
 import pytest
+import uvloop
 
 import memlift
 from memlift.ipc import AsyncClient
 
-LOOPS = ["asyncio"] + [name for name in ("uvloop", "anyio") if importlib.util.find_spec(name)]
+LOOPS = {"asyncio": lambda body: asyncio.run(body()), "uvloop": lambda body: uvloop.run(body()), "anyio": anyio.run}
 
 
 @pytest.fixture(params=LOOPS)
 def run(request):
     """run(coroutine function): on each kind of loop."""
-    if request.param == "uvloop":
-        import uvloop
-
-        return lambda body: uvloop.run(body())
-    if request.param == "anyio":
-        import anyio
-
-        return lambda body: anyio.run(body)
-    return lambda body: asyncio.run(body())
+    return LOOPS[request.param]
 
 
 def test_calls(run, shared_server):
