@@ -15,8 +15,11 @@ mod streams;
 mod wrapper;
 mod zstd;
 
+pub(crate) use aes::Aes;
 pub use checksum::{adler32, crc32, crc32c};
 pub use gcm::gcm;
+pub(crate) use gcm::{blocks, times};
+pub(crate) use streams::Bits;
 pub use streams::{dynamic, fixed, stored};
 pub use wrapper::wrap;
 

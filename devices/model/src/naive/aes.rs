@@ -22,16 +22,28 @@ fn substitute(byte: u8) -> u8 {
     (0..5).fold(0x63, |sum, turn| sum ^ inverse.rotate_left(turn))
 }
 
-pub(super) struct Aes {
+#[derive(Clone, Debug)]
+pub(crate) struct Aes {
     rounds: Vec<[u8; 16]>,
-    table: &'static [u8; 256],
+    tables: &'static Tables,
+}
+
+/// The S-box, and what it gives times 2 and times 3.
+#[derive(Debug)]
+struct Tables {
+    once: [u8; 256],
+    twice: [u8; 256],
+    thrice: [u8; 256],
 }
 
 impl Aes {
     /// Expands a key of 16 or 32 bytes.
     pub fn new(key: &[u8]) -> Aes {
-        static TABLE: OnceLock<[u8; 256]> = OnceLock::new();
-        let table = TABLE.get_or_init(|| std::array::from_fn(|byte| substitute(byte as u8)));
+        static TABLES: OnceLock<Tables> = OnceLock::new();
+        let tables = TABLES.get_or_init(|| {
+            let once: [u8; 256] = std::array::from_fn(|byte| substitute(byte as u8));
+            Tables { once, twice: once.map(|byte| times(byte, 2)), thrice: once.map(|byte| times(byte, 3)) }
+        });
         let words = key.len() / 4;
         let mut schedule: Vec<[u8; 4]> =
             key.chunks(4).map(|word| [word[0], word[1], word[2], word[3]]).collect();
@@ -41,18 +53,18 @@ impl Aes {
             let mut word = schedule[index - 1];
             if index.is_multiple_of(words) {
                 word.rotate_left(1);
-                word = word.map(|byte| table[usize::from(byte)]);
+                word = word.map(|byte| tables.once[usize::from(byte)]);
                 word[0] ^= constant;
                 constant = times(constant, 2);
             } else if words > 6 && index % words == 4 {
-                word = word.map(|byte| table[usize::from(byte)]);
+                word = word.map(|byte| tables.once[usize::from(byte)]);
             }
             let before = schedule[index - words];
             schedule.push(std::array::from_fn(|at| word[at] ^ before[at]));
         }
         let rounds =
             schedule.chunks(4).map(|words| std::array::from_fn(|at: usize| words[at / 4][at % 4])).collect();
-        Aes { rounds, table }
+        Aes { rounds, tables }
     }
 
     pub fn block(&self, block: [u8; 16]) -> [u8; 16] {
@@ -60,16 +72,16 @@ impl Aes {
         let last = self.rounds.len() - 1;
         let mut state: [u8; 16] = add(block, &self.rounds[0]);
         for (number, key) in self.rounds.iter().enumerate().skip(1) {
-            state = state.map(|byte| self.table[usize::from(byte)]);
+            let Tables { once, twice, thrice } = self.tables;
             // Row r of the column-major state moves r columns to the left.
-            state = std::array::from_fn(|at| state[(at + 4 * (at % 4)) % 16]);
-            if number != last {
-                state = std::array::from_fn(|at| {
-                    let column = &state[at / 4 * 4..][..4];
-                    let byte = |turn: usize| column[(at + turn) % 4];
-                    times(byte(0), 2) ^ times(byte(1), 3) ^ byte(2) ^ byte(3)
-                });
-            }
+            let moved: [usize; 16] = std::array::from_fn(|at| usize::from(state[(at + 4 * (at % 4)) % 16]));
+            state = std::array::from_fn(|at| {
+                let byte = |turn: usize| moved[at / 4 * 4 + (at + turn) % 4];
+                if number == last {
+                    return once[byte(0)];
+                }
+                twice[byte(0)] ^ thrice[byte(1)] ^ once[byte(2)] ^ once[byte(3)]
+            });
             state = add(state, key);
         }
         state

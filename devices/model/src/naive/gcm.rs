@@ -4,7 +4,7 @@
 use super::aes::Aes;
 
 /// Multiplication in GCM's field, whose lowest power is the highest bit.
-fn times(x: u128, y: u128) -> u128 {
+pub(crate) fn times(x: u128, y: u128) -> u128 {
     let (mut product, mut v) = (0, y);
     for bit in (0..128).rev() {
         if x >> bit & 1 == 1 {
@@ -15,7 +15,7 @@ fn times(x: u128, y: u128) -> u128 {
     product
 }
 
-fn blocks(bytes: &[u8]) -> impl Iterator<Item = u128> + '_ {
+pub(crate) fn blocks(bytes: &[u8]) -> impl Iterator<Item = u128> + '_ {
     bytes.chunks(16).map(|chunk| {
         let mut block = [0; 16];
         block[..chunk.len()].copy_from_slice(chunk);

@@ -16,8 +16,10 @@ pub fn stored(message: &[u8], block: usize) -> Vec<u8> {
     stream
 }
 
-struct Bits {
-    bytes: Vec<u8>,
+/// A stream as it grows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bits {
+    pub bytes: Vec<u8>,
     count: usize,
 }
 
@@ -33,16 +35,17 @@ impl Bits {
     }
 
     /// A number: lowest bit first.
-    fn number(&mut self, number: u32, count: u32) {
+    pub fn number(&mut self, number: u32, count: u32) {
         (0..count).for_each(|place| self.bit(number >> place & 1));
     }
 
     /// A Huffman code: highest bit first.
-    fn code(&mut self, code: u32, length: u32) {
+    pub fn code(&mut self, code: u32, length: u32) {
         (0..length).rev().for_each(|place| self.bit(code >> place & 1));
     }
 
-    fn literal(&mut self, symbol: u32) {
+    /// A symbol of the fixed code of literals and lengths.
+    pub fn literal(&mut self, symbol: u32) {
         match symbol {
             0..144 => self.code(0x30 + symbol, 8),
             144..256 => self.code(0x190 + symbol - 144, 9),
@@ -70,7 +73,7 @@ impl Bits {
 
 /// One block with the fixed code; a byte that comes three times or more is a match with distance 1.
 pub fn fixed(message: &[u8]) -> Vec<u8> {
-    let mut bits = Bits { bytes: Vec::new(), count: 0 };
+    let mut bits = Bits::default();
     bits.number(1 | 1 << 1, 3);
     bits.runs(message, Bits::literal, 5);
     bits.literal(256);
@@ -82,7 +85,7 @@ pub fn fixed(message: &[u8]) -> Vec<u8> {
 pub fn dynamic(message: &[u8]) -> Vec<u8> {
     /// In a code of 286 symbols those from here on have 9 bits, which makes it complete.
     const LONG: u32 = 226;
-    let mut bits = Bits { bytes: Vec::new(), count: 0 };
+    let mut bits = Bits::default();
     bits.number(1 | 2 << 1, 3);
     bits.number(286 - 257, 5);
     bits.number(30 - 1, 5);

@@ -220,8 +220,10 @@ pub const ALL: &[Entry] = &[
     Entry { name: "dmu-fig19", title: dmu::GRAPHS, run: dmu::graphs },
     Entry { name: "dmu-fig20", title: dmu::SUITE, run: dmu::suite },
     Entry { name: "dmu-accesses", title: dmu::ACCESSES, run: dmu::accesses },
+    Entry { name: "smartdimm-fig9", title: smartdimm::TRACE, run: smartdimm::trace },
     Entry { name: "smartdimm-fig10", title: smartdimm::OCCUPANCY, run: smartdimm::occupancy },
     Entry { name: "smartdimm-table", title: smartdimm::TABLE, run: smartdimm::table },
+    Entry { name: "smartdimm-deflate", title: smartdimm::DEFLATE, run: smartdimm::ratio },
 ];
 
 /// The one of that name.

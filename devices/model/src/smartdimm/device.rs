@@ -5,7 +5,9 @@
 //!          into the scratchpad; a destination's line comes from the scratchpad, and a write-back of it is replaced by what lies
 //!          there. After a page's last line it is DRAM alone
 //! Layout   registers at [`CONFIG`]: read of line 0, free scratchpad pages u64; of line 1 + i, pending page numbers 8 i to 8 i + 7,
-//!          [`NO_PAGE`] behind the last. Write of line 0 registers: source page u64, destination page u64, context 48 B
+//!          [`NO_PAGE`] behind the last. Write of lines 1 and 2: the context of the next message ([`dsa`](super::dsa)). Write of line
+//!          0 registers a page: source page u64, destination page u64, which page of the message u64; page 0 takes the context, the
+//!          others follow it. Read at [`result`] of a pending destination page: what its message came to, 16 B
 //! Order    a registration takes a scratchpad page, a configuration page and two translations, all given back with the last line
 //! Rule     a read that comes before its line is computed is answered with ALERT_N; a write-back that does is ignored (S7)
 //! Owner    DRAM's bytes
@@ -13,9 +15,10 @@
 
 use super::cuckoo::Table;
 use super::ddr::{Access, Closed, Command, Decoder};
+use super::dsa::Dsa;
 use super::scratchpad::{Found, Scratchpad};
 use super::{LINE, Line, PAGE};
-use crate::event::{Random, Time};
+use crate::event::Time;
 use std::collections::BTreeMap;
 
 /// Where the registers lie: above all memory.
@@ -23,11 +26,17 @@ pub const CONFIG: u64 = 1 << 42;
 /// Behind the last pending page.
 pub const NO_PAGE: u64 = u64::MAX;
 
+/// Where it is read what the message of a destination page came to.
+#[must_use]
+pub fn result(page: u64) -> u64 {
+    CONFIG + (1 << 41) + page % (1 << 34) * LINE
+}
+
 /// What a translation says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mapping {
-    /// A source: its destination's page in the scratchpad, its context in the configuration memory.
-    Source { pad: u32, context: u32 },
+    /// A source: its message in the configuration memory, and which page of that it is.
+    Source { context: u32, part: u64 },
     /// A destination.
     Destination { pad: u32 },
 }
@@ -54,6 +63,8 @@ pub enum Fault {
     Table,
     /// A registration of a page that is registered, or of a page as its own destination.
     Registered,
+    /// A registration whose context says nothing that the device knows, or of a page that follows none.
+    Context,
 }
 
 impl From<Closed> for Fault {
@@ -69,6 +80,7 @@ impl From<Fault> for String {
             Fault::Full => "a registration while the scratchpad is full".into(),
             Fault::Table => "a registration while the translation table is full".into(),
             Fault::Registered => "a registration of a page that is registered".into(),
+            Fault::Context => "a registration without a context that means something".into(),
         }
     }
 }
@@ -94,14 +106,44 @@ struct Registered {
     context: u32,
 }
 
+/// A message in the configuration memory.
+#[derive(Clone, Debug)]
+struct Message {
+    dsa: Dsa,
+    /// Pages of the scratchpad, by page of the message.
+    pads: BTreeMap<u64, u32>,
+    /// Pages that have not been recycled.
+    pages: u32,
+}
+
+impl std::ops::Add for Counts {
+    type Output = Counts;
+
+    fn add(self, other: Counts) -> Counts {
+        Counts {
+            accesses: self.accesses + other.accesses,
+            recycled: self.recycled + other.recycled,
+            ignored: self.ignored + other.ignored,
+            alerts: self.alerts + other.alerts,
+            served: self.served + other.served,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Device {
     decoder: Decoder,
     table: Table<Mapping>,
     pad: Scratchpad,
-    contexts: Vec<[u8; 48]>,
+    messages: Vec<Option<Message>>,
     free_contexts: Vec<u32>,
+    /// Written, for the next message.
+    staged: [Line; 2],
+    /// The message that was begun last.
+    last: Option<u32>,
+    /// Which lines of a page come here where channels are interleaved.
+    mine: u64,
     /// By destination page.
     registered: BTreeMap<u64, Registered>,
     dram: BTreeMap<u64, Box<[Line; 64]>>,
@@ -112,28 +154,20 @@ pub struct Device {
     counts: Counts,
 }
 
-/// A line of a page as the DSA turns it: a XOR with a stream that the context and the line's place seed.
-#[must_use]
-pub fn turned(context: &[u8; 48], line: usize, data: &Line) -> Line {
-    let seed = context.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let mut random = Random::new(seed ^ (line as u64) << 56);
-    let mut turned = *data;
-    for piece in turned.as_chunks_mut::<8>().0 {
-        *piece = (u64::from_le_bytes(*piece) ^ random.word()).to_le_bytes();
-    }
-    turned
-}
-
 impl Device {
-    /// A device with so many pages of scratchpad and as many of configuration memory, and a table of so many entries.
+    /// A device with so many pages of scratchpad and as many of configuration memory, and a table of so many entries. `mine`: which
+    /// lines of a page come to it where channels are interleaved.
     #[must_use]
-    pub fn new(pages: u32, entries: usize, cam: usize, takes: Time) -> Device {
+    pub fn new(pages: u32, entries: usize, cam: usize, takes: Time, mine: u64) -> Device {
         Device {
             decoder: Decoder::default(),
             table: Table::new(entries, cam),
             pad: Scratchpad::new(pages),
-            contexts: vec![[0; 48]; pages as usize],
+            messages: vec![None; pages as usize],
             free_contexts: (0..pages).rev().collect(),
+            staged: [[0; 64]; 2],
+            last: None,
+            mine,
             registered: BTreeMap::new(),
             dram: BTreeMap::new(),
             takes,
@@ -206,16 +240,25 @@ impl Device {
     }
 
     fn read(&mut self, address: u64, now: Time) -> Answer {
+        if address >= result(0) {
+            return Answer::Data(self.came_to((address - result(0)) / LINE));
+        }
         if address >= CONFIG {
             return Answer::Data(self.register(((address - CONFIG) / LINE) as usize));
         }
+        const LINES: u64 = PAGE / LINE;
         let line = (address % PAGE / LINE) as usize;
         let data = self.dram(address);
         match self.table.find(address / PAGE) {
             None => Answer::Data(data),
-            Some(Mapping::Source { pad, context }) => {
-                let turned = turned(&self.contexts[context as usize], line, &data);
-                self.pad.put(pad, line, turned, now + self.takes);
+            Some(Mapping::Source { context, part }) => {
+                if let Some(message) = &mut self.messages[context as usize] {
+                    for (place, turned) in message.dsa.line(part * LINES + line as u64, &data) {
+                        if let Some(pad) = message.pads.get(&(place / LINES)) {
+                            self.pad.put(*pad, (place % LINES) as usize, turned, now + self.takes);
+                        }
+                    }
+                }
                 Answer::Data(data)
             }
             Some(Mapping::Destination { pad }) => match self.pad.find(pad, line) {
@@ -230,6 +273,15 @@ impl Device {
                 Found::Missing | Found::Recycled => Answer::Data(data),
             },
         }
+    }
+
+    fn came_to(&self, page: u64) -> Line {
+        let mut data = [0xff; 64];
+        let message = self.registered.get(&page).and_then(|at| self.messages[at.context as usize].as_ref());
+        if let Some(message) = message {
+            data[..16].copy_from_slice(&message.dsa.result());
+        }
+        data
     }
 
     fn register(&self, line: usize) -> Line {
@@ -249,7 +301,14 @@ impl Device {
 
     fn write(&mut self, address: u64, data: Line, now: Time) -> Result<(), Fault> {
         if address >= CONFIG {
-            return if address == CONFIG { self.begin(&data) } else { Ok(()) };
+            return match (address - CONFIG) / LINE {
+                0 => self.begin(&data),
+                line @ 1..=2 => {
+                    self.staged[line as usize - 1] = data;
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
         }
         let (page, line) = (address / PAGE, (address % PAGE / LINE) as usize);
         let Some(Mapping::Destination { pad }) = self.table.find(page) else {
@@ -273,7 +332,7 @@ impl Device {
     /// A registration.
     fn begin(&mut self, data: &Line) -> Result<(), Fault> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| data[at + byte]));
-        let (source, destination) = (word(0), word(8));
+        let (source, destination, part) = (word(0), word(8), word(16));
         if source == destination || [source, destination].iter().any(|page| self.table.find(*page).is_some())
         {
             return Err(Fault::Registered);
@@ -281,12 +340,28 @@ impl Device {
         if !self.table.room(2) {
             return Err(Fault::Table);
         }
-        let pad = self.pad.take(destination).ok_or(Fault::Full)?;
-        let context = self.free_contexts.pop().expect("there are as many contexts as pages");
-        self.contexts[context as usize].copy_from_slice(&data[16..]);
+        if self.pad.free() == 0 {
+            return Err(Fault::Full);
+        }
+        let context = match (part, self.last) {
+            (0, _) => {
+                let dsa = Dsa::new(&self.staged).ok_or(Fault::Context)?;
+                let context = self.free_contexts.pop().expect("there are as many contexts as pages");
+                self.messages[context as usize] = Some(Message { dsa, pads: BTreeMap::new(), pages: 0 });
+                self.last = Some(context);
+                context
+            }
+            (_, Some(last)) => last,
+            (_, None) => return Err(Fault::Context),
+        };
+        let message = self.messages[context as usize].as_mut().ok_or(Fault::Context)?;
+        let mine = if message.dsa.alone() { u64::MAX } else { self.mine };
+        let pad = self.pad.take(destination, mine).ok_or(Fault::Full)?;
+        message.pads.insert(part, pad);
+        message.pages += 1;
         self.registered.insert(destination, Registered { source, context });
         for (page, mapping) in
-            [(source, Mapping::Source { pad, context }), (destination, Mapping::Destination { pad })]
+            [(source, Mapping::Source { context, part }), (destination, Mapping::Destination { pad })]
         {
             self.table.insert(page, mapping).expect("the CAM has room for two");
         }
@@ -298,8 +373,17 @@ impl Device {
         if let Some(Registered { source, context }) = self.registered.remove(&destination) {
             self.table.remove(source);
             self.table.remove(destination);
-            self.free_contexts.push(context);
             self.done.push(destination);
+            let message = &mut self.messages[context as usize];
+            let pages = message.as_mut().map_or(0, |message| {
+                message.pages -= 1;
+                message.pages
+            });
+            if pages == 0 {
+                *message = None;
+                self.free_contexts.push(context);
+                self.last = self.last.filter(|last| *last != context);
+            }
         }
     }
 }
@@ -307,10 +391,13 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::super::ddr::{Place, place};
+    use super::super::dsa::Context;
+    use super::super::dsa::tls::{Keys, TAG};
     use super::*;
+    use crate::naive::gcm;
 
     fn device(pages: u32) -> Device {
-        Device::new(pages, 12, 2, Time::from_ns(60))
+        Device::new(pages, 12, 2, Time::from_ns(60), u64::MAX)
     }
 
     fn send(device: &mut Device, address: u64, data: Option<Line>, now: u64) -> Result<Answer, Fault> {
@@ -321,8 +408,15 @@ mod tests {
         device.slot(command, Time::from_ns(now))
     }
 
+    fn keys() -> Keys {
+        Keys { key: vec![3; 16], nonce: [4; 12], aad: Vec::new(), length: PAGE - TAG }
+    }
+
     fn register(device: &mut Device, source: u64, destination: u64) -> Result<Answer, Fault> {
-        let mut line = [9; 64];
+        for (line, data) in (1..).zip(Context::Tls(keys()).lines(1)) {
+            send(device, CONFIG + line * LINE, Some(data), 0)?;
+        }
+        let mut line = [0; 64];
         line[..8].copy_from_slice(&source.to_le_bytes());
         line[8..16].copy_from_slice(&destination.to_le_bytes());
         send(device, CONFIG, Some(line), 0)
@@ -344,7 +438,9 @@ mod tests {
         let mut ask = |address, data, now| send(&mut device, address, data, now).unwrap();
         assert_eq!(word(ask(CONFIG, None, 0), 0), 1);
         assert_eq!([0, 1].map(|at| word(ask(CONFIG + LINE, None, 0), at)), [9, NO_PAGE]);
-        let wanted = turned(&[9; 48], 3, &[3; 64]);
+        let text: Vec<u8> = (0..PAGE - TAG).map(|at| (at / LINE) as u8).collect();
+        let (cipher, tag) = gcm(true, &keys().key, &keys().nonce, &[], &text);
+        let wanted: Line = cipher[192..256].try_into().unwrap();
         // A write-back before the source was read, and one before the line is computed, are ignored.
         ask(destination + 3 * LINE, Some([1; 64]), 0);
         assert_eq!(ask(source + 3 * LINE, None, 100), Answer::Data([3; 64]), "the host gets the plain line");
@@ -364,6 +460,12 @@ mod tests {
             ask(destination + line * LINE, Some([0; 64]), 300);
         }
         assert_eq!(word(ask(CONFIG, None, 400), 0), 2);
+        let Answer::Data(last) = ask(destination + 63 * LINE, None, 400) else { panic!("no line") };
+        assert_eq!(
+            (&last[..48], &last[48..]),
+            (&cipher[cipher.len() - 48..], &tag[..]),
+            "text, then the tag"
+        );
         assert_eq!((device.take_done(), device.held()), (vec![9], 0));
         let counts = device.counts();
         assert_eq!((counts.ignored, counts.alerts, counts.served, counts.recycled), (2, 1, 1, 64));
@@ -378,6 +480,10 @@ mod tests {
         for (source, destination) in [(5, 7), (7, 9), (9, 7), (7, 5)] {
             assert_eq!(register(&mut device, source, destination), Err(Fault::Registered));
         }
+        send(&mut device, CONFIG + LINE, Some([0; 64]), 0).unwrap();
+        let mut line = [0; 64];
+        (line[0], line[8]) = (6, 10);
+        assert_eq!(send(&mut device, CONFIG, Some(line), 0), Err(Fault::Context));
         register(&mut device, 6, 10).unwrap();
         assert_eq!(register(&mut device, 7, 11), Err(Fault::Full));
     }

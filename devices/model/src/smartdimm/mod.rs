@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! SmartDIMM's buffer device and the host in front of it, as far as the scratchpad's occupancy: what a copy leaves there until the
-//! last-level cache writes it back.
+//! SmartDIMM's buffer device and the host in front of it: a copy whose lines the device seals or packs on their way, and which wait in
+//! its scratchpad until the last-level cache writes the plain ones back.
 //!
 //! Flow     [`host`]: CompCpy's calls on cores ─▶ [`cache`]: fills and write-backs ─▶ [`controller`]: write queue, rows ─▶ DDR commands
 //!          ─▶ [`ddr`]: slots and bank table give the address back ─▶ [`device`]: arbiter, translation, DSA, scratchpad ─▶ DRAM
-//! Layout   [`cuckoo`] the translation table · [`scratchpad`] pages and their lines · [`timing`] durations and sizes
+//! Layout   [`dsa`] AES-GCM and Deflate · [`cuckoo`] the translation table · [`scratchpad`] pages and their lines · [`timing`] durations and sizes
 //! Order    integer picoseconds; equal inputs give equal bytes and equal times everywhere
 //! Rule     the device sees DDR commands and nothing else; what DRAM holds after a page was recycled is compared
-//! Not here the DSAs of TLS and Deflate: what a page is turned into is a XOR with a stream that its context seeds ([`device::turned`]);
-//!          channel interleaving (§V-D); descriptors of `spec`
+//! Not here descriptors of `spec`; opening and unpacking, which the paper's prototype leaves to TLS's other direction
 //!
 //! Source: SmartDIMM: In-Memory Acceleration of Upper Layer Protocols. Values: `parameters/smartdimm.toml`. How the model reads the
 //! paper: `docs/design/model.md`.
@@ -18,6 +17,7 @@ pub mod controller;
 pub mod cuckoo;
 pub mod ddr;
 pub mod device;
+pub mod dsa;
 pub mod host;
 pub mod scratchpad;
 pub mod timing;

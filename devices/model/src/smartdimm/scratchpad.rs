@@ -3,7 +3,7 @@
 //!
 //! Flow     [`Scratchpad::take`] a page ─▶ [`Scratchpad::put`] its lines as they are computed ─▶ [`Scratchpad::recycle`] each when it is
 //!          written back ─▶ after the last one the page is free
-//! Rule     a line can be recycled once, and not before it is there; a page is free when all 64 have been
+//! Rule     a line can be recycled once, and not before it is there; a page is free when all have been that come to this device
 //! Owner    the device; which physical page a scratchpad page is for is kept here, for the list of pending pages
 
 use super::{LINE, Line, PAGE};
@@ -17,7 +17,7 @@ struct Page {
     page: u64,
     /// Bit by bit: computed and not yet recycled.
     there: u64,
-    /// Bit by bit: recycled.
+    /// Bit by bit: recycled, or never here.
     gone: u64,
     ready: [Time; LINES],
     lines: Box<[Line; LINES]>,
@@ -72,12 +72,12 @@ impl Scratchpad {
         self.pages.iter().flatten().map(|page| page.page)
     }
 
-    /// A page for the results of a physical page; `None` if none is free.
-    pub fn take(&mut self, page: u64) -> Option<u32> {
+    /// A page for the results of a physical page, of which these lines come here; `None` if none is free.
+    pub fn take(&mut self, page: u64, mine: u64) -> Option<u32> {
         let index = self.free.pop()?;
         let lines = Box::new([[0; LINE as usize]; LINES]);
         self.pages[index as usize] =
-            Some(Page { page, there: 0, gone: 0, ready: [Time::ZERO; LINES], lines });
+            Some(Page { page, there: 0, gone: !mine, ready: [Time::ZERO; LINES], lines });
         self.most = self.most.max(self.used());
         Some(index)
     }
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn a_page_is_free_after_its_last_line_and_lines_go_once() {
         let mut pad = Scratchpad::new(2);
-        let index = pad.take(77).unwrap();
-        assert_eq!((pad.take(78).is_some(), pad.take(79), pad.used()), (true, None, 2));
+        let index = pad.take(77, u64::MAX).unwrap();
+        assert_eq!((pad.take(78, u64::MAX).is_some(), pad.take(79, u64::MAX), pad.used()), (true, None, 2));
         assert_eq!(
             (pad.recycle(index, 3), pad.find(index, 3)),
             (None, Found::Missing),

@@ -26,6 +26,7 @@ pub const SCHEMA: Schema = Schema {
         field("buffers", Quantity::Count, 1, 1 << 12),
         field("way", Quantity::Bytes, 1 << 12, 1 << 30),
         field("contention", Quantity::Count, 0, 10_000),
+        field("grain", Quantity::Count, 1, 4),
     ],
 };
 
@@ -52,6 +53,7 @@ pub struct Timing {
     pub buffers: u64,
     pub way: u64,
     pub contention: u64,
+    pub grain: u64,
 }
 
 impl Timing {
@@ -92,6 +94,7 @@ impl Timing {
             buffers: value("buffers"),
             way: value("way"),
             contention: value("contention"),
+            grain: value("grain"),
         })
     }
 
