@@ -2,8 +2,9 @@
 //! One node's accelerator: contexts, scheduler, memory pipelines and logic pipelines.
 //!
 //! Flow     (a free context) ─▶ Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch …, until the walk leaves
-//! Order    a memory pipeline takes a fetch every `memory_occupancy` and answers after `memory_latency`; the node's memory gives
-//!          its bytes to one fetch or burst at a time; a logic pipeline runs one step at a time
+//! Order    a memory pipeline takes a fetch every `memory_occupancy` and answers after `memory_latency`; fetches wait for one in
+//!          their order. The node's memory gives its bytes to one fetch or burst at a time, from when a pipeline has taken it; a
+//!          logic pipeline runs one step at a time
 //! Owner    a context holds one walk from its assignment until its last step; without a free one, walks wait in order
 //! Not here what a step does (`program`); how walks come and go (`rack`)
 
@@ -36,18 +37,48 @@ impl Run<'_> {
         self.calendar.after(delay, (place, Event::Fetch));
     }
 
-    /// A memory pipeline takes the fetch: the one that can first, or the core's own.
+    /// The memory pipeline that serves a context: the one that can first, or the core's own; and who waits with it.
+    fn pipeline(&self, at: usize, context: usize) -> (usize, usize) {
+        let pipelines = &self.rack.nodes[at].pipelines;
+        match self.rack.shape.style {
+            Style::Coupled => (context % pipelines.len(), context % pipelines.len()),
+            Style::Disaggregated => {
+                ((0..pipelines.len()).min_by_key(|&index| pipelines[index]).unwrap_or(0), 0)
+            }
+        }
+    }
+
+    /// A memory pipeline takes the fetch, when one is free. Only then is the memory asked: who waits for a pipeline does not keep
+    /// the memory from others.
     pub(super) fn fetch(&mut self, place: u32, at: usize) {
         let now = self.calendar.now();
-        let (timing, node) = (&self.rack.timing, &mut self.rack.nodes[at]);
-        let flight = &self.flights[place as usize];
-        let pipeline = match self.rack.shape.style {
-            Style::Coupled => flight.context % node.pipelines.len(),
-            Style::Disaggregated => {
-                (0..node.pipelines.len()).min_by_key(|&index| node.pipelines[index]).unwrap_or(0)
+        let context = self.flights[place as usize].context;
+        let (pipeline, queue) = self.pipeline(at, context);
+        let node = &mut self.rack.nodes[at];
+        let (waiting, free) = (&mut node.fetches[queue], node.pipelines[pipeline]);
+        let first = waiting.front() == Some(&place);
+        if !first && (free > now || !waiting.is_empty()) {
+            waiting.push_back(place);
+            if waiting.len() == 1 {
+                self.calendar.at(free, (place, Event::Fetch));
             }
-        };
-        let start = node.pipelines[pipeline].max(now);
+            return;
+        }
+        if first {
+            waiting.pop_front();
+        }
+        let next = waiting.front().copied();
+        self.take(place, at, pipeline);
+        if let Some(next) = next {
+            let (pipeline, _) = self.pipeline(at, self.flights[next as usize].context);
+            self.calendar.at(self.rack.nodes[at].pipelines[pipeline], (next, Event::Fetch));
+        }
+    }
+
+    fn take(&mut self, place: u32, at: usize, pipeline: usize) {
+        let now = self.calendar.now();
+        let (timing, node) = (&self.rack.timing, &mut self.rack.nodes[at]);
+        let flight = &mut self.flights[place as usize];
         let window = self.jobs[flight.job].program.window();
         let present = match flight.apply {
             Some(_) => node.memory.word(flight.cur).map(|_| ()),
@@ -57,7 +88,7 @@ impl Run<'_> {
         };
         match present {
             Ok(()) => {
-                let start = start.max(node.bus);
+                let start = node.bus.max(now);
                 node.bus = start + timing.memory_rate.time_of(timing.load_bytes);
                 node.pipelines[pipeline] = start + timing.memory_occupancy;
                 let latency = timing.memory_latency;
@@ -66,10 +97,9 @@ impl Run<'_> {
             }
             Err(miss) => {
                 // Translation and protection say no; nothing is fetched.
-                node.pipelines[pipeline] = start + timing.memory_occupancy;
-                let known = start + timing.memory_occupancy;
+                let known = now + timing.memory_occupancy;
+                node.pipelines[pipeline] = known;
                 if miss == Miss::Forbidden {
-                    let flight = &mut self.flights[place as usize];
                     flight.outcome = Some(Outcome::Forbidden(flight.cur));
                 }
                 self.calendar.at(known, (place, Event::Missed));

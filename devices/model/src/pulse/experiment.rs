@@ -61,25 +61,40 @@ pub fn web_service(timing: &Timing, shape: Shape) -> Result<Point, String> {
     Ok(Point { mops: loaded.per_second() / 1e6, latency_us: alone.latency_us() })
 }
 
+fn scan_run(
+    timing: &Timing,
+    shape: Shape,
+    wanted: Scans,
+    requests: usize,
+    clients: usize,
+) -> Result<Report, String> {
+    let (memories, jobs) =
+        workload::scans(SEED, wanted, requests, timing.tcam_entries).map_err(|error| error.to_string())?;
+    let (jobs, sums): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
+    let report = Rack::new(timing.clone(), shape, memories)?.run(&jobs, clients);
+    for (answer, sum) in report.answers.iter().zip(sums) {
+        if answer.outcome != Outcome::Done || answer.scratch[..8] != sum.to_le_bytes() {
+            return Err(format!("a scan gave {:?} and the wrong sum", answer.outcome));
+        }
+    }
+    Ok(report)
+}
+
+/// The latency of scans over several nodes, one request at a time.
+///
+/// # Errors
+/// As [`web_latency`].
+pub fn scan_latency(timing: &Timing, shape: Shape, wanted: Scans) -> Result<Report, String> {
+    scan_run(timing, shape, wanted, 64, 1)
+}
+
 /// Scans over several nodes, routed by the switch or over the client.
 ///
 /// # Errors
 /// As [`web_latency`].
 pub fn scans(timing: &Timing, shape: Shape, wanted: Scans) -> Result<Point, String> {
-    let measure = |requests, clients| {
-        let (memories, jobs) = workload::scans(SEED, wanted, requests, timing.tcam_entries)
-            .map_err(|error| error.to_string())?;
-        let (jobs, sums): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
-        let report = Rack::new(timing.clone(), shape, memories)?.run(&jobs, clients);
-        for (answer, sum) in report.answers.iter().zip(sums) {
-            if answer.outcome != Outcome::Done || answer.scratch[..8] != sum.to_le_bytes() {
-                return Err(format!("a scan gave {:?} and the wrong sum", answer.outcome));
-            }
-        }
-        Ok(report)
-    };
-    let loaded: Report = measure(REQUESTS, 4 * CLIENTS)?;
-    let alone: Report = measure(64, 1)?;
+    let loaded = scan_run(timing, shape, wanted, REQUESTS, 4 * CLIENTS)?;
+    let alone = scan_latency(timing, shape, wanted)?;
     Ok(Point { mops: loaded.per_second() / 1e6, latency_us: alone.latency_us() })
 }
 

@@ -58,6 +58,8 @@ pub(super) struct Node {
     pub(super) waiting: VecDeque<u32>,
     pub(super) logic: Vec<Time>,
     pub(super) pipelines: Vec<Time>,
+    /// Who waits for a memory pipeline: any, or a core's own.
+    pub(super) fetches: Vec<VecDeque<u32>>,
     pub(super) bus: Time,
     pub(super) incoming: Time,
     pub(super) outgoing: Time,
@@ -121,6 +123,7 @@ impl Rack {
             waiting: VecDeque::new(),
             logic: vec![Time::ZERO; shape.logic],
             pipelines: vec![Time::ZERO; shape.memory],
+            fetches: vec![VecDeque::new(); shape.memory],
             bus: Time::ZERO,
             incoming: Time::ZERO,
             outgoing: Time::ZERO,

@@ -27,6 +27,9 @@ pub const SCHEMA: Schema = Schema {
         field("iterations_max", Quantity::Count, 1, 1 << 20),
         field("crossing", Quantity::Time, 0, MS),
         field("bounce", Quantity::Time, 0, MS),
+        field("dram_latency", Quantity::Time, 1000, MS),
+        field("cxl_latency", Quantity::Time, 1000, MS),
+        field("cpu_clocks", Quantity::Count, 1, 64),
     ],
 };
 
@@ -53,6 +56,9 @@ pub struct Timing {
     pub iterations_max: u64,
     pub crossing: Time,
     pub bounce: Time,
+    pub dram_latency: Time,
+    pub cxl_latency: Time,
+    pub cpu_clocks: u64,
 }
 
 impl Timing {
@@ -80,6 +86,9 @@ impl Timing {
             iterations_max: parameters.value("iterations_max"),
             crossing: time("crossing"),
             bounce: time("bounce"),
+            dram_latency: time("dram_latency"),
+            cxl_latency: time("cxl_latency"),
+            cpu_clocks: parameters.value("cpu_clocks"),
         };
         if timing.crossing < timing.network_stack * 2 {
             return Err(ParameterError::new(

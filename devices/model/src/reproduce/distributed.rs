@@ -13,7 +13,7 @@ pub(super) const TITLE: &str = "PULSE, figure 9: crossing nodes at the switch or
 const LATENCY: &str = "latency, PULSE-ACC / PULSE";
 const MOPS: &str = "throughput, PULSE-ACC / PULSE";
 /// Name, iterations (table 3; BTrDB's shortest window), values of a leaf: t_c / t_d is 0.65 and 0.71 then (table 3: 0.63, 0.71).
-const WORKLOADS: [(&str, usize, usize); 2] = [("WiredTiger", 25, 9), ("BTrDB 1 s", 38, 10)];
+pub(super) const WORKLOADS: [(&str, usize, usize); 2] = [("WiredTiger", 25, 9), ("BTrDB 1 s", 38, 10)];
 
 pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
     let timing = &inputs.pulse;
