@@ -21,6 +21,20 @@ fn word(page: &[u8; PAGE], at: usize) -> u32 {
     page[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
+/// How many bytes at `at` are those at `from`, eight at a time, before `end`.
+fn same(page: &[u8; PAGE], at: usize, from: usize, end: usize) -> usize {
+    let mut length = 0;
+    let long = |at: usize| page[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    while at + length + 8 <= end {
+        let differ = long(at + length) ^ long(from + length);
+        if differ != 0 {
+            return length + differ.trailing_zeros() as usize / 8;
+        }
+        length += 8;
+    }
+    length + (length..end - at).take_while(|more| page[at + more] == page[from + more]).count()
+}
+
 /// A length's part that its nibble does not hold.
 fn more(block: &mut Vec<u8>, length: usize) {
     if let Some(rest) = length.checked_sub(15) {
@@ -51,8 +65,8 @@ pub fn pack(page: &[u8; PAGE]) -> Option<Vec<u8>> {
             at -= 1;
             length += 1;
         }
-        while at + length < PAGE - 5 && page[at + length] == page[at + length - offset] {
-            length += 1;
+        if at + length < PAGE - 5 {
+            length += same(page, at + length, at + length - offset, PAGE - 5);
         }
         let run = &page[literals..at];
         block.push((run.len().min(15) << 4 | (length - LEAST).min(15)) as u8);

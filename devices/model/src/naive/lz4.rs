@@ -48,7 +48,7 @@ impl Source<'_> {
 /// One block, which is all of `bytes`.
 pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
     let mut source = Source { bytes, at: 0 };
-    let mut message: Vec<u8> = Vec::new();
+    let mut message: Vec<u8> = Vec::with_capacity(most.min(1 << 16));
     loop {
         let token = source.next()?;
         let literals = source.length(token >> 4)?;
@@ -70,7 +70,12 @@ pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<Inflated, Status> {
             return Err(Status::TARGET_TOO_SMALL);
         }
         let begin = message.len().checked_sub(offset).ok_or(CORRUPT)?;
-        (0..length).for_each(|at| message.push(message[begin + at]));
+        // A match that runs into what it makes repeats it.
+        let end = message.len() + length;
+        while message.len() < end {
+            let run = (end - message.len()).min(message.len() - begin);
+            message.extend_from_within(begin..begin + run);
+        }
     }
 }
 
