@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What calls cost on the CPU: lines that this machine's calibration gives, and what the trace itself says where there are none.
 //!
-//! Flow     calls ─▶ [`Shadow`]: was it in the last-level cache? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache state, size), and the page
-//!          faults on top
+//! Flow     calls ─▶ [`Shadow`]: was it in the last-level cache, or used just before? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache
+//!          state, size), and the page faults on top
 //! Method   kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
 //!          page fault takes comes from calls whose faults were counted, else from this machine
+//!          A hot line was measured on the same buffers again and again, also where these are larger than the cache. So it is for bytes
+//!          that were used less than the call's own bytes ago, too: what a cache keeps of them is in the line
 //! Rule     [`Cpu::calibrated`] tells which kinds are predicted; the others are fitted to what is compared with
 //! Not here gaps between calls: they stay as recorded
 
@@ -56,13 +58,15 @@ pub struct Residency {
     pub source: u64,
     /// Bytes of the target.
     pub target: u64,
+    /// Bytes of both that were used less than the call's own bytes ago, in the cache or not.
+    pub again: u64,
 }
 
 impl Residency {
-    /// Whether at least half of what `call` touches was there.
+    /// Whether at least half of what `call` touches was there, or has just been used.
     #[must_use]
     pub fn is_hot(&self, call: &Call) -> bool {
-        2 * (self.source + self.target) >= call.read.saturating_add(call.written)
+        2 * (self.source + self.target).max(self.again) >= call.read.saturating_add(call.written)
     }
 }
 
@@ -135,18 +139,61 @@ fn fit(calls: &[&Call]) -> Vec<Line> {
     classes.into_iter().map(of).collect()
 }
 
+/// Ranges of addresses and when they were last used: on a clock that counts bytes.
+#[derive(Debug, Default)]
+struct Recent {
+    /// By their first address: the end, and when.
+    ranges: BTreeMap<u64, (u64, u64)>,
+    clock: u64,
+}
+
+impl Recent {
+    /// Forgets a range: how much of it was used within the last `within` bytes.
+    fn forget(&mut self, address: u64, bytes: u64, within: u64) -> u64 {
+        let end = address.saturating_add(bytes);
+        let before = self.ranges.range(..address).next_back().filter(|(_, (over, _))| *over > address);
+        let first = before.map_or(address, |(from, _)| *from);
+        let held: Vec<_> = self.ranges.range(first..end).map(|(from, rest)| (*from, *rest)).collect();
+        let mut again = 0;
+        for (from, (over, used)) in held {
+            self.ranges.remove(&from);
+            if self.clock - used <= within {
+                again += over.min(end) - from.max(address);
+            }
+            if from < address {
+                self.ranges.insert(from, (address, used));
+            }
+            if over > end {
+                self.ranges.insert(end, (over, used));
+            }
+        }
+        again
+    }
+
+    /// Uses a range: how much of it was used within the last `within` bytes.
+    fn touch(&mut self, address: u64, bytes: u64, within: u64) -> u64 {
+        let again = self.forget(address, bytes, within);
+        self.clock = self.clock.saturating_add(bytes);
+        if bytes > 0 {
+            self.ranges.insert(address, (address.saturating_add(bytes), self.clock));
+        }
+        again
+    }
+}
+
 /// The last-level cache as calls use it, a page at a time.
 #[derive(Debug)]
 pub struct Shadow {
     cache: Cache,
     bytes: u64,
+    recent: Recent,
 }
 
 impl Shadow {
     /// An empty one.
     #[must_use]
     pub fn new(bytes: u64) -> Shadow {
-        Shadow { cache: Cache::new(bytes, 16, 2), bytes }
+        Shadow { cache: Cache::new(bytes, 16, 2), bytes, recent: Recent::default() }
     }
 
     fn touch(&mut self, address: u64, bytes: u64) -> u64 {
@@ -167,7 +214,10 @@ impl Shadow {
         let source = self.touch(call.source, call.read);
         // Two sides are compared.
         let second = if call.kind == Kind::Compare { call.read } else { call.written };
-        Residency { source, target: self.touch(call.target, second) }
+        let within = call.read.saturating_add(second);
+        let again = self.recent.touch(call.source, call.read, within)
+            + self.recent.touch(call.target, second, within);
+        Residency { source, target: self.touch(call.target, second), again }
     }
 
     /// A call by a device: what it reads may be there; what it writes is not, afterwards.
@@ -176,6 +226,8 @@ impl Shadow {
         let skip = call.written.saturating_sub(2 * self.bytes);
         let (first, end) = (call.target.saturating_add(skip), call.target.saturating_add(call.written));
         (first / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.cache.write(block, false));
-        Residency { source, target: 0 }
+        self.recent.touch(call.source, call.read, 0);
+        self.recent.forget(call.target, call.written, 0);
+        Residency { source, target: 0, again: 0 }
     }
 }

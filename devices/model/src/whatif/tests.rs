@@ -142,6 +142,10 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     assert_eq!(without.wall, Time::from_ns(11 * MS));
     let (_, with) = slow_dsa().best_size(&trace, &cpu);
     assert!(with.wall < Time::from_ns(5 * MS) && with.wall > Time::from_ns(3 * MS), "{:?}", with.wall);
+    // A thread says that it is done and then ends: the wait is over first, and was for it all the same.
+    gap[2] = mark(Kind::Mark, 10 * MS - MS / 10, 3 * MS, 0);
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &gap), (2, 1, 2, 0, &child)], 11 * MS)).unwrap();
+    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)));
 }
 
 #[test]
@@ -171,6 +175,32 @@ fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
     let model = replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0);
     assert_eq!(model.calls, Time::from_ns(26_214 + 64_000));
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &slow_dsa(), 0).offloaded, 0);
+}
+
+/// Larger than the cache, so never in it; the hot line was measured on the same buffers again and again.
+#[test]
+fn copies_between_the_same_buffers_take_the_hot_line_and_others_the_cold_one() {
+    const BYTES: u64 = 1 << 20;
+    let copies = |pairs: u64| {
+        let mut records = vec![mark(Kind::Mark, 0, 0, 0)];
+        for index in 0..12 {
+            let mut record = call(Kind::Copy, index * MS, MS, BYTES);
+            record.words[2] += index % pairs * 4 * BYTES;
+            record.words[3] += index % pairs * 4 * BYTES;
+            records.push(record);
+        }
+        records.push(mark(Kind::End, 12 * MS, 12 * MS, 0));
+        let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 12 * MS)).unwrap();
+        let line = |ns_per_byte| vec![Line { from_bytes: 0, ns_per_byte, base_ns: 0.0 }];
+        let curve = |hot, lines| Curve { kind: Kind::Copy, hot, lines };
+        let cpu = Cpu::new(vec![curve(true, line(1.0)), curve(false, line(2.0))], 1 << 18, 0.0, &trace);
+        replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0)
+    };
+    let (same, turns) = (copies(1), copies(2));
+    assert_eq!(same.calls, Time::from_ns((2 + 11) * BYTES), "the first one is cold");
+    assert_eq!(turns.calls, Time::from_ns(2 * 12 * BYTES));
+    // What is read from memory is the cache's to say, and it had nothing.
+    assert_eq!(same.read_bytes, 12 * 2 * BYTES);
 }
 
 #[test]
