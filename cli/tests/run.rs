@@ -325,6 +325,118 @@ fn a_recorded_program_is_as_ever_and_its_trace_holds_what_it_did() {
     assert!(of("ST 0x") > (16 << 20) / 64 && of("LD 0x") + of("ST 0x") == written.lines().count() as u64);
 }
 
+/// A C program of this text.
+fn compiled(place: &Place, text: &str) -> String {
+    let (source, program) = (path(place, "program.c"), path(place, "program"));
+    std::fs::write(&source, text).expect("written");
+    let built = Command::new("cc").args(["-O1", "-pthread", "-o", &program, &source]).status();
+    assert!(built.expect("a C compiler").success());
+    program
+}
+
+/// A thread copies for 0.2 s while the first one waits for it; then the first one computes as long and calls nothing.
+const JOINED: &str = r#"
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+static char source[1 << 20], target[1 << 20];
+static volatile size_t bytes = sizeof source;
+static double now(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+static void *copies(void *unused) {
+    double until = now(CLOCK_MONOTONIC) + 0.2;
+    while (now(CLOCK_MONOTONIC) < until) {
+        source[0]++;
+        memcpy(target, source, bytes);
+    }
+    return unused;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_create(&thread, 0, copies, 0);
+    pthread_join(thread, 0);
+    double until = now(CLOCK_THREAD_CPUTIME_ID) + 0.2;
+    while (now(CLOCK_THREAD_CPUTIME_ID) < until) {}
+    return 0;
+}
+"#;
+
+#[test]
+fn a_wait_is_where_it_was_and_a_thread_that_was_waited_for_is_known() {
+    use memlift_model::whatif::{Trace, What};
+    let place = Place::new();
+    let (program, file) = (compiled(&place, JOINED), path(&place, "c.trace"));
+    let mut seen = Vec::new();
+    // A busy machine may have taken the core between the thread's end and the wait's.
+    for _ in 0..5 {
+        let output = place.run(&["record", "-q", "-o", &file, "--", &program]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let trace = Trace::read(&std::fs::read(&file).expect("the trace")).expect("a trace");
+        let first = &trace.threads[0].steps;
+        let joined = first.iter().position(|step| matches!(step.what, What::Join(_)));
+        let computed = |steps: &[memlift_model::whatif::Step]| -> u64 {
+            steps.iter().filter(|step| step.what == What::Compute).map(|step| step.cpu_ns).sum()
+        };
+        seen.push(joined.map(|joined| (computed(&first[..joined]), computed(&first[joined..]))));
+        if let Some(Some((before, after))) = seen.last()
+            && *before < 50_000_000
+            && *after > 150_000_000
+        {
+            return;
+        }
+    }
+    panic!("computing comes after the wait: {seen:?}");
+}
+
+/// Threads are cancelled while they wait for a pipe and a semaphore; then a call fails.
+const CANCELLED: &str = r#"
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+static int pipes[2], cleaned;
+static sem_t semaphore;
+static void clean(void *unused) { (void)unused; cleaned++; }
+static void *waits(void *way) {
+    char byte;
+    pthread_cleanup_push(clean, 0);
+    if ((way ? sem_wait(&semaphore) : (int)read(pipes[0], &byte, 1)) < 0) cleaned += 10;
+    pthread_cleanup_pop(0);
+    return 0;
+}
+int main(void) {
+    pthread_t threads[2];
+    struct timespec soon = {0, 30000000};
+    int cancelled = 0;
+    char byte;
+    if (pipe(pipes) || sem_init(&semaphore, 0, 0)) return 1;
+    for (int one = 0; one < 2; one++) pthread_create(&threads[one], 0, waits, one ? &byte : 0);
+    nanosleep(&soon, 0);
+    for (int one = 0; one < 2; one++) {
+        void *result;
+        pthread_cancel(threads[one]);
+        pthread_join(threads[one], &result);
+        cancelled += result == PTHREAD_CANCELED;
+    }
+    int failed = (int)read(-1, &byte, 1);
+    printf("%d cancelled, %d cleaned, %d %s\n", cancelled, cleaned, failed, errno == EBADF ? "EBADF" : "?");
+    return 0;
+}
+"#;
+
+#[test]
+fn threads_that_wait_are_cancelled_and_calls_fail_as_ever() {
+    let place = Place::new();
+    let program = compiled(&place, CANCELLED);
+    let output = place.run(&["record", "-q", "-o", &path(&place, "d.trace"), "--", &program]);
+    assert_eq!(text(&output.stdout), "2 cancelled, 2 cleaned, -1 EBADF\n", "{}", text(&output.stderr));
+}
+
 #[test]
 fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wrong() {
     let place = Place::new();

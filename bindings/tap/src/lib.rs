@@ -5,13 +5,14 @@
 //! memcpy … ──▶ below the threshold: counted in the thread's block ──▶ libc's
 //!          ──▶ else: clock, libc's, clock ──▶ a record in the thread's chunk
 //! deflate, EVP_EncryptUpdate … ──▶ the same, with the library that the caller would have met
+//! pthread_join, poll, read …    ──▶ clock, libc's, clock ──▶ a mark, if it has waited
 //! ```
 //!
-//! Flow    [`start`] maps the trace that the environment names; [`memory`] and [`library`] take the functions' places; [`thread`]
+//! Flow    [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] take the functions' places; [`thread`]
 //!         holds what each thread has counted, and its chunk; [`sink`] claims chunks and writes records
 //! Layout  `memlift_spec::trace`, docs/formats/trace.md
 //! Order   no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time and faults, once a
-//!         millisecond or for a large call. A record counts once `used` covers it: who is killed leaves all that came before
+//!         millisecond, after a wait or for a large call. A record counts once `used` covers it: who is killed leaves all that came before
 //! Owner   a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
 //! Rule    the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
 //!         Where anything is not as it should be, nothing is recorded
@@ -31,3 +32,5 @@ mod sink;
 mod start;
 #[expect(unsafe_code, reason = "a block of static TLS")]
 mod thread;
+#[expect(unsafe_code, reason = "takes the place of libc's functions that wait")]
+mod wait;

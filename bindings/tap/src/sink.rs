@@ -2,7 +2,7 @@
 //! Into the trace: chunks are claimed by one atomic addition, and belong to their thread.
 //!
 //! Flow    a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
-//!         faults and waits, once a millisecond
+//!         faults and waits, once a millisecond, and where a call has waited ([`waited`])
 //! Order   a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
 //!         call that is recorded itself
 //! Owner   the file is mapped whole and shared by all processes; nobody changes another's chunk
@@ -22,6 +22,9 @@ use crate::thread::{COUNTED, Thread, current};
 const FAULTS_FROM: usize = 512 << 10;
 /// Between two marks of a thread, nanoseconds.
 const MARK_NS: u64 = 1_000_000;
+
+/// A call that may wait and took this long has waited, nanoseconds.
+const WAIT_NS: u64 = 20_000;
 
 /// The mapping; null: nothing is recorded.
 static BASE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
@@ -243,6 +246,30 @@ pub fn look(thread: &Thread) {
             mark(thread, Kind::Mark);
         }
     });
+}
+
+/// The process begins: its first thread is the first one in the trace, whoever calls first.
+pub fn begin() {
+    let thread = current();
+    quietly(thread, || mark(thread, Kind::Mark));
+}
+
+/// Runs `call`, which may wait. Marks before and after a wait say when it was: before, if the last one is a millisecond old.
+#[inline]
+pub fn waited<R>(call: impl FnOnce() -> R) -> R {
+    if BASE.load(Relaxed).is_null() {
+        return call();
+    }
+    let thread = current();
+    let begin = now();
+    if begin.saturating_sub(thread.marked_ns.load(Relaxed)) >= MARK_NS {
+        look(thread);
+    }
+    let result = call();
+    if now().saturating_sub(begin) >= WAIT_NS {
+        quietly(thread, || mark(thread, Kind::Mark));
+    }
+    result
 }
 
 /// The thread ends, or the process does.

@@ -43,6 +43,7 @@ extern "C" fn at_load() {
         sink::KEY.store(key + 1, Relaxed);
     }
     sink::open(base, limit, at(word::START_MONOTONIC_NS), number);
+    sink::begin();
     weigh();
     memory::begin(threshold as usize);
     library::begin(transform as usize);

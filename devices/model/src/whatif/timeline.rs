@@ -3,7 +3,7 @@
 //!
 //! Flow     chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ who began whom, and who waited for whom
 //! Method   a thread begins when the one that started it has come as far as it had then. A wait that ends within 2 ms of the end of a
-//!          thread that this one started was for that
+//!          thread that this one started was for that; before it, where the thread says that it is done and then ends
 //! Rule     hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
 //! Not here layout and limits of single records: `memlift_spec::trace`
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::interval;
 use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_BYTES, Record, word};
 
-/// A wait that ends this soon after another thread's end was for it, nanoseconds: marks are a millisecond apart.
+/// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
 
 /// A call that somebody else could have done.
@@ -324,13 +324,11 @@ impl Trace {
             }
             let joins = |step: &&mut Step| {
                 let over = step.at_ns.saturating_add(step.ns);
-                step.what == What::Wait
-                    && step.at_ns <= end
-                    && (end..=end.saturating_add(JOIN_NS)).contains(&over)
+                step.what == What::Wait && step.at_ns <= end && over.abs_diff(end) <= JOIN_NS
             };
             if let Some(step) = steps.iter_mut().find(joins) {
                 // What is left after the child's end is how long it takes to be told.
-                step.ns = step.at_ns.saturating_add(step.ns) - end;
+                step.ns = step.at_ns.saturating_add(step.ns).saturating_sub(end);
                 step.what = What::Join(child);
             }
         }
