@@ -131,7 +131,8 @@ mod tests {
             );
             let named = format!("\"{}\"", row.rival);
             assert!(
-                ["limit", "none", "steady", "block", "best_fixed", "zlib1", "plain"].contains(&row.rival.as_str())
+                ["limit", "none", "steady", "block", "best_fixed", "zlib1", "plain"]
+                    .contains(&row.rival.as_str())
                     || SCRIPTS.iter().any(|script| script.contains(&named)),
                 "nobody is called {}",
                 row.rival
