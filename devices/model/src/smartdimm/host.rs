@@ -13,6 +13,7 @@
 //! Not here what reads the destination
 
 use super::cache::Cache;
+use super::command::register;
 use super::controller::Controller;
 use super::device::{CONFIG, Counts, Device, NO_PAGE, result};
 use super::dsa::{Context, deflate, tls};
@@ -308,19 +309,8 @@ impl Host<'_> {
             // A page for Deflate is a message of its own.
             let part = if self.run.ulp == Ulp::Tls { page } else { 0 };
             for channel in &mut self.channels[channels.clone()] {
-                channel.drain(0)?;
-                if part == 0 {
-                    for (line, data) in (1..).zip(message.context.lines(channels.len() as u32)) {
-                        channel.write(CONFIG + line * LINE, data, now)?;
-                    }
-                    channel.drain(0)?;
-                }
-                let mut register = [0; 64];
-                for (at, word) in [from(page) / PAGE, to(page) / PAGE, part].into_iter().enumerate() {
-                    register[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
-                }
-                channel.write(CONFIG, register, now)?;
-                channel.drain(0)?;
+                let wanted = [from(page) / PAGE, to(page) / PAGE, part];
+                register(channel, wanted, &message.context, channels.len() as u32, now)?;
             }
             let pending =
                 Pending { message: message.clone(), part: page, channels: channels.len() as u64, size: 0 };
