@@ -7,7 +7,7 @@
 //! Order    cores take turns by time; a call copies its lines in order, each after the one before it was read (`ordered`), which
 //!          Deflate needs; others' lines are random in 64 GiB
 //! Rule     the count is read again after Force-Recycle: the algorithm as printed reserves what it may not have. Every page that was
-//!          recycled is compared with what its source makes of it by the standards' words (`naive`)
+//!          recycled is compared with what its source has to become (`message`)
 //! Channels lines go to one after the other, `grain` at a time (§V-D). A record is registered with every device and its tag added up by
 //!          the CPU; a page for Deflate lies in one channel
 //! Not here what reads the destination
@@ -16,12 +16,12 @@ use super::cache::Cache;
 use super::command::register;
 use super::controller::Controller;
 use super::device::{CONFIG, Counts, Device, NO_PAGE, result};
-use super::dsa::{Context, deflate, tls};
+use super::dsa::{Context, tls};
+use super::message::Message;
+pub use super::message::Ulp;
 use super::timing::Timing;
 use super::{LINE, Line, PAGE};
 use crate::event::{Calendar, Random, Time};
-use crate::naive::{gcm, unpack};
-use memlift_spec::Format;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -30,15 +30,6 @@ const APART: u64 = 1 << 33;
 /// Where others' lines are.
 const OTHERS: u64 = 1 << 40;
 const LINES: u64 = PAGE / LINE;
-
-/// What calls ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ulp {
-    /// A record of AES-128-GCM: text, and its tag behind it.
-    Tls,
-    /// Pages of text, each packed by itself.
-    Deflate,
-}
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -114,15 +105,6 @@ struct Call {
     destination: u64,
     /// Next line.
     line: u64,
-}
-
-/// A message, and what has to become of it.
-#[derive(Debug)]
-struct Message {
-    plain: Vec<u8>,
-    /// Of a record; pages for Deflate are unpacked and compared.
-    wanted: Vec<u8>,
-    context: Context,
 }
 
 /// A destination page on its way.
@@ -212,40 +194,6 @@ pub fn run(timing: &Timing, run: Run) -> Result<Outcome, String> {
     outcome.events = calendar.happened();
     outcome.time = calendar.now();
     Ok(outcome)
-}
-
-impl Message {
-    fn new(ulp: Ulp, number: u64, pages: u64) -> Message {
-        let bytes = pages * PAGE;
-        let mut random = Random::new(number);
-        match ulp {
-            Ulp::Tls => {
-                let plain: Vec<u8> = (0..bytes / 8).flat_map(|_| random.word().to_le_bytes()).collect();
-                let length = bytes - tls::TAG;
-                let key = random.word().to_le_bytes().repeat(2);
-                let mut nonce = [0; 12];
-                nonce[4..].copy_from_slice(&number.to_be_bytes());
-                let keys = tls::Keys { key, nonce, aad: number.to_le_bytes()[..5].to_vec(), length };
-                let (mut wanted, tag) =
-                    gcm(true, &keys.key, &keys.nonce, &keys.aad, &plain[..length as usize]);
-                wanted.extend(tag);
-                Message { plain, wanted, context: Context::Tls(keys) }
-            }
-            Ulp::Deflate => {
-                let mut plain: Vec<u8> = Vec::with_capacity(bytes as usize + 16);
-                while plain.len() < bytes as usize {
-                    let mut word = Random::new(random.below(400));
-                    plain.extend((0..2 + word.below(8)).map(|_| b'a' + word.below(26) as u8).chain([b' ']));
-                }
-                plain.truncate(bytes as usize);
-                Message { plain, wanted: Vec::new(), context: Context::Deflate(PAGE) }
-            }
-        }
-    }
-
-    fn line(&self, line: u64) -> Line {
-        self.plain.as_chunks().0[line as usize]
-    }
 }
 
 impl Host<'_> {
@@ -438,7 +386,7 @@ impl Host<'_> {
                     parts.push(word(&channel.read(result(page), now)?.0));
                 }
                 let tag = tls::whole(keys, parts.into_iter());
-                if tag.to_be_bytes() != call.message.wanted[keys.length as usize..] {
+                if tag.to_be_bytes() != call.message.tag() {
                     return Err(format!(
                         "the parts of the tag of the record at {:#x} do not add up",
                         call.source
@@ -469,16 +417,11 @@ impl Host<'_> {
 
     fn compare_page(&mut self, page: u64, pending: &Pending, now: Time) -> Result<(), String> {
         let Pending { message, part, size, .. } = pending;
-        let begin = (part * PAGE) as usize;
-        let plain = &message.plain[begin..begin + PAGE as usize];
-        if let Context::Tls(keys) = &message.context
-            && self.channels.len() > 1
-            && part + 1 == self.timing.message
-        {
+        if self.run.ulp == Ulp::Tls && self.channels.len() > 1 && part + 1 == self.timing.message {
             // The CPU writes the tag that it added up, once the devices have let go of the page.
             let at = page * PAGE + PAGE - LINE;
             let mut line = self.channel(at).device.dram(at);
-            line[(LINE - tls::TAG) as usize..].copy_from_slice(&message.wanted[keys.length as usize..]);
+            line[(LINE - tls::TAG) as usize..].copy_from_slice(message.tag());
             self.channel(at).write(at, line, now)?;
             self.channel(at).drain(0)?;
         }
@@ -487,15 +430,7 @@ impl Host<'_> {
             let at = page * PAGE + line * LINE;
             found.extend(self.channel(at).device.dram(at));
         }
-        let right = match &message.context {
-            Context::Tls(_) => found == message.wanted[begin..begin + PAGE as usize],
-            Context::Deflate(_) if *size == deflate::RAW => found == plain,
-            Context::Deflate(_) => found
-                .get(..*size as usize)
-                .and_then(|stream| unpack(Format::Deflate, stream, PAGE as usize).ok())
-                .is_some_and(|unpacked| unpacked.bytes == plain && unpacked.read as u64 == *size),
-        };
-        if right {
+        if message.right(*part, &found, *size) {
             Ok(())
         } else {
             Err(format!("page {page:#x}, page {part} of its message, is not what its source makes"))

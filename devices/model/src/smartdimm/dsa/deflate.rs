@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use crate::event::Random;
     use crate::naive::unpack;
+    use crate::smartdimm::message::text;
     use memlift_spec::Format;
 
     /// What becomes of a page: its bytes, how many of them count, and how many candidates were dropped.
@@ -186,16 +187,6 @@ mod tests {
         (out, word(0), word(8))
     }
 
-    fn text(random: &mut Random, words: u64) -> Vec<u8> {
-        let mut bytes: Vec<u8> = Vec::new();
-        while bytes.len() < PAGE as usize {
-            let mut word = Random::new(random.below(words));
-            bytes.extend((0..2 + word.below(8)).map(|_| b'a' + word.below(26) as u8).chain([b' ']));
-        }
-        bytes.truncate(PAGE as usize);
-        bytes
-    }
-
     #[test]
     fn what_is_packed_unpacks() {
         let mut random = Random::new(9);
@@ -207,11 +198,11 @@ mod tests {
             vec![7; 64],
             vec![7; 65],
         ];
-        messages.extend([20, 200, 2000].map(|words| text(&mut random, words)));
+        messages.extend([20, 200, 2000].map(|words| text(&mut random, words, PAGE)));
         messages.push((0..4096).map(|at| (at / 7 % 11) as u8).collect());
         messages.extend((0..40).map(|_| {
-            let length = 1 + random.below(PAGE) as usize;
-            text(&mut random, 300)[..length].to_vec()
+            let length = 1 + random.below(PAGE);
+            text(&mut random, 300, length)
         }));
         let mut smaller = 0;
         for message in messages {
@@ -236,7 +227,7 @@ mod tests {
         let (out, size, dropped) = packed(&noise);
         assert_eq!((out, size), (noise, RAW));
         assert!(dropped > 0, "64 substrings never fall into eight banks evenly");
-        let (_, size, _) = packed(&text(&mut random, 100));
+        let (_, size, _) = packed(&text(&mut random, 100, PAGE));
         assert!(size < 2200, "{size}");
         // A bank per substring, eight ports: of 61 equal substrings 8 are looked up.
         let (_, size, dropped) = packed(&[0; 4096]);
