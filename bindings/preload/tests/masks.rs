@@ -14,10 +14,11 @@ const NOBODY: u32 = 65534;
 const MASKS: [&str; 3] = ["process_madvise", "uffd", "uffd,process_madvise"];
 
 /// Programs and their arguments; all fit into 32 MiB.
-const PROGRAMS: [(&str, &[&str]); 7] = [
+const PROGRAMS: [(&str, &[&str]); 8] = [
     ("calls", &["24"]),
     ("closes", &["24"]),
     ("coroutines", &["24"]),
+    ("crowded", &["24"]),
     ("forks", &["6", "1"]),
     ("maps", &["24"]),
     ("overlays", &["24"]),

@@ -36,6 +36,11 @@ fn files_and_shared_memory_over_parts_of_the_arena_are_whole() {
 }
 
 #[test]
+fn memory_comes_and_goes_with_as_many_mappings_as_there_may_be() {
+    assert_eq!(Job::new(32 * MIB).check("crowded", &["24"]), "right\n");
+}
+
+#[test]
 fn within_the_budget_nothing_is_trapped() {
     let job = Job::new(4096 * MIB);
     let output = job.command("cat").arg("/proc/self/status").output().expect("it starts");
