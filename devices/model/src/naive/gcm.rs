@@ -47,6 +47,21 @@ pub fn gcm(seals: bool, key: &[u8], nonce: &[u8; 12], aad: &[u8], text: &[u8]) -
     (other, tag.to_be_bytes())
 }
 
+/// Test case 3 of the GCM specification: key, nonce, text, its ciphertext, tag.
+#[cfg(test)]
+pub(crate) const CASE_3: [&str; 5] = [
+    "feffe9928665731c6d6a8f9467308308",
+    "cafebabefacedbaddecaf888",
+    "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b391aafd255",
+    "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac973d58e091473f5985",
+    "4d5c2af327cd64a62cf35abd2ba6fab4",
+];
+
+#[cfg(test)]
+pub(crate) fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +75,17 @@ mod tests {
         let (text, tag) = gcm(true, &[0; 16], &[0; 12], &[], &[0; 16]);
         assert_eq!(u128::from_be_bytes(text.try_into().unwrap()), 0x0388_dace_60b6_a392_f328_c2b9_71b2_fe78);
         assert_eq!(u128::from_be_bytes(tag), 0xab6e_47d4_2cec_13bd_f53a_67b2_1257_bddf);
+    }
+
+    /// Test cases 3 and 4: four blocks, and less than four with additional data.
+    #[test]
+    fn four_blocks_and_less_with_additional_data() {
+        let (key, nonce) = (bytes(CASE_3[0]), bytes(CASE_3[1]).try_into().unwrap());
+        let [text, cipher, tag] = [2, 3, 4].map(|at| bytes(CASE_3[at]));
+        assert_eq!(gcm(true, &key, &nonce, &[], &text), (cipher.clone(), tag.try_into().unwrap()));
+        let aad = bytes("feedfacedeadbeeffeedfacedeadbeefabaddad2");
+        let tag = bytes("5bc94fbc3221a5db94fae95ae7121a47").try_into().unwrap();
+        assert_eq!(gcm(true, &key, &nonce, &aad, &text[..60]), (cipher[..60].to_vec(), tag));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! Layout   registers at [`CONFIG`]: read of line 0, free scratchpad pages u64; of line 1 + i, pending page numbers 8 i to 8 i + 7,
 //!          [`NO_PAGE`] behind the last. Write of lines 1 and 2: the context of the next message ([`dsa`](super::dsa)). Write of line
 //!          0 registers a page: source page u64, destination page u64, which page of the message u64; page 0 takes the context, the
-//!          others follow it. Read at [`result`] of a pending destination page: what its message came to, 16 B
+//!          others follow it. Read at [`result`] of a destination page: what its message came to, 16 B; a whole
+//!          record's and a packed page's while it is pending, a part of a tag until it was read once or the page is registered again
 //! Order    a registration takes a scratchpad page, a configuration page and two translations, all given back with the last line
 //! Rule     a read that comes before its line is computed is answered with ALERT_N; a write-back that does is ignored (S7)
 //! Owner    DRAM's bytes
@@ -114,6 +115,15 @@ struct Message {
     pads: BTreeMap<u64, u32>,
     /// Pages that have not been recycled.
     pages: u32,
+    /// The host has read what it came to.
+    asked: bool,
+}
+
+impl Message {
+    /// Nobody needs it any more. A part of a tag stays until it was read: its last page may be recycled before.
+    fn over(&self) -> bool {
+        self.pages == 0 && (self.dsa.alone() || self.asked)
+    }
 }
 
 impl std::ops::Add for Counts {
@@ -146,6 +156,8 @@ pub struct Device {
     mine: u64,
     /// By destination page.
     registered: BTreeMap<u64, Registered>,
+    /// Messages of destination pages that were recycled, where the message stays.
+    ended: BTreeMap<u64, u32>,
     dram: BTreeMap<u64, Box<[Line; 64]>>,
     /// From a read to its computed line.
     takes: Time,
@@ -169,6 +181,7 @@ impl Device {
             last: None,
             mine,
             registered: BTreeMap::new(),
+            ended: BTreeMap::new(),
             dram: BTreeMap::new(),
             takes,
             done: Vec::new(),
@@ -275,13 +288,28 @@ impl Device {
         }
     }
 
-    fn came_to(&self, page: u64) -> Line {
+    fn came_to(&mut self, page: u64) -> Line {
         let mut data = [0xff; 64];
-        let message = self.registered.get(&page).and_then(|at| self.messages[at.context as usize].as_ref());
-        if let Some(message) = message {
+        let context = self.registered.get(&page).map(|at| at.context).or(self.ended.get(&page).copied());
+        if let Some(context) = context
+            && let Some(message) = &mut self.messages[context as usize]
+        {
             data[..16].copy_from_slice(&message.dsa.result());
+            message.asked = true;
+            self.let_go(context);
         }
         data
+    }
+
+    /// Gives a message's place in the configuration memory back if nobody needs it any more.
+    fn let_go(&mut self, context: u32) {
+        let message = &mut self.messages[context as usize];
+        if message.as_ref().is_some_and(Message::over) {
+            *message = None;
+            self.free_contexts.push(context);
+            self.last = self.last.filter(|last| *last != context);
+            self.ended.retain(|_, ended| *ended != context);
+        }
     }
 
     fn register(&self, line: usize) -> Line {
@@ -343,11 +371,19 @@ impl Device {
         if self.pad.free() == 0 {
             return Err(Fault::Full);
         }
+        // A page that is used again: nobody will ask about the message before.
+        if let Some(context) = self.ended.remove(&destination)
+            && let Some(message) = &mut self.messages[context as usize]
+        {
+            message.asked = true;
+            self.let_go(context);
+        }
         let context = match (part, self.last) {
             (0, _) => {
                 let dsa = Dsa::new(&self.staged).ok_or(Fault::Context)?;
                 let context = self.free_contexts.pop().expect("there are as many contexts as pages");
-                self.messages[context as usize] = Some(Message { dsa, pads: BTreeMap::new(), pages: 0 });
+                self.messages[context as usize] =
+                    Some(Message { dsa, pads: BTreeMap::new(), pages: 0, asked: false });
                 self.last = Some(context);
                 context
             }
@@ -374,16 +410,11 @@ impl Device {
             self.table.remove(source);
             self.table.remove(destination);
             self.done.push(destination);
-            let message = &mut self.messages[context as usize];
-            let pages = message.as_mut().map_or(0, |message| {
+            self.ended.insert(destination, context);
+            if let Some(message) = &mut self.messages[context as usize] {
                 message.pages -= 1;
-                message.pages
-            });
-            if pages == 0 {
-                *message = None;
-                self.free_contexts.push(context);
-                self.last = self.last.filter(|last| *last != context);
             }
+            self.let_go(context);
         }
     }
 }

@@ -78,7 +78,7 @@ impl Dsa {
     }
 
     /// A line of the message was read, counted from its first page on: what can now be put into the scratchpad, with its place in the
-    /// message. A line that comes again gives nothing.
+    /// message. What was put once stays: a line may come again.
     pub fn line(&mut self, index: u64, data: &Line) -> Vec<(u64, Line)> {
         match self {
             Dsa::Tls(record) => record.line(index, data),

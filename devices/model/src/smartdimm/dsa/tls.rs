@@ -178,7 +178,7 @@ mod tests {
     use super::super::{Context, Dsa};
     use super::*;
     use crate::event::Random;
-    use crate::naive::gcm;
+    use crate::naive::{CASE_3, bytes, gcm};
 
     fn shuffled(count: u64, random: &mut Random) -> Vec<u64> {
         let mut order: Vec<u64> = (0..count).collect();
@@ -216,6 +216,18 @@ mod tests {
             assert_eq!(target[..wanted.len()], wanted, "{length}");
             assert!(target[wanted.len()..].iter().all(|byte| *byte == 0xee), "behind it nothing changes");
         }
+    }
+
+    #[test]
+    fn the_example_of_the_specification() {
+        let [key, nonce, text, cipher, tag] = CASE_3.map(bytes);
+        let keys = Keys { key, nonce: nonce.try_into().unwrap(), aad: Vec::new(), length: 64 };
+        let mut dsa = Dsa::new(&Context::Tls(keys).lines(1)).unwrap();
+        // The tag's line comes first, and waits.
+        assert_eq!(dsa.line(1, &[0; 64]), []);
+        let lines = dsa.line(0, &text.try_into().unwrap());
+        assert_eq!(lines.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!((&lines[0].1[..], &lines[1].1[..16]), (&cipher[..], &tag[..]));
     }
 
     #[test]
