@@ -101,7 +101,7 @@ impl Bordered {
 #[test]
 fn every_length() {
     let random = &mut Random(1);
-    for bytes in (0..=700).chain([1023, 1024, 1025, 2047, 2304, 4096, 5000, 16384, 70_001]) {
+    for bytes in (0..=1100).chain([2047, 2304, 4096, 5000, 16384, 70_001]) {
         let aad_bytes = [0, 5, 13, 16, 100][random.below(5)];
         let message = Message::new(random, [16, 32][bytes % 2], bytes, aad_bytes);
         let Message { nonce, aad, plain, sealed, tag, .. } = &message;

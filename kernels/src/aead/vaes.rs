@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CTR and GHASH in one pass over memory, four blocks per register: VAES and VPCLMULQDQ on AVX-512.
 //!
-//! Flow    16 blocks a turn: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
+//! Flow    32 blocks a turn, hashed by 16: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
 //!         registers b of four sealed blocks each, one reduction a turn. Lane l thus sums the blocks 4i + l; at the
 //!         end the lanes are weighted H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps
 //!         short, pass under masks and take as many powers as there are.
@@ -171,7 +171,7 @@ pub(super) const SEALS: u8 = 1;
 pub(super) const STREAMS: u8 = 2;
 
 /// How far ahead of the loads the source is asked for.
-const AHEAD_BYTES: usize = 1024;
+const AHEAD_BYTES: usize = 2048;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
 /// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
@@ -213,12 +213,15 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
     bytes: usize,
 ) -> Element {
     let keys: [__m512i; 15] = core::array::from_fn(|i| _mm512_broadcast_i32x4(round(schedule.rounds[i])));
-    let strides: [__m512i; 4] = core::array::from_fn(|i| _mm512_broadcast_i32x4(block(schedule.strides[i])));
-    let step = _mm512_set_epi32(0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4);
-    let mut counters = _mm512_add_epi32(
-        _mm512_broadcast_i32x4(block(counter)),
-        _mm512_set_epi32(0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0),
-    );
+    let mut run = Run::<MODE, ROUNDS> {
+        strides: core::array::from_fn(|i| _mm512_broadcast_i32x4(block(schedule.strides[i]))),
+        counters: _mm512_add_epi32(
+            _mm512_broadcast_i32x4(block(counter)),
+            _mm512_set_epi32(0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0),
+        ),
+        first: lane_0(hash),
+        sum: _mm512_setzero_si512(),
+    };
     let mut hash = hash;
     let mut done = 0;
     // SAFETY: every access lies inside `bytes` bytes of source or target, by the conditions of the loops and masks.
@@ -226,66 +229,31 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
         if bytes >= 64 {
             let mut lines = Lines::<MODE>::new(target);
             if MODE & STREAMS != 0 {
-                for line in 0..AHEAD_BYTES.min(bytes) / 64 {
-                    _mm_prefetch::<_MM_HINT_T0>(source.add(64 * line).cast());
-                }
+                prefetch(source, AHEAD_BYTES.min(bytes) / 64);
             }
-            // The hash so far goes into the first block.
-            let mut first = lane_0(hash);
-            let mut sum = _mm512_setzero_si512();
-            while bytes - done >= 256 {
-                if MODE & STREAMS != 0 && bytes - done >= AHEAD_BYTES + 256 {
-                    for line in 0..4 {
-                        _mm_prefetch::<_MM_HINT_T0>(source.add(done + AHEAD_BYTES + 64 * line).cast());
-                    }
+            while bytes - done >= 512 {
+                if MODE & STREAMS != 0 && bytes - done >= AHEAD_BYTES + 512 {
+                    prefetch(source.add(done + AHEAD_BYTES), 8);
                 }
-                let mut text = [_mm512_setzero_si512(); 4];
-                let mut pad = [_mm512_setzero_si512(); 4];
-                for i in 0..4 {
-                    text[i] = _mm512_loadu_si512(source.add(done + 64 * i).cast());
-                    pad[i] = _mm512_xor_si512(swap(counters), keys[0]);
-                    counters = _mm512_add_epi32(counters, step);
-                }
-                for key in &keys[1..ROUNDS] {
-                    for pad in &mut pad {
-                        *pad = _mm512_aesenc_epi128(*pad, *key);
-                    }
-                }
-                for i in 0..4 {
-                    pad[i] = _mm512_aesenclast_epi128(pad[i], _mm512_xor_si512(keys[ROUNDS], text[i]));
-                    lines.push(pad[i]);
-                }
-                let sealed = if MODE & SEALS != 0 { pad } else { text };
-                let mut products = product(sum, strides[0]);
-                products = add(products, _mm512_xor_si512(swap(sealed[0]), first), strides[1]);
-                products = add(products, swap(sealed[1]), strides[2]);
-                products = add(products, swap(sealed[2]), strides[3]);
-                first = _mm512_setzero_si512();
-                sum = _mm512_xor_si512(reduce(products), swap(sealed[3]));
+                run.turn::<8>(&keys, source.add(done), &mut lines);
+                done += 512;
+            }
+            if bytes - done >= 256 {
+                run.turn::<4>(&keys, source.add(done), &mut lines);
                 done += 256;
             }
             while bytes - done >= 64 {
-                let text = _mm512_loadu_si512(source.add(done).cast());
-                let mut pad = _mm512_xor_si512(swap(counters), keys[0]);
-                counters = _mm512_add_epi32(counters, step);
-                for key in &keys[1..ROUNDS] {
-                    pad = _mm512_aesenc_epi128(pad, *key);
-                }
-                pad = _mm512_aesenclast_epi128(pad, _mm512_xor_si512(keys[ROUNDS], text));
-                lines.push(pad);
-                let sealed = swap(if MODE & SEALS != 0 { pad } else { text });
-                sum = _mm512_ternarylogic_epi64::<0x96>(reduce(product(sum, strides[3])), sealed, first);
-                first = _mm512_setzero_si512();
+                run.turn::<1>(&keys, source.add(done), &mut lines);
                 done += 64;
             }
             lines.finish();
-            hash = lanes(reduce(product(sum, load(schedule.last.as_ptr()))));
+            hash = lanes(reduce(product(run.sum, load(schedule.last.as_ptr()))));
         }
         let rest_bytes = bytes - done;
         if rest_bytes > 0 {
             let mask = u64::MAX >> (64 - rest_bytes);
             let text = _mm512_maskz_loadu_epi8(mask, source.add(done).cast());
-            let mut pad = _mm512_xor_si512(swap(counters), keys[0]);
+            let mut pad = _mm512_xor_si512(swap(run.counters), keys[0]);
             for key in &keys[1..ROUNDS] {
                 pad = _mm512_aesenc_epi128(pad, *key);
             }
@@ -299,6 +267,71 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
         }
     }
     hash
+}
+
+/// What goes from turn to turn.
+struct Run<const MODE: u8, const ROUNDS: usize> {
+    strides: [__m512i; 4],
+    /// The next four counter blocks.
+    counters: __m512i,
+    /// The hash so far, until it went into the first block.
+    first: __m512i,
+    sum: __m512i,
+}
+
+impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
+    /// Ciphers and hashes `REGISTERS` times four blocks: 1, or a multiple of 4.
+    ///
+    /// # Safety
+    /// `source` must be readable, and the rest of `lines`' target writable, for 64 bytes per register.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
+    #[inline]
+    unsafe fn turn<const REGISTERS: usize>(
+        &mut self,
+        keys: &[__m512i; 15],
+        source: *const u8,
+        lines: &mut Lines<MODE>,
+    ) {
+        let step = _mm512_set_epi32(0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4);
+        let mut text = [_mm512_setzero_si512(); REGISTERS];
+        let mut pad = [_mm512_setzero_si512(); REGISTERS];
+        for i in 0..REGISTERS {
+            // SAFETY: as the caller promises.
+            text[i] = unsafe { _mm512_loadu_si512(source.add(64 * i).cast()) };
+            pad[i] = _mm512_xor_si512(swap(self.counters), keys[0]);
+            self.counters = _mm512_add_epi32(self.counters, step);
+        }
+        for key in &keys[1..ROUNDS] {
+            for pad in &mut pad {
+                *pad = _mm512_aesenc_epi128(*pad, *key);
+            }
+        }
+        for i in 0..REGISTERS {
+            pad[i] = _mm512_aesenclast_epi128(pad[i], _mm512_xor_si512(keys[ROUNDS], text[i]));
+            // SAFETY: as the caller promises.
+            unsafe { lines.push(pad[i]) };
+        }
+        let sealed = if MODE & SEALS != 0 { pad } else { text };
+        for group in sealed.chunks(4) {
+            let strides = &self.strides[4 - group.len()..];
+            let mut products = product(self.sum, strides[0]);
+            let mut block = _mm512_xor_si512(swap(group[0]), self.first);
+            self.first = _mm512_setzero_si512();
+            for i in 1..group.len() {
+                products = add(products, block, strides[i]);
+                block = swap(group[i]);
+            }
+            self.sum = _mm512_xor_si512(reduce(products), block);
+        }
+    }
+}
+
+/// Asks for so many lines.
+fn prefetch(from: *const u8, lines: usize) {
+    for line in 0..lines {
+        // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(64 * line).cast()) };
+    }
 }
 
 /// A run of registers on its way to memory.
