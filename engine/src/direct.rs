@@ -20,6 +20,13 @@ use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 /// Less than this is not worth stores past the cache, whoever asks for them.
 const STREAM_BYTES_MIN: usize = 4096;
 
+/// A device has stopped answering while it had a copy. It may still write to the target: those bytes are nobody's any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the device stopped answering while it copied and may still write to the target, which must never be used again; later copies go without it"
+)]
+pub struct Lost;
+
 impl Engine {
     /// Copies `source` into `target`.
     ///
@@ -71,12 +78,14 @@ impl Engine {
     /// by DSA ([`Executor::Idxd`]), or here (any other, and where those are not there); with stores past the cache (`streams`), or
     /// through it. Less than a page is always copied here, through the cache.
     ///
-    /// When a DSA device stops answering in the middle of it, this never returns: the device may still write to memory that is only
-    /// borrowed. Operations that own their buffers ([`submit`](Engine::submit)) end with an error instead.
+    /// # Errors
+    ///
+    /// [`Lost`]: a DSA device has stopped answering. It is given up, and later copies are made by the caller.
     ///
     /// # Safety
     ///
-    /// As for [`copy_raw`](Engine::copy_raw).
+    /// As for [`copy_raw`](Engine::copy_raw). After [`Lost`] the device may still write to the target: nobody may use those bytes
+    /// again, or unmap them, as long as the process lives. It may also read the source: what lies there then may come to the target.
     pub unsafe fn copy_told(
         &self,
         target: *mut u8,
@@ -84,12 +93,13 @@ impl Engine {
         bytes: usize,
         by: Executor,
         streams: bool,
-    ) {
+    ) -> Result<(), Lost> {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
         let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
         if bytes < STREAM_BYTES_MIN {
             // SAFETY: passed on from the caller.
-            return unsafe { copy(target, source, bytes) };
+            unsafe { copy(target, source, bytes) };
+            return Ok(());
         }
         let dsa = if by == Executor::Idxd { self.dsa().ok() } else { None };
         let executor = match by {
@@ -105,7 +115,11 @@ impl Engine {
         // SAFETY: passed on from the caller, who keeps both ranges valid until this returns, which is after `finish`.
         unsafe {
             if let Some(queue) = dsa {
-                copy_by(queue, target, source, bytes, streams);
+                if let Err(lost) = copy_by(queue, target, source, bytes, streams) {
+                    let took_ns = observe::now_ns() - start_ns;
+                    observe::record(Executor::Idxd, Opcode::MEMMOVE, bytes as u64, took_ns, false);
+                    return Err(lost);
+                }
             } else if executor == Executor::Worker {
                 let share = Share::new(copy, target, source, bytes, share_chunk_bytes(bytes));
                 match self.worker.offer(&share, self.worker.threads().min((bytes >> 20).max(1))) {
@@ -117,6 +131,7 @@ impl Engine {
             }
         }
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
+        Ok(())
     }
 
     unsafe fn copy_shared(&self, target: *mut u8, source: *const u8, bytes: usize, state: CacheState) {
@@ -378,8 +393,14 @@ impl Engine {
 ///
 /// # Safety
 ///
-/// As for [`Engine::copy_raw`].
-unsafe fn copy_by(queue: &Queue, target: *mut u8, source: *const u8, bytes: usize, streams: bool) {
+/// As for [`Engine::copy_told`].
+unsafe fn copy_by(
+    queue: &Queue,
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    streams: bool,
+) -> Result<(), Lost> {
     let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
     let flags = if streams { asks } else { asks.with(Flags::CACHE_CONTROL) };
     let mut done = 0;
@@ -405,15 +426,13 @@ unsafe fn copy_by(queue: &Queue, target: *mut u8, source: *const u8, bytes: usiz
             }
             match record::load(record) {
                 Status::SUCCESS => {}
-                Status::DEVICE_LOST => loop {
-                    // The memory is borrowed, and the device may still write to it.
-                    std::thread::park();
-                },
+                Status::DEVICE_LOST => return Err(Lost),
                 _ => target.add(done).copy_from_nonoverlapping(source.add(done), part),
             }
         }
         done += part;
     }
+    Ok(())
 }
 
 /// Shows the tap a synchronous call as the descriptor that it would have been.

@@ -48,6 +48,8 @@ mod direct;
 mod error;
 
 #[cfg(not(loom))]
+pub use direct::Lost;
+#[cfg(not(loom))]
 pub use engine::{Calibrated, Engine};
 #[cfg(not(loom))]
 pub use error::EngineError;

@@ -2,6 +2,7 @@
 //! The twin conforms whatever its seed makes of order and faults, and faults really happen.
 
 mod idxd;
+mod lost;
 mod pages;
 
 use memlift_conformance::{Plan, run, run_each};

@@ -53,7 +53,7 @@ pub(crate) fn pack(data: &Outgoing<'_>, crc: bool) -> Option<Packed> {
     } else {
         gathered.resize(bytes, 0);
         // SAFETY: the vector is as long as the data, and new.
-        unsafe { data.copy_to(gathered.as_mut_ptr(), Transfer::PLAIN) };
+        unsafe { data.copy_here(gathered.as_mut_ptr(), Transfer::PLAIN) };
         &gathered
     };
     let mut stream = Vec::new();

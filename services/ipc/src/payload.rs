@@ -369,7 +369,7 @@ mod tests {
             };
             let mut target = vec![0u8; expected.len()];
             // SAFETY: the target is as long as the tensor.
-            unsafe { outgoing.copy_to(target.as_mut_ptr(), Transfer::PLAIN) };
+            unsafe { outgoing.copy_here(target.as_mut_ptr(), Transfer::PLAIN) };
             prop_assert_eq!(target, expected);
         }
     }

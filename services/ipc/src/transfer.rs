@@ -3,13 +3,14 @@
 //!
 //! Flow    `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
 //! Order   a range may be cut in two, so that the receiver is woken while its last part is copied
+//! Lost    a device that stops answering may write to a target later: who lets a device copy keeps that target for ever then
 //! Not here whose memory the target is, and who is told.
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::message::{Shape, Tensor};
 use crate::payload::Outgoing;
 use memlift_engine::observe::Executor;
-use memlift_engine::{Cache, Engine};
+use memlift_engine::{Cache, Engine, Lost};
 
 /// By whom a range is copied, and with which stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,20 +47,20 @@ impl Transfer {
     ///
     /// # Safety
     ///
-    /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
-    unsafe fn range(self, target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+    /// `source` is readable and `target` writable for `bytes`, and they do not overlap. After [`Lost`] as for [`Engine::copy_told`].
+    unsafe fn range(self, target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> Result<u32, Lost> {
         let engine = Engine::global();
         // SAFETY: passed on from the caller.
         unsafe {
             match self.how {
-                _ if self.crc => return engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()),
-                How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
-                How::Told { by, streams } => {
-                    engine.copy_told(target, source, bytes, by, streams);
+                _ if self.crc => {
+                    return Ok(engine.copy_crc32c_raw(target, source, bytes, seed, self.how.hint()));
                 }
+                How::Placed(cache) => engine.copy_raw(target, source, bytes, cache),
+                How::Told { by, streams } => engine.copy_told(target, source, bytes, by, streams)?,
             }
         }
-        0
+        Ok(0)
     }
 }
 
@@ -86,7 +87,7 @@ impl Outgoing<'_> {
         transfer: Transfer,
         tail: u64,
         nearly: impl FnOnce(),
-    ) -> Option<u32> {
+    ) -> Result<Option<u32>, Lost> {
         if !self.is_contiguous() || self.bytes() <= tail {
             nearly();
             // SAFETY: passed on from the caller.
@@ -95,38 +96,53 @@ impl Outgoing<'_> {
         let head = (self.bytes() - tail) as usize;
         // SAFETY: head and tail together are the bytes that the caller and the constructor's caller vouch for.
         let crc = unsafe {
-            let crc = transfer.range(target, self.source(), head, 0);
+            let crc = transfer.range(target, self.source(), head, 0)?;
             nearly();
-            transfer.range(target.add(head), self.source().add(head), tail as usize, crc)
+            transfer.range(target.add(head), self.source().add(head), tail as usize, crc)?
         };
-        transfer.crc.then_some(crc)
+        Ok(transfer.crc.then_some(crc))
+    }
+
+    /// As [`copy_to`](Outgoing::copy_to), by this process's cores: whoever is told, no device.
+    ///
+    /// # Safety
+    ///
+    /// `target` is writable for as many bytes as it has and does not overlap the source.
+    pub(crate) unsafe fn copy_here(&self, target: *mut u8, transfer: Transfer) -> Option<u32> {
+        let how = match transfer.how {
+            How::Told { by: Executor::Idxd, streams } => How::Told { by: Executor::InlineTemporal, streams },
+            how => how,
+        };
+        // SAFETY: passed on from the caller.
+        unsafe { self.copy_to(target, Transfer { how, ..transfer }) }.expect("no device copies")
     }
 
     /// Copies it, packed, to `target`. Gives the CRC of all of it, if that is wanted.
     ///
     /// # Safety
     ///
-    /// `target` is writable for as many bytes as it has and does not overlap the source.
-    pub(crate) unsafe fn copy_to(&self, target: *mut u8, transfer: Transfer) -> Option<u32> {
+    /// `target` is writable for as many bytes as it has and does not overlap the source. After [`Lost`] as for
+    /// [`Engine::copy_told`].
+    pub(crate) unsafe fn copy_to(&self, target: *mut u8, transfer: Transfer) -> Result<Option<u32>, Lost> {
         if self.bytes() == 0 {
-            return transfer.crc.then_some(0);
+            return Ok(transfer.crc.then_some(0));
         }
         if self.is_contiguous() {
             // SAFETY: the constructor's caller vouches for the source, ours for the target.
-            let crc = unsafe { transfer.range(target, self.source(), self.bytes() as usize, 0) };
-            return transfer.crc.then_some(crc);
+            let crc = unsafe { transfer.range(target, self.source(), self.bytes() as usize, 0)? };
+            return Ok(transfer.crc.then_some(crc));
         }
         let plain = Transfer { crc: false, ..transfer };
         for (at, part) in self.parts() {
             // SAFETY: the constructor checked that every part lies within the bytes that the caller vouches for.
-            unsafe { part.copy_to(target.add(*at as usize), plain) };
+            unsafe { part.copy_to(target.add(*at as usize), plain)? };
         }
         if let (Some(strides), Shape::Tensor(tensor)) = (self.strides(), self.shape()) {
             // SAFETY: the constructor's caller vouches for the source, ours for the target.
             unsafe { gather(target, self.source(), tensor, strides, transfer.how.hint()) };
         }
         // SAFETY: the target has that many bytes, and they were written above or before.
-        transfer.crc.then(|| unsafe { crc_of(target, self.bytes()) })
+        Ok(transfer.crc.then(|| unsafe { crc_of(target, self.bytes()) }))
     }
 }
 

@@ -4,7 +4,7 @@
 //! Flow    `begin` (operation, mode, size class, what the caller fixed) ─▶ a way ─▶ copy, handler, reply ─▶ `learn`
 //! Cost    of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
 //!         so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
-//! Ways    0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off
+//! Ways    0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off · 5 DSA, on · 6 DSA, off
 //! Order   payloads below [`GATE_BYTES_MIN`] are not decided about, and cost no look at any of this
 //! Owner   a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
 //!         one in 64
@@ -23,12 +23,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// What a way is called.
-const WAYS: [(Device, CachePolicy); 5] = [
+const WAYS: [(Device, CachePolicy); 7] = [
     (Device::Auto, CachePolicy::Auto),
     (Device::Inline, CachePolicy::On),
     (Device::Inline, CachePolicy::Off),
     (Device::Worker, CachePolicy::On),
     (Device::Worker, CachePolicy::Off),
+    (Device::Dsa, CachePolicy::On),
+    (Device::Dsa, CachePolicy::Off),
 ];
 /// Calls per ring of a pipeline.
 pub(super) const BATCHES: [usize; 3] = [1, 4, 16];
@@ -58,10 +60,12 @@ impl Key {
     /// The ways that leave what the caller fixed, and the one to begin with.
     fn ways(self, cached: bool) -> ([bool; WAYS.len()], usize) {
         let (device, cache) = self.fixed;
-        let workers = Engine::global().worker().threads() > 0;
+        let there = |device: Device| device.check().is_ok();
+        let (worker, dsa) = (there(Device::Worker), there(Device::Dsa));
         let allowed = WAYS.map(|way| match way {
             (Device::Auto, _) => device == Device::Auto && cache == CachePolicy::Auto,
-            (Device::Worker, _) if !workers => false,
+            (Device::Worker, _) if !worker => false,
+            (Device::Dsa, _) if !dsa => false,
             (by, stays) => {
                 (device == Device::Auto || device == by) && (cache == CachePolicy::Auto || cache == stays)
             }

@@ -20,6 +20,7 @@ use crate::packed::pack;
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::transfer::{Transfer, crc_of};
+use memlift_engine::Lost;
 use memlift_engine::complete::{ParkWord, ring};
 use memlift_engine::place::GATE_BYTES_MIN;
 use memlift_engine::region::Region;
@@ -220,12 +221,8 @@ impl Inner {
                 (slot, offset, crc)
             }
             None => {
-                let slot = self.take_slot(sent.bytes(), room_until)?;
-                reach(Step::RequestSlotTaken);
                 let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
-                // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself
-                // belongs to another slot.
-                let crc = unsafe { self.copy_in(sent, slot.pointer, transfer) };
+                let (slot, crc) = self.fill_slot(sent, transfer, room_until)?;
                 reach(Step::RequestFilled);
                 (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
             }
@@ -240,6 +237,26 @@ impl Inner {
             waiting.measure(message.operation, bytes, plan.trial, begun);
         }
         Ok(slot)
+    }
+
+    /// Copies the data into a slot. When a device is lost over it, that slot is nobody's any more, and another one is filled without it.
+    fn fill_slot(
+        &self,
+        data: &Outgoing<'_>,
+        transfer: Transfer,
+        room_until: Option<Instant>,
+    ) -> Result<(Arc<RequestSlot>, Option<u32>), Error> {
+        let slot = self.take_slot(data.bytes(), room_until)?;
+        reach(Step::RequestSlotTaken);
+        // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself belongs to another slot. A slot
+        // that is forgotten stays taken in its pool, and its segment mapped.
+        match unsafe { self.copy_in(data, slot.pointer, transfer) } {
+            Ok(crc) => Ok((slot, crc)),
+            Err(Lost) => {
+                std::mem::forget(slot);
+                self.fill_slot(data, Transfer { how: Transfer::PLAIN.how, ..transfer }, room_until)
+            }
+        }
     }
 
     /// How a request is copied: at once for small ones with nothing to choose.
@@ -270,8 +287,13 @@ impl Inner {
     ///
     /// # Safety
     ///
-    /// `target` is writable for the data's bytes, and nobody else uses it.
-    unsafe fn copy_in(&self, data: &Outgoing<'_>, target: *mut u8, transfer: Transfer) -> Option<u32> {
+    /// `target` is writable for the data's bytes, and nobody else uses it; after [`Lost`] nobody ever does.
+    unsafe fn copy_in(
+        &self,
+        data: &Outgoing<'_>,
+        target: *mut u8,
+        transfer: Transfer,
+    ) -> Result<Option<u32>, Lost> {
         // SAFETY: passed on from the caller.
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
@@ -449,7 +471,7 @@ impl Inner {
 fn embed(message: &mut Message, data: &Outgoing<'_>, crc: bool) -> bool {
     let Some(place) = message.embed(&data.shape, data.bytes()) else { return false };
     // SAFETY: the place is as long as the data, and this frame's.
-    let crc = unsafe { data.copy_to(place.as_mut_ptr(), Transfer { crc, ..Transfer::PLAIN }) };
+    let crc = unsafe { data.copy_here(place.as_mut_ptr(), Transfer { crc, ..Transfer::PLAIN }) };
     message.crc = crc.unwrap_or(0);
     true
 }

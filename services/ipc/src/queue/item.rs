@@ -38,7 +38,7 @@ impl Reserved {
         let target = self.queue.block(&self.place)?.window(at, part.bytes())?.as_mut_ptr()?;
         // SAFETY: the window has the part's length and is writable. It lies in the queue's mapping, of which nobody makes an
         // `Outgoing` except from an item's block, which is another one than this while both are held.
-        unsafe { part.copy_to(target, Transfer::PLAIN) };
+        unsafe { part.copy_here(target, Transfer::PLAIN) };
         Ok(())
     }
 

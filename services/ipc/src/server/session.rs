@@ -275,7 +275,7 @@ impl Session {
         if let Some(place) = message.embed(&outgoing.shape, bytes) {
             // SAFETY: the place is as long as the reply, and this frame's.
             let crc = unsafe {
-                outgoing.copy_to(place.as_mut_ptr(), Transfer { crc: transfer.crc, ..Transfer::PLAIN })
+                outgoing.copy_here(place.as_mut_ptr(), Transfer { crc: transfer.crc, ..Transfer::PLAIN })
             };
             return (Stage::Embedded(message), crc);
         }
@@ -297,14 +297,14 @@ impl Session {
                 let target = region.base().cast_mut().wrapping_add(slot.offset as usize);
                 reach(Step::ResponseSlotTaken);
                 // SAFETY: the slot lies in a writable segment of ours, is `bytes` long, and is not lent to anybody yet.
-                let crc = unsafe { outgoing.copy_to(target, transfer) };
+                let crc = unsafe { outgoing.copy_here(target, transfer) };
                 reach(Step::ResponseFilled);
                 (Stage::Placed(outgoing.shape.clone(), slot), crc)
             }
             None => {
                 let mut aside = vec![0; bytes as usize];
                 // SAFETY: the vector is `bytes` long and new.
-                let crc = unsafe { outgoing.copy_to(aside.as_mut_ptr(), transfer) };
+                let crc = unsafe { outgoing.copy_here(aside.as_mut_ptr(), transfer) };
                 (Stage::Aside(outgoing.shape.clone(), aside), crc)
             }
         }
