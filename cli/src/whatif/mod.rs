@@ -69,7 +69,7 @@ pub enum Which {
     Cpu,
     /// Intel DSA: copies, fills, comparisons
     Dsa,
-    /// SmartDIMM: what packs, unpacks, encrypts, decrypts
+    /// SmartDIMM: what packs, encrypts, decrypts
     Smartdimm,
     /// NearPM: logs and checkpoints of persistent memory
     Nearpm,
@@ -159,7 +159,8 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
         return report::cpu(&base, &model, json);
     }
     let source = source(wish)?;
-    let device = source.device()?;
+    let parameters = source.parameters()?;
+    let device = Device::new(&parameters).map_err(|error| Failure::Failed(error.to_string()))?;
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let (from, with) = match wish.from {
         Some(size) => (Some(size), replay(&trace, &cpu, Timing::Recorded, &device, size)),
@@ -172,6 +173,7 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
     let mut answer = report::Answer {
         name: wish.device.name(),
         device: &device,
+        inputs: inputs(&parameters),
         from,
         without,
         with,
@@ -198,6 +200,16 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
         answer.parameters = beside(&devices, |(name, factor, device)| (*name, *factor, runs(device)));
     }
     report::device(&base, &answer, json)
+}
+
+/// How far each input can be trusted: the kinds of a device's parameters, with the names of those that have it.
+fn inputs(parameters: &Parameters) -> Vec<(&'static str, Vec<&'static str>)> {
+    ["published", "derived", "assumed", "fitted"]
+        .map(|kind| {
+            let of = parameters.iter().filter(|(_, parameter)| parameter.kind.name() == kind);
+            (kind, of.map(|(name, _)| name).collect())
+        })
+        .into()
 }
 
 /// Counts are whole.
@@ -242,9 +254,8 @@ struct Source {
 }
 
 impl Source {
-    fn device(&self) -> Result<Device, Failure> {
+    fn parameters(&self) -> Result<Parameters, Failure> {
         Parameters::parse(&self.file, &self.text, self.schema)
-            .and_then(|parameters| Device::new(&parameters))
             .map_err(|error| Failure::Failed(error.to_string()))
     }
 }

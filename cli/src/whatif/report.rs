@@ -30,6 +30,8 @@ pub type Swept = (String, Option<String>, Vec<(f64, Outcome)>);
 pub struct Answer<'a> {
     pub name: &'static str,
     pub device: &'a Device,
+    /// How far its parameters can be trusted, and which those are.
+    pub inputs: Vec<(&'static str, Vec<&'static str>)>,
     pub from: Option<u64>,
     pub without: Outcome,
     pub with: Outcome,
@@ -45,6 +47,7 @@ impl Default for Answer<'_> {
         Answer {
             name: "",
             device: &Device::Cpu,
+            inputs: Vec::new(),
             from: None,
             without,
             with,
@@ -301,6 +304,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         return print::json(&json!({
             "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
             "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": matters, "sweep": sweep,
+            "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
         }));
     }
     print::line(&base.head())?;
@@ -309,6 +313,15 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         answer.name,
         percent(part),
         times(bound(part))
+    ))?;
+    let kinds: Vec<String> =
+        answer.inputs.iter().map(|(kind, names)| format!("{kind} {}", names.len())).collect();
+    let fitted = answer.inputs.iter().find(|(kind, _)| *kind == "fitted").map(|(_, names)| names.join(", "));
+    print::line(&format!(
+        "{:<10} {}{}; all that follows is predicted",
+        "inputs",
+        kinds.join(", "),
+        fitted.filter(|names| !names.is_empty()).map_or(String::new(), |names| format!(" ({names})"))
     ))?;
     let Some(from) = answer.from else {
         return print::line(&format!(

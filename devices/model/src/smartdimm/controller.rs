@@ -21,6 +21,8 @@ pub struct Controller {
     pub device: Device,
     queue: VecDeque<(u64, Line)>,
     now: Time,
+    /// Of it, what the bus was used or held.
+    busy: Time,
     writing: bool,
     /// Commands that went over the bus.
     commands: u64,
@@ -40,6 +42,7 @@ impl Controller {
             device,
             queue: VecDeque::new(),
             now: Time::ZERO,
+            busy: Time::ZERO,
             writing: false,
             commands: 0,
             high: timing.queue_high,
@@ -55,6 +58,17 @@ impl Controller {
     #[must_use]
     pub fn now(&self) -> Time {
         self.now
+    }
+
+    /// How long the bus was not free.
+    #[must_use]
+    pub fn busy(&self) -> Time {
+        self.busy
+    }
+
+    fn hold(&mut self, time: Time) {
+        self.now = self.now + time;
+        self.busy = self.busy + time;
     }
 
     /// Commands that went over the bus.
@@ -77,14 +91,14 @@ impl Controller {
         if self.device.open(place.bank).is_some() {
             self.send(Command::Precharge { bank: place.bank })?;
         }
-        self.now = self.now + self.row;
+        self.hold(self.row);
         self.send(Command::Activate { bank: place.bank, row: place.row })?;
         Ok(())
     }
 
     fn turn(&mut self, writing: bool) {
         if self.writing != writing {
-            self.now = self.now + self.turn;
+            self.hold(self.turn);
             self.writing = writing;
         }
     }
@@ -101,7 +115,7 @@ impl Controller {
         self.turn(false);
         self.open(address)?;
         loop {
-            self.now = self.now + self.burst;
+            self.hold(self.burst);
             let Place { bank, column, .. } = place(address);
             match self.send(Command::Read { bank, column })? {
                 Answer::Data(data) => return Ok((data, self.now)),
@@ -137,7 +151,7 @@ impl Controller {
             let Some((address, data)) = self.queue.remove(open.unwrap_or(0)) else { break };
             self.turn(true);
             self.open(address)?;
-            self.now = self.now + self.burst;
+            self.hold(self.burst);
             let Place { bank, column, .. } = place(address);
             self.send(Command::Write { bank, column, data })?;
         }

@@ -11,7 +11,7 @@ use crate::naive::{gcm, unpack};
 use memlift_spec::Format;
 
 /// What calls ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ulp {
     /// A record of AES-128-GCM: text, and its tag behind it.
     Tls,

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who takes which call, and for how long.
 //!
-//! Layout   cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what transforms,
-//!          as a CompCpy: pages are registered, what is cached is flushed, the core copies, the buffer device transforms on the way
+//! Layout   cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what packs and
+//!          encrypts, as CompCpys of pages or records one after the other, each as long as the machine takes that runs it
+//!          (`smartdimm::command`): flushed if it was cached, registered, copied by the core, USEd. One channel serves all threads
 //! Rule     a device takes what it can do; whether that pays is asked by size: [`Device::best_size`]
-//! Not here nearpm, pulse, dmu: they serve logs, walks and single pages, which calls of libc and libraries do not show
+//! Method   a machine runs a size once and remembers; opening is taken to last as long as sealing, whose lines go the same way
+//! Not here nearpm, pulse, dmu: they serve logs, walks and single pages, which calls of libc and libraries do not show. Unpacking: the
+//!          paper describes no DSA for it
 
 use memlift_spec::trace::Kind;
 use memlift_spec::{Descriptor, Flags, Opcode};
@@ -13,22 +16,12 @@ use super::cpu::Cpu;
 use super::replay::{Outcome, Timing, replay};
 use super::timeline::{Call, Trace};
 use crate::dsa;
-use crate::event::{Calendar, Rate, Time};
+use crate::event::{Calendar, Time};
 use crate::memory::Image;
-use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
-
-const MS: u64 = 1_000_000_000;
-
-/// What the file of the SmartDIMM holds.
-pub const SMARTDIMM: Schema = Schema {
-    device: "whatif-smartdimm",
-    fields: &[
-        field("register_page", Quantity::Time, 0, MS),
-        field("flush_line", Quantity::Time, 0, MS),
-        field("copy_rate", Quantity::Rate, 1_000_000, 100_000_000_000_000),
-        field("slack", Quantity::Time, 0, MS),
-    ],
-};
+use crate::parameters::{ParameterError, Parameters, Schema};
+use crate::smartdimm::command::{self, Took};
+use crate::smartdimm::{self, host::Ulp};
+use std::collections::HashMap;
 
 /// A device.
 #[derive(Clone, Debug)]
@@ -38,16 +31,7 @@ pub enum Device {
     /// Intel DSA.
     Dsa(dsa::Timing),
     /// A buffer device that transforms what is copied through it.
-    SmartDimm {
-        /// Registering a pair of pages.
-        register_page: Time,
-        /// Flushing a line that is in the cache.
-        flush_line: Time,
-        /// Copying from memory to memory by a core.
-        copy: Rate,
-        /// Between the last line that is read and the first that may be written back.
-        slack: Time,
-    },
+    SmartDimm(smartdimm::Timing),
 }
 
 /// The file of parameters that comes with the crate, and what one must hold; none for the CPU, whose lines are measured.
@@ -55,7 +39,7 @@ pub enum Device {
 pub fn parameters(device: &str) -> Option<(&'static str, &'static Schema)> {
     match device {
         "dsa" => Some((dsa::timing::PARAMETERS, &dsa::timing::SCHEMA)),
-        "smartdimm" => Some((include_str!("../../parameters/whatif-smartdimm.toml"), &SMARTDIMM)),
+        "smartdimm" => Some((smartdimm::timing::PARAMETERS, &smartdimm::timing::SCHEMA)),
         _ => None,
     }
 }
@@ -69,12 +53,7 @@ impl Device {
         if parameters.device() == "dsa" {
             return dsa::Timing::new(parameters).map(Device::Dsa);
         }
-        Ok(Device::SmartDimm {
-            register_page: parameters.time("register_page"),
-            flush_line: parameters.time("flush_line"),
-            copy: parameters.rate("copy_rate"),
-            slack: parameters.time("slack"),
-        })
+        smartdimm::Timing::new(parameters).map(Device::SmartDimm)
     }
 
     /// Whether it can take this call.
@@ -88,9 +67,9 @@ impl Device {
                 matches!(call.kind, Kind::Copy | Kind::Move | Kind::Fill | Kind::Compare)
                     || matches!(opcode, Some(Opcode::MEMMOVE | Opcode::FILL | Opcode::COMPARE))
             }
-            Device::SmartDimm { .. } => {
-                matches!(call.kind, Kind::Deflate | Kind::Inflate | Kind::Encrypt | Kind::Decrypt)
-                    || matches!(opcode, Some(Opcode::SEAL | Opcode::OPEN | Opcode::PACK | Opcode::UNPACK))
+            Device::SmartDimm(_) => {
+                matches!(call.kind, Kind::Deflate | Kind::Encrypt | Kind::Decrypt)
+                    || matches!(opcode, Some(Opcode::SEAL | Opcode::OPEN | Opcode::PACK))
             }
         }
     }
@@ -100,7 +79,7 @@ impl Device {
             Device::Dsa(timing) => Some(dsa::device::Device::new(timing)),
             _ => None,
         };
-        Engine { device: self.clone(), state }
+        Engine { device: self.clone(), state, took: HashMap::new(), channel: Time::ZERO }
     }
 
     /// The least size, a power of two, from which on it pays to give calls to the device, and what the run takes then. No size pays:
@@ -108,7 +87,7 @@ impl Device {
     #[must_use]
     pub fn best_size(&self, trace: &Trace, cpu: &Cpu) -> (Option<u64>, Outcome) {
         let without = replay(trace, cpu, Timing::Recorded, &Device::Cpu, 0);
-        let engine = self.engine();
+        let mut engine = self.engine();
         let takes: Vec<u32> =
             trace.calls().filter(|call| self.takes(call)).map(|call| call.bytes().max(1).ilog2()).collect();
         let (Some(least), Some(most)) = (takes.iter().min(), takes.iter().max()) else {
@@ -143,13 +122,8 @@ pub(super) enum Placed {
     Cpu,
     /// The device's queue; the thread waits.
     Queue,
-    /// The core copies, the memory transforms: nanoseconds, with the source in the cache and without.
-    Near {
-        /// With it.
-        copy_hot_ns: u64,
-        /// Without.
-        copy_cold_ns: u64,
-    },
+    /// The core copies, the memory transforms.
+    Near,
 }
 
 /// A device at work.
@@ -157,6 +131,10 @@ pub(super) enum Placed {
 pub(super) struct Engine {
     device: Device,
     state: Option<dsa::device::Device>,
+    /// What CompCpys of so many bytes take, their text cached or not.
+    took: HashMap<(Ulp, u64, bool), Took>,
+    /// When the channel is free.
+    channel: Time,
 }
 
 impl Engine {
@@ -169,23 +147,45 @@ impl Engine {
             Device::Cpu => Placed::Cpu,
             Device::Dsa(_) if fresh > 0 => Placed::Cpu,
             Device::Dsa(_) => Placed::Queue,
-            Device::SmartDimm { register_page, flush_line, copy, slack } => {
-                let pages = call.read.max(call.written).div_ceil(4096);
-                let cold = *register_page * pages + copy.time_of(call.read.max(call.written)) + *slack;
-                let hot = cold + *flush_line * call.read.div_ceil(64);
-                Placed::Near { copy_hot_ns: hot.as_ps() / 1000, copy_cold_ns: cold.as_ps() / 1000 }
-            }
+            Device::SmartDimm(_) => Placed::Near,
         }
     }
 
+    /// What the CompCpys of a call take, beside nothing else.
+    fn near(&mut self, call: &Call, hot: bool) -> Took {
+        let Device::SmartDimm(timing) = &self.device else { return Took::default() };
+        let opcode = (call.kind == Kind::Operation).then_some(Opcode(call.parameter as u8));
+        let packs = call.kind == Kind::Deflate || opcode == Some(Opcode::PACK);
+        let ulp = if packs { Ulp::Deflate } else { Ulp::Tls };
+        let most = command::most(timing, ulp);
+        let mut of = |bytes: u64| match bytes {
+            0 => Took::default(),
+            _ => *self.took.entry((ulp, bytes, hot)).or_insert_with(|| {
+                command::took(timing, ulp, bytes, hot).expect("one call has the whole device")
+            }),
+        };
+        let (whole, rest) = (of(if call.read < most { 0 } else { most }), of(call.read % most));
+        let times = call.read / most;
+        Took { core: whole.core * times + rest.core, bus: whole.bus * times + rest.bus }
+    }
+
+    /// When a call that begins now is over: others' calls may have the channel.
+    pub(super) fn copy(&mut self, call: &Call, hot: bool, now: Time) -> Time {
+        let took = self.near(call, hot);
+        self.channel = now.max(self.channel) + took.bus;
+        self.channel.max(now + took.core)
+    }
+
     /// Nanoseconds of a call when nothing else is under way.
-    fn alone_ns(&self, call: &Call, fresh: u32, cpu: &Cpu) -> f64 {
+    fn alone_ns(&mut self, call: &Call, fresh: u32, cpu: &Cpu) -> f64 {
         match (self.place(call, fresh), &self.device) {
             (Placed::Queue, Device::Dsa(timing)) => {
                 let time = timing.submit + timing.start + timing.device.time_of(call.bytes()) + timing.wake;
                 time.as_ps() as f64 / 1e3
             }
-            (Placed::Near { copy_cold_ns, .. }, _) => copy_cold_ns as f64 + f64::from(fresh) * cpu.fault_ns,
+            (Placed::Near, _) => {
+                self.near(call, false).core.as_ps() as f64 / 1e3 + f64::from(fresh) * cpu.fault_ns
+            }
             _ => call.cpu_ns as f64,
         }
     }

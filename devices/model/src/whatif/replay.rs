@@ -187,11 +187,11 @@ impl Run<'_> {
                 self.outcome.calls = self.outcome.calls + submit;
                 self.calendar.after(submit, Event::Submitted(thread, index));
             }
-            Placed::Near { copy_hot_ns, copy_cold_ns } => {
+            Placed::Near => {
                 let residency = self.shadow.device(call);
-                let hot = 2 * residency.source >= call.read;
-                let ns = if hot { copy_hot_ns } else { copy_cold_ns };
-                let time = Time::from_ns(ns + (f64::from(fresh) * self.cpu.fault_ns) as u64);
+                let now = self.calendar.now();
+                let done = self.engine.copy(call, 2 * residency.source >= call.read, now);
+                let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault_ns) as u64);
                 // What was in the cache is written back before the device can see it.
                 self.count(call);
                 self.outcome.read_bytes += call.read;

@@ -118,6 +118,42 @@ fn without_a_device_a_replay_takes_what_was_recorded_and_a_device_shortens_calls
     assert!(with.cpu < without.cpu && with.waiting > Time::from_ns(30_000));
 }
 
+/// Packs 6000 bytes, unpacks as many, and encrypts 16 KiB, each in 1 ms.
+#[test]
+fn smartdimm_takes_what_its_machine_takes_and_threads_share_its_channel() {
+    use crate::smartdimm::{self, command, host::Ulp};
+    let timing = smartdimm::Timing::shipped();
+    let calls = [(Kind::Deflate, 6000), (Kind::Inflate, 6000), (Kind::Encrypt, 16_384)];
+    let mut records = vec![mark(Kind::Mark, 0, 0, 0)];
+    records.extend((0..).zip(calls).map(|(at, (kind, bytes))| call(kind, at * MS, MS, bytes)));
+    records.push(mark(Kind::End, 3 * MS, 3 * MS, 0));
+    let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 3 * MS)).unwrap();
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let device = Device::SmartDimm(timing.clone());
+    let run = replay(&trace, &cpu, Timing::Recorded, &device, 0);
+    // Nobody packs two pages at once, and 16 KiB with a tag are more than four pages. What was read before is in the cache.
+    let of = |ulp, bytes, hot| command::took(&timing, ulp, bytes, hot).unwrap();
+    let parts = [
+        of(Ulp::Deflate, 4096, false),
+        of(Ulp::Deflate, 1904, false),
+        of(Ulp::Tls, 16_368, true),
+        of(Ulp::Tls, 16, true),
+    ];
+    let wanted = parts.iter().fold(Time::from_ns(MS), |sum, took| sum + took.core);
+    assert_eq!((run.wall, run.offloaded), (wanted, 2));
+    // Ten threads that encrypt at once: the bus takes them one after the other.
+    let records = [mark(Kind::Mark, 0, 0, 0), call(Kind::Encrypt, 0, MS, 16_368), mark(Kind::End, MS, MS, 0)];
+    let chunks: Vec<_> = (1..=10).map(|thread| (1, 0, thread, 0, &records[..])).collect();
+    let mut bytes = file(&chunks, MS);
+    put(&mut bytes, word::THREADS, 10);
+    let trace = Trace::read(&bytes).unwrap();
+    let run = replay(&trace, &Cpu::new(Vec::new(), 1 << 20, 100.0, &trace), Timing::Recorded, &device, 0);
+    // The same text: from the second on it is in the cache.
+    let (cold, hot) = (of(Ulp::Tls, 16_368, false), of(Ulp::Tls, 16_368, true));
+    assert!(cold.bus + hot.bus * 9 > hot.core, "{cold:?} {hot:?}");
+    assert_eq!(run.wall, cold.bus + hot.bus * 9);
+}
+
 #[test]
 fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() {
     let child = [
