@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 # The quick run of one bench each; the longest first.
-QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem)
+QUICK := $(addprefix test-quick-,persist ipc traverse transform copy zmem devices)
 .PHONY: help demo demo-first test soak vm-test build wheel lint clean rust venv binary package \
 	tested test-rust test-loom test-fallbacks test-python test-quick $(QUICK)
 

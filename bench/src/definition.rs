@@ -12,6 +12,7 @@ use crate::{BenchError, Row, Verdict};
 
 const FILES: &[(&str, &str)] = &[
     ("copy", include_str!("../definitions/copy.toml")),
+    ("devices", include_str!("../definitions/devices.toml")),
     ("ipc", include_str!("../definitions/ipc.toml")),
     ("persist", include_str!("../definitions/persist.toml")),
     ("transform", include_str!("../definitions/transform.toml")),
@@ -135,7 +136,8 @@ mod tests {
                 // The rows of the others are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
                 assert!(
-                    names_service || ["persist", "transform", "traverse", "zmem"].contains(service),
+                    names_service
+                        || ["devices", "persist", "transform", "traverse", "zmem"].contains(service),
                     "{}",
                     row.name
                 );

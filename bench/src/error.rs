@@ -57,6 +57,14 @@ pub enum BenchError {
         /// Ours, theirs.
         sums: [String; 2],
     },
+    /// A modelled machine is impossible, or gave a wrong answer.
+    #[error("{name}: {problem}")]
+    Machine {
+        /// The row.
+        name: String,
+        /// What the machine says.
+        problem: String,
+    },
     /// The engine cannot be opened.
     #[error("the engine: {reason}")]
     Engine {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
+//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`devices`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
 //!          measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
 //! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
 //! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
@@ -17,6 +17,7 @@ mod child;
 mod copier;
 mod copy;
 mod definition;
+mod devices;
 pub mod drawing;
 mod dropins;
 mod error;
@@ -57,7 +58,7 @@ pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_lo
 pub use tour::{Chapter, TourOptions, tour};
 
 /// The services that have benches.
-pub const SERVICES: &[&str] = &["copy", "ipc", "persist", "transform", "traverse", "zmem"];
+pub const SERVICES: &[&str] = &["copy", "devices", "ipc", "persist", "transform", "traverse", "zmem"];
 
 /// What `memlift bench` was asked for.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +101,7 @@ pub fn run(service: &str, options: &Options) -> Result<Summary, BenchError> {
     let mut sink = row::Sink::new(options.json);
     let failed = match service {
         "copy" => copy::run(&definitions, options, &mut sink)?,
+        "devices" => devices::run(&definitions, options, &mut sink)?,
         "persist" => persist::run(&definitions, options, &mut sink)?,
         "transform" => transform::run(&definitions, options, &mut sink)?,
         "traverse" => traverse::run(&definitions, options, &mut sink)?,

@@ -5,19 +5,29 @@
 
 use std::fs;
 
-/// Model name of the CPU as the kernel gives it.
+/// Model name of the CPU as the kernel gives it, with family and model: clouds call several generations by one name.
 pub fn cpu_name() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .and_then(|rest| rest.split_once(':'))
-        .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    match (cpuinfo("cpu family"), cpuinfo("model")) {
+        (Some(family), Some(model)) => format!("{}, family {family} model {model}", marketing_name()),
+        _ => marketing_name(),
+    }
 }
 
-/// The CPU's name as a folder name.
+fn marketing_name() -> String {
+    cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// A field of the first core in /proc/cpuinfo.
+fn cpuinfo(key: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+}
+
+/// The CPU's name, without family and model, as a folder name.
 pub fn cpu_folder() -> String {
     let mut folder = String::new();
-    for character in cpu_name().replace("(R)", "").replace("(TM)", "").chars() {
+    for character in marketing_name().replace("(R)", "").replace("(TM)", "").chars() {
         if character.is_ascii_alphanumeric() {
             folder.push(character.to_ascii_lowercase());
         } else if !folder.ends_with('-') && !folder.is_empty() {
@@ -54,13 +64,22 @@ pub fn page_bytes() -> usize {
 
 /// Size of the last-level cache as the kernel reports it; 0 if it does not.
 pub fn reported_cache_bytes() -> usize {
-    (0..8)
-        .filter_map(|index| {
-            fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()
-        })
-        .filter_map(|size| size.trim().strip_suffix('K')?.parse::<usize>().ok())
-        .max()
-        .map_or(0, |kib| kib * 1024)
+    (0..8).filter_map(|index| reported(index, None)).max().unwrap_or(0)
+}
+
+/// Size of a core's second-level cache as the kernel reports it, or the 1 MiB that is usual.
+pub fn second_level_bytes() -> usize {
+    (0..8).find_map(|index| reported(index, Some("2"))).unwrap_or(1 << 20)
+}
+
+/// Bytes of one cache of the first core, if there is such a one and, where a level is asked for, it has that.
+fn reported(index: usize, level: Option<&str>) -> Option<usize> {
+    let folder = format!("/sys/devices/system/cpu/cpu0/cache/index{index}");
+    let read = |what: &str| fs::read_to_string(format!("{folder}/{what}")).ok();
+    if level.is_some_and(|level| read("level").is_none_or(|has| has.trim() != level)) {
+        return None;
+    }
+    Some(read("size")?.trim().strip_suffix('K')?.parse::<usize>().ok()? * 1024)
 }
 
 /// CPU time of the calling thread, seconds.

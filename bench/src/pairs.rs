@@ -13,6 +13,11 @@ use crate::{BenchError, CpuSeconds, machine};
 const PAIRS: usize = 31;
 const PAIRS_QUICK: usize = 2;
 
+/// Pairs of a run.
+pub const fn count(quick: bool) -> usize {
+    if quick { PAIRS_QUICK } else { PAIRS }
+}
+
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
@@ -55,7 +60,7 @@ pub fn interleave(
     quick: bool,
     turn: impl FnMut(Side) -> Result<Took, BenchError>,
 ) -> Result<Samples, BenchError> {
-    rounds(if quick { PAIRS_QUICK } else { PAIRS }, turn)
+    rounds(count(quick), turn)
 }
 
 /// The same with so many pairs, for samples that take seconds.

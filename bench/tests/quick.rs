@@ -69,5 +69,7 @@ fn what_does_not_exist_is_said() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("no row of `copy` fits `copy/1/cold`"));
     let output = bench(&["nothing"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there are: copy, ipc, persist, transform"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("there are: copy, devices, ipc, persist, transform")
+    );
 }

@@ -13,6 +13,7 @@ use crate::grammar::BenchService;
 pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
     let service = match service {
         BenchService::Copy => "copy",
+        BenchService::Devices => "devices",
         BenchService::Ipc => "ipc",
         BenchService::Persist => "persist",
         BenchService::Transform => "transform",

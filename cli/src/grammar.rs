@@ -157,6 +157,8 @@ pub enum Command {
 pub enum BenchService {
     /// Copies inside one process
     Copy,
+    /// The papers' machines: how fast they run, how near they come to their papers
+    Devices,
     /// Calls between processes
     Ipc,
     /// Transactions that survive a crash

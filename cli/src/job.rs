@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::print;
-use crate::run::size;
+use crate::run::{enough, parts, size};
 
 /// Verbs of `job`.
 #[derive(Clone, Debug, Subcommand)]
@@ -47,6 +47,11 @@ pub fn run(verb: &Verb, as_json: bool) -> Result<(), Failure> {
             if !registry.is_live(*job) {
                 return Err(Failure::Unavailable(format!("there is no job {job}: memlift job list")));
             }
+            if let Some(bytes) = memory {
+                enough(*bytes)?;
+            }
+            let budget = memory.unwrap_or(registry.control(*job).total().max(0) as u64);
+            parts(*unused, min_uncompressed.unwrap_or(0), budget)?;
             if let Some(bytes) = memory {
                 registry
                     .set_total(*job, *bytes as usize)

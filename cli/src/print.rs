@@ -12,8 +12,7 @@ use crate::failure::Failure;
 /// Writes `text` and a line end to standard output.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    output.write_all(b"\n")?;
+    output.write_all(format!("{text}\n").as_bytes())?; // at once: who reads its first line only may be gone for the others
     output.flush()?;
     Ok(())
 }

@@ -199,6 +199,46 @@ fn status_tells_who_runs_without() {
 }
 
 #[test]
+fn a_bare_name_is_the_program_where_it_runs_without_its_unit() {
+    let place = Place::new("");
+    // A program of our own: its processes are no others'.
+    let program = place.path("server");
+    fs::copy("/bin/sleep", &program).expect("copied");
+    let units = place.path("config/systemd/user");
+    fs::create_dir_all(&units).expect("made");
+    fs::write(units.join("web.service"), format!("[Service]\nExecStart={}\n", program.display()))
+        .expect("written");
+    assert_eq!(place.run(&["status", "web", "--user"]).status.code(), Some(3), "nothing runs");
+    let server = Ended(Command::new(&program).arg("60").spawn().expect("it starts"));
+    let seen = || place.run(&["status", "web", "--user", "--json"]);
+    // Between fork and exec it is this test's own program.
+    let mut output = seen();
+    while output.status.code() == Some(3) && Path::new(&format!("/proc/{}/exe", server.0.id())).exists() {
+        output = seen();
+    }
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(document["processes"][0]["pid"], server.0.id());
+    assert_eq!(document["kind"], "command");
+    assert_eq!(
+        place.run(&["status", "web.service", "--user"]).status.code(),
+        Some(3),
+        "that is the unit only"
+    );
+}
+
+#[test]
+fn enable_says_what_nginx_needs_for_an_upgrade() {
+    let place = Place::new("ExecStart=/usr/sbin/nginx -g 'daemon on;'\n");
+    let output = place.unit(&["enable", "web", "--only", "libz", "--dry-run"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("`env LD_PRELOAD; env MEMLIFT_STATS;`"), "{said}");
+    let place = Place::new("ExecStart=/bin/true\n");
+    let output = place.unit(&["enable", "web", "--only", "libz", "--dry-run"]);
+    assert!(!text(&output.stderr).contains("nginx"));
+}
+
+#[test]
 fn status_sees_a_library_in_the_maps() {
     let place = Place::new("");
     // Any shared library will do: the system's libc under the name of a drop-in.

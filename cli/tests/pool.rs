@@ -158,7 +158,7 @@ fn what_is_wrong_is_said_and_nothing_is_left_behind() {
     }
     std::fs::write(at.join("text"), "hello").expect("written");
     let (code, said) = fails(at, &["pool", "info", "text"]);
-    assert!(code == 1 && said.contains("not a memlift pool"), "{said}");
+    assert!(code == 1 && said.contains("text: this is not a memlift pool"), "{said}");
     succeeds(at, &["pool", "create", "a.pool", "--size", "1M"]);
     let (code, said) = fails(at, &["pool", "create", "a.pool"]);
     assert!(code == 1 && said.contains("exists"), "{said}");
@@ -223,6 +223,58 @@ fn a_full_or_read_only_file_system_is_named() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("Read-only file system"), "{said}");
+}
+
+#[test]
+fn a_pool_that_cannot_grow_goes_on_with_what_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = format!(
+        "mount -t tmpfs -o size=12m none {0} && cd {0} && {1} pool create a.pool --size 1M >&2 \
+         && {{ {1} pool serve a.pool --listen 127.0.0.1:0 & echo $!; wait; {1} pool check a.pool; echo checked $?; }}",
+        folder.path().display(),
+        env!("CARGO_BIN_EXE_memlift")
+    );
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return; // no file system of its own to fill
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::null()).spawn().expect("starts");
+    let mut said = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = || {
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
+    };
+    let server = line();
+    let address = line().rsplit(' ').next().expect("an address").to_owned();
+    let mut stream = TcpStream::connect(&address).expect("connected");
+    let mut replies = BufReader::new(stream.try_clone().expect("the same"));
+    let mut ask = |request: String| {
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut reply = String::new();
+        replies.read_line(&mut reply).expect("a reply");
+        reply.trim().to_owned()
+    };
+    let value = "x".repeat(3000);
+    let mut kept = 0;
+    let refused = loop {
+        let reply = ask(format!("SET key{kept} {value}\r\n"));
+        if reply != "+OK" {
+            break reply;
+        }
+        kept += 1;
+    };
+    assert!(refused.contains("No space left on device"), "{refused}");
+    assert!(kept > 100, "{kept}");
+    assert_eq!(ask("DBSIZE\r\n".to_owned()), format!(":{kept}"));
+    assert_eq!(ask("DEL key0 key1\r\n".to_owned()), ":2");
+    assert_eq!(ask(format!("SET key0 {value}\r\n")), "+OK", "what was freed is used again");
+    assert!(Command::new("kill").args(["-KILL", &server]).status().expect("runs").success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("the rest");
+    assert!(rest.contains("checked 0"), "{rest}");
+    child.wait().expect("ended");
 }
 
 #[test]

@@ -41,6 +41,25 @@ fn the_list_names_figures_and_every_parameter_with_its_source() {
 }
 
 #[test]
+fn a_figure_is_drawn_as_png_with_its_words_or_what_to_install_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("new");
+    let output = reproduce(&["pulse-fig10", "--json", "--png", path.to_str().expect("UTF-8")]);
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(3));
+        assert!(text(&output.stderr).contains("apt install fonts-"), "{}", text(&output.stderr));
+        return;
+    }
+    let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let file = json["figures"][0]["png"].as_str().expect("the path");
+    assert!(json["figures"][0]["svg"].is_null());
+    let picture = std::fs::read(file).expect("drawn");
+    let number = |at: usize| u32::from_be_bytes(picture[at..at + 4].try_into().expect("four bytes"));
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"));
+    assert!(number(16) == 1640 && number(20) > 200, "{} by {}", number(16), number(20));
+}
+
+#[test]
 fn a_figure_has_paper_and_model_side_by_side_and_is_drawn() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("new");

@@ -2,72 +2,16 @@
 //! `memlift run` as its users meet it: real programs under real budgets, exit codes, signals, reports, refusals, live changes.
 //! `memlift record` and `whatif`: the same programs watched, and what their traces say.
 //!
-//! Method   the library is built by this workspace beside the command; it is built here if it is not there yet
-//! Not here what happens inside the program: bindings/preload/tests
+//! Not here what happens inside the program: bindings/preload/tests. Spill disks that are full or fail: spill.rs
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+mod place;
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use place::{Place, python, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// The folder that holds the libraries.
-fn library() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        // `cargo xtask test` has built all libraries and says where.
-        if let Some(built) = std::env::var_os("MEMLIFT_BUILT") {
-            return PathBuf::from(built);
-        }
-        let folder = Path::new(env!("CARGO_BIN_EXE_memlift")).parent().expect("a folder").to_owned();
-        // Nothing is done where the one that is there is new enough.
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "-p", "memlift-preload", "-p", "memlift-tap"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.env("CARGO_TARGET_DIR", folder.parent().expect("the target folder"));
-        assert!(cargo.status().expect("cargo starts").success(), "the library is built");
-        folder
-    })
-}
-
-struct Place {
-    folder: tempfile::TempDir,
-}
-
-impl Place {
-    /// A registry of its own, so that tests do not see each other.
-    fn new() -> Place {
-        Place { folder: tempfile::tempdir().expect("a folder") }
-    }
-
-    fn memlift(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memlift"));
-        command.args(arguments).stdin(Stdio::null());
-        command.env("XDG_RUNTIME_DIR", self.folder.path()).env("MEMLIFT_DROPINS", library());
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.memlift(arguments).output().expect("the command starts")
-    }
-
-    fn report(&self, arguments: &[&str]) -> (Output, Value) {
-        let file = self.folder.path().join("report.json");
-        let mut all = vec!["run", "--report", file.to_str().expect("UTF-8")];
-        all.extend(arguments);
-        let output = self.run(&all);
-        let text = std::fs::read_to_string(&file)
-            .unwrap_or_else(|error| panic!("no report: {error}; {}", text(&output.stderr)));
-        (output, serde_json::from_str(&text).expect("JSON"))
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// Fills `mib` MiB with words that repeat after a while, reads them again twice, and prints their sum.
 const FILL: &str = "
@@ -83,11 +27,6 @@ for again in range(2):
         total = (total * 31 + sum(part[::509])) % (1 << 61)
 print(total)
 ";
-
-fn python() -> String {
-    let python = std::env::var("PYTHON").unwrap_or_default();
-    if python.is_empty() { "python3".to_owned() } else { python }
-}
 
 #[test]
 fn exit_codes_output_and_signals_are_the_programs() {
@@ -173,6 +112,19 @@ fn what_cannot_be_covered_is_refused_with_the_reason() {
         (vec!["run", "--memory", "900T", "--", "true"], 2, "more than a machine"),
         (vec!["run", "--memory", "100T", "--", "true"], 3, "were asked for"),
         (vec!["run", "--memory", "64M", "--spill", "/nonexistent", "--", "true"], 2, "no such folder"),
+        (vec!["run", "--memory", "64M", "--spill", "/dev/shm", "--", "true"], 2, "tmpfs"),
+        (
+            vec!["run", "--memory", "64M", "--unused", "64M", "--", "true"],
+            2,
+            "--unused 64.0 MiB: the budget is",
+        ),
+        (
+            vec!["run", "--memory", "64M", "--min-uncompressed", "65M", "--", "true"],
+            2,
+            "the budget is 64.0 MiB",
+        ),
+        (vec!["run", "--memory", "64M", "--report", "/nonexistent/r", "--", "true"], 2, "--report"),
+        (vec!["run", "--memory", "64M", "--", "/etc/passwd"], 3, "not a file that may be executed"),
         (vec!["run", "--memory", "64M", "--on-overflow", "maybe", "--", "true"], 2, "pause"),
         (vec!["job", "set", "99", "--memory", "1G"], 3, "no job 99"),
     ] {
@@ -200,6 +152,9 @@ fn a_running_job_is_listed_and_changed() {
     let number = job["job"].to_string();
     assert!(place.run(&["job", "set", &number, "--memory", "300M", "--unused", "10M"]).status.success());
     assert!(place.run(&["job", "set", &number, "--steal", "50M"]).status.success());
+    let output = place.run(&["job", "set", &number, "--memory", "1K"]);
+    assert_eq!(output.status.code(), Some(2), "a typo does not end the job");
+    assert!(text(&output.stderr).contains("less than 8M"), "{}", text(&output.stderr));
     let jobs = list();
     assert_eq!(jobs["jobs"][0]["total_bytes"], 250u64 << 20);
     assert_eq!(jobs["jobs"][0]["unused_objective_bytes"], 10u64 << 20);
@@ -232,6 +187,27 @@ fn a_profile_names_a_budget_that_is_enough() {
     assert_eq!(profile["runs"].as_array().map(Vec::len), Some(2), "{profile:#}");
     assert_eq!(profile["smallest_budget_bytes"], profile["runs"][1]["budget_bytes"], "{profile:#}");
     assert!(std::fs::read_to_string(&drawing).expect("drawn").contains("</svg>"));
+}
+
+#[test]
+fn a_signal_ends_the_whole_profile() {
+    let place = Place::new();
+    // Each run makes a file of its own, and the program makes nothing of the signal.
+    let script = "trap 'exit 0' TERM; touch $0/$$; while :; do sleep 0.05; done";
+    let folder = place.folder.path().join("runs");
+    std::fs::create_dir(&folder).expect("a folder");
+    let arguments = ["run", "--profile", "--", "sh", "-c", script, folder.to_str().expect("UTF-8")];
+    let child = place.memlift(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("it starts");
+    let runs = || std::fs::read_dir(&folder).expect("it is there").count();
+    while runs() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("signalled");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(143), "{}", text(&output.stderr));
+    assert_eq!((runs(), text(&output.stdout)), (1, String::new()));
+    assert!(text(&output.stderr).contains("not finished"), "{}", text(&output.stderr));
 }
 
 /// Copies, packs, unpacks; a thread and a forked child do so too.
@@ -323,6 +299,62 @@ fn a_recorded_program_is_as_ever_and_its_trace_holds_what_it_did() {
     let of = |start: &str| written.lines().filter(|line| line.starts_with(start)).count() as u64;
     assert_eq!((Some(of("LD 0x")), Some(of("ST 0x"))), (sums["loads"].as_u64(), sums["stores"].as_u64()));
     assert!(of("ST 0x") > (16 << 20) / 64 && of("LD 0x") + of("ST 0x") == written.lines().count() as u64);
+}
+
+/// Pages that a job has packed are in its trace, and DMU unpacks them.
+#[test]
+fn a_recorded_job_under_a_budget_tells_of_its_packed_pages() {
+    let place = Place::new();
+    let trace = path(&place, "job.trace");
+    let (limit, budget) = (["--limit", "64M"], ["run", "--quiet", "--memory", "160M"]);
+    let command = env!("CARGO_BIN_EXE_memlift");
+    let recorded = [&["record", "-q", "-o", &trace], &limit[..], &["--", command], &budget[..]].concat();
+    let output = place.run(&[&recorded[..], &[&python(), "-c", FILL, "200", "3"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let answer = whatif(&place, &["--device", "dmu", "--from", "1", &trace]);
+    let pages = |name: &str| {
+        let kinds = answer["trace"]["calls"].as_array().expect("a list");
+        let kind =
+            kinds.iter().find(|kind| kind["kind"] == name).unwrap_or_else(|| panic!("no {name}: {answer}"));
+        kind["calls"].as_u64().expect("a number")
+    };
+    assert_eq!(answer["with"]["offloaded"].as_u64(), Some(pages("page in") + pages("page out")));
+    assert!(pages("page in") > 100 && pages("page out") > 10, "{answer}");
+    assert!(whatif(&place, &["--device", "nearpm", &trace])["answer"].is_string());
+    let lines = path(&place, "lines");
+    whatif(&place, &["--export", &lines, &trace]);
+    let written = std::fs::read_to_string(&lines).expect("the export");
+    assert!(!written.lines().any(|line| line == "LD 0x0"), "work of services has no addresses");
+}
+
+/// Commits of a pool that serves clients are in its trace, and NearPM makes them.
+#[test]
+fn a_recorded_store_tells_of_its_commits() {
+    let place = Place::new();
+    let (trace, pool) = (path(&place, "kv.trace"), path(&place, "kv.pool"));
+    let command = env!("CARGO_BIN_EXE_memlift");
+    let serve =
+        ["record", "-q", "-o", &trace, "--", command, "pool", "serve", &pool, "--listen", "127.0.0.1:0"];
+    let mut child = place.memlift(&serve).stdout(Stdio::piped()).spawn().expect("started");
+    let mut said = BufReader::new(child.stdout.take().expect("piped")); // open until its end: it writes more than one line
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    let address = line.trim().rsplit(' ').next().expect("an address");
+    let mut stream = std::net::TcpStream::connect(address).expect("connected");
+    let mut answers = BufReader::new(stream.try_clone().expect("a second handle"));
+    for number in 0..50 {
+        write!(stream, "SET key{number} value{number}\r\n").expect("sent");
+        let mut answer = String::new();
+        answers.read_line(&mut answer).expect("an answer");
+        assert_eq!(answer, "+OK\r\n");
+    }
+    let process = Pid::from_raw(child.id() as i32).expect("an id");
+    kill_process(process, Signal::TERM).expect("told to end");
+    child.wait().expect("ended");
+    let answer = whatif(&place, &["--device", "nearpm", "--from", "1", &trace]);
+    assert!(answer["with"]["offloaded"].as_u64() >= Some(50), "{answer}");
+    let time = |who: &str| answer["commits_on_its_memory"][who].as_f64().expect("seconds");
+    assert!(time("device_s") > 0.0 && time("device_s") < time("cpu_s"), "{answer}");
 }
 
 /// A C program of this text.
@@ -472,7 +504,7 @@ fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wron
     bytes[8] = 9;
     std::fs::write(&trace, &bytes).expect("written");
     for (arguments, code, wanted) in [
-        (vec!["whatif", &trace], 1, "version (byte 8): 0x9: this memlift reads version 1"),
+        (vec!["whatif", &trace], 1, "version (byte 8): 0x9: this memlift reads version 2"),
         (vec!["whatif", "/dev/null"], 1, "give what `memlift record` wrote"),
         (vec!["whatif", "no-such.trace"], 1, "record one first"),
         (vec!["whatif", "--sweep", "start=1", &trace], 2, "NAME=A..B"),

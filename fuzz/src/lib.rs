@@ -23,6 +23,7 @@ pub mod mutate;
 #[expect(unsafe_code, reason = "calls routines that take addresses")]
 pub mod open;
 pub mod page;
+pub mod parameters;
 pub mod pool;
 #[expect(unsafe_code, reason = "calls zlib-rs by its C interface")]
 mod reference;
@@ -46,7 +47,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "inflate", run: inflate::run, seeds: inflate::seeds },
     Target { name: "deflate", run: deflate::run, seeds: deflate::seeds },
     Target { name: "open", run: open::run, seeds: open::seeds },
@@ -57,6 +58,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "ipc_client", run: ipc_client::run, seeds: ipc_client::seeds },
     Target { name: "ipc_server", run: ipc_server::run, seeds: ipc_server::seeds },
     Target { name: "page", run: page::run, seeds: page::seeds },
+    Target { name: "parameters", run: parameters::run, seeds: parameters::seeds },
     Target { name: "pool", run: pool::run, seeds: pool::seeds },
     Target { name: "trace", run: trace::run, seeds: trace::seeds },
     Target { name: "walk_bytecode", run: walk_bytecode::run, seeds: walk_bytecode::seeds },

@@ -46,7 +46,7 @@ macro_rules! tests {
     )*};
 }
 
-tests! { inflate deflate open chains unpack libz ipc ipc_client ipc_server page pool trace walk_bytecode walk_map walk_packet }
+tests! { inflate deflate open chains unpack libz ipc ipc_client ipc_server page parameters pool trace walk_bytecode walk_map walk_packet }
 
 #[test]
 fn every_target_is_tested_and_takes_no_bytes_at_all() {
@@ -54,5 +54,5 @@ fn every_target_is_tested_and_takes_no_bytes_at_all() {
         try_one(target, &[], "no bytes");
         assert!(!(target.seeds)().is_empty(), "{} has nothing to start from", target.name);
     }
-    assert_eq!(TARGETS.len(), 15, "enter a new target in `tests!`");
+    assert_eq!(TARGETS.len(), 16, "enter a new target in `tests!`");
 }

@@ -26,3 +26,8 @@ pub use memlift_transform as transform;
 pub use memlift_traverse as traverse;
 #[cfg(feature = "zmem")]
 pub use memlift_zmem as zmem;
+
+/// The README's Rust is compiled and run as it stands there.
+#[cfg(all(doctest, feature = "ipc"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

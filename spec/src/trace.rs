@@ -14,7 +14,7 @@ use core::fmt;
 /// First word of a trace.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MLTRACE1");
 /// Version of the layout.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Bytes of the header, and what chunks are multiples of.
 pub const HEADER_BYTES: usize = 4096;
 /// Bytes of a record, and of what precedes the records of a chunk.
@@ -101,6 +101,17 @@ pub enum Kind {
     Digest = 34,
     /// An operation of memlift's own; the parameter is its opcode.
     Operation = 48,
+    /// A commit of memlift's persistent memory, until it was durable; the parameter is its mechanism, 0 redo, 1 undo, 2 checkpoint,
+    /// 3 shadow. Like the next three: start ns · wall ns · 0 · 0 · bytes read · bytes written · parts. Bytes that it changed, twice;
+    /// parts: ranges.
+    Commit = 49,
+    /// Walks of memlift's traversal that a client waited for together; the parameter is how many. Written: bytes of their answers;
+    /// parts: steps of all.
+    Walk = 50,
+    /// Packed pages that memlift's compressed memory brought back for a fault. Read: bytes packed; parts: pages.
+    PageIn = 51,
+    /// Pages that it put away. Written: bytes packed; parts: pages.
+    PageOut = 52,
     /// How far a thread is: time ns · its CPU ns so far · minor faults · major faults · times that it waited · times that it was
     /// displaced · 0.
     Mark = 64,
@@ -115,7 +126,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Copy,
         Kind::Move,
         Kind::Fill,
@@ -126,6 +137,10 @@ impl Kind {
         Kind::Decrypt,
         Kind::Digest,
         Kind::Operation,
+        Kind::Commit,
+        Kind::Walk,
+        Kind::PageIn,
+        Kind::PageOut,
         Kind::Mark,
         Kind::End,
         Kind::Counted,
@@ -144,6 +159,12 @@ impl Kind {
         (self as u32) < Kind::Mark as u32
     }
 
+    /// Whether it is a service's own work, which has parts and no addresses.
+    #[must_use]
+    pub const fn is_work(self) -> bool {
+        matches!(self, Kind::Commit | Kind::Walk | Kind::PageIn | Kind::PageOut)
+    }
+
     /// As people call it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -158,6 +179,10 @@ impl Kind {
             Kind::Decrypt => "decrypt",
             Kind::Digest => "digest",
             Kind::Operation => "memlift",
+            Kind::Commit => "commit",
+            Kind::Walk => "walk",
+            Kind::PageIn => "page in",
+            Kind::PageOut => "page out",
             Kind::Mark => "mark",
             Kind::End => "end of a thread",
             Kind::Counted => "counted",
@@ -221,6 +246,16 @@ impl Record {
                         "less than 2^47 bytes are expected: record again",
                     );
                 }
+            }
+            if kind.is_work() && record.words[6] > u64::from(u32::MAX) {
+                return fault("record.parts", record.words[6], "less than 2^32 are expected: record again");
+            }
+            if kind == Kind::Commit && record.parameter > 3 {
+                return fault(
+                    "record.parameter",
+                    record.parameter.into(),
+                    "a mechanism, 0 to 3, is expected: record again",
+                );
             }
         } else if record.words[1] >= TIME_NS_MAX {
             return fault("record.cpu", record.words[1], "less than 2^60 is expected: record again");
@@ -357,7 +392,7 @@ impl<'a> File<'a> {
             );
         }
         if of(word::VERSION) != VERSION {
-            let fix = "this memlift reads version 1: use the memlift that recorded it, or record again";
+            let fix = "this memlift reads version 2: use the memlift that recorded it, or record again";
             return fault("version", word::VERSION, of(word::VERSION), fix);
         }
         let limit = of(word::LIMIT);

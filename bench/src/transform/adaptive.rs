@@ -4,7 +4,8 @@
 //! Flow     a few rounds of every fixed placement ─▶ the fastest is the rival ─▶ interleaved pairs
 //! Phases   idle: messages that are in no cache, nobody else · contended: the same beside a neighbour that copies · changing: every
 //!          sample has messages in cache, whose results are read at once, and messages that are not; the neighbour comes
-//!          and goes every few pairs
+//!          and goes every few pairs, and a pair of the row is one beside it and one without it together: of two kinds of samples
+//!          as many as of each other, a median would be that of either kind
 //! Check    every placement's first sample by the target's checksum, and the adaptive one's last; every sample by the sum
 //!          of all CRCs
 //! Order    samples follow each other without a pause: the adaptive side measures contention at most so often per second, and
@@ -21,6 +22,7 @@ use super::ours::{Ours, Placing};
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
 use crate::pin::Pinned;
+use crate::statistics::Pair;
 use crate::{BenchError, Row, median, reference};
 
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -28,7 +30,7 @@ const AREA_BYTES: usize = 64 << 20;
 const AREA_BYTES_QUICK: usize = 4 << 20;
 /// Messages that stay in the second-level cache, with their results.
 const HOT: usize = 4;
-/// Samples between two comings and goings of the neighbour.
+/// Samples between two comings and goings of the neighbour: whole pairs.
 const CHANGE_EVERY: usize = 16;
 /// Passes of a sample.
 const PASSES: usize = 3;
@@ -71,8 +73,7 @@ impl Load {
     /// One sample: its time and the sum of the CRCs.
     fn sample(&mut self, who: &Ours) -> Result<(Took, u64), BenchError> {
         if let Some(neighbour) = &self.neighbour {
-            let stays = self.phase == Phase::Contended || self.samples / CHANGE_EVERY % 2 == 1;
-            neighbour.wake(stays);
+            neighbour.wake(self.phase == Phase::Contended || comes(self.samples));
         }
         self.samples += 1;
         let messages = self.order.len() * self.passes;
@@ -150,7 +151,11 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
         medians.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).expect("there are several placements");
     let theirs = &fixed[best];
 
-    let samples = pairs::interleave(quick, |side| {
+    // A round is a pair; the first one only warms up.
+    load.samples = 0;
+    let changes = phase == Phase::Changing && !quick;
+    let rounds = if changes { changing_rounds(pairs::count(quick)) } else { pairs::count(quick) };
+    let mut samples = pairs::rounds(rounds, |side| {
         let who = if side == Side::Ours { &ours } else { theirs };
         let (took, sum) = load.sample(who)?;
         if sum != right.1 {
@@ -161,10 +166,21 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
     if load.verified(&ours)? != right {
         return Err(wrong(definition, "memlift").into());
     }
+    let mut states = String::new();
+    if changes {
+        let (alone, beside) = by_state(&samples.pairs);
+        let [alone_us, beside_us] = [&alone, &beside].map(|pairs| {
+            let median = |of: fn(&Pair) -> f64| median(pairs.iter().map(of)) * 1e6;
+            format!("{:.2} against {:.2}", median(|pair| pair.0), median(|pair| pair.1))
+        });
+        states = format!("alone, us: {alone_us}; beside the neighbour: {beside_us}; ");
+        samples.pairs =
+            alone.iter().zip(&beside).map(|(a, b)| ((a.0 + b.0) / 2.0, (a.1 + b.1) / 2.0)).collect();
+    }
     let mut row = Row::new(definition);
     row.cpu_s = samples.cpu_s;
     row.qualifies = format!(
-        "copies with CRC-32C, {} KiB each; {}; best fixed: {:?}; all fixed, us: {}; budget for neighbours {} %; ours pinned to a \
+        "copies with CRC-32C, {} KiB each; {}; best fixed: {:?}; all fixed, us: {}; {states}budget for neighbours {} %; ours pinned to a \
          core, the neighbour to another",
         MESSAGE_BYTES >> 10,
         load.areas.about(),
@@ -180,6 +196,47 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
+/// Whether the neighbour is there while a sample is taken, where it comes and goes.
+fn comes(sample: usize) -> bool {
+    sample / CHANGE_EVERY % 2 == 1
+}
+
+/// Rounds after the first that have `count` pairs of each state.
+fn changing_rounds(count: usize) -> usize {
+    let both = CHANGE_EVERY / 2 * 2;
+    count.div_ceil(CHANGE_EVERY / 2) * both - 1
+}
+
+/// The pairs of rounds 1… without the neighbour, and those beside it, as many of each.
+fn by_state(pairs: &[Pair]) -> (Vec<Pair>, Vec<Pair>) {
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for (round, &pair) in (1..).zip(pairs) {
+        if comes(2 * round) { beside.push(pair) } else { alone.push(pair) }
+    }
+    let count = alone.len().min(beside.len());
+    alone.truncate(count);
+    beside.truncate(count);
+    (alone, beside)
+}
+
 fn wrong(definition: &Definition, who: &str) -> BenchError {
     BenchError::Wrong { name: definition.name.clone(), rival: who.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_lie_in_one_state_and_are_as_many_of_each() {
+        let rounds = changing_rounds(31);
+        for round in 0..=rounds {
+            assert_eq!(comes(2 * round), comes(2 * round + 1));
+        }
+        let pairs: Vec<Pair> =
+            (1..=rounds).map(|round| (f64::from(u8::from(comes(2 * round))), 0.0)).collect();
+        let (alone, beside) = by_state(&pairs);
+        assert!(alone.len() == beside.len() && alone.len() >= 31);
+        assert!(alone.iter().all(|pair| pair.0 == 0.0) && beside.iter().all(|pair| pair.0 == 1.0));
+    }
 }

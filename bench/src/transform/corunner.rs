@@ -6,9 +6,10 @@
 //!          `corunner/slowdown/apart`: the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶
 //!          beside the other …; its slowdown is its lines per second alone, over those beside, less one
 //! Alone    means that our core spins in registers: it draws the power that it draws beside, but touches no memory
-//! Rate     both sides seal 16 KiB messages from memory that is in no cache. Shared: a burst of 256 KiB in every turn, and turns of
-//!          one length for both; apart: as many messages per second as the slower one nearly could, in slices of a millisecond
-//! Size     of the neighbour's cycle: shared 1.5 MiB, of 2 MiB that a core has; apart that which the rival slows most
+//! Rate     both sides seal 16 KiB messages from memory that is in no cache. Shared: a burst of an eighth of the second-level cache in
+//!          every turn, and turns of one length for both; apart: as many messages per second as the slower one nearly could, in slices of a millisecond
+//! Size     of the neighbour's cycle: shared three quarters of the second-level cache that a core has, so that it fits alone and does
+//!          not beside a burst; apart that which the rival slows most
 //! Rival    what programs do today: memcpy, then aws-lc in place
 
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use super::ours::{Ours, Placing};
 use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
 use crate::pin::Pinned;
-use crate::{BenchError, Row, median, reference};
+use crate::{BenchError, Row, machine, median, reference};
 
 const MESSAGE_BYTES: usize = 16 << 10;
 const AREA_BYTES: usize = 64 << 20;
@@ -36,9 +37,6 @@ const LOAD: f64 = 0.9;
 /// A slowdown below this cannot be told from none, percent.
 const LEAST_PERCENT: f64 = 0.1;
 
-/// The cycle of a neighbour that shares our core.
-const SHARED_CYCLE_BYTES: usize = 3 << 19;
-const BURST_MESSAGES: usize = 16;
 /// Turns per sample.
 const TURNS: usize = 24;
 const TURNS_QUICK: usize = 2;
@@ -178,8 +176,10 @@ fn agree(definition: &Definition, sealing: &mut Sealing) -> Result<(Took, Took),
 fn shared(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     let mut sealing = sealing(quick)?;
     let (ours_full, full) = agree(definition, &mut sealing)?;
-    let neighbour = Lap::new(SHARED_CYCLE_BYTES);
-    let burst = Duration::from_secs_f64(1.5 * BURST_MESSAGES as f64 * full.seconds.max(ours_full.seconds));
+    let cache_bytes = machine::second_level_bytes();
+    let (cycle_bytes, messages) = (cache_bytes / 4 * 3, (cache_bytes / 8).div_ceil(MESSAGE_BYTES));
+    let neighbour = Lap::new(cycle_bytes);
+    let burst = Duration::from_secs_f64(1.5 * messages as f64 * full.seconds.max(ours_full.seconds));
     let mut moved = [0; 2];
     let samples = pairs::interleave(quick, |side| {
         let (mut beside, mut alone) = (0.0, 0.0);
@@ -192,10 +192,10 @@ fn shared(definition: &Definition, quick: bool) -> Result<Row, Stop> {
                 alone += neighbour.seconds();
                 continue;
             }
-            for _ in 0..BURST_MESSAGES {
+            for _ in 0..messages {
                 sealing.message(side)?;
             }
-            moved[usize::from(side == Side::Theirs)] += BURST_MESSAGES;
+            moved[usize::from(side == Side::Theirs)] += messages;
             spin_until(end);
             beside += neighbour.seconds();
         }
@@ -208,11 +208,12 @@ fn shared(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     row.count.insert("rival_messages".to_owned(), moved[1] as u64);
     row.qualifies = format!(
         "AES-128-GCM of 16 KiB messages in bursts of {} KiB, as many on both sides in turns of one length; {}; neighbour: random \
-         cycle of {} KiB on the same core, timed for one lap after each burst; ours: placement as configured; theirs: memcpy of \
+         cycle of {} KiB in a second-level cache of {} KiB, on the same core, timed for one lap after each burst; ours: placement as configured; theirs: memcpy of \
          the C library, then aws-lc in place",
-        (BURST_MESSAGES * MESSAGE_BYTES) >> 10,
+        (messages * MESSAGE_BYTES) >> 10,
         sealing.areas.about(),
-        SHARED_CYCLE_BYTES >> 10,
+        cycle_bytes >> 10,
+        cache_bytes >> 10,
     );
     Ok(row.measured(definition, &samples.pairs, quick))
 }

@@ -192,7 +192,15 @@ fn native(definition: &Definition, words: &[String], quick: bool) -> Result<Row,
     let mut row = Row::new(definition);
     let (mut extra, mut own) = (0, alone.ran.ended.faults.max(1));
     let mut stop = None;
-    let samples = pairs::rounds(if quick { 1 } else { 21 }, |side| {
+    // A row of a job of several seconds takes minutes.
+    let pairs = if quick {
+        1
+    } else if alone.ran.ended.wall_s > 2.5 {
+        9
+    } else {
+        21
+    };
+    let samples = pairs::rounds(pairs, |side| {
         let ran = match side {
             Side::Ours => under::budgeted(words, Budget { bytes, spill: None }, Limit::None),
             Side::Theirs => under::unlimited(words),

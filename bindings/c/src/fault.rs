@@ -55,7 +55,7 @@ codes! {
     /// See [`Error::Order`]; also a nonce that was used.
     BAD_ORDER = -12, c"the call does not fit what was called before";
     /// See [`Error::Unsupported`].
-    UNSUPPORTED = -13, c"this build has no such format: take deflate, zlib or gzip";
+    UNSUPPORTED = -13, c"not a format of this build, or not in pieces: take deflate, zlib or gzip";
     /// A null pointer, an unknown number, a size that no object can have.
     BAD_ARGUMENT = -14, c"a pointer is NULL, a size is larger than memory, or a number has no meaning";
     /// A panic was caught.

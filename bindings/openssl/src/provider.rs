@@ -45,10 +45,10 @@ pub unsafe extern "C" fn OSSL_provider_init(
         let core = unsafe { Core::new(handle, offered) };
         let choice = with_asked(|asked| choose(asked, cpu(), core.version()));
         counters::declare("memlift:openssl", &ROWS);
-        counters::set_state(
-            if choice.serves { State::Serving } else { State::Aside },
-            choice.reason.to_str().unwrap_or_default(),
-        );
+        // The page has a state of its own: what stands before the colon says no more.
+        let reason = choice.reason.to_str().unwrap_or_default();
+        let why = reason.split_once(": ").map_or(reason, |(_, why)| why);
+        counters::set_state(if choice.serves { State::Serving } else { State::Aside }, why);
         counters::share_if_asked();
         Box::into_raw(Box::new(Provider { core, choice }))
     });

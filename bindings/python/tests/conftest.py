@@ -20,11 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture
 def leftovers():
-    """Says what memlift has by name on this machine, but for the benches: they run beside the tests, and clear up when they end."""
+    """Says what memlift has by name on this machine, but for the benches: they run beside the tests, and clear up when they end.
+
+    A segment that is being made has a dot before its name.
+    """
 
     def look():
         found = [path for folder in ("/dev/shm", "/tmp") for path in pathlib.Path(folder).iterdir()]
-        return {path for path in found if "memlift" in path.name and not path.name.startswith("memlift-bench-")}
+        return {path for path in found if "memlift" in path.name and not path.name.lstrip(".").startswith("memlift-bench-")}
 
     return look
 

@@ -363,6 +363,30 @@ pub unsafe extern "C" fn memlift_tap_operation(
     look(thread);
 }
 
+/// What a service of memlift did by itself, as it tells it; for callers outside, under this name. Handlers of page faults call it.
+///
+/// # Safety
+/// As [`memlift_tap_operation`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlift_tap_work(
+    kind: u32,
+    parameter: u32,
+    start_ns: u64,
+    wall_ns: u64,
+    read: u64,
+    written: u64,
+    parts: u64,
+) {
+    let Some(kind) = Kind::of(kind).filter(|kind| kind.is_work()) else { return };
+    let thread = current();
+    quietly(thread, || {
+        let start = start_ns.saturating_sub(START_NS.load(Relaxed));
+        let words = [start, wall_ns, 0, 0, read, written, parts];
+        put(thread, &Record { kind, parameter, words });
+    });
+    look(thread);
+}
+
 /// Whether a library's call that is under way will be recorded: `here` is an address on the stack. A call that was left by
 /// longjmp lies deeper than whoever comes later, and is forgotten.
 #[inline]

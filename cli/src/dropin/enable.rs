@@ -26,6 +26,8 @@ const MARKER: &str = "# memlift dropin 1 ";
 /// systemd reads *.conf only, so this may lie beside it.
 const OPENSSL_FILE: &str = "memlift-openssl.cnf";
 const SYSTEM_OPENSSL_CNF: &str = "/etc/ssl/openssl.cnf";
+/// Is there where systemd runs (sd_booted(3)).
+const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// What enable was asked for.
 #[derive(Debug)]
@@ -181,6 +183,15 @@ fn plan(subject: &Subject, wish: &Wish) -> Result<Plan, Failure> {
         files.push(Planned { path: target, text: marked(&text) });
     }
     environment.push(("MEMLIFT_STATS".to_owned(), "1".to_owned()));
+    remarks.extend(subject.program().and_then(|program| upgrade(&program, &environment)));
+    if let Some(unit) = unit.filter(|_| wish.place.root.is_none() && !Path::new(SYSTEMD_RUNS).is_dir()) {
+        let program = unit.program.as_ref().map_or("its program".into(), |program| program.to_string_lossy());
+        remarks.push(format!(
+            "systemd does not run here, and nothing else reads what is written for {}: memlift dropin enable {program} prints \
+             the environment instead",
+            unit.name
+        ));
+    }
     if let Some(unit) = unit {
         let mut text = format!(
             "# Written by memlift dropin enable; memlift dropin disable {} takes it back.\n[Service]\n",
@@ -232,6 +243,19 @@ fn openssl_file(unit: Option<&Unit>) -> Result<PathBuf, Failure> {
         Failure::Unavailable("set HOME or XDG_CONFIG_HOME: the merged openssl.cnf goes there".into())
     })?;
     Ok(folder.join("memlift/dropin/openssl.cnf"))
+}
+
+/// What a server that replaces its own binary does with its environment.
+fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
+    if program.file_name()? != "nginx" {
+        return None;
+    }
+    let lines: Vec<String> = environment.iter().map(|(name, _)| format!("env {name};")).collect();
+    Some(format!(
+        "nginx hands on only what its configuration names when its binary is upgraded (USR2): put `{}` into the main \
+         section of nginx.conf; reload needs nothing",
+        lines.join(" ")
+    ))
 }
 
 /// Why a unit might not see a library.

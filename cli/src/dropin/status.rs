@@ -46,8 +46,7 @@ struct Process {
 
 /// Prints it.
 pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure> {
-    let subject = Subject::find(subject, place)?;
-    let pids = subject.processes();
+    let (subject, pids) = running(subject, place)?;
     if pids.is_empty() {
         return Err(Failure::Unavailable(format!(
             "{} does not run: there is nothing to look at",
@@ -78,6 +77,24 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
         "{} runs without a drop-in: memlift dropin enable attaches it, and it must be started again after that",
         subject.name()
     )))
+}
+
+/// Who is meant, and its processes. A bare name whose unit does not run is the unit's program: in a container, servers are
+/// started without their units.
+fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
+    let subject = Subject::find(name, place)?;
+    let pids = subject.processes();
+    let bare = !name.ends_with(".service") && place.root.is_none();
+    if let Subject::Unit(unit) = &subject
+        && let Some(program) = unit.program.clone().filter(|_| bare && pids.is_empty())
+    {
+        let command = Subject::Command(program);
+        let pids = command.processes();
+        if !pids.is_empty() {
+            return Ok((command, pids));
+        }
+    }
+    Ok((subject, pids))
 }
 
 fn look(pid: u32) -> Result<Process, Failure> {

@@ -19,7 +19,7 @@ pub fn repair(files: &[PathBuf], target: Option<&Path>, as_json: bool) -> Result
         Some(target) => repair::repair(files, target),
         None => repair::repair_in_place(files),
     }
-    .map_err(failure)?;
+    .map_err(failure(&files[0]))?;
     let (made, report) = (target.unwrap_or(&files[0]), &repaired.report);
     if as_json {
         let changes: Vec<Value> = repaired
@@ -48,7 +48,7 @@ pub fn repair(files: &[PathBuf], target: Option<&Path>, as_json: bool) -> Result
 
 /// Copies a pool into a new file.
 pub fn convert(files: &[PathBuf], target: &Path, wish: &Conversion, as_json: bool) -> Result<(), Failure> {
-    let made = convert::convert(files, target, wish).map_err(failure)?;
+    let made = convert::convert(files, target, wish).map_err(failure(&files[0]))?;
     if as_json {
         return print::json(&json!({
             "path": target, "source": info::header(&made.source), "target": info::header(&made.target),

@@ -12,7 +12,7 @@ use crate::print;
 
 /// Checks and prints.
 pub fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
-    let (report, path) = (check::check(files).map_err(failure)?, &*files[0]);
+    let (report, path) = (check::check(files).map_err(failure(&files[0]))?, &*files[0]);
     if as_json {
         let mut document = info::document(path, &report);
         document["findings"] = findings(&report);

@@ -19,9 +19,9 @@ pub fn options(size: u64, mechanism: Mechanism, lanes: u32, lane_bytes: u64, sec
 
 /// Creates it, and says what it promises here.
 pub fn create(path: &Path, options: &Options, as_json: bool) -> Result<(), Failure> {
-    let pool = Pool::create(path, options).map_err(failure)?;
+    let pool = Pool::create(path, options).map_err(failure(path))?;
     let (header, guarantee) = (pool.header(), pool.guarantee());
-    pool.close().map_err(failure)?;
+    pool.close().map_err(failure(path))?;
     if as_json {
         return print::json(&json!({
             "path": path, "header": info::header(&header), "file_bytes": header.file_bytes(),

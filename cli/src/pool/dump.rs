@@ -39,7 +39,7 @@ pub fn dump(
         };
         written.is_ok() && left > 0
     })
-    .map_err(failure)?;
+    .map_err(failure(&files[0]))?;
     written?;
     output.flush()?;
     Ok(())

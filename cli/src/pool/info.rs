@@ -14,7 +14,7 @@ use crate::print;
 
 /// Prints it.
 pub fn info(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
-    let (report, path) = (summary(files).map_err(failure)?, &*files[0]);
+    let (report, path) = (summary(files).map_err(failure(&files[0]))?, &*files[0]);
     if as_json {
         return print::json(&document(path, &report));
     }

@@ -14,7 +14,7 @@ mod info;
 mod serve;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use memlift::persist::convert::Conversion;
@@ -228,9 +228,9 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// An error of the service as the end of a command.
-fn failure(error: Error) -> Failure {
-    match error {
+/// An error of the service as the end of a command. Those that speak of "the pool" get its name before them.
+fn failure(path: &Path) -> impl Fn(Error) -> Failure {
+    move |error| match error {
         Error::InUse { .. } => Failure::Unavailable(error.to_string()),
         Error::Argument { .. } => Failure::Usage(error.to_string()),
         Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
@@ -239,7 +239,8 @@ fn failure(error: Error) -> Failure {
         Error::File { ref source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
             Failure::Failed(format!("{error}; nothing was left behind: make room, or ask for less"))
         }
-        other => Failure::Failed(other.to_string()),
+        Error::File { .. } | Error::Exists { .. } => Failure::Failed(error.to_string()),
+        other => Failure::Failed(format!("{}: {other}", path.display())),
     }
 }
 

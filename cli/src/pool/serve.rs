@@ -48,7 +48,7 @@ pub fn serve(
     let address = listener.local_addr()?;
     // A section is a shard: its writers do not wait for those of others.
     let options = Options { sections: 16, ..Options::default() };
-    let pool = Pool::open_or_create(path, &options).map_err(failure)?;
+    let pool = Pool::open_or_create(path, &options).map_err(failure(path))?;
     if as_json {
         let guarantee = info::guarantee(&pool.guarantee());
         print::json(&json!({ "path": path, "address": address.to_string(), "guarantee": guarantee }))?;
@@ -62,6 +62,6 @@ pub fn serve(
     };
     let plain = ServerOptions::default();
     let options = ServerOptions { durability, threads: threads.unwrap_or(plain.threads), ..plain };
-    server::serve(listener, &pool, &options, &AtomicBool::new(false)).map_err(failure)?;
-    pool.close().map_err(failure)
+    server::serve(listener, &pool, &options, &AtomicBool::new(false)).map_err(failure(path))?;
+    pool.close().map_err(failure(path))
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift reproduce`: figures of papers beside what the device models here give.
 //!
-//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG per figure;
-//!          one page of all
+//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG or
+//!          PNG per figure; one page of all
 //! Order    names are checked before anything runs; figures come in the order of the list; the numbers are the same everywhere
 //! Rule     it fails only if a machine gave a wrong answer; a figure that is far off is printed as it is
 //! Not here the machines and the papers' numbers (`devices/model`)
 
 mod html;
+mod png;
 mod svg;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memlift_model::parameters::{Parameter, Parameters};
 use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
@@ -26,6 +27,7 @@ Examples:
   memlift reproduce --list
   memlift reproduce pulse-table4
   memlift reproduce --svg figures
+  memlift reproduce pulse-fig9 --png figures
   memlift reproduce --html report
   memlift reproduce pulse-fig9 --parameters my-pulse.toml
 
@@ -38,11 +40,14 @@ pub struct Wish {
     #[arg(value_name = "FIGURE")]
     figures: Vec<String>,
     /// Name the figures that are there, and the parameters with their sources
-    #[arg(long, conflicts_with_all = ["figures", "svg", "html"])]
+    #[arg(long, conflicts_with_all = ["figures", "svg", "png", "html"])]
     list: bool,
     /// Draw each figure into a file in this folder
     #[arg(long, value_name = "FOLDER")]
     svg: Option<PathBuf>,
+    /// The same as PNG, twice as many pixels either way
+    #[arg(long, value_name = "FOLDER")]
+    png: Option<PathBuf>,
     /// Write one page with all of it, and no other file, into this folder: reproduce.html
     #[arg(long, value_name = "FOLDER")]
     html: Option<PathBuf>,
@@ -69,30 +74,32 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         return list(&inputs.parameters, as_json);
     }
     let entries = chosen(&wish.figures)?;
-    for folder in wish.svg.iter().chain(&wish.html) {
+    for folder in wish.svg.iter().chain(&wish.png).chain(&wish.html) {
         fs::create_dir_all(folder).map_err(|error| {
             Failure::Failed(format!("{}: {error}: give a folder that can be written", folder.display()))
         })?;
     }
+    let raster = wish.png.is_some().then(png::Raster::new).transpose().map_err(Failure::Unavailable)?;
     let (mut documents, mut figures) = (Vec::new(), Vec::new());
     for (index, entry) in entries.iter().enumerate() {
         let figure =
             entry.run(&inputs).map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?;
-        let drawn = match &wish.svg {
-            Some(folder) => {
-                let path = folder.join(format!("{}.svg", figure.name));
-                fs::write(&path, svg::draw(&figure))
-                    .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-                Some(path.display().to_string())
-            }
-            None => None,
-        };
+        let mut drawn = Vec::new();
+        if let Some(folder) = &wish.svg {
+            drawn.push(write(folder, &format!("{}.svg", figure.name), svg::draw(&figure).as_bytes())?);
+        }
+        if let (Some(folder), Some(raster)) = (&wish.png, &raster) {
+            let picture = raster
+                .draw(&svg::draw(&figure))
+                .map_err(|error| Failure::Failed(format!("{}: {error}", figure.name)))?;
+            drawn.push(write(folder, &format!("{}.png", figure.name), &picture)?);
+        }
         if as_json {
-            documents.push(document(&figure, drawn.as_deref()));
+            documents.push(document(&figure, &drawn));
         } else {
             let gap = if index > 0 { "\n" } else { "" };
             print::line(&format!("{gap}{}", text(&figure)))?;
-            if let Some(path) = drawn {
+            for path in drawn {
                 print::line(&format!("drawn in {path}"))?;
             }
         }
@@ -100,10 +107,7 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     }
     let page = match &wish.html {
         Some(folder) => {
-            let path = folder.join("reproduce.html");
-            fs::write(&path, html::page(&figures, &inputs.parameters))
-                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-            Some(path.display().to_string())
+            Some(write(folder, "reproduce.html", html::page(&figures, &inputs.parameters).as_bytes())?)
         }
         None => None,
     };
@@ -112,6 +116,13 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         (false, Some(path)) => print::line(&format!("\nthe report is {path}")),
         (false, None) => Ok(()),
     }
+}
+
+/// Writes a file into a folder that is there; its path.
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<String, Failure> {
+    let path = folder.join(name);
+    fs::write(&path, bytes).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    Ok(path.display().to_string())
 }
 
 /// The entries of these names, each once; all without a name.
@@ -224,7 +235,8 @@ fn quantities(figure: &Figure) -> Vec<&'static str> {
     seen
 }
 
-fn document(figure: &Figure, drawn: Option<&str>) -> Value {
+fn document(figure: &Figure, drawn: &[String]) -> Value {
+    let file = |kind: &str| drawn.iter().find(|path| path.ends_with(kind));
     let rows: Vec<Value> = figure
         .rows
         .iter()
@@ -245,5 +257,5 @@ fn document(figure: &Figure, drawn: Option<&str>) -> Value {
         .map(|verdict| json!({ "question": verdict.question, "answer": verdict.answer, "holds": verdict.holds }))
         .collect();
     json!({ "name": figure.name, "title": figure.title, "source": figure.source, "rows": rows,
-            "verdicts": verdicts, "notes": figure.notes, "svg": drawn })
+            "verdicts": verdicts, "notes": figure.notes, "svg": file(".svg"), "png": file(".png") })
 }

@@ -16,18 +16,23 @@ const RIGHT: f64 = 40.0;
 const LINE: f64 = 20.0;
 const PAPER: &str = "#444444";
 const MODEL: &str = "#0b6fb8";
+const RANGE: &str = "#bbbbbb";
 
 /// The document.
 pub fn draw(figure: &Figure) -> String {
     let mut body = String::new();
     label(&mut body, 16.0, 26.0, "start", 16, figure.title);
     label(&mut body, 16.0, 46.0, "start", 11, figure.source);
-    dot(&mut body, 22.0, 64.0, "none", PAPER);
+    dot(&mut body, 22.0, 64.0, "#ffffff", PAPER);
     label(&mut body, 34.0, 68.0, "start", 12, "paper");
     dot(&mut body, 92.0, 64.0, MODEL, MODEL);
     label(&mut body, 104.0, 68.0, "start", 12, "model");
     dot(&mut body, 162.0, 64.0, "#ffffff", MODEL);
     label(&mut body, 174.0, 68.0, "start", 12, "model, fitted to or an input");
+    if figure.rows.iter().any(|row| matches!(row.paper, Some(Paper::Between(..)))) {
+        line(&mut body, (346.0, 64.0), (366.0, 64.0), RANGE, 9.0);
+        label(&mut body, 374.0, 68.0, "start", 12, "paper, a range");
+    }
     let mut top = 92.0;
     for quantity in quantities(figure) {
         let rows: Vec<_> = figure.rows.iter().filter(|row| row.quantity == quantity).collect();
@@ -38,8 +43,9 @@ pub fn draw(figure: &Figure) -> String {
         });
         let (low, high) = values
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-        // From zero, unless that would squeeze everything into the last third.
-        let low = if low < 0.66 * high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
+        // From zero, unless that would squeeze what is compared into the last third.
+        let low =
+            if low < 0.66 * high || low == high { 0.0 } else { low - 0.15 * (high - low).max(0.02 * high) };
         let tick = step(high - low);
         let (low, high) = ((low / tick).floor() * tick, (high / tick).ceil() * tick);
         let x = |value: f64| LEFT + (value - low) / (high - low).max(1e-12) * (WIDTH - LEFT - RIGHT);
@@ -49,7 +55,7 @@ pub fn draw(figure: &Figure) -> String {
         for index in 0..=ticks {
             let value = low + index as f64 * tick;
             line(&mut body, (x(value), top + 8.0), (x(value), bottom), "#dddddd", 1.0);
-            label(&mut body, x(value), bottom + 14.0, "middle", 11, &number(value));
+            label(&mut body, x(value), bottom + 14.0, "middle", 11, &round(value));
         }
         for (index, row) in rows.iter().enumerate() {
             let y = top + 8.0 + LINE * (index as f64 + 0.5);
@@ -57,9 +63,9 @@ pub fn draw(figure: &Figure) -> String {
             match row.paper {
                 Some(Paper::Value(value)) => {
                     line(&mut body, (x(value), y), (x(row.model), y), "#999999", 1.2);
-                    dot(&mut body, x(value), y, "none", PAPER);
+                    dot(&mut body, x(value), y, "#ffffff", PAPER);
                 }
-                Some(Paper::Between(low, high)) => line(&mut body, (x(low), y), (x(high), y), "#bbbbbb", 9.0),
+                Some(Paper::Between(low, high)) => line(&mut body, (x(low), y), (x(high), y), RANGE, 9.0),
                 None => {}
             }
             dot(
@@ -73,6 +79,15 @@ pub fn draw(figure: &Figure) -> String {
         top = bottom + 44.0;
     }
     document(WIDTH, top - 16.0, &body)
+}
+
+/// A tick's number, without zeros behind the point.
+fn round(value: f64) -> String {
+    let text = number(value);
+    match text.split_once('.') {
+        Some(_) => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        None => text,
+    }
 }
 
 #[cfg(test)]

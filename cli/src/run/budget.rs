@@ -24,9 +24,7 @@ pub struct Budget {
 /// The budget of a job.
 pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
     if let Some(bytes) = said {
-        if bytes < LEAST_BYTES {
-            return Err(Failure::Usage(format!("--memory {bytes}: nothing runs in less than 8M")));
-        }
+        enough(bytes)?;
         return Ok(Budget { bytes, origin: "--memory".to_owned() });
     }
     let headroom = Headroom::read();
@@ -51,6 +49,14 @@ pub fn choose(said: Option<u64>) -> Result<Budget, Failure> {
     Err(Failure::Usage(
         "no memory limit binds this process, so say the budget: memlift run --memory 2G -- …".to_owned(),
     ))
+}
+
+/// Refuses a budget that is none.
+pub fn enough(bytes: u64) -> Result<(), Failure> {
+    if bytes < LEAST_BYTES {
+        return Err(Failure::Usage(format!("--memory {bytes}: nothing runs in less than 8M")));
+    }
+    Ok(())
 }
 
 fn less_headroom(bytes: u64) -> u64 {

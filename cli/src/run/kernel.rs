@@ -154,6 +154,7 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
     let peak = made.number("memory.peak");
     Ok(Outcome {
         exit_code: if failed { OVERFLOW_EXIT_CODE as u8 } else { ended.code() },
+        told: ended.told,
         backend: "kernel",
         budget: budget.bytes,
         origin: budget.origin.clone(),

@@ -38,6 +38,8 @@ const FEW_LOOKS: u32 = 10;
 pub struct Outcome {
     /// Of the program, or 75.
     pub exit_code: u8,
+    /// The signal that came meanwhile and ends programs.
+    pub told: Option<i32>,
     /// Who kept the budget.
     pub backend: &'static str,
     /// Bytes.
@@ -94,17 +96,14 @@ struct Peaks {
     covered: AtomicI64,
     outside: AtomicI64,
     over: AtomicU32,
+    /// What lay outside when that ended the job, and the total then, bytes.
+    ended_at: [AtomicI64; 2],
     looks: AtomicU32,
 }
 
 /// Runs it.
 pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> Result<Outcome, Failure> {
     let unavailable = |error: memlift::zmem::Error| Failure::Unavailable(error.to_string());
-    if let Some(folder) = &wish.spill
-        && !folder.is_dir()
-    {
-        return Err(Failure::Usage(format!("--spill {}: there is no such folder", folder.display())));
-    }
     let folder = Registry::folder();
     let registry = Registry::open(&folder).map_err(unavailable)?;
     let objectives = Objectives {
@@ -173,7 +172,8 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
     let mut exit_code = ended.code();
     let refused = (peaks.over.load(Ordering::Relaxed) > PATIENCE).then(|| {
         exit_code = OVERFLOW_EXIT_CODE as u8;
-        refusal(peaks.outside.load(Ordering::Relaxed), budget.bytes)
+        let [outside, total] = peaks.ended_at.each_ref().map(|word| word.load(Ordering::Relaxed));
+        refusal(outside, total.max(0) as u64)
     });
     // What ended within a few looks was hardly seen.
     let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_LOOKS { ended.peak_resident } else { 0 };
@@ -181,6 +181,7 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;
     Ok(Outcome {
         exit_code,
+        told: ended.told,
         backend: "user",
         budget: budget.bytes,
         origin: budget.origin.clone(),
@@ -230,6 +231,9 @@ fn watch(
             // Once it is ended it stays so.
             peaks.over.store(if seen.outside > total { over + 1 } else { 0 }, Ordering::Relaxed);
             if over == PATIENCE && seen.outside > total {
+                for (word, value) in peaks.ended_at.iter().zip([seen.outside, total]) {
+                    word.store(value, Ordering::Relaxed);
+                }
                 print::warn(&refusal(seen.outside, total.max(0) as u64));
                 end(&registry, block, child, false);
                 ended = Some(Instant::now());

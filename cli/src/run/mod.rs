@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run`: a program under an exact budget of real memory, compressed pages included.
 //!
-//! Flow     [`budget`] (said, or from the cgroup) ─▶ [`program`]: can it be covered? ─▶ [`backend`]: user space or the kernel ─▶
+//! Flow     [`program`]: can it be covered? ─▶ [`budget`] (said, or from the cgroup) ─▶ [`check`] ─▶ [`backend`]: user space or the kernel ─▶
 //!          admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]
 //!          with `--profile`: the same under several budgets, [`profile`]
 //! Exit     the program's own code, 128 + signal where one ended it; 75 where the budget was not enough; 1–3 as everywhere
@@ -18,15 +18,20 @@ pub mod program;
 mod report;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use memlift::zmem::block::OnOverflow;
+use memlift::zmem::spill::Spill;
 
 use crate::failure::Failure;
+use crate::print;
 pub use backend::checks;
-pub use budget::size;
+pub use budget::{enough, size};
 pub use kernel::children_cpu_s;
+
+/// A spill file that is made only to see that one can be.
+const SPILL_PROBE_BYTES: usize = 1 << 20;
 
 /// Some calls, for the help.
 pub const EXAMPLES: &str = "\
@@ -35,7 +40,7 @@ Examples:
   memlift run --memory 2G --spill /scratch --on-overflow pause:300 -- ./solver input
   memlift run --profile -- ./solver input        which budget is enough?
 
-Exit codes: the program's own; 75 when it did not fit into its budget; 128 + N when signal N ended it.";
+Exit codes: the program's own; 75 when it did not fit into its budget; 70 when a page could not be read back from the spill folder as it was written; 128 + N when signal N ended it.";
 
 /// What is asked for.
 #[derive(Clone, Debug, Args)]
@@ -96,7 +101,7 @@ fn overflow(text: &str) -> Result<OnOverflow, String> {
 /// Runs it; the exit code is the program's.
 pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
     if let Some(percents) = &wish.profile {
-        return profile::run(wish, percents, json).map(|()| 0);
+        return profile::run(wish, percents, json);
     }
     let outcome = once(wish)?;
     if !wish.quiet {
@@ -112,10 +117,42 @@ fn streams(wish: &Wish, command: &mut std::process::Command) {
     }
 }
 
+/// Refuses parts of a budget that are not less than the whole.
+pub fn parts(unused: Option<u64>, min_uncompressed: u64, budget_bytes: u64) -> Result<(), Failure> {
+    for (option, bytes) in [("--unused", unused), ("--min-uncompressed", Some(min_uncompressed))] {
+        if let Some(bytes) = bytes.filter(|bytes| *bytes >= budget_bytes) {
+            let (bytes, budget) = (print::bytes(bytes), print::bytes(budget_bytes));
+            return Err(Failure::Usage(format!("{option} {bytes}: the budget is {budget}; write less")));
+        }
+    }
+    Ok(())
+}
+
+/// Says what cannot be done before the program has run for hours.
+fn check(wish: &Wish, budget_bytes: u64) -> Result<(), Failure> {
+    parts(wish.unused, wish.min_uncompressed, budget_bytes)?;
+    if let Some(folder) = &wish.spill {
+        if !folder.is_dir() {
+            return Err(Failure::Usage(format!("--spill {}: there is no such folder", folder.display())));
+        }
+        Spill::create(folder, SPILL_PROBE_BYTES)
+            .map_err(|error| Failure::Usage(format!("--spill {}: {error}", folder.display())))?;
+    }
+    if let Some(file) = wish.report.as_deref().filter(|file| *file != Path::new("-")) {
+        std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .map_err(|error| Failure::Usage(format!("--report {}: {error}", file.display())))?;
+    }
+    Ok(())
+}
+
 /// One run under one budget.
 fn once(wish: &Wish) -> Result<launch::Outcome, Failure> {
     let program = program::find(&wish.command[0])?;
     let budget = budget::choose(wish.memory)?;
+    check(wish, budget.bytes)?;
     match backend::choose(wish.backend, &program)? {
         backend::Choice::User { library } => launch::run(wish, &program, &budget, &library),
         backend::Choice::Kernel(group) => kernel::run(wish, &program, &budget, group),

@@ -3,10 +3,13 @@
 //!
 //! Flow    once with all the memory there is: what it needs, how long it takes ─▶ once per percentage of that ─▶ table, curve,
 //!         SVG ─▶ the smallest budget whose run ended as the first did and was not slower than asked for
-//! Order   a budget at which the job does not end well ends the search downwards: less will not do either
+//! Order   a budget at which the job does not end well ends the search downwards: less will not do either. A signal that ends
+//!         programs ends the whole profile, whatever the program did about it
 //! Owner   the program's standard output is left out and its standard input empty: it runs several times
 //! Not here averaging: run the profile again where runs vary
 
+use memlift::zmem::block::Registry;
+use memlift::zmem::supervise;
 use serde_json::json;
 
 use super::launch::Outcome;
@@ -24,11 +27,13 @@ pub struct Point {
 }
 
 /// Runs it several times.
-pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<(), Failure> {
+pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
     let mut percents = parse(percents)?;
     percents.sort_by(|one, other| other.total_cmp(one));
-    let available = memlift::engine::region::Headroom::read().bytes;
-    let first = once(&Wish { memory: Some(available / 16 * 15), ..wish.clone() })?;
+    let first = once(&Wish { memory: Some(available()?), ..wish.clone() })?;
+    if let Some(code) = interrupted(&first) {
+        return Ok(code);
+    }
     print::progress(&format!(
         "without a tight budget: {} and {:.2} s",
         print::bytes(first.peak_counted),
@@ -51,6 +56,9 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<(), Failure> {
             }
             Err(other) => return Err(other),
         };
+        if let Some(code) = interrupted(&outcome) {
+            return Ok(code);
+        }
         let ended_well = outcome.exit_code == first.exit_code;
         print::progress(&format!("{}: {:.2} s", print::bytes(bytes), outcome.wall_s));
         points.push(Point { percent, outcome });
@@ -81,7 +89,8 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<(), Failure> {
             "runs": rows,
             "slow_down_accepted": wish.slow_down,
             "smallest_budget_bytes": best.map(|point| point.outcome.budget),
-        }));
+        }))
+        .map(|()| 0);
     }
     print::line(&table(&first, &points))?;
     print::line(&plot::terminal(&first, &points))?;
@@ -97,7 +106,23 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<(), Failure> {
             wish.slow_down,
             print::bytes(first.peak_counted)
         ),
-    })
+    })?;
+    Ok(0)
+}
+
+/// What the first run gets: all that the machine has and no other job was given, but for a rest.
+fn available() -> Result<u64, Failure> {
+    let registry =
+        Registry::open(&Registry::folder()).map_err(|error| Failure::Unavailable(error.to_string()))?;
+    let others = u64::try_from(registry.implicit().unused()).unwrap_or(0);
+    Ok(memlift::engine::region::Headroom::read().bytes.min(others) / 16 * 15)
+}
+
+/// The exit code, where somebody ended a run: there is no curve then.
+fn interrupted(outcome: &Outcome) -> Option<u8> {
+    let signal = outcome.told?;
+    print::warn(&format!("{} came: the profile is not finished", supervise::signal_name(signal)));
+    Some(128 + signal as u8)
 }
 
 fn parse(percents: &str) -> Result<Vec<f64>, Failure> {

@@ -34,7 +34,9 @@ pub struct Program {
 /// Finds it.
 pub fn find(name: &OsStr) -> Result<Program, Failure> {
     let path = look_up(name).ok_or_else(|| {
-        Failure::Unavailable(format!("{}: there is no such program", Path::new(name).display()))
+        let there = name.as_encoded_bytes().contains(&b'/') && Path::new(name).exists();
+        let what = if there { "this is not a file that may be executed" } else { "there is no such program" };
+        Failure::Unavailable(format!("{}: {what}", Path::new(name).display()))
     })?;
     let uncovered = reason(&path, 0);
     Ok(Program { path, uncovered })

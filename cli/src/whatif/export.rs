@@ -2,7 +2,7 @@
 //! The lines that recorded calls touch, as Ramulator2's load/store trace: `LD 0x…` and `ST 0x…`, one a line, decimal-free.
 //!
 //! Order    calls by the time they began, over all threads; of a call each line is read before it is written
-//! Not here physical addresses: a trace has the program's. What calls found in a cache is not left out: a simulator has its own
+//! Not here a service's own work, which has no addresses; physical addresses: a trace has the program's. What calls found in a cache is not left out: a simulator has its own
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -21,7 +21,9 @@ pub fn write(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure> {
     let mut calls = Vec::new();
     for thread in &trace.threads {
         for step in &thread.steps {
-            if let What::Call(index) = step.what {
+            if let What::Call(index) = step.what
+                && !thread.calls[index].kind.is_work()
+            {
                 calls.push((step.at_ns, thread.calls[index]));
             }
         }

@@ -19,7 +19,7 @@ use memlift::engine::place::Origin;
 use memlift::spec::trace::Kind;
 use memlift_model::parameters::{Parameters, Schema};
 use memlift_model::whatif::{
-    Cpu, Curve, Device, Line, Timing, Trace, neighbours, parameters, replay, varied,
+    Cpu, Curve, Device, Line, Timing, Trace, neighbours, parameters, replay, rounded, varied,
 };
 
 use crate::failure::Failure;
@@ -71,11 +71,11 @@ pub enum Which {
     Dsa,
     /// SmartDIMM: what packs, encrypts, decrypts
     Smartdimm,
-    /// NearPM: logs and checkpoints of persistent memory
+    /// NearPM: commits of memlift's persistent memory
     Nearpm,
-    /// PULSE: pointer walks
+    /// PULSE: walks of memlift's traversal
     Pulse,
-    /// DMU: compressed memory
+    /// DMU: packed pages of memlift's compressed memory
     Dmu,
 }
 
@@ -88,18 +88,6 @@ impl Which {
             Which::Nearpm => "nearpm",
             Which::Pulse => "pulse",
             Which::Dmu => "dmu",
-        }
-    }
-
-    /// What a trace would have to hold for it, where calls of libc and libraries are not enough: opcodes, and in words.
-    fn needs(self) -> Option<(&'static [u8], &'static str)> {
-        match self {
-            Which::Cpu | Which::Dsa | Which::Smartdimm => None,
-            Which::Nearpm => {
-                Some((&[0xa0, 0xa1, 0xa2, 0xa3], "logs, checkpoints or copies of pages in persistent memory"))
-            }
-            Which::Pulse => Some((&[0xb0], "pointer walks")),
-            Which::Dmu => Some((&[], "compressed memory: accesses to single pages")),
         }
     }
 }
@@ -141,13 +129,6 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
     }
     let (cpu, origin) = this_cpu(&trace)?;
     let base = report::Base { trace: &trace, cpu: &cpu, origin: &origin };
-    if let Some((opcodes, what)) = wish.device.needs() {
-        let held = |call: &&memlift_model::whatif::Call| {
-            call.kind == Kind::Operation && opcodes.contains(&(call.parameter as u8))
-        };
-        let count = trace.calls().filter(held).count();
-        return report::nothing(&base, wish.device.name(), what, count, json);
-    }
     if wish.device == Which::Cpu {
         for (given, name) in [(wish.parameters.is_some(), "--parameters"), (wish.sweep.is_some(), "--sweep")]
         {
@@ -161,6 +142,11 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
     let source = source(wish)?;
     let parameters = source.parameters()?;
     let device = Device::new(&parameters).map_err(|error| Failure::Failed(error.to_string()))?;
+    if let Device::Service(service) = &device
+        && !trace.calls().any(|call| device.takes(call))
+    {
+        return report::nothing(&base, wish.device.name(), service.serves(), json);
+    }
     let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
     let (from, with) = match wish.from {
         Some(size) => (Some(size), replay(&trace, &cpu, Timing::Recorded, &device, size)),
@@ -184,8 +170,9 @@ pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
             |step: u32| sweep.from + (sweep.to - sweep.from) * f64::from(step) / f64::from(wish.steps - 1);
         let devices = (0..wish.steps)
             .map(|step| {
-                let value = rounded(&source, &sweep.name, value(step));
-                varied(&source.file, &source.text, source.schema, &sweep.name, value, sweep.unit.as_deref())
+                let unit = sweep.unit.as_deref();
+                let value = rounded(&source.text, source.schema, &sweep.name, value(step), unit);
+                varied(&source.file, &source.text, source.schema, &sweep.name, value, unit)
                     .map(|device| (value, device))
                     .map_err(|error| Failure::Usage(error.to_string()))
             })
@@ -210,16 +197,6 @@ fn inputs(parameters: &Parameters) -> Vec<(&'static str, Vec<&'static str>)> {
             (kind, of.map(|(name, _)| name).collect())
         })
         .into()
-}
-
-/// Counts are whole.
-fn rounded(source: &Source, name: &str, value: f64) -> f64 {
-    let counts = source
-        .schema
-        .fields
-        .iter()
-        .any(|field| field.name == name && field.quantity == memlift_model::parameters::Quantity::Count);
-    if counts { value.round() } else { value }
 }
 
 /// Work on each of `items`, as many at a time as there are cores; results in their order.

@@ -88,8 +88,8 @@ fn kinds(trace: &Trace) -> BTreeMap<Kind, (u64, u64, u64)> {
     kinds
 }
 
-const INVISIBLE: &str = "pointer walks, copies that the program makes without libc or inside its runtime, libraries that are linked \
-into it, the kernel's copies, persistence and compressed memory of programs that are not on memlift";
+const INVISIBLE: &str = "copies that the program makes without libc or inside its runtime, libraries that are linked into it, the \
+kernel's copies; pointer walks, persistence and compressed memory of programs that are not on memlift";
 
 impl Base<'_> {
     fn seen(&self) -> f64 {
@@ -253,24 +253,30 @@ pub fn cpu(base: &Base<'_>, model: &Outcome, as_json: bool) -> Result<(), Failur
     ))
 }
 
-/// A device that serves what no trace of a foreign program has.
-pub fn nothing(base: &Base<'_>, name: &str, what: &str, count: usize, as_json: bool) -> Result<(), Failure> {
-    let said = if count == 0 {
-        format!(
-            "this trace holds nothing for {name}: it serves {what}, which calls of libc and libraries do not show"
-        )
-    } else {
-        format!(
-            "this trace holds {count} operations for {name} ({what}), and no model here says yet what they would take"
-        )
-    };
+/// A device that serves what this trace does not have.
+pub fn nothing(base: &Base<'_>, name: &str, what: &str, as_json: bool) -> Result<(), Failure> {
+    let said = format!(
+        "this trace holds nothing for {name}: it serves {what}, and the program has none; calls of libc and libraries do not show \
+         what a program does by itself"
+    );
     if as_json {
         return print::json(
-            &json!({ "trace": base.json(), "device": name, "operations": count, "answer": said }),
+            &json!({ "trace": base.json(), "device": name, "operations": 0, "answer": said }),
         );
     }
     print::line(&base.head())?;
     print::line(&format!("\n{said}"))
+}
+
+/// Commits on one memory, so that two memories are not compared instead.
+fn same_memory(name: &str, cpu: Time, near: Time) -> String {
+    format!(
+        "all commits on the memory of {name}'s paper: {:.4} s by the CPU, {:.4} s by {name}, {:.2} times; what they took when recorded \
+         was on this machine's",
+        s(cpu),
+        s(near),
+        s(cpu) / s(near).max(1e-12)
+    )
 }
 
 /// A device beside the CPU alone.
@@ -281,6 +287,10 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         .filter(|call| answer.device.takes(call))
         .fold(0, |sum, call| sum.saturating_add(call.cpu_ns));
     let part = share(takes as f64, trace.cpu_ns as f64);
+    let commits = match answer.device {
+        Device::Service(service) => service.commits(trace),
+        _ => None,
+    };
     let mut matters: Vec<(&str, f64, f64)> = answer
         .parameters
         .iter()
@@ -304,6 +314,7 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         return print::json(&json!({
             "trace": base.json(), "device": answer.name, "from_bytes": answer.from, "share_it_takes": part, "amdahl": bound(part),
             "without": outcome(&answer.without), "with": outcome(&answer.with), "parameters": matters, "sweep": sweep,
+            "commits_on_its_memory": commits.map(|(cpu, near)| json!({ "cpu_s": s(cpu), "device_s": s(near) })),
             "inputs": answer.inputs.iter().map(|(kind, names)| ((*kind).to_owned(), json!(names))).collect::<serde_json::Map<_, _>>(),
         }));
     }
@@ -324,11 +335,12 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         fitted.filter(|names| !names.is_empty()).map_or(String::new(), |names| format!(" ({names})"))
     ))?;
     let Some(from) = answer.from else {
-        return print::line(&format!(
+        print::line(&format!(
             "\nno size of calls is done sooner by {}: the run without it is the best one, {:.4} s",
             answer.name,
             s(answer.without.wall)
-        ));
+        ))?;
+        return commits.map_or(Ok(()), |(cpu, near)| print::line(&same_memory(answer.name, cpu, near)));
     };
     let (without, with) = (&answer.without, &answer.with);
     let ratio =
@@ -363,6 +375,9 @@ pub fn device(base: &Base<'_>, answer: &Answer<'_>, as_json: bool) -> Result<(),
         print::bytes(from),
         print::bytes(with.offloaded_bytes)
     ))?;
+    if let Some((cpu, near)) = commits {
+        print::line(&same_memory(answer.name, cpu, near))?;
+    }
     if let Some((name, unit, runs)) = &answer.sweep {
         let rows: Vec<Vec<String>> = runs
             .iter()

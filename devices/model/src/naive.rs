@@ -20,7 +20,7 @@ pub use checksum::{adler32, crc32, crc32c};
 pub use gcm::gcm;
 #[cfg(test)]
 pub(crate) use gcm::{CASE_3, bytes};
-pub(crate) use gcm::{blocks, times};
+pub(crate) use gcm::{Multiplier, blocks, times};
 pub(crate) use streams::Bits;
 pub use streams::{dynamic, fixed, stored};
 pub use wrapper::wrap;

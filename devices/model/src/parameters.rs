@@ -41,7 +41,7 @@ impl Quantity {
     }
 
     /// Unit and how many picoseconds, bytes, bytes per second or things it is.
-    const fn units(self) -> &'static [(&'static str, f64)] {
+    pub(crate) const fn units(self) -> &'static [(&'static str, f64)] {
         match self {
             Quantity::Time => &[("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("ms", 1e9)],
             Quantity::Bytes => &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)],

@@ -35,6 +35,7 @@ pub use layout::{BUCKETS, DECISIONS, Executor, SESSION_NAME_BYTES, SESSIONS, Wai
 pub use memlift_kernels::counters as dropin;
 pub use page::now_ns;
 pub use read::StatsView;
+pub use recorder::{Work, work, work_begins};
 pub use sessions::{Role, SessionRow};
 pub use stats::{Decision, OperationStats, ProcessStats, SessionStats, Snapshot, WaitingStats};
 pub use tap::{Tap, set_tap, tap, tapped};

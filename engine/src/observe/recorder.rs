@@ -1,15 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations go into the trace of `memlift record`, where that has loaded its library into this process.
+//! Operations, and what services do by themselves, go into the trace of `memlift record`, where that has loaded its library into this
+//! process.
 //!
-//! Flow    the first operation that asks whether somebody listens ──[`find`]──▶ the library's function, by name ──▶ a tap that calls it
+//! Flow     the first operation that asks whether somebody listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls
+//!          one for operations; [`work`] calls the other
+//! Order    [`work_begins`] is one relaxed load where nobody records. [`work`] takes no lock and no memory: a handler of page faults may call it
 //! Not here the trace: bindings/tap, docs/formats/trace.md
 
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use memlift_spec::trace::Kind;
 use memlift_spec::{Completion, Descriptor};
 
-use super::{DecisionRecord, Tap};
+use super::{DecisionRecord, Tap, page};
 
 /// opcode, start on `CLOCK_MONOTONIC`, nanoseconds, source, target, bytes.
 type OperationFn = unsafe extern "C" fn(u32, u64, u64, u64, u64, u64);
+/// kind, parameter, start on `CLOCK_MONOTONIC`, nanoseconds, bytes read, bytes written, parts.
+type WorkFn = unsafe extern "C" fn(u32, u32, u64, u64, u64, u64, u64);
+
+static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What a service did by itself: no descriptor, no queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// One of those that are work ([`Kind::is_work`]), which says what the fields mean.
+    pub kind: Kind,
+    /// See [`Kind`].
+    pub parameter: u32,
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// See [`Kind`].
+    pub parts: u64,
+}
+
+/// When work begins that is recorded; none: nothing is, or nobody has asked for the recorder yet ([`super::tapped`]).
+#[inline]
+pub fn work_begins() -> Option<u64> {
+    (!WORK.load(Ordering::Relaxed).is_null()).then(page::now_ns)
+}
+
+/// Writes down work that began then and ends now.
+#[cold]
+pub fn work(began_ns: u64, work: &Work) {
+    let function = WORK.load(Ordering::Relaxed);
+    if function.is_null() {
+        return;
+    }
+    let took_ns = page::now_ns().saturating_sub(began_ns);
+    // SAFETY: not null, so it is the library's function of this type (`find`), which takes numbers only; the library stays loaded.
+    unsafe {
+        std::mem::transmute::<*mut c_void, WorkFn>(function)(
+            work.kind as u32,
+            work.parameter,
+            began_ns,
+            took_ns,
+            work.read,
+            work.written,
+            work.parts,
+        );
+    }
+}
 
 struct Recorder(OperationFn);
 
@@ -29,16 +83,20 @@ impl Tap for Recorder {
     }
 }
 
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: a name with its zero.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 /// The recorder of this process.
 pub(super) fn find() -> Option<Box<dyn Tap>> {
     std::env::var_os("MEMLIFT_TRACE")?;
-    // SAFETY: a name with its zero; whatever has that name is the library's function, whose type is above.
-    let found = unsafe {
-        let found = libc::dlsym(libc::RTLD_DEFAULT, c"memlift_tap_operation".as_ptr());
-        if found.is_null() {
-            return None;
-        }
-        std::mem::transmute::<*mut libc::c_void, OperationFn>(found)
-    };
+    WORK.store(symbol(c"memlift_tap_work"), Ordering::Relaxed);
+    let found = symbol(c"memlift_tap_operation");
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: whatever has that name is the library's function, whose type is above.
+    let found = unsafe { std::mem::transmute::<*mut c_void, OperationFn>(found) };
     Some(Box::new(Recorder(found)))
 }

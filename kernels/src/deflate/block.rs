@@ -48,17 +48,26 @@ impl Counts {
 /// What is written for each index and each distance symbol.
 #[repr(align(64))]
 pub struct Table {
-    /// Code and extra bits in the low 24 bits, how many above.
+    /// How many bits in the low 8 bits, code and extra bits above.
     index: [u32; INDICES],
-    /// The code in the low 16 bits, its length in the next 8, the length with the extra bits in the last 8.
-    distance: [u32; 32],
-    /// The code of the end of the block, likewise.
+    distance: [Distance; 32],
+    /// The code of the end of the block, like an index.
     end: u32,
+}
+
+/// What is written for a distance symbol.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Distance {
+    code: u16,
+    /// The code's length, and that with the extra bits.
+    bits: u8,
+    all: u8,
 }
 
 impl Table {
     pub const fn new() -> Table {
-        Table { index: [0; INDICES], distance: [0; 32], end: 0 }
+        Table { index: [0; INDICES], distance: [Distance { code: 0, bits: 0, all: 0 }; 32], end: 0 }
     }
 
     /// The table of the code with these lengths.
@@ -66,22 +75,22 @@ impl Table {
         let mut codes = [0u16; 288];
         huffman::codes(litlen, &mut codes[..litlen.len()]);
         for byte in 0..256 {
-            self.index[byte] = u32::from(codes[byte]) | u32::from(litlen[byte]) << 24;
+            self.index[byte] = u32::from(codes[byte]) << 8 | u32::from(litlen[byte]);
         }
-        self.end = u32::from(codes[END_OF_BLOCK]) | u32::from(litlen[END_OF_BLOCK]) << 24;
+        self.end = u32::from(codes[END_OF_BLOCK]) << 8 | u32::from(litlen[END_OF_BLOCK]);
         for symbol in 0..29 {
             let (code, bits) = (u32::from(codes[257 + symbol]), u32::from(litlen[257 + symbol]));
             let (base, extra) = (256 + LENGTH_BASE[symbol] as usize, LENGTH_EXTRA[symbol]);
             let span = if symbol == 27 { 31 } else { 1 << extra }; // 258 has a symbol of its own
             for (rest, entry) in self.index[base..base + span].iter_mut().enumerate() {
-                *entry = code | (rest as u32) << bits | (bits + u32::from(extra)) << 24;
+                *entry = (code | (rest as u32) << bits) << 8 | (bits + u32::from(extra));
             }
         }
         huffman::codes(distance, &mut codes[..distance.len()]);
         for symbol in 0..distance.len().min(DISTANCE_SYMBOLS) {
-            let bits = u32::from(distance[symbol]);
+            let bits = distance[symbol];
             self.distance[symbol] =
-                u32::from(codes[symbol]) | bits << 16 | (bits + distance_extra(symbol)) << 24;
+                Distance { code: codes[symbol], bits, all: bits + distance_extra(symbol) as u8 };
         }
     }
 
@@ -89,7 +98,7 @@ impl Table {
     #[inline(always)]
     pub fn literal(&self, byte: u8) -> (u64, u32) {
         let entry = self.index[byte as usize];
-        (u64::from(entry & 0xff_ffff), entry >> 24)
+        (u64::from(entry >> 8), entry & 63)
     }
 
     /// The code of a token with its extra bits, at most 48 bits, and its length in bits.
@@ -97,25 +106,25 @@ impl Table {
     pub fn pair(&self, token: u32) -> (u64, u32) {
         let index = self.index[(token & 511) as usize];
         let distance = self.distance[(token >> 9 & 31) as usize];
-        let second = (distance & 0xffff) | (token >> 14) << (distance >> 16 & 31);
-        let value = u64::from(index & 0xff_ffff) | u64::from(second) << (index >> 24);
-        (value, (index >> 24) + (distance >> 24))
+        let second = u32::from(distance.code) | (token >> 14) << (distance.bits & 31);
+        let value = u64::from(index >> 8) | u64::from(second) << (index & 63);
+        (value, (index + u32::from(distance.all)) & 63)
     }
 
     /// Writes the end of the block.
     pub fn end(&self, bits: &mut Bits<'_>) {
-        bits.put(u64::from(self.end & 0xff_ffff), self.end >> 24);
+        bits.put(u64::from(self.end >> 8), self.end & 63);
         bits.flush();
     }
 
     /// What the tokens with these counts take in bits, the end of the block included.
     fn price(&self, counts: &Counts) -> usize {
-        let mut bits = self.end >> 24;
+        let mut bits = self.end & 63;
         for (count, entry) in counts.index.iter().zip(&self.index) {
-            bits += count * (entry >> 24);
+            bits += count * (entry & 63);
         }
         for (count, entry) in counts.distance.iter().zip(&self.distance) {
-            bits += count * (entry >> 24);
+            bits += count * u32::from(entry.all);
         }
         bits as usize
     }

@@ -12,6 +12,9 @@ const SYMBOLS: usize = 19;
 /// The order in which the lengths of the header's own code are written.
 const ORDER: [usize; SYMBOLS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
+/// What no length is.
+const NONE: u8 = 0xff;
+
 /// A header that was planned: its size is known, and it can be written any number of times.
 pub struct Header {
     items: [u16; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
@@ -26,23 +29,19 @@ pub struct Header {
 
 /// Extra bits of a symbol of the header's alphabet.
 const fn extra(symbol: usize) -> usize {
-    match symbol {
-        16 => 2,
-        17 => 3,
-        18 => 7,
-        _ => 0,
-    }
+    [0, 2, 3, 7][if symbol < 16 { 0 } else { symbol - 15 }]
 }
 
 impl Header {
     /// Plans the header of these code lengths.
     pub fn plan(litlen: &[u8; LITLEN_SYMBOLS], distance: &[u8; DISTANCE_SYMBOLS]) -> Header {
-        let used = |lengths: &[u8]| lengths.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
-        let (litlen_used, distance_used) = (used(litlen).max(257), used(distance).max(1));
-        let mut all = [0u8; LITLEN_SYMBOLS + DISTANCE_SYMBOLS];
+        let to_last = |lengths: &[u8]| lengths.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
+        let (litlen_used, distance_used) = (to_last(litlen).max(257), to_last(distance).max(1));
+        // What is behind the last length is none.
+        let mut all = [NONE; LITLEN_SYMBOLS + DISTANCE_SYMBOLS + 8];
         all[..litlen_used].copy_from_slice(&litlen[..litlen_used]);
         all[litlen_used..litlen_used + distance_used].copy_from_slice(&distance[..distance_used]);
-        let all = &all[..litlen_used + distance_used];
+        let used = litlen_used + distance_used;
 
         let mut header = Header {
             items: [0; LITLEN_SYMBOLS + DISTANCE_SYMBOLS],
@@ -60,11 +59,15 @@ impl Header {
             frequencies[symbol] += 1;
         };
         let mut at = 0;
-        while at < all.len() {
+        while at < used {
+            // Eight at once: most runs are short, and a loop over them would end where nobody expects it.
             let bits = all[at];
-            let mut run = 1;
-            while at + run < all.len() && all[at + run] == bits {
-                run += 1;
+            let mut run = 0;
+            while run == 0 || all[at + run] == bits {
+                let eight: [u8; 8] = all[at + run..at + run + 8].try_into().unwrap_or_default();
+                let same = u64::from(bits) * 0x0101_0101_0101_0101;
+                let other = u64::from_le_bytes(eight) ^ same;
+                run += other.trailing_zeros() as usize / 8;
             }
             at += run;
             if bits == 0 {
@@ -106,14 +109,20 @@ impl Header {
         bits.put((self.distance - 1) as u64, 5);
         bits.put((self.order - 4) as u64, 4);
         bits.flush();
-        for &symbol in &ORDER[..self.order] {
-            bits.put(u64::from(self.lengths[symbol]), 3);
-            bits.flush();
-        }
-        for &item in &self.items[..self.count] {
-            let symbol = (item & 31) as usize;
-            bits.put(u64::from(codes[symbol]), u32::from(self.lengths[symbol]));
-            bits.put(u64::from(item >> 5), extra(symbol) as u32);
+        let lengths = ORDER[..self.order].iter().rev();
+        bits.put(
+            lengths.fold(0, |all, &symbol| all << 3 | u64::from(self.lengths[symbol])),
+            3 * self.order as u32,
+        );
+        bits.flush();
+        // An item has at most 14 bits.
+        for items in self.items[..self.count].chunks(4) {
+            for &item in items {
+                let symbol = (item & 31) as usize;
+                let length = u32::from(self.lengths[symbol]);
+                let value = u64::from(codes[symbol]) | u64::from(item >> 5) << length;
+                bits.put(value, length + extra(symbol) as u32);
+            }
             bits.flush();
         }
     }

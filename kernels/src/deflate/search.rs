@@ -35,6 +35,8 @@ pub struct Search<'a, S, T, const LOOK: usize, const INNER: usize, const SHORTES
     pub window: usize,
     /// Where the next token goes.
     pub next: *mut u32,
+    /// By how many bytes the older half of eight places made matches longer.
+    pub gain: usize,
     pub counts: *mut Counts,
     pub how: PhantomData<(S, &'a mut Counts)>,
 }
@@ -53,6 +55,10 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
 
     /// Whether there is time for the best that can be found. Where a slot has one place, there is no choice.
     const DEEP: bool = T::WAYS > 1 && INNER > 4;
+
+    /// Whether the older half of the places is weighed: only eight are ever given up again.
+    const WEIGHS: bool = LOOK > 4;
+
     /// Of a long match, one place in so many is learned.
     const STRIDE: usize = if Self::DEEP { 2 } else { 4 };
 
@@ -120,10 +126,13 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     /// # Safety
     /// 32 bytes can be read at the place; the slot's places are before it.
     #[inline(always)]
-    unsafe fn longest<const FAR: bool>(&self, at: usize, slot: T) -> (usize, usize) {
+    unsafe fn longest<const FAR: bool>(&mut self, at: usize, slot: T) -> (usize, usize) {
         // Length and place in one number: of equal lengths, the later place is the larger number.
-        let mut best = 0;
+        let (mut best, mut half) = (0, 0);
         for way in 0..LOOK {
+            if Self::WEIGHS && way == LOOK / 2 {
+                half = best;
+            }
             let from = slot.place(way);
             // SAFETY: the caller's promise; an earlier place has as many bytes behind it, and more.
             let mut length = unsafe { S::first(self.base.add(from), self.base.add(at)) };
@@ -131,6 +140,9 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                 length = 0;
             }
             best = best.max(length << 16 | from);
+        }
+        if Self::WEIGHS {
+            self.gain += (best >> 16) - (half >> 16);
         }
         let (length, from) = (best >> 16, best & 0xffff);
         if SHORTEST < 5 && length < 5 && at - from > NEAR_BYTES { (0, from) } else { (length, from) }
@@ -273,12 +285,12 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         }
     }
 
-    /// Searches from `start` to the pause or the end; returns where it and the tokens end.
+    /// Searches from `start` to the pause or the end; returns where it and the tokens end, and the gain.
     ///
     /// # Safety
     /// As for [`run`](Search::run).
     #[inline(always)]
-    pub unsafe fn all(mut self, start: usize) -> (usize, *mut u32) {
+    pub unsafe fn all(mut self, start: usize) -> (usize, *mut u32, usize) {
         let mut at = start;
         // SAFETY: handed down; the first byte of a buffer has nothing before it.
         unsafe {
@@ -289,10 +301,10 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
             let (mut rest, at) =
                 if self.end > self.window { self.run::<true>(at) } else { self.run::<false>(at) };
             if rest.pause < rest.end {
-                return (at, rest.next);
+                return (at, rest.next, rest.gain);
             }
             rest.tail(at);
-            (rest.end, rest.next)
+            (rest.end, rest.next, rest.gain)
         }
     }
 }
@@ -306,7 +318,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
 pub unsafe fn all_avx2<T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: usize>(
     search: Search<'_, super::same::Avx2, T, LOOK, INNER, SHORTEST>,
     start: usize,
-) -> (usize, *mut u32) {
+) -> (usize, *mut u32, usize) {
     // SAFETY: handed down.
     unsafe { search.all(start) }
 }

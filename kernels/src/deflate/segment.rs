@@ -11,7 +11,7 @@ use super::bits::Bits;
 use super::block::{Counts, Full, Writer};
 use super::codes::WINDOW_BYTES;
 use super::direct::{self, Direct};
-use super::matcher::{Depth, Matcher};
+use super::matcher::{Depth, Found, Matcher};
 use super::pack::Effort;
 use super::preset::Preset;
 use super::slot::{Shape, Ways};
@@ -43,6 +43,12 @@ const DEEP_MIDDLE: usize = 9;
 const DEEP: usize = 4;
 const WIDE: usize = 6;
 
+/// Before so many bytes of a message eight places per hash have too little to choose from. Where their older half gains less
+/// than one byte in so many, they are given up, up to here: a longer message has enough of them to come.
+const WIDE_FROM: usize = 16384;
+const NARROW: usize = 32;
+const WIDE_AGAIN: usize = 4 * SEGMENT_BYTES;
+
 /// With less than one byte in so many that its token shares with another, a search is made shallow.
 const DULL: usize = 64;
 
@@ -73,6 +79,9 @@ pub struct Segments {
     shape: Shape,
     /// What fits the bytes that came last; `None` before the message's first segment.
     depth: Option<Depth>,
+    /// Bytes of the message that were judged, and from how many on a search may be wide.
+    judged: usize,
+    wide_from: usize,
     preset: Preset,
     writer: Writer,
     counts: Counts,
@@ -92,6 +101,8 @@ impl Segments {
             direct_used: false,
             shape: LARGE,
             depth: None,
+            judged: 0,
+            wide_from: WIDE_FROM,
             preset: Preset::new(),
             writer: Writer::new(isa),
             counts: Counts::new(),
@@ -122,6 +133,7 @@ impl Segments {
             self.matcher.reshape(self.shape);
         }
         self.depth = None;
+        (self.judged, self.wide_from) = (0, WIDE_FROM);
         self.held = 0;
     }
 
@@ -200,18 +212,19 @@ impl Segments {
             self.take_shape(self.shape, &buffer[..start]);
         }
         // The first segment of a message is judged piece by piece; that of a message with no other only once, early.
-        let known = self.depth.is_some() || self.shape == SMALL || effort == Effort::Fast;
-        let piece = if known { source.len() } else { PIECE_BYTES };
+        let known =
+            self.judged >= SEGMENT_BYTES - PIECE_BYTES || self.shape == SMALL || effort == Effort::Fast;
         let (mut at, mut used) = (start, 0);
         while at < buffer.len() {
             let rest = buffer.len() - at;
             let later = self.shape == MIDDLE && used != 0;
-            let pause = if rest < 2 * piece || later { buffer.len() } else { at + piece };
+            let pause =
+                if known || later || rest < 2 * PIECE_BYTES { buffer.len() } else { at + PIECE_BYTES };
             let depth = self.depth.unwrap_or(Depth::Usual);
             let tokens = &mut self.tokens[self.held + used..];
-            let (next, found) = self.matcher.find(buffer, at, pause, window, depth, tokens, &mut self.counts);
-            self.judge(found, next - at);
-            (at, used) = (next, used + found);
+            let found = self.matcher.find(buffer, at, pause, window, depth, tokens, &mut self.counts);
+            self.judge(&found, found.at - at);
+            (at, used) = (found.at, used + found.tokens);
         }
         used
     }
@@ -224,13 +237,14 @@ impl Segments {
         }
     }
 
-    /// Takes note of how many tokens the last bytes took.
-    fn judge(&mut self, tokens: usize, bytes: usize) {
+    /// Takes note of what the last bytes took.
+    fn judge(&mut self, found: &Found, bytes: usize) {
+        self.judged += bytes;
         if bytes < PIECE_BYTES / 4 {
             return;
         }
-        let dull = (bytes - tokens) * DULL < bytes;
-        let deep = tokens * if self.shape == LARGE { DEEP } else { DEEP_MIDDLE } < bytes;
+        let dull = (bytes - found.tokens) * DULL < bytes;
+        let deep = found.tokens * if self.shape == LARGE { DEEP } else { DEEP_MIDDLE } < bytes;
         self.depth = Some(if deep {
             Depth::Deep
         } else if dull {
@@ -238,12 +252,17 @@ impl Segments {
         } else {
             Depth::Usual
         });
-        if self.matcher.shape().shortest == self.shape.shortest {
-            match self.shape {
-                LARGE if tokens * WIDE < bytes => self.matcher.set_ways(Ways::Eight),
-                LARGE if !deep => self.matcher.set_ways(self.shape.ways),
-                _ => {}
-            }
+        let shape = self.matcher.shape();
+        if self.shape != LARGE || shape.shortest != self.shape.shortest {
+            return;
+        }
+        if shape.ways == Ways::Eight && self.judged < WIDE_AGAIN && found.gain * NARROW < bytes {
+            self.wide_from = WIDE_AGAIN;
+        }
+        if found.tokens * WIDE < bytes && self.judged >= self.wide_from {
+            self.matcher.set_ways(Ways::Eight);
+        } else if !deep || self.judged < self.wide_from {
+            self.matcher.set_ways(self.shape.ways);
         }
     }
 

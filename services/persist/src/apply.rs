@@ -127,7 +127,7 @@ impl Store {
     pub(crate) fn apply_record(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let header = record::header(record);
         match (header.kind, &self.shadow) {
-            (RECORD_PAGES, Some(shadow)) => shadow.write().apply(&self.medium, record, counters),
+            (RECORD_PAGES, Some(shadow)) => shadow.write().apply(record),
             (RECORD_LINES, _) => self.apply_lines(record, header.entries, counters),
             _ => self.apply_ranges(record, header.entries, counters),
         }
@@ -167,6 +167,9 @@ impl Store {
 
     /// What was stored is durable; then the heads say so; then the room is free.
     pub fn settle(&self, applier: &mut Applier, before: &[u64]) -> Result<()> {
+        if let Some(shadow) = &self.shadow {
+            shadow.write().store(&self.medium, &mut applier.counters)?;
+        }
         self.medium.harden(&mut applier.counters)?;
         for at in (0..before.len()).filter(|at| applier.positions[*at] != before[*at]) {
             let head = LaneHead { position: applier.positions[at], applied: applier.applied };

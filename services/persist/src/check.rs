@@ -490,11 +490,26 @@ fn walk(heap: &Heap<'_>, root: u64, findings: &mut Findings) -> Result<()> {
             first.push(place.start);
         }
     }
-    let hidden = if heap.types.opaque() { "; some types hold bytes that may be pointers" } else { "" };
+    let opaque = heap.types.opaque();
+    if !opaque.is_empty() && !lost.is_empty() {
+        // One of these may have what leads to them: no reason to say it type by type.
+        let lost: Vec<String> = lost
+            .iter()
+            .map(|(tag, (count, bytes, _))| format!("{count} of {} ({bytes} bytes)", heap.types.name(*tag)))
+            .collect();
+        let names = opaque[..opaque.len().min(4)].join(", ");
+        let more = if opaque.len() > 4 { ", …" } else { "" };
+        let what = format!(
+            "not met on the way from the root: {}; but {names}{more} may have pointers that the list of types does not show",
+            lost.join(", ")
+        );
+        findings.note(Part::Objects, None, what);
+        return Ok(());
+    }
     for (tag, (count, bytes, first)) in lost {
         let places: Vec<String> = first.iter().map(|one| format!("{one:#x}")).collect();
         let what = format!(
-            "nothing that the root leads to points to {count} of {} ({bytes} bytes; the first at {} of the heap){hidden}",
+            "nothing that the root leads to points to {count} of {} ({bytes} bytes; the first at {} of the heap)",
             heap.types.name(tag),
             places.join(", ")
         );

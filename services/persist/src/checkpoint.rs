@@ -108,6 +108,8 @@ impl Dirty {
 impl Store {
     /// Marks what a transaction changed.
     fn mark(&self, writes: &Writes, dirty: &mut Dirty) {
+        // The page that is looked at, and which of its lines are not as they were.
+        let (mut page, mut lines) = (0, 0u64);
         for touched in &writes.touched {
             let Some(before) = writes.before(touched) else {
                 dirty.mark_range(touched.offset, u64::from(touched.bytes));
@@ -115,7 +117,7 @@ impl Store {
             };
             let now = self.image.words(touched.offset, u64::from(touched.bytes));
             let first = touched.offset / 8;
-            let (mut page, mut lines, mut at) = (touched.offset / PAGE, 0u64, 0);
+            let mut at = 0;
             while at < before.len() {
                 let line = (first + at as u64) / 8;
                 let end = before.len().min(at + 8 - (first as usize + at) % 8);
@@ -123,13 +125,12 @@ impl Store {
                     dirty.mark(page, lines);
                     (page, lines) = (line / 64, 0);
                 }
-                if (at..end).any(|at| before[at] != now.get(at)) {
-                    lines |= 1 << (line % 64);
-                }
+                let differs = now.part(at, end).differing(&before[at..end]) != 0;
+                lines |= u64::from(differs) << (line % 64);
                 at = end;
             }
-            dirty.mark(page, lines);
         }
+        dirty.mark(page, lines);
         for (slab, _) in &writes.entries {
             dirty.mark_range(Entry::offset(*slab), 16);
         }

@@ -9,11 +9,10 @@
 //!          himself flushes it first. So what is recovered is closed under dependency
 //! Rule     room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
 //!          that stays
-//! Source   NearPM §4 (the log is engine-managed memory, it may persist late); group commit as in DeWitt et al. 1984
-//! Not here copying to its place: `apply`
+//! Source   NearPM §4 (the log is engine-managed memory, it may persist late)
+//! Not here who hardens the shared lane, and for whom: `group` · copying to its place: `apply`
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -23,48 +22,11 @@ use crate::options::{Durability, Mechanism};
 use crate::record::{self, Builder};
 use crate::store::{Store, lock};
 use crate::writes::{Touched, Writes};
+use memlift_engine::observe::{self, Work};
+use memlift_spec::trace::Kind;
 
 /// New objects from this size on are stored to their place and not through the log.
 const LARGE_BYTES: u32 = SLAB_BYTES as u32;
-
-/// The lane that commits share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub lane: Lane<()>,
-    pub state: Mutex<SharedState>,
-    changed: Condvar,
-    /// Bytes appended and not durable; 0 lets a Sync commit pass without looking.
-    pub unflushed: AtomicU64,
-}
-
-/// What the shared lane's lock guards.
-#[derive(Debug)]
-pub(crate) struct SharedState {
-    pub counters: Counters,
-    /// Records before this are in the mirror.
-    pub appended: u64,
-    /// Records before this are durable.
-    pub durable: u64,
-    /// Somebody is making more of them durable.
-    flushing: bool,
-}
-
-impl Shared {
-    pub fn new(lane: Lane<()>, position: u64) -> Shared {
-        let state = SharedState {
-            counters: Counters::default(),
-            appended: position,
-            durable: position,
-            flushing: false,
-        };
-        Shared { lane, state: Mutex::new(state), changed: Condvar::new(), unflushed: AtomicU64::new(0) }
-    }
-
-    /// Records before this position are durable.
-    pub fn durable(&self) -> u64 {
-        self.lane.tail()
-    }
-}
 
 /// Whether a range goes to its place and not through the log.
 #[inline]
@@ -81,6 +43,43 @@ pub(crate) enum Committed {
     At(u64),
     /// Durable with the checkpoint that holds this mark.
     Marked(u64),
+}
+
+/// A commit as `memlift record` gets to know it, from before it began.
+pub(crate) struct Watched {
+    began_ns: u64,
+    mechanism: Mechanism,
+    ranges: u64,
+    bytes: u64,
+}
+
+impl Watched {
+    /// None: nobody records.
+    #[inline(always)]
+    pub fn begin(store: &Store, writes: &Writes) -> Option<Watched> {
+        observe::work_begins().and_then(|began_ns| Watched::look(began_ns, store, writes))
+    }
+
+    #[cold]
+    fn look(began_ns: u64, store: &Store, writes: &Writes) -> Option<Watched> {
+        if writes.is_empty() {
+            return None;
+        }
+        let (ranges, bytes) = writes.size();
+        Some(Watched { began_ns, mechanism: store.mechanism, ranges, bytes })
+    }
+
+    /// It is durable, or as durable as was asked for.
+    pub fn end(&self) {
+        let work = Work {
+            kind: Kind::Commit,
+            parameter: self.mechanism as u32,
+            read: self.bytes,
+            written: self.bytes,
+            parts: self.ranges,
+        };
+        observe::work(self.began_ns, &work);
+    }
 }
 
 impl Store {
@@ -302,110 +301,6 @@ impl Store {
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;
         Ok(Committed::At(state.appended))
-    }
-
-    /// Waits until the shared lane is durable up to `position` (u64::MAX: all that is there now), as leader or behind one.
-    pub fn flush(&self, position: u64) -> Result<()> {
-        let mut state = lock(&self.shared.state);
-        let position = position.min(state.appended);
-        loop {
-            if state.durable >= position {
-                return Ok(());
-            }
-            self.running()?;
-            if !state.flushing {
-                break;
-            }
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        state.flushing = true;
-        let (from, to) = (state.durable, state.appended);
-        drop(state);
-        let mut counters = Counters::default();
-        let written =
-            self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden_log(&mut counters));
-        let mut state = lock(&self.shared.state);
-        state.flushing = false;
-        state.counters += counters;
-        let result = match written {
-            Ok(()) => {
-                state.durable = to;
-                self.shared.lane.publish(to);
-                self.shared.unflushed.fetch_sub(to - from, Ordering::AcqRel);
-                Ok(())
-            }
-            Err(error) => Err(self.stop(error)),
-        };
-        drop(state);
-        self.shared.changed.notify_all();
-        result?;
-        self.relieve(self.shared.lane.tail() - self.shared.lane.head(), self.shared.lane.capacity)
-    }
-
-    /// Writes the mirror's [from, to) to the log.
-    fn write_shared(&self, from: u64, to: u64, counters: &mut Counters) -> Result<()> {
-        let lane = &self.shared.lane;
-        let mut at = from;
-        while at < to {
-            let left = lane.capacity - at % lane.capacity;
-            let piece = left.min(to - at);
-            self.medium.append(lane.offset(at), lane.appended(at, piece), counters)?;
-            at += piece;
-        }
-        Ok(())
-    }
-
-    /// Waits for company if asked to, then makes a commit durable.
-    #[inline]
-    pub fn await_durable(&self, committed: Committed, durability: Durability) -> Result<()> {
-        if committed == Committed::Durable {
-            return Ok(());
-        }
-        self.await_shared(committed, durability)
-    }
-
-    #[inline(never)]
-    fn await_shared(&self, committed: Committed, durability: Durability) -> Result<()> {
-        let position = match (committed, durability) {
-            (Committed::Durable, _) => return Ok(()),
-            (Committed::Marked(_), Durability::Buffered) => {
-                self.flusher.arm(self.options.buffered_wait);
-                return Ok(());
-            }
-            (Committed::At(position), _) => position,
-            (Committed::Marked(mark), _) => {
-                if !self.options.group_wait.is_zero() {
-                    std::thread::sleep(self.options.group_wait);
-                }
-                let position = self.checkpoint(mark)?;
-                return self.flush(position);
-            }
-        };
-        match durability {
-            Durability::Sync => self.flush(position),
-            Durability::Group => {
-                self.gather(position);
-                self.flush(position)
-            }
-            Durability::Buffered => {
-                let most = (self.shared.lane.capacity / 4).min(self.options.buffered_bytes);
-                if self.shared.unflushed.load(Ordering::Relaxed) > most {
-                    return self.flush(position);
-                }
-                self.flusher.arm(self.options.buffered_wait);
-                Ok(())
-            }
-        }
-    }
-
-    /// Gives others the time to join, unless somebody flushes already.
-    fn gather(&self, position: u64) {
-        let state = lock(&self.shared.state);
-        if state.flushing || state.durable >= position || self.options.group_wait.is_zero() {
-            return;
-        }
-        let waited = self.shared.changed.wait_timeout(state, self.options.group_wait);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Applies when a lane is half full.

@@ -19,6 +19,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::error::{Error, Result};
 use crate::layout::{BODIES_OFFSET, BODIES_ZONES, Entry, ZONE_SLABS};
 use crate::medium::{Mapped, Medium, Striped};
+use crate::words::Words;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -391,7 +392,7 @@ impl Image {
     }
 
     /// The bytes of a range that the caller has locked.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self, offset: u64, bytes: u64) -> &[u8] {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len()), "image: {offset}+{bytes}");
         // SAFETY: in bounds (above), mapped readable; the caller holds the lock under which nobody writes there.
@@ -399,7 +400,7 @@ impl Image {
     }
 
     /// The same, word by word; both multiples of 8.
-    #[inline]
+    #[inline(always)]
     pub fn words(&self, offset: u64, bytes: u64) -> Words<'_> {
         Words::new(self.bytes(offset, bytes))
     }
@@ -415,57 +416,6 @@ impl Image {
             // SAFETY: in bounds and aligned (above), mapped writable; the caller holds the lock of these bytes.
             unsafe { self.at(offset).cast::<u64>().add(at).write(word.to_le()) };
         }
-    }
-}
-
-/// Bytes that are read a word at a time, because somebody may have stored them a moment ago: a load that spans several stores
-/// waits until they have reached the cache, and behind a fence that is a hundred nanoseconds and more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> Words<'a> {
-    /// # Panics
-    ///
-    /// When the bytes are not whole and aligned words.
-    #[inline]
-    pub fn new(bytes: &'a [u8]) -> Words<'a> {
-        assert!(bytes.as_ptr().addr().is_multiple_of(8) && bytes.len().is_multiple_of(8));
-        Words { bytes }
-    }
-
-    /// Words of memory.
-    #[cfg(test)]
-    pub fn of(words: &'a [u64]) -> Words<'a> {
-        // SAFETY: the same bytes; a u64 has no padding.
-        Words { bytes: unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) } }
-    }
-
-    /// How many words.
-    #[inline]
-    pub fn len(self) -> usize {
-        self.bytes.len() / 8
-    }
-
-    /// A word, little-endian.
-    #[inline]
-    pub fn get(self, at: usize) -> u64 {
-        assert!(at < self.len());
-        // SAFETY: in bounds (above) and aligned (`new`). Volatile, so that the compiler does not make one load of several.
-        u64::from_le(unsafe { self.bytes.as_ptr().cast::<u64>().add(at).read_volatile() })
-    }
-
-    /// A part.
-    #[inline]
-    pub fn part(self, from: usize, to: usize) -> Words<'a> {
-        Words { bytes: &self.bytes[from * 8..to * 8] }
-    }
-
-    /// All bytes.
-    #[inline]
-    pub fn bytes(self) -> &'a [u8] {
-        self.bytes
     }
 }
 

@@ -22,6 +22,8 @@ pub const MAGIC: [u8; 8] = *b"MLPOOL\0\x01";
 pub const HEADER_BYTES: u64 = 4096;
 /// The format's major version: others are refused.
 pub const MAJOR: u32 = 1;
+/// No position, sequence, generation or epoch comes here in any pool's life; a file that says so is damaged.
+pub const COUNTED_MAX: u64 = 1 << 62;
 /// Most lanes that a pool can have.
 pub const LANES_MAX: u32 = 64;
 /// Where lane heads are.
@@ -177,7 +179,7 @@ impl Header {
     /// Whether the numbers fit together.
     fn validate(&self) -> Result<(), Error> {
         let lanes_fit = (1..=LANES_MAX).contains(&self.lanes)
-            && (4096..=1 << 36).contains(&self.lane_bytes)
+            && (4096..=1 << 32).contains(&self.lane_bytes)
             && self.lane_bytes.is_power_of_two();
         let heap_fits = lanes_fit
             && self.heap_start.is_multiple_of(4096)
@@ -187,6 +189,8 @@ impl Header {
             && (HEAP_BYTES_MIN..=1 << 43).contains(&self.heap_bytes);
         let rest_fits = (1..=1 << 16).contains(&self.sections)
             && self.mechanism < 4
+            && self.generation <= COUNTED_MAX
+            && self.epoch <= COUNTED_MAX
             && (!self.has_spans() || self.mechanism < 2)
             && self.devices >= 1
             && self.device < self.devices

@@ -56,6 +56,7 @@ pub mod dump;
 mod error;
 mod flusher;
 mod fresh;
+mod group;
 mod heap;
 #[expect(unsafe_code, reason = "maps the heap and hands out its bytes to those who hold their lock")]
 mod image;
@@ -91,6 +92,8 @@ mod tx;
 mod undo;
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod view;
+#[expect(unsafe_code, reason = "loads and stores words where a slice would be copied in larger pieces")]
+mod words;
 mod writes;
 
 pub use catalog::TypeRecord;

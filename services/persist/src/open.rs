@@ -332,6 +332,7 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
+    let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
     let State { header, positions, applier, recovered, shadow } =
         recover::recover(&medium, !options.read_only)?;
     let mechanism = Mechanism::from_byte(header.mechanism)

@@ -85,7 +85,7 @@ pub struct Options {
     pub mechanism: Mechanism,
     /// Where stores become durable.
     pub domain: Domain,
-    /// How long a `Group` commit waits for company.
+    /// How long a `Group` commit waits for company at most, where the group before it had more members than have joined by then.
     pub group_wait: Duration,
     /// How long a `Buffered` transaction may stay in memory before a thread of the pool begins to make it durable. The thread starts
     /// with the first such transaction and sleeps while there is none. Zero: nobody does, until somebody asks.

@@ -258,4 +258,9 @@ impl View for Reader<'_> {
     fn root_words(&self) -> (u64, u64) {
         root_words(&self.store.image)
     }
+
+    #[inline]
+    fn heap_bytes(&self) -> u64 {
+        self.store.image.len()
+    }
 }

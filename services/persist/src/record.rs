@@ -7,7 +7,9 @@
 //!          changed in one field costs one field
 //! Not here reading records: `memlift_engine::persist`
 
-use crate::image::Words;
+use std::ops::Range;
+
+use crate::words::Words;
 use memlift_spec::operand::log::{RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader};
 
 /// `parts` of a record that only says: go on at the ring's start.
@@ -86,14 +88,11 @@ impl<'a> Builder<'a> {
         while done < words.len() {
             let piece = (words.len() - done).min(PIECE_WORDS);
             self.head(offset + done as u64 * 8, piece);
+            let target = &mut self.target[self.at..self.at + piece];
             if piece < LONG_WORDS {
-                let target = &mut self.target[self.at..self.at + piece];
-                for (at, word) in target.iter_mut().enumerate() {
-                    *word = words.get(done + at).to_le_bytes();
-                }
+                words.part(done, done + piece).store(target);
             } else {
-                let source = words.part(done, done + piece).bytes();
-                self.target[self.at..self.at + piece].as_flattened_mut().copy_from_slice(source);
+                target.as_flattened_mut().copy_from_slice(words.part(done, done + piece).bytes());
             }
             self.at += piece;
             done += piece;
@@ -112,22 +111,30 @@ impl<'a> Builder<'a> {
     #[inline(always)]
     pub fn changed(&mut self, offset: u64, before: &[u64], now: Words<'_>) {
         assert!(before.len() == now.len());
-        let mut at = 0;
-        while at < before.len() {
-            if before[at] == now.get(at) {
-                at += 1;
-                continue;
-            }
-            let start = at;
-            let mut end = at + 1;
-            at += 1;
-            while at < before.len() && at - end < 2 {
-                if before[at] != now.get(at) {
-                    end = at + 1;
+        let mut log = |run: &Range<usize>| {
+            self.range_of(offset + run.start as u64 * 8, now.part(run.start, run.end));
+        };
+        let (mut run, mut base) = (0..0, 0);
+        for before in before.chunks(64) {
+            let mut differ = now.part(base, base + before.len()).differing(before);
+            while differ != 0 {
+                let from = differ.trailing_zeros();
+                let words = (differ >> from).trailing_ones();
+                differ &= u64::MAX.checked_shl(from + words).unwrap_or(0);
+                let (start, end) = (base + from as usize, base + (from + words) as usize);
+                if !run.is_empty() && start - run.end < 2 {
+                    run.end = end;
+                    continue;
                 }
-                at += 1;
+                if !run.is_empty() {
+                    log(&run);
+                }
+                run = start..end;
             }
-            self.range_of(offset + start as u64 * 8, now.part(start, end));
+            base += before.len();
+        }
+        if !run.is_empty() {
+            log(&run);
         }
     }
 
@@ -138,10 +145,7 @@ impl<'a> Builder<'a> {
         let mut left = lines;
         while left != 0 {
             let line = left.trailing_zeros() as usize * 8;
-            let target = &mut self.target[self.at..self.at + 8];
-            for (at, word) in target.iter_mut().enumerate() {
-                *word = bytes.get(line + at).to_le_bytes();
-            }
+            bytes.part(line, line + 8).store(&mut self.target[self.at..]);
             self.at += 8;
             left &= left - 1;
         }

@@ -14,14 +14,14 @@
 
 use crate::apply::Applier;
 use crate::error::{Error, Result};
-use crate::layout::{HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
+use crate::layout::{COUNTED_MAX, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
 use crate::options::Mechanism;
 use crate::record::PARTS_WRAP;
 use crate::shadow::Shadow;
 use memlift_engine::persist;
 use memlift_spec::operand::log::{
-    PAGE_BYTES, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
+    PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 
 /// What recovery found and did.
@@ -98,10 +98,14 @@ fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
         medium.read(LaneHead::offset(lane, turn as u64), &mut bytes)?;
         *head = LaneHead::decode(&bytes);
     }
-    if heads.iter().flatten().any(|head| head.position > 1 << 62) {
-        return Err(Error::corrupt(format!(
-            "a head of lane {lane} is beyond all that can have been written"
-        )));
+    // Counters go on from here: none may come near its end.
+    let possible = |head: &LaneHead| {
+        head.position <= COUNTED_MAX
+            && head.position.is_multiple_of(RECORD_ALIGN as u64)
+            && head.applied <= COUNTED_MAX
+    };
+    if !heads.iter().flatten().all(possible) {
+        return Err(Error::corrupt(format!("a head of lane {lane} says what cannot have been written")));
     }
     match heads {
         [Some(a), Some(b)] if a.position >= b.position => Ok((a, 1)),
@@ -111,16 +115,75 @@ fn read_head(medium: &Medium, lane: u32) -> Result<(LaneHead, u64)> {
     }
 }
 
-/// A good record: where it is in its lane's copy.
+/// A lane from its head on, as far as it was read: a log that is nearly empty costs a piece, however large its lane is.
+struct Ring<'a> {
+    medium: &'a Medium,
+    /// Where the lane starts in the file.
+    start: u64,
+    capacity: u64,
+    head: u64,
+    /// The bytes from `head` on.
+    bytes: Vec<u8>,
+}
+
+/// As much of a lane is read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+impl Ring<'_> {
+    /// The bytes at a position, as many or more, up to what was read; None beyond the ring's end.
+    fn available(&mut self, position: u64, bytes: u64) -> Result<Option<&[u8]>> {
+        if bytes > self.capacity - position % self.capacity {
+            return Ok(None);
+        }
+        let wanted = position + bytes;
+        while self.head + (self.bytes.len() as u64) < wanted {
+            let at = self.head + self.bytes.len() as u64;
+            let piece = PIECE_BYTES.min(self.capacity - at % self.capacity);
+            let read = self.bytes.len();
+            self.bytes.resize(read + piece as usize, 0);
+            self.medium.read(self.start + at % self.capacity, &mut self.bytes[read..])?;
+        }
+        Ok(Some(&self.bytes[(position - self.head) as usize..]))
+    }
+
+    /// The header of a good record at a position; None when there is none.
+    fn good(&mut self, position: u64, salt: u32) -> Result<Option<RecordHeader>> {
+        let Some(start) = self.available(position, RECORD_ALIGN as u64)? else { return Ok(None) };
+        let bytes = crate::record::header(start).bytes;
+        let Some(record) = self.available(position, u64::from(bytes))? else { return Ok(None) };
+        let available = record.len().min(bytes.max(RECORD_ALIGN as u32) as usize);
+        // SAFETY: the slice is readable for its length.
+        Ok(unsafe { persist::check(record.as_ptr(), available, salt, position) }.ok())
+    }
+
+    /// Its good records from the head on; gives the position behind the last.
+    fn scan(&mut self, lane: usize, salt: u32, found: &mut Vec<Found>) -> Result<u64> {
+        let mut position = self.head;
+        while position - self.head < self.capacity {
+            let Some(header) = self.good(position, salt)? else { break };
+            if header.parts == PARTS_WRAP {
+                position += self.capacity - position % self.capacity;
+                continue;
+            }
+            found.push(Found { header, lane, position });
+            position += u64::from(header.bytes);
+        }
+        Ok(position)
+    }
+}
+
+/// A good record: where it is in its lane.
 struct Found {
     header: RecordHeader,
     lane: usize,
-    at: usize,
+    position: u64,
 }
 
 impl Found {
-    fn record<'a>(&self, rings: &'a [Vec<u8>]) -> &'a [u8] {
-        &rings[self.lane][self.at..self.at + self.header.bytes as usize]
+    fn record<'a>(&self, rings: &'a [Ring<'_>]) -> &'a [u8] {
+        let ring = &rings[self.lane];
+        let at = (self.position - ring.head) as usize;
+        &ring.bytes[at..at + self.header.bytes as usize]
     }
 }
 
@@ -131,28 +194,6 @@ fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
     Ok(None)
 }
 
-/// The good records of one lane from its head on; gives the position behind the last.
-fn scan(ring: &[u8], lane: usize, head: u64, salt: u32, found: &mut Vec<Found>) -> u64 {
-    let capacity = ring.len() as u64;
-    let mut position = head;
-    while position - head < capacity {
-        let at = (position % capacity) as usize;
-        let available = &ring[at..];
-        // SAFETY: the slice is readable for its length.
-        let Ok(header) = (unsafe { persist::check(available.as_ptr(), available.len(), salt, position) })
-        else {
-            break;
-        };
-        if header.parts == PARTS_WRAP {
-            position += capacity - position % capacity;
-            continue;
-        }
-        found.push(Found { header, lane, at });
-        position += u64::from(header.bytes);
-    }
-    position
-}
-
 /// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
 pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     let mut header = read_header(medium)?;
@@ -160,15 +201,20 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     let mut positions = Vec::new();
     for lane in 0..header.lanes {
         let (head, turn) = read_head(medium, lane)?;
-        let mut ring = vec![0; header.lane_bytes as usize];
-        medium.read(LANES_START + u64::from(lane) * header.lane_bytes, &mut ring)?;
-        positions.push(scan(&ring, lane as usize, head.position, header.salt(lane), &mut found));
+        let (start, capacity) = (LANES_START + u64::from(lane) * header.lane_bytes, header.lane_bytes);
+        let mut ring = Ring { medium, start, capacity, head: head.position, bytes: Vec::new() };
+        positions.push(ring.scan(lane as usize, header.salt(lane), &mut found)?);
         heads.push(head);
         turns.push(turn);
         rings.push(ring);
     }
     let applied = heads.iter().map(|head| head.applied).max().unwrap_or(0);
     found.retain(|one| one.header.sequence > applied);
+    if found.iter().any(|one| one.header.sequence > COUNTED_MAX) {
+        return Err(Error::corrupt(
+            "a log record claims a place in the order that cannot have been given out",
+        ));
+    }
     let undo = header.mechanism == Mechanism::Undo as u8;
     found.sort_by_key(|one| (one.header.sequence, one.header.position));
     if undo {
@@ -212,13 +258,14 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
         for one in &found {
             let record = one.record(&rings);
             match &mut shadow {
-                Some(shadow) if store => shadow.apply(medium, record, &mut applier.counters)?,
+                Some(shadow) if store => shadow.apply(record)?,
                 Some(_) => {}
                 None => replay(medium, &header, record, &one.header, store, &mut applier.counters)?,
             }
         }
     }
     if let Some(shadow) = &mut shadow {
+        shadow.store(medium, &mut applier.counters)?;
         shadow.settle();
     }
     medium.harden(&mut applier.counters)?;

@@ -20,6 +20,14 @@ use memlift_spec::operand::log::{PAGE_BYTES, PAGE_ENTRY_BYTES, PAGE_SECOND_COPY,
 const PAGE: u64 = PAGE_BYTES as u64;
 const _: () = assert!(CATALOG_BYTES.is_multiple_of(PAGE));
 
+/// Words of a line of the table.
+const LINE_WORDS: usize = 8;
+
+/// Words of a bitmap with a bit per line of a table.
+fn stale_words(words: usize) -> usize {
+    words.div_ceil(LINE_WORDS).div_ceil(64)
+}
+
 /// Bytes of a table for a heap of up to `max_bytes`.
 pub(crate) fn table_bytes(max_bytes: u64) -> u64 {
     max_bytes.div_ceil(PAGE).div_ceil(8).next_multiple_of(PAGE)
@@ -44,10 +52,14 @@ pub(crate) fn place(heap_start: u64, page: u64, copy: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Shadow {
     start: u64,
+    /// Pages of the heap; the table's last word may have bits for more.
+    pages: u64,
     /// Which copy holds, a bit per page: of the last commit, durable or about to be.
     current: Vec<u64>,
-    /// The same as the table in the file has it.
+    /// The same as the table in the file has it, or will have it once `stale` is stored.
     table: Vec<u64>,
+    /// Words of the table that the file does not have yet, by line, a bit per line.
+    stale: Vec<u64>,
     /// By page: lines by which the other copy is behind, as far as is known.
     behind: Vec<u64>,
 }
@@ -64,14 +76,18 @@ impl Shadow {
         medium.read(start, &mut bytes)?;
         let (chunks, _) = bytes.as_chunks::<8>();
         let table: Vec<u64> = chunks.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        Ok(Shadow { start, current: table.clone(), table, behind: Vec::new() })
+        let stale = vec![0; stale_words(words)];
+        let pages = header.heap_bytes / PAGE;
+        Ok(Shadow { start, pages, current: table.clone(), table, stale, behind: Vec::new() })
     }
 
     /// Room for a longer heap.
     pub fn grow(&mut self, heap_bytes: u64) {
-        let words = (heap_bytes / PAGE).div_ceil(64) as usize;
+        self.pages = heap_bytes / PAGE;
+        let words = self.pages.div_ceil(64) as usize;
         self.current.resize(words, 0);
         self.table.resize(words, 0);
+        self.stale.resize(stale_words(words), 0);
     }
 
     fn bit(words: &[u64], page: u64) -> u64 {
@@ -104,14 +120,34 @@ impl Shadow {
         Ok((page | copy << 63, lines, checksum))
     }
 
-    /// Sets the bits of a record in the table, in memory and in the file.
-    pub fn apply(&mut self, medium: &Medium, record: &[u8], counters: &mut Counters) -> Result<()> {
+    /// Sets the bits of a record in the table; in the file, when it is stored.
+    pub fn apply(&mut self, record: &[u8]) -> Result<()> {
         for (page, copy, ..) in entries(record)? {
-            let word = self.table.get_mut(page as usize / 64).ok_or_else(outside)?;
+            if page >= self.pages {
+                return Err(outside());
+            }
+            let at = page as usize / 64;
+            let word = &mut self.table[at];
             *word = *word & !(1 << (page % 64)) | copy << (page % 64);
-            let offset = self.start + page / 64 * 8;
-            medium.store(offset, &word.to_le_bytes(), counters)?;
-            medium.write_back(offset, 8, counters);
+            self.stale[at / LINE_WORDS / 64] |= 1 << (at / LINE_WORDS % 64);
+        }
+        Ok(())
+    }
+
+    /// Stores what records have set: durable after the next harden. A line of the table has the bits of 512 pages, so it is
+    /// stored once for all that a batch of records says about them.
+    pub fn store(&mut self, medium: &Medium, counters: &mut Counters) -> Result<()> {
+        for (at, stale) in self.stale.iter_mut().enumerate() {
+            while *stale != 0 {
+                let first = (at * 64 + stale.trailing_zeros() as usize) * LINE_WORDS;
+                let words = &self.table[first..self.table.len().min(first + LINE_WORDS)];
+                let mut line = [[0; 8]; LINE_WORDS];
+                line.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+                let (offset, bytes) = (self.start + first as u64 * 8, line[..words.len()].as_flattened());
+                medium.store(offset, bytes, counters)?;
+                medium.write_back(offset, bytes.len() as u64, counters);
+                *stale &= *stale - 1;
+            }
         }
         Ok(())
     }
@@ -119,7 +155,7 @@ impl Shadow {
     /// Whether the copies that a record names hold the lines that it says.
     pub fn verifies(&self, medium: &Medium, heap_start: u64, record: &[u8]) -> Result<bool> {
         for (page, copy, lines, checksum) in entries(record)? {
-            if page as usize / 64 >= self.table.len() {
+            if page >= self.pages {
                 return Err(outside());
             }
             let mut bytes = vec![0; PAGE_BYTES];
@@ -149,18 +185,16 @@ pub(crate) fn crc_of_lines(page: &[u8], lines: u64) -> u32 {
 }
 
 /// Page, copy, lines, checksum of each entry.
-fn entries(record: &[u8]) -> Result<Vec<(u64, u64, u64, u32)>> {
+fn entries(record: &[u8]) -> Result<impl Iterator<Item = (u64, u64, u64, u32)>> {
     let broken =
         || Error::corrupt("a log record's entries do not fit: it has a good checksum and a wrong content");
     let count = crate::record::header(record).entries;
     let start = size_of::<RecordHeader>();
     let bytes = record.get(start..start + usize::from(count) * PAGE_ENTRY_BYTES).ok_or_else(broken)?;
-    let (words, _) = bytes.as_chunks::<8>();
-    let word = |at: usize| u64::from_le_bytes(words[at]);
-    Ok((0..usize::from(count))
-        .map(|at| {
-            let page = word(at * 3);
-            (page & !PAGE_SECOND_COPY, page >> 63, word(at * 3 + 1), word(at * 3 + 2) as u32)
-        })
-        .collect())
+    let (entries, _) = bytes.as_chunks::<PAGE_ENTRY_BYTES>();
+    Ok(entries.iter().map(|entry| {
+        let word = |at: usize| u64::from_le_bytes(entry[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
+        let page = word(0);
+        (page & !PAGE_SECOND_COPY, page >> 63, word(1), word(2) as u32)
+    }))
 }

@@ -102,18 +102,28 @@ impl Writes {
     /// Saves a range before it is lent. False: it is there already.
     #[inline(always)]
     pub fn touch(&mut self, image: &Image, offset: u64, bytes: u32) -> bool {
-        let from = self.touched.len().saturating_sub(LOOK_BACK);
-        if self.touched[from..].iter().any(|one| one.offset == offset && one.bytes == bytes) {
+        if self.touched_lately(offset, bytes) {
             return false;
         }
         if !self.declared.is_empty() && self.declared.binary_search(&(offset, bytes)).is_ok() {
             return false;
         }
         let saved = self.saved.len() as u32;
-        let words = image.words(offset, u64::from(bytes));
-        self.saved.extend((0..words.len()).map(|at| words.get(at)));
+        image.words(offset, u64::from(bytes)).save(&mut self.saved);
         self.touched.push(Touched { offset, bytes, saved });
         true
+    }
+
+    #[inline(always)]
+    fn touched_lately(&self, offset: u64, bytes: u32) -> bool {
+        let same = |one: &Touched| one.offset == offset && one.bytes == bytes;
+        match self.touched.last_chunk::<LOOK_BACK>() {
+            // Without a branch for each, which is what a loop over them would be.
+            Some(last) => {
+                last.iter().fold(false, |any, one| any | (one.offset == offset)) && last.iter().any(same)
+            }
+            None => self.touched.iter().any(same),
+        }
     }
 
     /// Saves a range that will be lent later.

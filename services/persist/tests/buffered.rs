@@ -61,18 +61,18 @@ fn child() {
     let pool = Pool::open(path, &options(mechanism, Duration::from_millis(20), 1 << 20)).expect("opened");
     add(&pool);
     pool.sync().expect("durable");
-    let before = pool.counters().hardens;
-    for _ in 1..100 {
+    let mut last = 0;
+    for _ in 0..100 {
+        last = add(&pool);
+    }
+    // Who hardens what comes later began after what was hardened before: once these are through, so is the last one. More
+    // than one of them, because a mechanism may harden several times for one group.
+    for _ in 0..8 {
+        let before = pool.counters().hardens;
         add(&pool);
-    }
-    while pool.counters().hardens == before {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The one that began before the last of them may be over: one more says that they are in it.
-    let middle = pool.counters().hardens;
-    let last = add(&pool);
-    while pool.counters().hardens == middle {
-        std::thread::sleep(Duration::from_millis(1));
+        while pool.counters().hardens == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     writeln!(out, "at {last}").expect("written");
     loop {
@@ -106,8 +106,7 @@ fn what_had_its_time_is_there_after_a_kill() {
         child.wait().expect("gone");
         let pool = Pool::open(&path, &options).expect("recovered");
         assert!(!pool.recovered().clean);
-        // Everything up to the transaction before the last: the last one's own sync is the one that was seen, or the next.
-        assert!(count(&pool) >= last - 1, "{mechanism:?}: {} of {last}", count(&pool));
+        assert!(count(&pool) >= last, "{mechanism:?}: {} of {last}", count(&pool));
     }
 }
 
@@ -167,11 +166,13 @@ fn an_idle_process_is_not_woken() {
     Pool::create(&path, &options).expect("created").close().expect("closed");
     let (mut child, mut lines) = start("redo", &path);
     lines.next().expect("everything is durable, and the child idle");
-    std::thread::sleep(Duration::from_millis(100)); // five waits: the last sync is over
-    let before = switches(child.id()).expect("the thread is there");
-    std::thread::sleep(Duration::from_millis(500));
-    let after = switches(child.id());
+    // The last sync may take a while yet; a thread that is woken by time would never be still for so long.
+    let still = (0..40).any(|_| {
+        let before = switches(child.id()).expect("the thread is there");
+        std::thread::sleep(Duration::from_millis(500)); // 25 waits
+        switches(child.id()) == Some(before)
+    });
     child.kill().expect("killed");
     child.wait().expect("gone");
-    assert_eq!(after, Some(before), "25 waits have passed");
+    assert!(still, "it is woken while nothing is to be done");
 }

@@ -286,7 +286,10 @@ fn other_versions_features_and_files_are_named() {
     std::fs::write(&place.path, b"hello").expect("written");
     assert!(matches!(check(&place.path), Err(Error::NotAPool)));
     assert!(matches!(use_it(&place.path), Err(Error::NotAPool | Error::Corrupt { .. })));
-    let nonsense: [fn(&mut [u8]); 5] = [
+    let nonsense: [fn(&mut [u8]); 8] = [
+        |header| header[16..24].copy_from_slice(&u64::MAX.to_le_bytes()),
+        |header| header[88..96].copy_from_slice(&u64::MAX.to_le_bytes()),
+        |header| header[64..72].copy_from_slice(&(1u64 << 33).to_le_bytes()),
         |header| header[56..60].copy_from_slice(&u32::MAX.to_le_bytes()),
         |header| header[64..72].copy_from_slice(&u64::MAX.to_le_bytes()),
         |header| header[72..80].copy_from_slice(&(u64::MAX - 4095).to_le_bytes()),
@@ -320,8 +323,13 @@ fn a_pool_for_reading_is_not_written_to() {
     assert_eq!(std::fs::read(&place.path).expect("read"), waiting);
 }
 
+/// `PROPTEST_CASES` damaged files, or as many as usual.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(150), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_spoilt_the_answer_is_orderly(
@@ -363,4 +371,79 @@ fn an_entry_with_another_size_than_its_type_is_refused_at_open() {
     assert!(words.contains("slots of 96 bytes for Node, whose size is 72"), "{words}");
     assert!(words.contains("memlift pool check"), "{words}");
     assert!(check(&target.path).expect("checked").damage().count() > 0);
+}
+
+#[test]
+fn heads_and_records_that_count_beyond_everything_are_refused() {
+    let [closed, waiting] = sample_bytes(Mechanism::Redo);
+    let place = place();
+    let good = LaneHead { position: 0, applied: 0 };
+    for head in [
+        LaneHead { position: u64::MAX - 63, ..good },
+        LaneHead { applied: u64::MAX, ..good },
+        LaneHead { position: 1000, ..good }, // records start at whole lines
+    ] {
+        let mut bytes = closed.clone();
+        for turn in 0..2 {
+            let at = LaneHead::offset(0, turn) as usize;
+            bytes[at..at + 64].copy_from_slice(&head.encode());
+        }
+        std::fs::write(&place.path, &bytes).expect("written");
+        assert!(matches!(use_it(&place.path), Err(Error::Corrupt { .. })), "{head:?}");
+        tools(&place.path);
+        assert!(!check(&place.path).expect("checked").sound(), "{head:?}");
+    }
+    // Records with good checksums whose sequences are the last of all.
+    let bytes = forged(&waiting, |record| {
+        let position = u64::from_le_bytes(record[8..16].try_into().expect("8 bytes"));
+        record[16..24].copy_from_slice(&(u64::MAX - position).to_le_bytes());
+    });
+    std::fs::write(&place.path, &bytes).expect("written");
+    assert!(matches!(use_it(&place.path), Err(Error::Corrupt { .. })));
+    tools(&place.path);
+}
+
+#[test]
+fn a_record_of_a_page_behind_the_heap_is_refused() {
+    let [_, waiting] = sample_bytes(Mechanism::Shadow);
+    let pages = newest(&waiting).heap_bytes / 4096;
+    assert!(!pages.is_multiple_of(64), "the table has bits for more pages than there are");
+    let place = place();
+    let bytes = forged(&waiting, |record| record[32..40].copy_from_slice(&pages.to_le_bytes()));
+    std::fs::write(&place.path, &bytes).expect("written");
+    assert!(matches!(use_it(&place.path), Err(Error::Corrupt { .. })));
+    tools(&place.path);
+}
+
+/// The bytes with each waiting record of the first lane that has one changed, and its checksum made good.
+fn forged(bytes: &[u8], change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let (mut bytes, header) = (bytes.to_vec(), newest(bytes));
+    for lane in 0..header.lanes {
+        let heads = [0, 1].map(|turn| {
+            let at = LaneHead::offset(lane, turn) as usize;
+            LaneHead::decode(&bytes[at..at + 64].try_into().expect("64 bytes"))
+        });
+        let head = heads.iter().flatten().max_by_key(|head| head.position).expect("a head");
+        let start = (LANES_START + u64::from(lane) * header.lane_bytes) as usize;
+        let (mut at, mut any) = ((head.position % header.lane_bytes) as usize, false);
+        while let Some(record) = bytes.get_mut(start + at..start + header.lane_bytes as usize) {
+            let length = u32::from_le_bytes(record[4..8].try_into().expect("4 bytes")) as usize;
+            if !(64..=record.len()).contains(&length) || !sealed(&record[..length], header.salt(lane)) {
+                break;
+            }
+            change(&mut record[..length]);
+            let crc = memlift_engine::Engine::global().crc32c(&record[4..length], header.salt(lane));
+            record[..4].copy_from_slice(&crc.to_le_bytes());
+            (at, any) = (at + length, true);
+        }
+        if any {
+            return bytes;
+        }
+    }
+    panic!("no record waits in the sample")
+}
+
+fn sealed(record: &[u8], salt: u32) -> bool {
+    let crc = memlift_engine::Engine::global().crc32c(&record[4..], salt);
+    crc.to_le_bytes() == record[..4]
 }

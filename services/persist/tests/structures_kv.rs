@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The key-value store against a sorted map of the standard library, with shards, expiry and reopening.
+//! The key-value store against a sorted map of the standard library, under each mechanism, with shards, expiry and reopening.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
 use memlift_persist::kv::{Change, Kv, now_ms};
-use memlift_persist::{Domain, Durability, Error, Options, Pool};
+use memlift_persist::{Domain, Durability, Error, Mechanism, Options, Pool};
 use proptest::prelude::*;
 
 fn options(sections: u32) -> Options {
+    options_of(Mechanism::Redo, sections)
+}
+
+fn options_of(mechanism: Mechanism, sections: u32) -> Options {
     Options {
+        mechanism,
         heap_bytes: 1 << 20,
         max_bytes: 256 << 20,
         lane_bytes: 1 << 20,
@@ -69,7 +74,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_store_is_a_sorted_map(sections in prop_oneof![Just(1u32), Just(5)], acts in proptest::collection::vec(act(), 1..80)) {
+    fn a_store_is_a_sorted_map(
+        mechanism in proptest::sample::select(Mechanism::ALL.to_vec()),
+        sections in prop_oneof![Just(1u32), Just(5)],
+        acts in proptest::collection::vec(act(), 1..80),
+    ) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kv.pool");
         let mut acts = acts.into_iter();
@@ -77,7 +86,7 @@ proptest! {
         let mut more = true;
         while more {
             more = false;
-            let pool = Pool::open_or_create(&path, &options(sections)).expect("opened");
+            let pool = Pool::open_or_create(&path, &options_of(mechanism, sections)).expect("opened");
             let kv = Kv::open(&pool, Durability::Sync).expect("opened");
             for act in acts.by_ref() {
                 match act {
@@ -227,4 +236,64 @@ fn what_does_not_fit_is_refused() {
     let other = Pool::create(folder.path().join("other.pool"), &options(1)).expect("created");
     other.tx(|t| t.root_or(|_| Ok(7u64)).map(drop)).expect("made");
     assert!(matches!(Kv::open(&other, Durability::Sync), Err(Error::Layout { .. })));
+}
+
+/// `PROPTEST_CASES` damaged files, or as many as usual.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(30), failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Words of a store's objects are changed in the file: every answer is allowed but a panic and a walk without end.
+    #[test]
+    fn a_damaged_store_gives_errors(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..5), 1..80),
+        sections in 1u32..4,
+    ) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("damaged.pool");
+        let pool = Pool::create(&path, &options(sections)).expect("created");
+        let kv = Kv::open(&pool, Durability::Sync).expect("a store");
+        for number in 0..400u32 {
+            let key = if number % 2 == 0 { format!("{number}") } else { format!("a longer key, {number}") };
+            kv.set(key.as_bytes(), &[7; 50], u64::from(number % 3 == 0)).expect("set");
+        }
+        let (header, usage) = (pool.header(), pool.usage());
+        pool.close().expect("closed");
+
+        let mut bytes = std::fs::read(&path).expect("read");
+        let objects = (header.heap_start + memlift_persist::layout::SUPERBLOCK_OFFSET) as usize + (16 << 10);
+        let words = ((usage.0 - usage.1) as usize + header.heap_start as usize - objects) / 8;
+        let word = |bytes: &[u8], at: usize| {
+            u64::from_le_bytes(bytes[objects + at * 8..][..8].try_into().expect("a word"))
+        };
+        for (at, value, how) in damage {
+            let at = at.index(words);
+            let new = match how {
+                0 => value,
+                1 => word(&bytes, at) ^ 1 << (value % 64),
+                2 => value % 1024,
+                3 => u64::MAX - value % 16,
+                _ => word(&bytes, value as usize % words),
+            };
+            bytes[objects + at * 8..][..8].copy_from_slice(&new.to_le_bytes());
+        }
+        std::fs::write(&path, &bytes).expect("written");
+
+        let Ok(pool) = Pool::open(&path, &options(sections)) else { return Ok(()) };
+        let Ok(kv) = Kv::open(&pool, Durability::Sync) else { return Ok(()) };
+        let _ = kv.scan((Bound::Unbounded, Bound::Unbounded), |_, _| ControlFlow::Continue(()));
+        let _ = kv.scan_prefix(b"a longer", |_, _| ControlFlow::Continue(()));
+        let _ = (kv.len(), kv.expire_some(500));
+        for number in 0..400u32 {
+            let key = format!("a longer key, {number}");
+            let _ = kv.get(key.as_bytes());
+            let _ = kv.set(key.as_bytes(), &[1; 60], 0);
+            let _ = kv.change(key.as_bytes(), |_| Ok((Change::Expire(9), ())));
+            let _ = kv.remove(&[format!("{number}").as_bytes(), key.as_bytes()]);
+        }
+        let _ = kv.clear();
+    }
 }

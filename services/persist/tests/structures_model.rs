@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Structures against those of the standard library: random operations, in transactions of several, some of which abort, with the
+//! Structures against those of the standard library, under each mechanism: random operations, in transactions of several, some of which abort, with the
 //! pool closed and opened in between.
 #![forbid(unsafe_code)]
 
@@ -7,16 +7,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use memlift_persist::structures::{AppendLog, BTree, HashMap, Queue, RbTree, SkipList};
-use memlift_persist::{Domain, Error, Options, PPtr, Persist, Pool, Reader, Tx};
+use memlift_persist::{Domain, Error, Mechanism, Options, PPtr, Persist, Pool, Reader, Tx};
 use proptest::prelude::*;
 
 type Value = [u64; 3];
 
 fn options() -> Options {
+    options_of(Mechanism::Redo)
+}
+
+fn options_of(mechanism: Mechanism) -> Options {
     Options {
+        mechanism,
         heap_bytes: 1 << 20,
         max_bytes: 256 << 20,
-        lane_bytes: 4 << 20,
+        lanes: 2,
+        lane_bytes: 16 << 20,
         domain: Domain::Lines,
         ..Options::default()
     }
@@ -57,6 +63,10 @@ fn acts(keys: u64, most: usize) -> impl Strategy<Value = Vec<Act>> {
         2 => Just(Act::Reopen),
     ];
     proptest::collection::vec(act, 1..30)
+}
+
+fn mechanism() -> impl Strategy<Value = Mechanism> {
+    proptest::sample::select(Mechanism::ALL.to_vec())
 }
 
 /// A map under test.
@@ -207,7 +217,8 @@ fn apply<M: Map>(map: M, t: &mut Tx<'_>, step: Step, model: &mut BTreeMap<u64, V
     Ok(())
 }
 
-fn run<M: Map>(acts: &[Act]) {
+fn run<M: Map>(mechanism: Mechanism, acts: &[Act]) {
+    let options = || options_of(mechanism);
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("map.pool");
     let mut pool = Pool::create(&path, &options()).expect("created");
@@ -243,11 +254,11 @@ fn run<M: Map>(acts: &[Act]) {
 }
 
 /// What was put in and taken out again leaves nothing behind, however often.
-fn leaves_nothing<M: Map>() {
+fn leaves_nothing<M: Map>(mechanism: Mechanism, rounds: u64) {
     let folder = tempfile::tempdir().expect("a folder");
-    let pool = Pool::create(folder.path().join("map.pool"), &options()).expect("created");
+    let pool = Pool::create(folder.path().join("map.pool"), &options_of(mechanism)).expect("created");
     let mut usage = None;
-    for round in 0..12u64 {
+    for round in 0..rounds {
         let map = pool.tx(M::create).expect("made");
         for keys in (0..3000u64).collect::<Vec<_>>().chunks(100) {
             pool.tx(|t| {
@@ -273,19 +284,24 @@ fn leaves_nothing<M: Map>() {
 macro_rules! maps {
     ($($name:ident: $map:ident, $leaves:ident;)*) => {
         proptest! {
-            #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+            #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
             $(
                 #[test]
-                fn $name((keys, acts) in prop_oneof![Just(30u64), Just(3000u64)].prop_flat_map(|keys| (Just(keys), acts(keys, 600)))) {
-                    let _ = keys;
-                    run::<$map<u64, Value>>(&acts);
+                fn $name(
+                    mechanism in mechanism(),
+                    acts in prop_oneof![Just(30u64), Just(3000u64)].prop_flat_map(|keys| acts(keys, 600)),
+                ) {
+                    run::<$map<u64, Value>>(mechanism, &acts);
                 }
             )*
         }
         $(
             #[test]
             fn $leaves() {
-                leaves_nothing::<$map<u64, Value>>();
+                leaves_nothing::<$map<u64, Value>>(Mechanism::Redo, 12);
+                for mechanism in [Mechanism::Undo, Mechanism::Checkpoint, Mechanism::Shadow] {
+                    leaves_nothing::<$map<u64, Value>>(mechanism, 3);
+                }
             }
         )*
     };
@@ -318,10 +334,11 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_queue_is_a_queue(lines in lines()) {
+    fn a_queue_is_a_queue(mechanism in mechanism(), lines in lines()) {
+        let options = || options_of(mechanism);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("queue.pool");
         let mut pool = Pool::create(&path, &options()).expect("created");
@@ -370,7 +387,8 @@ proptest! {
     }
 
     #[test]
-    fn a_log_is_what_was_appended(lines in lines()) {
+    fn a_log_is_what_was_appended(mechanism in mechanism(), lines in lines()) {
+        let options = || options_of(mechanism);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log.pool");
         let mut pool = Pool::create(&path, &options()).expect("created");
@@ -500,6 +518,16 @@ struct All {
     log: PPtr<memlift_persist::structures::AppendLogRoot<u64>>,
 }
 
+/// What a count or a number is when it is as wrong as it can be.
+fn extreme() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(u64::MAX),
+        (0u64..40).prop_map(|less| u64::MAX - less),
+        (0u32..64).prop_map(|bit| 1 << bit),
+        0u64..4,
+    ]
+}
+
 /// Looks at a map and changes it; whatever it answers.
 fn handle<M: Map>(root: PPtr<M::Root>, pool: &Pool, walk: impl Fn(M, &Reader<'_>) -> Result<u64, Error>) {
     let map = M::open(root);
@@ -512,16 +540,27 @@ fn handle<M: Map>(root: PPtr<M::Root>, pool: &Pool, walk: impl Fn(M, &Reader<'_>
     let _ = pool.tx(|t| map.clear(t));
 }
 
+/// `PROPTEST_CASES` damaged files, or as many as usual.
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(40), ..ProptestConfig::default() })]
 
     /// Bytes of objects, of their bitmaps included, are changed in the file: every answer is allowed but a panic and a walk
     /// without end.
     #[test]
-    fn a_damaged_file_gives_errors(damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..4), 1..60)) {
+    fn a_damaged_file_gives_errors(
+        mechanism in proptest::sample::select(vec![Mechanism::Redo, Mechanism::Undo, Mechanism::Checkpoint]),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..4), 0..60),
+        roots in proptest::collection::vec((0usize..6, 0u64..8, extreme()), 0..4),
+    ) {
+        let options = || options_of(mechanism);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("damaged.pool");
         let pool = Pool::create(&path, &options()).expect("created");
+        let mut starts = [0; 6];
         pool.tx(|t| {
             let (btree, rbtree, skiplist, hashmap) =
                 (BTree::create(t)?, RbTree::create(t)?, SkipList::create(t)?, HashMap::create(t)?);
@@ -543,7 +582,16 @@ proptest! {
                 log: log.pointer(),
             };
             let root = t.alloc(all)?;
-            t.set_root(root)
+            t.set_root(root)?;
+            starts = [
+                btree.pointer().offset(),
+                rbtree.pointer().offset(),
+                skiplist.pointer().offset(),
+                hashmap.pointer().offset(),
+                queue.pointer().offset(),
+                log.pointer().offset(),
+            ];
+            Ok::<_, Error>(())
         }).expect("filled");
         let header = pool.header();
         let used = (pool.usage().0 - pool.usage().1) as usize;
@@ -565,6 +613,10 @@ proptest! {
             };
             bytes[place..place + 8].copy_from_slice(&new.to_le_bytes());
         }
+        for (structure, word, value) in roots {
+            let place = (header.heap_start + starts[structure] + word * 8) as usize;
+            bytes[place..place + 8].copy_from_slice(&value.to_le_bytes());
+        }
         std::fs::write(&path, &bytes).expect("written");
 
         let Ok(pool) = Pool::open(&path, &options()) else { return Ok(()) };
@@ -578,10 +630,15 @@ proptest! {
         });
         handle::<RbTree<u64, Value>>(all.rbtree, &pool, |map, r| {
             let _ = map.check(r);
+            for key in [0, 300, 700] {
+                let _ = map.from(r, Bound::Included(&key)).map(Iterator::count);
+                let _ = map.from_back(r, Bound::Excluded(&key)).map(Iterator::count);
+            }
             Ok(map.iter_back(r)?.count() as u64)
         });
         handle::<SkipList<u64, Value>>(all.skiplist, &pool, |map, r| {
             let _ = map.last(r);
+            let _ = map.from(r, Bound::Included(&300)).map(Iterator::count);
             Ok(map.iter(r)?.count() as u64)
         });
         handle::<HashMap<u64, Value>>(all.hashmap, &pool, |map, r| Ok(map.iter(r)?.count() as u64));
@@ -597,5 +654,69 @@ proptest! {
         let _ = pool.tx(|t| log.append(t, &[7; 300]));
         let _ = pool.tx(|t| log.trim(t, 900));
         let _ = pool.tx(|t| log.clear(t));
+    }
+}
+
+/// Stores `value` at `bytes` into the object at `offset` of a closed pool's heap.
+fn spoil(path: &std::path::Path, start: u64, offset: u64, bytes: u64, value: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(path).expect("opened");
+    file.write_all_at(&value.to_le_bytes(), start + offset + bytes).expect("written");
+}
+
+#[test]
+fn a_walk_to_where_it_begins_ends_in_a_tree_that_is_a_circle() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("circle.pool");
+    let pool = Pool::create(&path, &options()).expect("created");
+    let (tree, top) = pool
+        .tx(|t| {
+            let tree: RbTree<u64, Value> = RbTree::create(t)?;
+            tree.insert(t, 5, [0; 3])?;
+            // The root's first word leads to the top.
+            let words: &[u64; 3] = t.part_mut(tree.pointer(), 0)?;
+            Ok::<_, Error>((tree, words[0]))
+        })
+        .expect("filled");
+    let start = pool.header().heap_start;
+    pool.close().expect("closed");
+    spoil(&path, start, top, 8, top); // what is greater than the top: the top
+    let pool = Pool::open(&path, &options()).expect("opened");
+    let found = pool.read(|r| tree.from(r, Bound::Included(&9)).map(Iterator::count));
+    assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
+}
+
+#[test]
+fn counts_at_their_end_are_errors() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("counts.pool");
+    let pool = Pool::create(&path, &options()).expect("created");
+    let (map, list, log) = pool
+        .tx(|t| {
+            let (map, list): (HashMap<u64, u64>, SkipList<u64, u64>) =
+                (HashMap::create(t)?, SkipList::create(t)?);
+            map.insert(t, 1, 1)?;
+            list.insert(t, 1, 1)?;
+            Ok::<_, Error>((map, list, AppendLog::<u8>::create(t)?))
+        })
+        .expect("made");
+    let start = pool.header().heap_start;
+    pool.close().expect("closed");
+    // Entries of map and list; the number of a log's next item.
+    for offset in [map.pointer().offset(), list.pointer().offset(), log.pointer().offset()] {
+        spoil(&path, start, offset, 0, u64::MAX);
+    }
+    let pool = Pool::open(&path, &options()).expect("opened");
+    let corrupt =
+        |answer: Result<(), Error>| assert!(matches!(answer, Err(Error::Corrupt { .. })), "{answer:?}");
+    corrupt(pool.tx(|t| map.insert(t, 2, 2).map(drop)));
+    corrupt(pool.tx(|t| list.insert(t, 2, 2).map(drop)));
+    corrupt(pool.tx(|t| log.append(t, b"x").map(drop)));
+    // And as many buckets as no power of two reaches.
+    pool.close().expect("closed");
+    spoil(&path, start, map.pointer().offset(), 8, u64::MAX);
+    let pool = Pool::open(&path, &options()).expect("opened");
+    for key in 0..50 {
+        let _ = pool.tx(|t| map.remove(t, &key));
     }
 }

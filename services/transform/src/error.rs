@@ -87,8 +87,8 @@ pub enum Error {
     /// The call does not fit what was called before.
     #[error("{0}")]
     Order(&'static str),
-    /// Not built in.
-    #[error("this build has no {format}: take deflate, zlib or gzip")]
+    /// Not built in, or not in pieces.
+    #[error("{format} is not built in, or does not go in pieces: take deflate, zlib or gzip")]
     Unsupported {
         /// The format's name.
         format: &'static str,

@@ -12,7 +12,7 @@ use crate::scratch::Scratch;
 use crate::transfer::{Progress, Transfer};
 use crate::{Error, Op, Options, Outcome, ScratchStats};
 use memlift_engine::config::{Config, TransformConfig};
-use memlift_engine::observe::now_ns;
+use memlift_engine::observe::{Executor, now_ns};
 use memlift_engine::{Cache, Engine};
 use memlift_spec::Opcode;
 use std::sync::OnceLock;
@@ -81,7 +81,11 @@ impl Transform {
 
     /// Everything a decision about such a message would be made from now.
     pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
-        self.adapt.explain(opcode, bytes)
+        let submitted = match self.executor(opcode, bytes) {
+            Executor::Worker => "a worker",
+            _ => "its submitter",
+        };
+        self.adapt.explain(opcode, bytes, submitted)
     }
 
     /// Does `op` while it copies `source` to the start of `target`.

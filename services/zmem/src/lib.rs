@@ -31,6 +31,7 @@ pub mod spill;
 pub mod blocks;
 pub mod block;
 pub mod error;
+mod line;
 #[expect(unsafe_code, reason = "hands out memory of the arena")]
 pub mod arena;
 #[expect(unsafe_code, reason = "hands out memory of the arena")]

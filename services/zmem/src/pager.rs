@@ -24,6 +24,7 @@ mod fault;
 mod fork;
 mod kernel;
 mod pin;
+mod probation;
 mod recycle;
 mod remap;
 mod room;
@@ -35,7 +36,7 @@ mod spill;
 mod stream;
 mod table;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_engine::facility::{Facility, usable};
 
@@ -48,6 +49,7 @@ use crate::{Error, Result};
 use engine::Engine;
 use entry::{Entry, Tag};
 use evict::Evict;
+use probation::Probation;
 use seat::Seats;
 use space::Space;
 use stream::Streams;
@@ -147,12 +149,15 @@ pub struct Pager {
     space: Lock<Space>,
     evict: Lock<Evict>,
     streams: Streams,
+    probation: Probation,
     counts: Counts,
     active: AtomicBool,
     vectored: AtomicBool,
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
     spill_hand: AtomicUsize,
+    /// The error number that was said last.
+    spill_refused: AtomicI32,
     /// Whether spilling ahead pays: pages that it may cost.
     credit: AtomicI64,
     /// Signals of the thread that forks.
@@ -182,6 +187,8 @@ impl Pager {
         let mechanism = Mechanism::available(options.handler_thread).ok_or(Error::NoFaults)?;
         // Kernels are chosen at their first use, by the environment too, and that may lie in the arena: not in a fault.
         let _ = memlift_engine::page::checksum(0, &[0; PAGE_BYTES]);
+        // The same for whether `memlift record` listens.
+        let _ = memlift_engine::observe::tapped();
         let bytes = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
@@ -197,12 +204,14 @@ impl Pager {
             space: Lock::new(Space::default()),
             evict: Lock::new(Evict::new()),
             streams: Streams::default(),
+            probation: Probation::new(),
             counts: Counts::default(),
             active: AtomicBool::new(false),
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
             hook: AtomicPtr::new(std::ptr::null_mut()),
             spill: AtomicPtr::new(std::ptr::null_mut()),
             spill_hand: AtomicUsize::new(0),
+            spill_refused: AtomicI32::new(0),
             credit: AtomicI64::new(0),
             fork_mask: AtomicU64::new(0),
             reached: AtomicUsize::new(0),

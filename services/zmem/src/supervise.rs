@@ -45,6 +45,8 @@ pub struct End {
     pub peak_resident: u64,
     /// The signal that somebody sent, where the program could not take it and was ended by force.
     pub asked: Option<libc::c_int>,
+    /// The signal that came meanwhile and ends programs, whatever this one did about it.
+    pub told: Option<libc::c_int>,
 }
 
 impl End {
@@ -180,8 +182,9 @@ impl Supervised {
                 over = self.reap()?;
             }
             if let Some((status, peak_resident)) = over {
+                let told = asked.map(|(signal, _)| signal);
                 let asked = asked.and_then(|(signal, forced)| forced.then_some(signal));
-                return Ok(End { status, peak_resident, asked });
+                return Ok(End { status, peak_resident, asked, told });
             }
             if let Some((signal, forced @ false)) = &mut asked {
                 *forced = stuck(*signal);
@@ -274,6 +277,9 @@ mod tests {
             true
         });
         let end = end.expect("it ended");
-        assert_eq!((end.status.signal(), end.code()), (Some(libc::SIGKILL), 143));
+        assert_eq!(
+            (end.status.signal(), end.code(), end.told),
+            (Some(libc::SIGKILL), 143, Some(libc::SIGTERM))
+        );
     }
 }

@@ -117,15 +117,19 @@ impl Watcher {
             membership = now;
             (counted, whole, present) = self.measure();
         }
+        // Cache that nobody drops but this watcher, and what of it does not go.
+        let used = i64::try_from(whole).unwrap_or(i64::MAX);
+        let droppable = used - counted;
+        let held = if self.usage.holds_cache() { droppable } else { 0 };
+        let stays = self.cache.stays(held, control.total());
+        let (counted, cached) = (counted + stays, held - stays);
         let outside = counted - present.total;
         if membership != self.membership {
             // What joined or left is no growth.
             self.growth.last = None;
             self.membership = membership;
         }
-        // Cache that nobody drops but this watcher grows like anything else between two looks.
-        let used = i64::try_from(whole).unwrap_or(i64::MAX);
-        let cached = if self.usage.holds_cache() { used - counted } else { 0 };
+        // Cache grows like anything else between two looks.
         let reserve = self.growth.reserve(outside + cached, control.total());
         registry.set_outside_with(self.block, outside, reserve);
         registry.note_usage(self.block, whole);
@@ -136,7 +140,10 @@ impl Watcher {
                 .filter_map(crate::block::Slot::pid)
                 .chain([std::process::id()])
                 .collect();
-            self.cache.bound(group, &pids, used, control.total() - reserve);
+            if self.cache.bound(group, &pids, used, droppable, control.total() - reserve) {
+                let (counted, whole) = self.usage.now(&registry, self.block);
+                self.cache.left(i64::try_from(whole).unwrap_or(i64::MAX) - counted);
+            }
         }
         let unused = control.unused();
         // What processes share since a fork is theirs alone when they write to it.

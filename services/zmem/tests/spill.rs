@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The spill file against a plain map; refused directories; damage; a full file; forks.
+//! The spill file against a plain map; refused directories; damage; a full file, a full disk; forks.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -222,4 +222,52 @@ fn parent_and_child_do_not_write_over_each_other() {
     let data = page(7);
     spill.write(&[(0, &data.0); 156], &mut more).expect("the freed slots");
     assert_eq!(spill.disk_bytes(), 1 << 20);
+}
+
+/// Lets this process's files be so long; a limit of its own process only.
+fn limit(bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the struct is borrowed for the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+}
+
+#[test]
+fn a_disk_that_refuses_is_left_alone_and_its_gaps_are_used() {
+    let directory = directory();
+    let content = forked(
+        &spill(&directory, 1 << 20),
+        || (),
+        || {
+            let refused = SpillError::Device(libc::EFBIG);
+            let spill = spill(&directory, 64 << 20);
+            limit(256 << 12);
+            let pages: Vec<Aligned> = (0..64).map(page).collect();
+            let given: Vec<(u64, &Page)> =
+                pages.iter().enumerate().map(|(index, page)| (index as u64, &page.0)).collect();
+            let mut slots = [Slot::default(); 256];
+            let mut good = slots.chunks_mut(64).all(|slots| spill.write(&given, slots) == Ok(()));
+            // The file is as long as it may be: refused, and not asked again for a moment.
+            let mut more = [Slot::default(); 64];
+            let reached = spill.bytes();
+            good &= spill.is_open() && spill.write(&given, &mut more) == Err(refused);
+            good &= (0..100).all(|_| spill.write(&given, &mut more) == Err(refused));
+            good &= spill.bytes() == reached && spill.disk_bytes() == 256 << 12;
+            // Gaps shorter than what is otherwise worth a write.
+            slots.iter().step_by(16).for_each(|slot| spill.free(*slot));
+            good &= spill.write(&given[..16], &mut more) == Ok(()) && spill.is_open();
+            let mut found = Aligned([0; PAGE_BYTES]);
+            good &= (0..16).all(|index| {
+                spill.read(more[index], index as u64, &mut found.0).is_ok() && found.0 == pages[index].0
+            });
+            good &= (0..256).filter(|index| index % 16 != 0).all(|index| {
+                spill.read(slots[index], index as u64 % 64, &mut found.0).is_ok()
+                    && found.0 == pages[index % 64].0
+            });
+            // There is room again.
+            limit(libc::RLIM_INFINITY);
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            good && spill.is_open() && spill.write(&given, &mut more) == Ok(())
+        },
+    );
+    assert!(content);
 }

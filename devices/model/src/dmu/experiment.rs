@@ -38,7 +38,9 @@ pub struct Outcome {
     pub fault_at: Option<u64>,
     /// Events that happened.
     pub events: u64,
-    /// Requests to memory that happened.
+    /// Of them, visits.
+    pub visits: u64,
+    /// Requests to memory that visits made.
     pub requests: u64,
 }
 
@@ -216,6 +218,7 @@ impl Machine<'_> {
             bytes[..8].copy_from_slice(&version);
             wanted[..8].copy_from_slice(&version);
         }
+        self.outcome.visits += 1;
         self.outcome.requests += lines;
         self.attend();
         Ok(Visited { done: done + timing.line * lines, packed, stored })

@@ -47,14 +47,15 @@ fn more(block: &mut Vec<u8>, length: usize) {
 #[must_use]
 pub fn pack(page: &[u8; PAGE]) -> Option<Vec<u8>> {
     let mut block = Vec::with_capacity(PAGE);
-    let mut seen = [0_u16; 1024];
+    // Four bytes, and one more than the place where they were last, so that 0 is nowhere.
+    let mut seen = [(0_u32, 0_u32); 1024];
     let (mut at, mut literals) = (0, 0);
     while at + 12 <= PAGE {
         let wanted = word(page, at);
         let slot = &mut seen[(wanted.wrapping_mul(0x9e37_79b1) >> 22) as usize];
-        // One more than the place, so that 0 is none.
-        let candidate = usize::from(std::mem::replace(slot, at as u16 + 1));
-        if candidate == 0 || word(page, candidate - 1) != wanted {
+        let (bytes, candidate) = std::mem::replace(slot, (wanted, at as u32 + 1));
+        let candidate = candidate as usize;
+        if bytes != wanted || candidate == 0 {
             at += 1 + (at - literals) / 32;
             continue;
         }

@@ -31,20 +31,25 @@ impl Cache {
         &mut self.lines[first..first + self.ways]
     }
 
-    fn fill(&mut self, block: u64, from: usize) {
+    /// Puts a block into one of the ways from there on, unless it is in any: whether it was.
+    fn fill(&mut self, block: u64, from: usize) -> bool {
         self.clock += 1;
         let clock = self.clock;
         let set = self.set(block);
-        let held = set.iter().position(|line| line.1 > 0 && line.0 == block);
-        let oldest = (from..set.len()).min_by_key(|&way| set[way].1).unwrap_or(from);
-        set[held.unwrap_or(oldest)] = (block, clock);
+        if let Some(line) = set.iter_mut().find(|line| line.1 > 0 && line.0 == block) {
+            line.1 = clock;
+            return true;
+        }
+        let oldest = set[from..].iter_mut().min_by_key(|line| line.1);
+        if let Some(line) = oldest {
+            *line = (block, clock);
+        }
+        false
     }
 
     /// A core uses a block and comes back for it: whether it was there; it is afterwards.
     pub fn reuse(&mut self, block: u64) -> bool {
-        let there = self.read(block);
-        self.fill(block, 0);
-        there
+        self.fill(block, 0)
     }
 
     /// A core reads a block once: whether it was there.

@@ -59,6 +59,8 @@ pub struct Outcome {
     pub wakes: u64,
     /// Events that happened.
     pub events: u64,
+    /// Accesses of the cache, by handlers and by the device, a block each.
+    pub accesses: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +125,14 @@ pub fn serve(timing: &Timing, load: Load) -> Result<Outcome, String> {
         device: Device::new(timing),
         threads: Vec::new(),
         owners: Vec::new(),
-        outcome: Outcome { end: Time::ZERO, reads: (0, 0), handled: Time::ZERO, wakes: 0, events: 0 },
+        outcome: Outcome {
+            end: Time::ZERO,
+            reads: (0, 0),
+            handled: Time::ZERO,
+            wakes: 0,
+            events: 0,
+            accesses: 0,
+        },
     };
     server.memory = vec![0; server.thread(load.threads) as usize];
     for thread in 0..load.threads {
@@ -282,7 +291,9 @@ impl Server<'_> {
                 // What the copy does to the cache; when within the copy does not matter to who reads after it.
                 for slot in slots {
                     let at = self.target(thread, slot);
-                    self.blocks(at).for_each(|block| self.cache.write(block, self.load.inject));
+                    let blocks = self.blocks(at);
+                    self.outcome.accesses += blocks.end - blocks.start;
+                    blocks.for_each(|block| self.cache.write(block, self.load.inject));
                 }
             }
             None => return self.enqueue(thread, step),
@@ -341,6 +352,7 @@ impl Server<'_> {
         self.memory[record] = 0;
         let mut taken = Time::ZERO;
         let mut left = self.load.bytes;
+        self.outcome.accesses += left.div_ceil(BLOCK);
         for number in self.blocks(target as u64) {
             let block = left.min(BLOCK);
             left -= block;
@@ -350,6 +362,7 @@ impl Server<'_> {
         }
         if self.load.works {
             let first = (1 << 40) / BLOCK + thread as u64 * (1 << 20);
+            self.outcome.accesses += self.timing.working_set / BLOCK;
             for number in first..first + self.timing.working_set / BLOCK {
                 let there = self.cache.reuse(number);
                 taken = taken + if there { self.timing.cache } else { self.timing.memory }.time_of(BLOCK);

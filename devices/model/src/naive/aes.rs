@@ -24,16 +24,16 @@ fn substitute(byte: u8) -> u8 {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Aes {
-    rounds: Vec<[u8; 16]>,
+    /// Four columns for each round, the first row in the highest byte.
+    rounds: Vec<[u32; 4]>,
     tables: &'static Tables,
 }
 
-/// The S-box, and what it gives times 2 and times 3.
+/// The S-box, and the column that it makes of a byte of the first row: times 2, once, once, times 3.
 #[derive(Debug)]
 struct Tables {
     once: [u8; 256],
-    twice: [u8; 256],
-    thrice: [u8; 256],
+    column: [u32; 256],
 }
 
 impl Aes {
@@ -42,7 +42,8 @@ impl Aes {
         static TABLES: OnceLock<Tables> = OnceLock::new();
         let tables = TABLES.get_or_init(|| {
             let once: [u8; 256] = std::array::from_fn(|byte| substitute(byte as u8));
-            Tables { once, twice: once.map(|byte| times(byte, 2)), thrice: once.map(|byte| times(byte, 3)) }
+            let column = once.map(|byte| u32::from_be_bytes([times(byte, 2), byte, byte, times(byte, 3)]));
+            Tables { once, column }
         });
         let words = key.len() / 4;
         let mut schedule: Vec<[u8; 4]> =
@@ -62,29 +63,30 @@ impl Aes {
             let before = schedule[index - words];
             schedule.push(std::array::from_fn(|at| word[at] ^ before[at]));
         }
-        let rounds =
-            schedule.chunks(4).map(|words| std::array::from_fn(|at: usize| words[at / 4][at % 4])).collect();
+        let rounds = schedule.as_chunks::<4>().0.iter().map(|words| words.map(u32::from_be_bytes)).collect();
         Aes { rounds, tables }
     }
 
     pub fn block(&self, block: [u8; 16]) -> [u8; 16] {
-        let add = |state: [u8; 16], key: &[u8; 16]| std::array::from_fn(|at: usize| state[at] ^ key[at]);
+        let Tables { once, column } = self.tables;
         let last = self.rounds.len() - 1;
-        let mut state: [u8; 16] = add(block, &self.rounds[0]);
+        let mut state: [u32; 4] = std::array::from_fn(|at| {
+            u32::from_be_bytes(std::array::from_fn(|row| block[4 * at + row])) ^ self.rounds[0][at]
+        });
         for (number, key) in self.rounds.iter().enumerate().skip(1) {
-            let Tables { once, twice, thrice } = self.tables;
-            // Row r of the column-major state moves r columns to the left.
-            let moved: [usize; 16] = std::array::from_fn(|at| usize::from(state[(at + 4 * (at % 4)) % 16]));
             state = std::array::from_fn(|at| {
-                let byte = |turn: usize| moved[at / 4 * 4 + (at + turn) % 4];
-                if number == last {
-                    return once[byte(0)];
-                }
-                twice[byte(0)] ^ thrice[byte(1)] ^ once[byte(2)] ^ once[byte(3)]
+                // Row r of a column comes from r columns further on.
+                let byte = |row: usize| (state[(at + row) % 4] >> (24 - 8 * row) & 0xff) as usize;
+                let mixed = if number == last {
+                    u32::from_be_bytes(std::array::from_fn(|row| once[byte(row)]))
+                } else {
+                    (0..4).fold(0, |mixed, row| mixed ^ column[byte(row)].rotate_right(8 * row as u32))
+                };
+                mixed ^ key[at]
             });
-            state = add(state, key);
         }
-        state
+        let bytes = state.map(u32::to_be_bytes);
+        std::array::from_fn(|at| bytes[at / 4][at % 4])
     }
 }
 

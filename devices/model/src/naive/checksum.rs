@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checksums: CRC-32C of the descriptors, CRC-32 of gzip, Adler-32 of zlib.
 
-/// The CRC-32C, one bit at a time, most significant coefficient first, as the polynomial is written. `seed` 0 begins, the
+/// What eight steps of one bit make of each byte, most significant coefficient first.
+const STEPS: [u32; 256] = {
+    let mut steps = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut register, mut bit) = ((byte as u32) << 24, 0);
+        while bit < 8 {
+            register = register << 1 ^ if register >> 31 == 1 { 0x1edc_6f41 } else { 0 };
+            bit += 1;
+        }
+        steps[byte] = register;
+        byte += 1;
+    }
+    steps
+};
+
+/// The CRC-32C, one byte at a time, most significant coefficient first, as the polynomial is written. `seed` 0 begins, the
 /// value of the bytes before goes on. `plain`: seed and result are neither inverted nor reflected; `straight`: bytes
 /// are not reflected.
 pub fn crc32c(bytes: &[u8], seed: u32, plain: bool, straight: bool) -> u32 {
     let mut register = if plain { seed } else { (!seed).reverse_bits() };
     for &byte in bytes {
         let byte = if straight { byte } else { byte.reverse_bits() };
-        for bit in (0..8).rev() {
-            let out = register >> 31 ^ u32::from(byte) >> bit & 1;
-            register = register << 1 ^ if out == 1 { 0x1edc_6f41 } else { 0 };
-        }
+        register = register << 8 ^ STEPS[(register >> 24 ^ u32::from(byte)) as usize];
     }
     if plain { register } else { !register.reverse_bits() }
 }

@@ -82,8 +82,10 @@ pub struct Outcome {
     pub slack: Time,
     /// What the devices counted.
     pub counts: Counts,
-    /// Events that happened.
+    /// Events that happened: lines that were copied.
     pub events: u64,
+    /// Accesses of the cache, by calls and by others.
+    pub accesses: u64,
     /// Commands on the buses.
     pub commands: u64,
     /// When the last line was copied.
@@ -336,6 +338,7 @@ impl Host<'_> {
     }
 
     fn access(&mut self, address: u64, write: bool, now: Time) -> Result<bool, String> {
+        self.outcome.accesses += 1;
         let access = self.cache.access(address, self.run.ways, write);
         if let Some(written) = access.written {
             self.leave(written, now)?;

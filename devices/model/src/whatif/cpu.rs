@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What calls cost on the CPU: lines that this machine's calibration gives, and what the trace itself says where there are none.
 //!
-//! Flow     calls ─▶ [`Shadow`]: was it in the last-level cache, or used just before? ─▶ [`Cpu::cost_ns`]: the line of (kind, cache
-//!          state, size), and the page faults on top
+//! Flow     calls ─▶ [`Shadow`]: what of it was used before, and how much else since? ─▶ [`Cpu::cost_ns`]: the hot line for that
+//!          working set, the cold one for what is new, and the page faults on top
 //! Method   kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
 //!          page fault takes comes from calls whose faults were counted, else from this machine
-//!          A hot line was measured on the same buffers again and again, also where these are larger than the cache. So it is for bytes
-//!          that were used less than the call's own bytes ago, too: what a cache keeps of them is in the line
+//!          A hot line was measured on the same buffers again and again, at each size: a call of that size had a working set of its own
+//!          bytes. A call with a larger one, since others came in between, pays for each byte what a call of so many bytes paid then,
+//!          but not more than the cold line: so the hot line says by itself what each level of the cache keeps
 //! Rule     [`Cpu::calibrated`] tells which kinds are predicted; the others are fitted to what is compared with
 //! Not here gaps between calls: they stay as recorded
 
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memlift_spec::trace::Kind;
 
+use super::reuse::{Again, Reuse};
 use super::timeline::{Call, Trace};
 use crate::dsa::cache::{BLOCK, Cache};
 
@@ -52,22 +54,14 @@ pub struct Cpu {
 }
 
 /// Where a call's bytes were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
     /// Bytes of the source that were in the cache.
     pub source: u64,
     /// Bytes of the target.
     pub target: u64,
-    /// Bytes of both that were used less than the call's own bytes ago, in the cache or not.
-    pub again: u64,
-}
-
-impl Residency {
-    /// Whether at least half of what `call` touches was there, or has just been used.
-    #[must_use]
-    pub fn is_hot(&self, call: &Call) -> bool {
-        2 * (self.source + self.target).max(self.again) >= call.read.saturating_add(call.written)
-    }
+    /// Bytes of both that were used before, by working set.
+    pub again: Vec<Again>,
 }
 
 impl Cpu {
@@ -106,19 +100,55 @@ impl Cpu {
     }
 
     fn line_ns(&self, call: &Call, hot: bool) -> f64 {
-        let bytes = call.bytes();
+        self.sized_ns(call, call.bytes(), hot)
+    }
+
+    /// What a call like this one takes with so many bytes.
+    fn sized_ns(&self, call: &Call, bytes: u64, hot: bool) -> f64 {
         let curve = |hot| self.curves.iter().find(|curve| curve.kind == call.kind && curve.hot == hot);
         let Some(curve) = curve(hot).or_else(|| curve(!hot)) else { return call.cpu_ns as f64 };
         let line = curve.lines.iter().rfind(|line| line.from_bytes <= bytes).or(curve.lines.first());
-        line.map_or(call.cpu_ns as f64, |line| (line.ns_per_byte * bytes as f64 + line.base_ns).max(0.0))
+        line.map_or(call.cpu_ns as f64, |line| {
+            // Below the least size that was measured a byte costs what it did there: that line's base is not a small call's.
+            let size = bytes.max(line.from_bytes).max(1) as f64;
+            (line.ns_per_byte * size + line.base_ns).max(0.0) * (bytes as f64 / size)
+        })
+    }
+
+    /// What it takes where all its bytes have a working set of so many.
+    fn within_ns(&self, call: &Call, set: u64, touched: u64) -> f64 {
+        let (own, bytes) = (self.line_ns(call, true), call.bytes());
+        if set <= touched || !self.calibrated.contains(&call.kind) {
+            return own;
+        }
+        let alike = (u128::from(bytes) * u128::from(set) / u128::from(touched)) as u64;
+        let scaled = self.sized_ns(call, alike, true) * (bytes as f64 / alike as f64);
+        scaled.min(self.line_ns(call, false)).max(own)
     }
 
     /// Nanoseconds of a call, so many pages of whose target were not there yet.
     #[must_use]
-    pub fn cost_ns(&self, call: &Call, residency: Residency, fresh: u32) -> u64 {
-        let hot = residency.is_hot(call) && fresh == 0;
-        (self.line_ns(call, hot) + f64::from(fresh) * self.fault_ns) as u64
+    pub fn cost_ns(&self, call: &Call, residency: &Residency, fresh: u32) -> u64 {
+        let touched = touched(call);
+        let cold = self.line_ns(call, false);
+        let mut sum = cold + f64::from(fresh) * self.fault_ns;
+        if fresh == 0 && touched > 0 {
+            for again in &residency.again {
+                let part = again.bytes as f64 / touched as f64;
+                sum += part * (self.within_ns(call, again.set, touched) - cold);
+            }
+        }
+        sum.max(0.0) as u64
     }
+}
+
+/// Bytes of both sides of a call; two sides are compared.
+fn touched(call: &Call) -> u64 {
+    call.read.saturating_add(second(call))
+}
+
+fn second(call: &Call) -> u64 {
+    if call.kind == Kind::Compare { call.read } else { call.written }
 }
 
 /// Lines by classes of size, a factor of 8 each, so that small calls do not hide behind large ones.
@@ -139,61 +169,19 @@ fn fit(calls: &[&Call]) -> Vec<Line> {
     classes.into_iter().map(of).collect()
 }
 
-/// Ranges of addresses and when they were last used: on a clock that counts bytes.
-#[derive(Debug, Default)]
-struct Recent {
-    /// By their first address: the end, and when.
-    ranges: BTreeMap<u64, (u64, u64)>,
-    clock: u64,
-}
-
-impl Recent {
-    /// Forgets a range: how much of it was used within the last `within` bytes.
-    fn forget(&mut self, address: u64, bytes: u64, within: u64) -> u64 {
-        let end = address.saturating_add(bytes);
-        let before = self.ranges.range(..address).next_back().filter(|(_, (over, _))| *over > address);
-        let first = before.map_or(address, |(from, _)| *from);
-        let held: Vec<_> = self.ranges.range(first..end).map(|(from, rest)| (*from, *rest)).collect();
-        let mut again = 0;
-        for (from, (over, used)) in held {
-            self.ranges.remove(&from);
-            if self.clock - used <= within {
-                again += over.min(end) - from.max(address);
-            }
-            if from < address {
-                self.ranges.insert(from, (address, used));
-            }
-            if over > end {
-                self.ranges.insert(end, (over, used));
-            }
-        }
-        again
-    }
-
-    /// Uses a range: how much of it was used within the last `within` bytes.
-    fn touch(&mut self, address: u64, bytes: u64, within: u64) -> u64 {
-        let again = self.forget(address, bytes, within);
-        self.clock = self.clock.saturating_add(bytes);
-        if bytes > 0 {
-            self.ranges.insert(address, (address.saturating_add(bytes), self.clock));
-        }
-        again
-    }
-}
-
-/// The last-level cache as calls use it, a page at a time.
+/// The caches as calls use them: the last level a page at a time, and what was used since.
 #[derive(Debug)]
 pub struct Shadow {
     cache: Cache,
     bytes: u64,
-    recent: Recent,
+    reuse: Reuse,
 }
 
 impl Shadow {
-    /// An empty one.
+    /// An empty one, for so many calls.
     #[must_use]
-    pub fn new(bytes: u64) -> Shadow {
-        Shadow { cache: Cache::new(bytes, 16, 2), bytes, recent: Recent::default() }
+    pub fn new(bytes: u64, calls: usize) -> Shadow {
+        Shadow { cache: Cache::new(bytes, 16, 2), bytes, reuse: Reuse::new(2 * calls) }
     }
 
     fn touch(&mut self, address: u64, bytes: u64) -> u64 {
@@ -211,13 +199,13 @@ impl Shadow {
 
     /// A call by the CPU: what of it was there; all of it is afterwards, as far as it fits.
     pub fn call(&mut self, call: &Call) -> Residency {
+        if call.kind.is_work() {
+            return Residency::default();
+        }
         let source = self.touch(call.source, call.read);
-        // Two sides are compared.
-        let second = if call.kind == Kind::Compare { call.read } else { call.written };
-        let within = call.read.saturating_add(second);
-        let again = self.recent.touch(call.source, call.read, within)
-            + self.recent.touch(call.target, second, within);
-        Residency { source, target: self.touch(call.target, second), again }
+        let mut again = self.reuse.touch(call.source, call.read);
+        again.extend(self.reuse.touch(call.target, second(call)));
+        Residency { source, target: self.touch(call.target, second(call)), again }
     }
 
     /// A call by a device: what it reads may be there; what it writes is not, afterwards.
@@ -226,8 +214,8 @@ impl Shadow {
         let skip = call.written.saturating_sub(2 * self.bytes);
         let (first, end) = (call.target.saturating_add(skip), call.target.saturating_add(call.written));
         (first / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.cache.write(block, false));
-        self.recent.touch(call.source, call.read, 0);
-        self.recent.forget(call.target, call.written, 0);
-        Residency { source, target: 0, again: 0 }
+        self.reuse.touch(call.source, call.read);
+        self.reuse.forget(call.target, call.written);
+        Residency { source, target: 0, again: Vec::new() }
     }
 }

@@ -3,24 +3,25 @@
 //!
 //! Layout   cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what packs and
 //!          encrypts, as CompCpys of pages or records one after the other, each as long as the machine takes that runs it
-//!          (`smartdimm::command`): flushed if it was cached, registered, copied by the core, USEd. One channel serves all threads
+//!          (`smartdimm::command`): flushed if it was cached, registered, copied by the core, USEd. One channel serves all threads.
+//!          nearpm, pulse, dmu: what memlift's own services told of their commits, walks and pages (`service`)
 //! Rule     a device takes what it can do; whether that pays is asked by size: [`Device::best_size`]
 //! Method   a machine runs a size once and remembers; opening is taken to last as long as sealing, whose lines go the same way
-//! Not here nearpm, pulse, dmu: they serve logs, walks and single pages, which calls of libc and libraries do not show. Unpacking: the
-//!          paper describes no DSA for it
+//! Not here unpacking for SmartDIMM: the paper describes no DSA for it
 
 use memlift_spec::trace::Kind;
 use memlift_spec::{Descriptor, Flags, Opcode};
 
 use super::cpu::Cpu;
 use super::replay::{Outcome, Timing, replay};
+use super::service::{Hardware, Service};
 use super::timeline::{Call, Trace};
-use crate::dsa;
 use crate::event::{Calendar, Time};
 use crate::memory::Image;
 use crate::parameters::{ParameterError, Parameters, Schema};
 use crate::smartdimm::command::{self, Took};
 use crate::smartdimm::{self, host::Ulp};
+use crate::{dmu, dsa, nearpm, pulse};
 use std::collections::HashMap;
 
 /// A device.
@@ -32,6 +33,8 @@ pub enum Device {
     Dsa(dsa::Timing),
     /// A buffer device that transforms what is copied through it.
     SmartDimm(smartdimm::Timing),
+    /// Persistent memory that copies by itself, an accelerator of walks, memory that the controller packs.
+    Service(Service),
 }
 
 /// The file of parameters that comes with the crate, and what one must hold; none for the CPU, whose lines are measured.
@@ -40,6 +43,9 @@ pub fn parameters(device: &str) -> Option<(&'static str, &'static Schema)> {
     match device {
         "dsa" => Some((dsa::timing::PARAMETERS, &dsa::timing::SCHEMA)),
         "smartdimm" => Some((smartdimm::timing::PARAMETERS, &smartdimm::timing::SCHEMA)),
+        "nearpm" => Some((nearpm::timing::PARAMETERS, &nearpm::timing::SCHEMA)),
+        "pulse" => Some((pulse::timing::PARAMETERS, &pulse::timing::SCHEMA)),
+        "dmu" => Some((dmu::timing::PARAMETERS, &dmu::timing::SCHEMA)),
         _ => None,
     }
 }
@@ -50,10 +56,14 @@ impl Device {
     /// # Errors
     /// A field that contradicts another.
     pub fn new(parameters: &Parameters) -> Result<Device, ParameterError> {
-        if parameters.device() == "dsa" {
-            return dsa::Timing::new(parameters).map(Device::Dsa);
+        let service = |hardware| Device::Service(Service::new(hardware));
+        match parameters.device() {
+            "dsa" => dsa::Timing::new(parameters).map(Device::Dsa),
+            "nearpm" => nearpm::Timing::new(parameters).map(Hardware::NearPm).map(service),
+            "pulse" => pulse::Timing::new(parameters).map(Hardware::Pulse).map(service),
+            "dmu" => dmu::Timing::new(parameters).map(Hardware::Dmu).map(service),
+            _ => smartdimm::Timing::new(parameters).map(Device::SmartDimm),
         }
-        smartdimm::Timing::new(parameters).map(Device::SmartDimm)
     }
 
     /// Whether it can take this call.
@@ -71,6 +81,7 @@ impl Device {
                 matches!(call.kind, Kind::Deflate | Kind::Encrypt | Kind::Decrypt)
                     || matches!(opcode, Some(Opcode::SEAL | Opcode::OPEN | Opcode::PACK))
             }
+            Device::Service(service) => service.takes(call.kind),
         }
     }
 
@@ -97,8 +108,10 @@ impl Device {
         let mut gains = vec![0.0f64; 64];
         for thread in &trace.threads {
             for (call, fresh) in thread.calls.iter().zip(&thread.fresh) {
+                // Who waits for a walk or a disk has no core meanwhile.
+                let had = if call.kind.is_work() { call.wall_ns } else { call.cpu_ns };
                 gains[call.bytes().max(1).ilog2() as usize] +=
-                    call.cpu_ns as f64 - engine.alone_ns(call, *fresh, cpu);
+                    had as f64 - engine.alone_ns(call, *fresh, cpu);
             }
         }
         let (mut sum, mut best) = (0.0, (0.0, None));
@@ -124,6 +137,8 @@ pub(super) enum Placed {
     Queue,
     /// The core copies, the memory transforms.
     Near,
+    /// A service's work, by the device that the paper has for it.
+    Work,
 }
 
 /// A device at work.
@@ -133,7 +148,7 @@ pub(super) struct Engine {
     state: Option<dsa::device::Device>,
     /// What CompCpys of so many bytes take, their text cached or not.
     took: HashMap<(Ulp, u64, bool), Took>,
-    /// When the channel is free.
+    /// When the channel is free, or the unpacker.
     channel: Time,
 }
 
@@ -148,6 +163,15 @@ impl Engine {
             Device::Dsa(_) if fresh > 0 => Placed::Cpu,
             Device::Dsa(_) => Placed::Queue,
             Device::SmartDimm(_) => Placed::Near,
+            Device::Service(_) => Placed::Work,
+        }
+    }
+
+    /// When a service's work that begins now is over, and how long it has the core.
+    pub(super) fn work(&mut self, call: &Call, now: Time) -> (Time, Time) {
+        match &self.device {
+            Device::Service(service) => service.begin(call, now, &mut self.channel),
+            _ => (now, Time::ZERO),
         }
     }
 
@@ -183,6 +207,7 @@ impl Engine {
                 let time = timing.submit + timing.start + timing.device.time_of(call.bytes()) + timing.wake;
                 time.as_ps() as f64 / 1e3
             }
+            (Placed::Work, Device::Service(service)) => service.alone(call).0.as_ps() as f64 / 1e3,
             (Placed::Near, _) => {
                 self.near(call, false).core.as_ps() as f64 / 1e3 + f64::from(fresh) * cpu.fault_ns
             }

@@ -69,7 +69,8 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
                     target: fourth,
                     read: fifth,
                     written: sixth,
-                    faults: (seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
+                    faults: (!kind.is_work() && seventh != FAULTS_UNKNOWN).then(|| half(seventh)),
+                    parts: if kind.is_work() { seventh } else { 0 },
                 });
                 thread.fresh.push(0);
             }
@@ -169,6 +170,9 @@ fn wait(steps: &mut Vec<Step>, mut waited: u64) {
 fn fresh(thread: &mut Thread, mut faults: u64, calls: &[(u64, usize)]) {
     for (_, call) in calls {
         let done = &thread.calls[*call];
+        if done.kind.is_work() {
+            continue;
+        }
         let most = done.written.div_ceil(4096).min(u64::from(u32::MAX));
         let here = done.faults.unwrap_or_else(|| faults.min(most)).min(u64::from(u32::MAX));
         thread.fresh[*call] = here as u32;

@@ -9,8 +9,11 @@
 
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
-use super::timeline::{Call, Step, Trace, What};
+use super::timeline::{Call, Step, Thread, Trace, What};
 use crate::event::{Calendar, Time};
+
+/// A wait that ends so close to a join was for whoever joins, nanoseconds: marks are a millisecond apart.
+const NEAR_NS: u64 = 2_000_000;
 
 /// What a run took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,10 @@ struct Run<'a> {
     over: Vec<bool>,
     /// Who waits for this thread's end, and how long after it.
     joining: Vec<Vec<(usize, Time)>>,
+    /// For each thread the wait that its joining parent ends.
+    held: Vec<Option<Held>>,
+    /// For each thread how many steps it has until only idle ones are left.
+    busy: Vec<usize>,
     /// Threads of device submissions, by their number; their call's share of CPU time is counted at once.
     waiting: Vec<(usize, Time)>,
     /// Threads that found the device's queue full, with their calls.
@@ -81,10 +88,12 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
         from_bytes,
         engine: device.engine(),
         calendar: Calendar::new(),
-        shadow: Shadow::new(cpu.cache_bytes),
+        shadow: Shadow::new(cpu.cache_bytes, trace.calls().count()),
         next: vec![0; threads],
         over: vec![false; threads],
         joining: vec![Vec::new(); threads],
+        held: (0..threads).map(|child| held(trace, child)).collect(),
+        busy: trace.threads.iter().map(busy).collect(),
         waiting: Vec::new(),
         full: std::collections::VecDeque::new(),
         end: Time::ZERO,
@@ -96,12 +105,50 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
         }
     }
     run.all();
-    let recorded = trace.threads.iter().map(|thread| thread.end_ns).max().unwrap_or(0);
+    let recorded = trace.threads.iter().map(working_until).max().unwrap_or(0);
     // What came after the last record.
     run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
     let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
     run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
     run.outcome
+}
+
+/// A wait that ended as somebody began to wait for the thread's end: that is who it was for, as where a pool is told to end and joined.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Which step.
+    step: usize,
+    /// How long after the join began it ended.
+    after: Time,
+    /// Its thread is in it.
+    waits: bool,
+    /// When it may end.
+    end: Option<Time>,
+}
+
+/// The last wait of a thread, if its parent's join ended it.
+fn held(trace: &Trace, child: usize) -> Option<Held> {
+    let thread = &trace.threads[child];
+    let parent = &trace.threads[thread.parent?];
+    let join = parent.steps.iter().find(|step| step.what == What::Join(child))?;
+    let step = thread.steps.iter().rposition(|step| step.what == What::Wait)?;
+    let end = thread.steps[step].at_ns.saturating_add(thread.steps[step].ns);
+    let begun = thread.steps[step].at_ns < join.at_ns;
+    let near =
+        end.saturating_add(NEAR_NS) >= join.at_ns && end <= join.at_ns.saturating_add(join.ns + NEAR_NS);
+    let after = Time::from_ns(end.saturating_sub(join.at_ns));
+    (begun && near).then_some(Held { step, after, waits: false, end: None })
+}
+
+/// Steps of a thread until it waits for what never came: the program ended without it, and does so sooner or later.
+fn busy(thread: &Thread) -> usize {
+    let idle = thread.steps.iter().rev().take_while(|step| !thread.ended && step.what == What::Wait).count();
+    thread.steps.len() - idle
+}
+
+/// When a thread has done its last work, in the recording.
+fn working_until(thread: &Thread) -> u64 {
+    thread.steps.get(busy(thread)).map_or(thread.end_ns, |wait| wait.at_ns)
 }
 
 impl Run<'_> {
@@ -134,8 +181,10 @@ impl Run<'_> {
     }
 
     fn step(&mut self, thread: usize) {
-        self.end = self.end.max(self.calendar.now());
         let steps = &self.trace.threads[thread].steps;
+        if self.next[thread] <= self.busy[thread] {
+            self.end = self.end.max(self.calendar.now());
+        }
         while let Some(step) = steps.get(self.next[thread]) {
             self.next[thread] += 1;
             let ns = Time::from_ns(step.ns);
@@ -144,10 +193,28 @@ impl Run<'_> {
                     self.outcome.cpu = self.outcome.cpu + Time::from_ns(step.cpu_ns);
                     return self.calendar.after(ns, Event::Thread(thread));
                 }
-                What::Wait => return self.calendar.after(ns, Event::Thread(thread)),
+                What::Wait => match &mut self.held[thread] {
+                    Some(held) if held.step + 1 == self.next[thread] => match held.end {
+                        Some(end) => return self.calendar.at(end, Event::Thread(thread)),
+                        None => {
+                            held.waits = true;
+                            return;
+                        }
+                    },
+                    _ => return self.calendar.after(ns, Event::Thread(thread)),
+                },
                 What::Begin(child) => self.calendar.after(Time::ZERO, Event::Thread(child)),
                 What::Join(child) if self.over[child] => {}
-                What::Join(child) => return self.joining[child].push((thread, ns)),
+                What::Join(child) => {
+                    if let Some(held) = &mut self.held[child] {
+                        let end = self.calendar.now() + held.after;
+                        held.end = Some(end);
+                        if std::mem::take(&mut held.waits) {
+                            self.calendar.at(end, Event::Thread(child));
+                        }
+                    }
+                    return self.joining[child].push((thread, ns));
+                }
                 What::Call(call) => return self.call(thread, call, step),
             }
         }
@@ -173,7 +240,7 @@ impl Run<'_> {
                 let residency = self.shadow.call(call);
                 let ns = match self.timing {
                     Timing::Recorded => step.cpu_ns,
-                    Timing::Modelled => self.cpu.cost_ns(call, residency, fresh),
+                    Timing::Modelled => self.cpu.cost_ns(call, &residency, fresh),
                 };
                 let time = Time::from_ns(ns);
                 self.traffic(call, residency.source, residency.target, true);
@@ -186,6 +253,16 @@ impl Run<'_> {
                 self.outcome.cpu = self.outcome.cpu + submit;
                 self.outcome.calls = self.outcome.calls + submit;
                 self.calendar.after(submit, Event::Submitted(thread, index));
+            }
+            Placed::Work => {
+                let now = self.calendar.now();
+                let (done, core) = self.engine.work(call, now);
+                self.count(call);
+                // The bytes are the same, whoever moves them.
+                self.traffic(call, 0, 0, true);
+                self.outcome.cpu = self.outcome.cpu + core;
+                self.outcome.calls = self.outcome.calls + core;
+                self.calendar.at(done, Event::Thread(thread));
             }
             Placed::Near => {
                 let residency = self.shadow.device(call);
@@ -211,6 +288,12 @@ impl Run<'_> {
     /// Lines that were not there are read; what is written goes to memory sooner or later, unless it was there: then it is
     /// written back once for all who wrote it.
     fn traffic(&mut self, call: &Call, source: u64, target: u64, core: bool) {
+        if call.kind.is_work() {
+            // Nothing is known of what was in the cache.
+            self.outcome.read_bytes = self.outcome.read_bytes.saturating_add(call.read);
+            self.outcome.written_bytes = self.outcome.written_bytes.saturating_add(call.written);
+            return;
+        }
         let second = if call.kind == memlift_spec::trace::Kind::Compare { call.read } else { call.written };
         let missed = second.saturating_sub(target);
         let fetched = if core || call.written == 0 { missed } else { 0 };

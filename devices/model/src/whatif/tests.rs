@@ -184,6 +184,33 @@ fn a_parent_that_waits_for_its_child_waits_less_when_the_child_is_sooner_done() 
     assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)));
 }
 
+/// A pool's thread that is told to end when all is done does not hold the program up where all is done sooner.
+#[test]
+fn a_wait_that_a_join_ended_ends_when_the_join_begins() {
+    let parent = [
+        mark(Kind::Mark, 0, 0, 0),
+        mark(Kind::Mark, MS, MS, 0),
+        call(Kind::Copy, MS, 8 * MS, 8 << 20),
+        mark(Kind::Mark, 9 * MS, 9 * MS, 0),
+        mark(Kind::Mark, 9 * MS + MS / 10, 9 * MS, 0),
+        mark(Kind::End, 10 * MS, 10 * MS - MS / 10, 0),
+    ];
+    let child = [
+        mark(Kind::Mark, MS / 2, 0, 0),
+        mark(Kind::Mark, 9 * MS + MS / 20, 0, 0),
+        mark(Kind::End, 9 * MS + MS / 10, MS / 20, 0),
+    ];
+    let bytes = file(&[(1, 0, 1, 0, &parent), (2, 1, 2, 0, &child)], 10 * MS);
+    let trace = Trace::read(&bytes).unwrap();
+    assert!(trace.threads[0].steps.iter().any(|step| step.what == What::Join(1)), "{:?}", trace.threads);
+    assert!(trace.threads[1].steps.iter().any(|step| step.what == What::Wait && step.ns > 8 * MS));
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    let without = replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!(without.wall, Time::from_ns(10 * MS));
+    let (_, with) = slow_dsa().best_size(&trace, &cpu);
+    assert!(with.wall < Time::from_ns(4 * MS) && with.wall > Time::from_ns(2 * MS), "{:?}", with.wall);
+}
+
 #[test]
 fn what_exec_has_made_new_goes_on_where_the_old_one_was() {
     let old = [mark(Kind::Mark, MS, MS, 0)];
@@ -213,9 +240,9 @@ fn page_faults_keep_a_call_with_the_cpu_and_are_in_its_model() {
     assert_eq!(replay(&trace, &cpu, Timing::Recorded, &slow_dsa(), 0).offloaded, 0);
 }
 
-/// Larger than the cache, so never in it; the hot line was measured on the same buffers again and again.
+/// Larger than the cache, so never in it; the hot line was measured on the same buffers again and again, and says what larger sets cost.
 #[test]
-fn copies_between_the_same_buffers_take_the_hot_line_and_others_the_cold_one() {
+fn copies_between_the_same_buffers_take_the_hot_line_and_others_that_of_their_set() {
     const BYTES: u64 = 1 << 20;
     let copies = |pairs: u64| {
         let mut records = vec![mark(Kind::Mark, 0, 0, 0)];
@@ -227,14 +254,20 @@ fn copies_between_the_same_buffers_take_the_hot_line_and_others_the_cold_one() {
         }
         records.push(mark(Kind::End, 12 * MS, 12 * MS, 0));
         let trace = Trace::read(&file(&[(1, 0, 1, 0, &records)], 12 * MS)).unwrap();
-        let line = |ns_per_byte| vec![Line { from_bytes: 0, ns_per_byte, base_ns: 0.0 }];
+        let line = |from_bytes, ns_per_byte| Line { from_bytes, ns_per_byte, base_ns: 0.0 };
+        let hot = vec![line(0, 1.0), line(2 * BYTES, 1.5), line(4 * BYTES, 9.0)];
         let curve = |hot, lines| Curve { kind: Kind::Copy, hot, lines };
-        let cpu = Cpu::new(vec![curve(true, line(1.0)), curve(false, line(2.0))], 1 << 18, 0.0, &trace);
+        let cpu = Cpu::new(vec![curve(true, hot), curve(false, vec![line(0, 2.0)])], 1 << 18, 0.0, &trace);
         replay(&trace, &cpu, Timing::Modelled, &Device::Cpu, 0)
     };
-    let (same, turns) = (copies(1), copies(2));
+    let (same, turns, many) = (copies(1), copies(2), copies(4));
     assert_eq!(same.calls, Time::from_ns((2 + 11) * BYTES), "the first one is cold");
-    assert_eq!(turns.calls, Time::from_ns(2 * 12 * BYTES));
+    assert_eq!(
+        turns.calls,
+        Time::from_ns((2 * 2 + 10 * 3 / 2) * BYTES),
+        "what copies of twice the size took"
+    );
+    assert_eq!(many.calls, Time::from_ns(2 * 12 * BYTES), "never more than the cold line");
     // What is read from memory is the cache's to say, and it had nothing.
     assert_eq!(same.read_bytes, 12 * 2 * BYTES);
 }
@@ -252,7 +285,7 @@ fn every_fault_names_its_field_and_the_fix() {
     let cases: Vec<(Vec<u8>, &str, &str)> = vec![
         (good[..100].to_vec(), "size (byte 0)", "give what `memlift record` wrote"),
         (word_of(0, 7), "magic (byte 0)", "this is no trace"),
-        (word_of(8, 2), "version (byte 8): 0x2", "this memlift reads version 1"),
+        (word_of(8, 3), "version (byte 8): 0x3", "this memlift reads version 2"),
         (word_of(16, 12345), "limit (byte 16)", "record again"),
         (word_of(64, 1 << 19), "claimed (byte 64)", "shorter than what was claimed"),
         (word_of(128, 2), "finished (byte 128)", "0 or 1"),
@@ -308,4 +341,162 @@ fn parameters_are_varied_within_their_ranges() {
         varied("f", text, schema, "engines", 0.0, None).unwrap_err().to_string().contains("give 1 to 64")
     );
     assert!(parameters("cpu").is_none());
+}
+
+/// A service's work: kind, parameter, nanoseconds, bytes read and written, parts.
+fn work(kind: Kind, parameter: u32, at: u64, ns: u64, (read, written): (u64, u64), parts: u64) -> Record {
+    Record { kind, parameter, words: [at, ns, 0, 0, read, written, parts] }
+}
+
+/// Computes 1 ms, then works for 1 ms, then computes 1 ms.
+fn working(kind: Kind, parameter: u32, bytes: (u64, u64), parts: u64) -> Trace {
+    let records = [
+        mark(Kind::Mark, 0, 0, 0),
+        mark(Kind::Mark, MS, MS, 0),
+        work(kind, parameter, MS, MS, bytes, parts),
+        mark(Kind::Mark, 2 * MS, 2 * MS, 0),
+        mark(Kind::End, 3 * MS, 3 * MS, 0),
+    ];
+    Trace::read(&file(&[(1, 0, 1, 0, &records)], 3 * MS)).unwrap()
+}
+
+fn served(trace: &Trace, service: Service) -> (Option<u64>, replay::Outcome) {
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, trace);
+    let without = replay(trace, &cpu, Timing::Recorded, &Device::Cpu, 0);
+    assert_eq!((without.wall, without.cpu), (Time::from_ns(3 * MS), Time::from_ns(3 * MS)));
+    Device::Service(service).best_size(trace, &cpu)
+}
+
+#[test]
+fn commits_take_what_the_machine_takes_that_runs_them() {
+    let timing = crate::nearpm::Timing::shipped();
+    for mechanism in 0..4 {
+        let trace = working(Kind::Commit, mechanism, (512, 512), 8);
+        let service = Service::new(Hardware::NearPm(timing.clone()));
+        let (cpu, near) = service.commits(&trace).unwrap();
+        let (from, with) = served(&trace, service);
+        assert_eq!((from, with.offloaded), (Some(512), 1));
+        assert_eq!(with.wall, Time::from_ns(2 * MS) + near, "mechanism {mechanism}");
+        // Undo logs of eight independent updates need one wait after the other by the CPU (figure 5).
+        assert!(near < cpu, "mechanism {mechanism}: {near} {cpu}");
+        assert!(near > timing.memory_latency, "it is not free: {near}");
+    }
+    // What is twice as much takes longer, and what is too much for one run is counted as often.
+    let near = |parts| {
+        let service = Service::new(Hardware::NearPm(timing.clone()));
+        service.commits(&working(Kind::Commit, 0, (64 * parts, 64 * parts), parts)).unwrap().1
+    };
+    assert!(near(8) < near(16));
+    assert_eq!(near(640), near(64) * 10);
+    // Whatever a file says has a time.
+    for (bytes, parts) in [(0, 0), (1, u64::from(u32::MAX)), ((1 << 47) - 1, 1), (100, 3)] {
+        let service = Service::new(Hardware::NearPm(timing.clone()));
+        let (_, near) = service.commits(&working(Kind::Commit, 3, (bytes, bytes), parts)).unwrap();
+        assert!(near > Time::ZERO);
+    }
+}
+
+#[test]
+fn walks_that_are_waited_for_together_are_on_the_rack_together() {
+    let run = |walks: u32, steps: u64| {
+        let trace = working(Kind::Walk, walks, (0, 64 * u64::from(walks)), steps * u64::from(walks));
+        let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+        let device = Device::Service(Service::new(Hardware::Pulse(crate::pulse::Timing::shipped())));
+        let with = replay(&trace, &cpu, Timing::Recorded, &device, 0);
+        assert_eq!(with.offloaded, 1);
+        with.wall - Time::from_ns(2 * MS)
+    };
+    let (one, long, many) = (run(1, 48), run(1, 96), run(64, 48));
+    assert!(one > crate::pulse::Timing::shipped().host && one < long, "{one} {long}");
+    assert!(many > one && many < one * 8, "64 of them beside each other: {one} {many}");
+    assert_eq!(run(1, 3 * 4096), run(1, 4096) * 3);
+    assert!(run(u32::MAX, 1) > many && run(0, 0) > Time::ZERO);
+}
+
+#[test]
+fn packed_pages_cost_their_unpacking_and_putting_away_nothing() {
+    let timing = crate::dmu::Timing::shipped();
+    let trace = working(Kind::PageIn, 0, (9000, 8 * 4096), 8);
+    let (_, with) = served(&trace, Service::new(Hardware::Dmu(timing.clone())));
+    assert_eq!(with.wall, Time::from_ns(2 * MS) + (timing.unpack + timing.line) * 8);
+    assert_eq!((with.read_bytes, with.written_bytes), (9000, 8 * 4096));
+    let trace = working(Kind::PageOut, 0, (8 * 4096, 9000), 8);
+    let (_, with) = served(&trace, Service::new(Hardware::Dmu(timing)));
+    assert_eq!((with.wall, with.cpu), (Time::from_ns(2 * MS), Time::from_ns(2 * MS)));
+}
+
+#[test]
+fn parts_are_checked() {
+    let record = work(Kind::Commit, 0, 0, 1, (8, 8), 1 << 32);
+    let fault = Trace::read(&file(&[(1, 0, 1, 0, &[record])], MS)).unwrap_err();
+    assert_eq!(fault.field, "record.parts");
+    let record = work(Kind::Commit, 4, 0, 1, (8, 8), 1);
+    let fault = Trace::read(&file(&[(1, 0, 1, 0, &[record])], MS)).unwrap_err();
+    assert_eq!((fault.field, fault.found), ("record.parameter", 4));
+}
+
+/// Whatever a file of parameters may say, a machine of it runs all that a trace may say.
+#[test]
+fn every_allowed_parameter_gives_a_machine_that_runs() {
+    let traces = [
+        working(Kind::Commit, 0, (1000, 1000), 3),
+        working(Kind::Commit, 1, (1 << 20, 1 << 20), 100),
+        working(Kind::Commit, 2, (64, 64), 1),
+        working(Kind::Commit, 3, (5000, 5000), 1),
+        working(Kind::Walk, 3, (0, 100), 50),
+        working(Kind::PageIn, 0, (9000, 8 * 4096), 8),
+    ];
+    let cpu = Cpu::default();
+    let mut run = 0;
+    for name in ["nearpm", "pulse", "dmu"] {
+        let (text, schema) = parameters(name).unwrap();
+        for field in schema.fields {
+            for value in [field.least, field.least + 1, field.most] {
+                let table: toml::Table = text.parse().unwrap();
+                let unit = table[field.name]["unit"].as_str().unwrap();
+                let units = field.quantity.units();
+                let scale = units.iter().find(|(name, _)| *name == unit).unwrap().1;
+                let Ok(device) = varied("", text, schema, field.name, value as f64 / scale, None) else {
+                    continue;
+                };
+                for trace in traces.iter().filter(|trace| trace.calls().any(|call| device.takes(call))) {
+                    assert_eq!(replay(trace, &cpu, Timing::Recorded, &device, 0).offloaded, 1);
+                    run += 1;
+                }
+            }
+        }
+    }
+    assert!(run > 150, "{run}");
+}
+
+#[test]
+fn what_begins_in_the_middle_of_a_wait_for_another_end_begins_then() {
+    // The first thread waits for the second one from 1 to 9 ms; meanwhile another process begins at 5 ms.
+    let first = [
+        mark(Kind::Mark, 0, 0, 0),
+        mark(Kind::Mark, MS, MS, 0),
+        mark(Kind::Mark, 9 * MS, MS, 0),
+        mark(Kind::End, 10 * MS, 2 * MS, 0),
+    ];
+    let second = [mark(Kind::Mark, MS, 0, 0), mark(Kind::End, 9 * MS, 8 * MS, 0)];
+    let other = [mark(Kind::Mark, 5 * MS, 0, 0), mark(Kind::End, 19 * MS / 2, 9 * MS / 2, 0)];
+    let bytes = file(&[(1, 0, 1, 0, &first), (1, 0, 2, 0, &second), (2, 1, 3, 0, &other)], 10 * MS);
+    let trace = Trace::read(&bytes).unwrap();
+    let order: Vec<What> = trace.threads[0].steps.iter().map(|step| step.what).collect();
+    let [begin, join] =
+        [What::Begin(2), What::Join(1)].map(|what| order.iter().position(|one| *one == what).unwrap());
+    assert!(begin < join, "{order:?}");
+    let cpu = Cpu::new(Vec::new(), 1 << 20, 100.0, &trace);
+    assert_eq!(replay(&trace, &cpu, Timing::Recorded, &Device::Cpu, 0).wall, Time::from_ns(10 * MS));
+}
+
+#[test]
+fn values_of_a_sweep_are_ones_that_a_parameter_can_have() {
+    let (text, schema) = parameters("dmu").unwrap();
+    let value = rounded(text, schema, "unpack", 0.115_815_815_8, None);
+    assert!(varied("", text, schema, "unpack", value, None).is_ok(), "{value}");
+    assert_eq!((value * 1e6).round(), 115_816.0);
+    assert_eq!(rounded(text, schema, "unpack", 2.6, Some("ps")), 3.0);
+    assert_eq!(rounded(text, schema, "physical", 2.4, None), 2.0);
+    assert_eq!(rounded(text, schema, "nothing", 2.4, None), 2.4);
 }

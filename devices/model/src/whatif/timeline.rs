@@ -20,7 +20,7 @@ const JOIN_NS: u64 = 2_000_000;
 pub struct Call {
     /// What was called.
     pub kind: Kind,
-    /// For memlift's own operations: the opcode.
+    /// For memlift's own operations the opcode, for its services' work what [`Kind`] says.
     pub parameter: u32,
     /// How long it took, nanoseconds.
     pub wall_ns: u64,
@@ -36,6 +36,8 @@ pub struct Call {
     pub written: u64,
     /// Page faults in it, where they were counted.
     pub faults: Option<u64>,
+    /// Of a service's own work: its parts.
+    pub parts: u64,
 }
 
 impl Call {
@@ -305,12 +307,10 @@ impl Trace {
             self.threads[index].parent =
                 parent.filter(|parent| *parent < index && self.threads[*parent].begin_ns <= begin);
         }
+        // All beginnings first: a wait in which another thread began is two, and the second may be the one for an end.
         for child in 0..self.threads.len() {
-            let (begin, end, ended) = {
-                let thread = &self.threads[child];
-                (thread.begin_ns, thread.end_ns, thread.ended)
-            };
-            let Some(parent) = self.threads[child].parent else { continue };
+            let (begin, parent) = (self.threads[child].begin_ns, self.threads[child].parent);
+            let Some(parent) = parent else { continue };
             let from = self.threads[parent].begin_ns;
             let steps = &mut self.threads[parent].steps;
             // After its last record a thread was there, and nothing is known of it.
@@ -319,14 +319,17 @@ impl Trace {
                 steps.push(Step { at_ns: over, ns: begin - over, cpu_ns: 0, what: What::Wait });
             }
             insert(steps, begin, Step { at_ns: begin, ns: 0, cpu_ns: 0, what: What::Begin(child) });
-            if !ended {
-                continue;
-            }
+        }
+        for child in 0..self.threads.len() {
+            let Thread { begin_ns: begin, end_ns: end, ended, parent, .. } = self.threads[child];
+            let Some(parent) = parent.filter(|_| ended) else { continue };
             let joins = |step: &&mut Step| {
                 let over = step.at_ns.saturating_add(step.ns);
-                step.what == What::Wait && step.at_ns <= end && over.abs_diff(end) <= JOIN_NS
+                step.what == What::Wait
+                    && (begin..=end).contains(&step.at_ns)
+                    && over.abs_diff(end) <= JOIN_NS
             };
-            if let Some(step) = steps.iter_mut().find(joins) {
+            if let Some(step) = self.threads[parent].steps.iter_mut().find(joins) {
                 // What is left after the child's end is how long it takes to be told.
                 step.ns = step.at_ns.saturating_add(step.ns).saturating_sub(end);
                 step.what = What::Join(child);

@@ -37,6 +37,18 @@ pub fn varied(
     Device::new(&Parameters::parse(file, &table.to_string(), schema)?)
 }
 
+/// The nearest value that a parameter can have: whole picoseconds, bytes, things.
+#[must_use]
+pub fn rounded(text: &str, schema: &Schema, name: &str, value: f64, unit: Option<&str>) -> f64 {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let own = table.get(name).and_then(|entry| entry.get("unit")).and_then(toml::Value::as_str);
+    let field = schema.fields.iter().find(|field| field.name == name);
+    let scale = field.zip(unit.or(own)).and_then(|(field, unit)| {
+        field.quantity.units().iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
+    });
+    scale.map_or(value, |scale| (value * scale).round() / scale)
+}
+
 /// Each parameter with the device that has it halved and doubled, where the schema allows that.
 #[must_use]
 pub fn neighbours(text: &str, schema: &'static Schema) -> Vec<(&'static str, f64, Device)> {

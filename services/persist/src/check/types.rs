@@ -89,9 +89,13 @@ impl Types {
         self.0.is_empty()
     }
 
-    /// Whether some type may hold pointers that nobody sees.
-    pub fn opaque(&self) -> bool {
-        self.0.values().any(|known| known.kind.opaque() && known.name != "array" && known.name != "[array]")
+    /// Types that may hold pointers that nobody sees, in the order of their names.
+    pub fn opaque(&self) -> Vec<&str> {
+        let hides = |known: &&Known| known.kind.opaque() && known.name != "array" && known.name != "[array]";
+        let mut names: Vec<&str> = self.0.values().filter(hides).map(|known| &*known.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// Whether objects of this tag are on their way to another type.
@@ -214,6 +218,19 @@ fn of_record(record: &TypeRecord, records: &[TypeRecord], depth: u32, parts: &mu
     Kind::Struct { name: name.to_owned(), fields }
 }
 
+/// Bytes of a type as written, if they are known.
+fn size_of_written(written: &str, records: &[TypeRecord]) -> Option<u32> {
+    match base(written) {
+        "PPtr" => Some(8),
+        "PSlice" => Some(16),
+        name => NUMBERS.iter().find(|(number, _)| *number == name).map(|(_, size)| *size).or_else(|| {
+            let same = |record: &&TypeRecord| record.name == name && !record.fields.is_empty();
+            let bytes = records.iter().find(same)?.bytes;
+            u32::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+        }),
+    }
+}
+
 fn of_written(
     written: &str,
     bytes: u32,
@@ -228,7 +245,8 @@ fn of_written(
     *parts -= 1;
     if let Some(inner) = written.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let Some((element, count)) = inner.rsplit_once(';') else { return Kind::Bytes };
-        let known = NUMBERS.iter().find(|(name, _)| *name == element).map(|(_, size)| *size);
+        // A length by name is told by the size of an element, where that is known.
+        let known = size_of_written(element, records);
         let count = count.parse().ok().or_else(|| known.map(|size| bytes / size)).unwrap_or(0);
         if count == 0 || !bytes.is_multiple_of(count) {
             return Kind::Bytes;
@@ -279,17 +297,19 @@ mod tests {
             record(
                 20,
                 "Node",
-                64,
+                120,
                 &[
                     (0, 8, "u64", "key"),
                     (8, 8, "crate::PPtr<Self>", "next"),
                     (16, 16, "PSlice<u8>", "text"),
                     (32, 16, "[PPtr<Other>;2]", "both"),
                     (48, 16, "Pair", "pair"),
+                    (64, 24, "[PPtr<Node>;LINKS]", "links"),
+                    (88, 32, "[Pair;PAIRSasusize]", "pairs"),
                 ],
             ),
             record(21, "[u8]", 1, &[]),
-            record(22, "[Pair]", 16, &[(0, 8, "f64", "x"), (8, 8, "T", "y")]),
+            record(22, "Pair", 16, &[(0, 8, "f64", "x"), (8, 8, "T", "y")]),
         ];
         let types = Types::new(&records);
         let Kind::Struct { name, fields } = &types.get(20).expect("known").kind else { panic!("a struct") };
@@ -303,9 +323,12 @@ mod tests {
         assert!(
             matches!(kinds[4], Kind::Struct { name, fields } if name == "Pair" && fields[1].3 == Kind::Bytes)
         );
-        assert!(types.opaque(), "Pair's T may be anything");
-        assert_eq!(types.stride_fits(20, 64), Some(true));
-        assert_eq!(types.stride_fits(20, 80), Some(false));
+        let link = Kind::Pointer { name: "Node".into(), tags: vec![20] };
+        assert_eq!(*kinds[5], Kind::Array { element: Box::new(link), bytes: 8, count: 3 });
+        assert!(matches!(kinds[6], Kind::Array { bytes: 16, count: 2, .. }));
+        assert_eq!(types.opaque(), ["Node", "Pair"], "Pair's T may be anything");
+        assert_eq!(types.stride_fits(20, 128), Some(true));
+        assert_eq!(types.stride_fits(20, 112), Some(false));
         assert_eq!(types.stride_fits(23, 64), None);
     }
 

@@ -11,6 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::commit::Watched;
 use crate::error::{Error, Result};
 use crate::options::Durability;
 use crate::pool::Pool;
@@ -188,9 +189,14 @@ impl OpenTx {
             return refused("the transaction was begun before a fork: it is the parent's");
         }
         let Some(mut tx) = self.tx.take() else { return Ok(()) };
+        let watched = Watched::begin(tx.store, &tx.writes);
         let (store, committed) = (tx.store, tx.commit(self.durability)?);
         drop(tx);
-        store.finish(committed, self.durability)
+        store.finish(committed, self.durability)?;
+        if let Some(watched) = watched {
+            watched.end();
+        }
+        Ok(())
     }
 }
 
@@ -232,6 +238,10 @@ impl View for OpenRead {
     fn root_words(&self) -> (u64, u64) {
         root_words(&self.pool.store().image)
     }
+
+    fn heap_bytes(&self) -> u64 {
+        self.pool.store().image.len()
+    }
 }
 
 /// Either of the two, to look at.
@@ -255,6 +265,13 @@ impl View for Looking<'_> {
         match self {
             Looking::Tx(tx) => tx.root_words(),
             Looking::Read(read) => read.root_words(),
+        }
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        match self {
+            Looking::Tx(tx) => tx.heap_bytes(),
+            Looking::Read(read) => read.heap_bytes(),
         }
     }
 }

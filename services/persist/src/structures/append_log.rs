@@ -140,20 +140,21 @@ impl<T: Persist> AppendLog<T> {
             let used = used.ok_or_else(|| damaged("a log's end is not in its last chunk"))?;
             let now = left.len().min((capacity - used) as usize);
             t.slice_part_mut(last.items, used, now as u64)?.copy_from_slice(&left[..now]);
-            (end, left) = (end + now as u64, &left[now..]);
+            end = end.checked_add(now as u64).ok_or_else(|| damaged("a log has no numbers left"))?;
+            left = &left[now..];
         }
         if !left.is_empty() {
             self.lengthen(t, left, end, capacity)?;
         }
         let end: &mut u64 = t.part_mut(self.root, offset_of!(AppendLogRoot<T>, end))?;
-        *end += items.len() as u64;
+        *end = end.checked_add(items.len() as u64).ok_or_else(|| damaged("a log has no numbers left"))?;
         Ok(root.end)
     }
 
     /// A new chunk at the end, with `items` in it.
     fn lengthen(&self, t: &mut Tx<'_>, items: &[T], from: u64, before: u64) -> Result<()> {
         let root = *t.get(self.root)?;
-        let bytes = (before * size_of::<T>() as u64 * 2).clamp(BYTES_MIN, BYTES_MAX);
+        let bytes = before.saturating_mul(size_of::<T>() as u64 * 2).clamp(BYTES_MIN, BYTES_MAX);
         let capacity = (bytes / size_of::<T>() as u64).max(items.len() as u64);
         let mut whole = Vec::with_capacity(capacity as usize);
         whole.extend_from_slice(items);
@@ -251,6 +252,9 @@ impl<T: Persist> AppendLog<T> {
     /// As [`Tx::free`].
     pub fn trim(&self, t: &mut Tx<'_>, number: u64) -> Result<()> {
         let root = *t.get(self.root)?;
+        if root.start > root.end {
+            return Err(damaged("a log begins behind its end"));
+        }
         let number = number.clamp(root.start, root.end);
         let (mut first, mut last) = (root.first, root.last);
         while !first.is_null() {

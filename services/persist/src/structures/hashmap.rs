@@ -10,7 +10,7 @@
 use std::fmt;
 use std::mem::{offset_of, replace};
 
-use super::{damaged, spread};
+use super::{at_most, damaged, spread};
 use crate::Persist;
 use crate::error::Result;
 use crate::ptr::PPtr;
@@ -154,11 +154,17 @@ impl<K: Hashed, V: Persist> Link<K, V> {
     }
 }
 
+/// The bits that number so many buckets.
+#[inline]
+fn mask(buckets: u64) -> u64 {
+    buckets.checked_next_power_of_two().map_or(u64::MAX, |beyond| beyond - 1)
+}
+
 impl<K: Hashed, V: Persist> HashMapRoot<K, V> {
     /// The bucket of a hash: as many low bits as number the buckets, one less if that one is not split off yet.
     #[inline]
     fn bucket(&self, hash: u64) -> u64 {
-        let mask = self.buckets.next_power_of_two().wrapping_sub(1);
+        let mask = mask(self.buckets);
         let bucket = hash & mask;
         if bucket < self.buckets { bucket } else { bucket & (mask >> 1) }
     }
@@ -227,7 +233,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
     #[inline]
     fn find<W: View>(&self, view: &W, root: &HashMapRoot<K, V>, key: &K) -> Result<Found<K, V>> {
         let mut link = root.link(view, root.bucket(key.hashed(root.seed)))?;
-        for _ in 0..=root.len {
+        for _ in 0..=at_most(view, root.len) {
             let at = link.read(view)?;
             if at.is_null() || view.get(at)?.key == *key {
                 return Ok((link, at));
@@ -249,7 +255,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
             return Ok(None);
         }
         let mut at = root.link(view, root.bucket(key.hashed(root.seed)))?.read(view)?;
-        for _ in 0..=root.len {
+        for _ in 0..=at_most(view, root.len) {
             if at.is_null() {
                 return Ok(None);
             }
@@ -301,7 +307,8 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         link.write(t, node)?;
         let grow = len >= buckets && buckets < BUCKETS * SEGMENTS * DIRECTORIES;
         let counts: &mut [u64; 2] = t.part_mut(self.root, offset_of!(HashMapRoot<K, V>, len))?;
-        *counts = [len + 1, buckets + u64::from(grow)];
+        let more = len.checked_add(1).ok_or_else(|| damaged("a hash map has too many entries"))?;
+        *counts = [more, buckets + u64::from(grow)];
         if grow {
             self.split(t, buckets)?;
         }
@@ -314,7 +321,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
             self.segment(t, new / BUCKETS)?;
         }
         let root = t.get(self.root)?;
-        let (seed, mask, len) = (root.seed, (new + 1).next_power_of_two() - 1, root.len);
+        let (seed, mask, len) = (root.seed, mask(new + 1), at_most(t, root.len));
         let old = new & (mask >> 1);
         let (mut stay, mut go) = (root.link(t, old)?, root.link(t, new)?);
         let mut at = stay.read(t)?;
@@ -372,7 +379,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         t.free(at)?;
         let len = len.checked_sub(1).ok_or_else(|| damaged("a hash map has fewer than no entries"))?;
         for _ in 0..JOINS {
-            if len * 4 < buckets && buckets > BUCKETS {
+            if len.saturating_mul(4) < buckets && buckets > BUCKETS {
                 buckets -= 1;
                 self.join(t, buckets, len)?;
             }
@@ -384,7 +391,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
     /// The last bucket's chain goes to the end of the one that it came from.
     fn join(&self, t: &mut Tx<'_>, last: u64, len: u64) -> Result<()> {
         let root = t.get(self.root)?;
-        let old = last & (((last + 1).next_power_of_two() - 1) >> 1);
+        let old = last & (mask(last + 1) >> 1);
         let (mut link, gone) = (root.link(t, old)?, root.link(t, last)?);
         let chain = gone.read(t)?;
         if !chain.is_null() {
@@ -396,7 +403,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
                 }
                 link = Link::Node(at);
                 steps += 1;
-                if steps > len + 1 {
+                if steps > at_most(t, len) + 1 {
                     return Err(damaged("a chain of a hash map goes in a circle"));
                 }
             }
@@ -433,7 +440,7 @@ impl<K: Hashed, V: Persist> HashMap<K, V> {
         view: &'v W,
     ) -> Result<impl Iterator<Item = Result<(&'v K, &'v V)>> + use<'v, W, K, V>> {
         let root = view.get(self.root)?;
-        let (mut bucket, mut at, mut left) = (0, PPtr::<HashNode<K, V>>::NULL, root.len);
+        let (mut bucket, mut at, mut left) = (0, PPtr::<HashNode<K, V>>::NULL, at_most(view, root.len));
         let mut step = move || {
             while at.is_null() {
                 if bucket >= root.buckets {

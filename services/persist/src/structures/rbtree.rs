@@ -11,7 +11,7 @@ use std::fmt;
 use std::mem::{offset_of, replace};
 use std::ops::Bound;
 
-use super::damaged;
+use super::{at_most, damaged};
 use crate::Persist;
 use crate::error::Result;
 use crate::ptr::PPtr;
@@ -453,8 +453,8 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
         side: usize,
     ) -> Result<impl Iterator<Item = Result<(&'v K, &'v V)>> + use<'v, W, K, V>> {
         let root = view.get(self.root)?;
-        let (mut waiting, mut left) = (Vec::new(), root.len);
-        let mut at = root.top;
+        let (mut waiting, mut left) = (Vec::new(), at_most(view, root.len));
+        let (mut at, mut depth) = (root.top, 0);
         while !at.is_null() {
             let node = view.get(at)?;
             let comes = match start {
@@ -465,7 +465,8 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
             if comes {
                 waiting.push(node);
             }
-            if waiting.len() > DEPTH_MAX {
+            depth += 1;
+            if depth > DEPTH_MAX {
                 return Err(damaged("a red-black tree is deeper than any"));
             }
             at = node.children[if comes { 1 - side } else { side }];
@@ -501,7 +502,7 @@ impl<K: Persist + Ord, V: Persist> RbTree<K, V> {
     pub fn check<W: View>(&self, view: &W) -> Result<()> {
         let root = view.get(self.root)?;
         let mut count = 0;
-        self.check_below(view, root.top, false, 0, &mut count, root.len)?;
+        self.check_below(view, root.top, false, 0, &mut count, at_most(view, root.len))?;
         let mut last: Option<&K> = None;
         for entry in self.iter(view)? {
             let (key, _) = entry?;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::mem::{offset_of, replace};
 use std::ops::Bound;
 
-use super::{damaged, spread};
+use super::{at_most, damaged, spread};
 use crate::Persist;
 use crate::error::Result;
 use crate::ptr::PPtr;
@@ -189,7 +189,7 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
     ) -> Result<(u64, Option<Seen<'v, K, V>>)> {
         let root = view.get(self.root)?;
         let (mut links, mut at, mut compared) = (&root.links[..], 0, 0);
-        let mut steps = root.len.saturating_add(LEVELS as u64);
+        let mut steps = at_most(view, root.len) + LEVELS as u64;
         let mut found = (0, None);
         for level in (0..LEVELS).rev() {
             loop {
@@ -297,7 +297,8 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
         for (level, at) in before.links.iter().enumerate().take(height) {
             self.set(t, *at, level, new)?;
         }
-        *t.part_mut(self.root, offset_of!(SkipListRoot<K, V>, len))? = [len + 1, drawn.wrapping_add(1)];
+        let more = len.checked_add(1).ok_or_else(|| damaged("a skip list has too many entries"))?;
+        *t.part_mut(self.root, offset_of!(SkipListRoot<K, V>, len))? = [more, drawn.wrapping_add(1)];
         Ok(None)
     }
 
@@ -359,7 +360,7 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
                 }
             }
         };
-        let mut left = root.len;
+        let mut left = at_most(view, root.len);
         let mut step = move || -> Result<Option<(&'v K, &'v V)>> {
             if at == 0 {
                 return Ok(None);
@@ -399,7 +400,7 @@ impl<K: Persist + Ord, V: Persist> SkipList<K, V> {
     /// As [`View::get`].
     pub fn last<'v, W: View>(&self, view: &'v W) -> Result<Option<(&'v K, &'v V)>> {
         let root = view.get(self.root)?;
-        let (mut links, mut last, mut steps) = (&root.links[..], None, root.len);
+        let (mut links, mut last, mut steps) = (&root.links[..], None, at_most(view, root.len));
         for level in (0..LEVELS).rev() {
             while let Some(next) = links.get(level).copied().filter(|next| *next != 0) {
                 steps = steps.checked_sub(1).ok_or_else(|| damaged("a skip list goes in a circle"))?;

@@ -25,6 +25,11 @@ impl View for Tx<'_> {
     fn root_words(&self) -> (u64, u64) {
         root_words(&self.store.image)
     }
+
+    #[inline]
+    fn heap_bytes(&self) -> u64 {
+        self.store.image.len()
+    }
 }
 
 impl Tx<'_> {
@@ -43,7 +48,7 @@ impl Tx<'_> {
     }
 
     /// Whole words that cover [offset, offset + bytes): slots start and end at multiples of 16.
-    #[inline]
+    #[inline(always)]
     fn touch(&mut self, offset: u64, bytes: u64) -> Result<()> {
         let from = offset / 8 * 8;
         let length = (offset + bytes).next_multiple_of(8) - from;
@@ -164,22 +169,21 @@ impl Tx<'_> {
     /// # Errors
     ///
     /// As [`Tx::get_mut`].
+    #[inline(always)]
     pub fn slice_part_mut<T: Persist>(
         &mut self,
         slice: PSlice<T>,
         from: u64,
         count: u64,
     ) -> Result<&mut [T]> {
-        let wrong = || Error::Pointer { wanted: T::NAME, offset: slice.offset() };
         if count == 0 {
             return Ok(&mut []);
         }
-        if from.checked_add(count).is_none_or(|end| end > slice.len()) {
-            return Err(wrong());
-        }
-        let element = size_of::<T>() as u64;
-        let bytes = slice.len().checked_mul(element).ok_or_else(wrong)?;
-        let align = align_of::<T>() as u64;
+        let (element, align) = (size_of::<T>() as u64, align_of::<T>() as u64);
+        let within = from.checked_add(count).is_some_and(|end| end <= slice.len());
+        let Some(bytes) = slice.len().checked_mul(element).filter(|_| within) else {
+            return Err(no_elements::<T>(slice.offset()));
+        };
         let tag = slice_tag::<T>();
         let has = |section| self.held.has(section);
         let place = locate(&self.store.image, slice.offset(), bytes, align, tag, has, T::NAME)?;
@@ -282,6 +286,11 @@ impl Tx<'_> {
             at += piece;
         }
     }
+}
+
+#[cold]
+fn no_elements<T: Persist>(offset: u64) -> Error {
+    Error::Pointer { wanted: T::NAME, offset }
 }
 
 #[cold]

@@ -13,7 +13,7 @@ mod moving;
 
 use std::mem::ManuallyDrop;
 
-use crate::commit::Committed;
+use crate::commit::{Committed, Watched};
 use crate::error::{Error, Result};
 use crate::lane::Lane;
 use crate::options::Durability;
@@ -62,9 +62,13 @@ pub(crate) fn run<R, E: From<Error>>(
     let home = admit(store, &options)?;
     let mut tx = Tx::start(store, options.sections, home);
     let value = work(&mut tx)?;
+    let watched = Watched::begin(store, &tx.writes);
     let committed = tx.commit(options.durability)?;
     drop(tx);
     store.finish(committed, options.durability)?;
+    if let Some(watched) = watched {
+        watched.end();
+    }
     Ok(value)
 }
 

@@ -7,6 +7,8 @@
 //!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
 //!          the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
 //! Limits   a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
+//! Drift    memory is slower now and faster then for every store, but only the incumbent is measured all the time: what moves its
+//!          average moves the others' as much, until they are tried. Else each slow moment would look like a reason to change
 
 use super::Why;
 use crate::store::Store;
@@ -130,6 +132,13 @@ impl Costs {
             old + (sample.clamp(old / 2.0, old * 2.0) - old) / 8.0
         };
         place.store(new.max(1.0) as u32, Ordering::Relaxed);
+        if slot.incumbent.load(Ordering::Relaxed) == store as u32 + 1 && old > 0.0 {
+            for other in Store::ALL.into_iter().filter(|&other| other != store) {
+                let place = &slot.fs[other as usize];
+                let moved = f64::from(place.load(Ordering::Relaxed)) * new / old;
+                place.store(moved.clamp(1.0, 4e9).round() as u32, Ordering::Relaxed);
+            }
+        }
         if tries < TRIES {
             slot.tries[store as usize].store(tries + 1, Ordering::Relaxed);
         }
@@ -190,6 +199,23 @@ mod tests {
         let costs = learnt([1600, 1000, 1300]);
         let choice = costs.choose(AT.0, AT.1, 0, |store| 1.0 + 4.0 * [1.0, 0.6, 0.1][store as usize]);
         assert_eq!(choice.store, Store::Streaming);
+    }
+
+    #[test]
+    fn what_slows_every_store_turns_nothing_and_what_slows_one_does() {
+        let costs = learnt([1000, 1100, 2000]);
+        assert_eq!(costs.choose(AT.0, AT.1, 0, |_| 1.0).store, Store::Temporal);
+        (0..40).for_each(|_| costs.learn(AT.0, AT.1, Store::Temporal, 2000));
+        let choice = costs.choose(AT.0, AT.1, STAY_NS * 2, |_| 1.0);
+        assert_eq!(
+            (choice.store, choice.why),
+            (Store::Temporal, Why::TemporalFaster),
+            "nobody has tried the others since"
+        );
+        // Tried, the other turns out to be as it was.
+        (0..20).for_each(|_| costs.learn(AT.0, AT.1, Store::Streaming, 1100));
+        let choice = costs.choose(AT.0, AT.1, STAY_NS * 4, |_| 1.0);
+        assert_eq!((choice.store, choice.why), (Store::Streaming, Why::StreamingFaster));
     }
 
     #[test]

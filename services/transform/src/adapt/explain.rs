@@ -2,9 +2,10 @@
 //! Why: everything a decision is made from, as plain data and in words.
 
 use super::Adapt;
+use crate::request::Packing;
 use crate::store::Store;
 use memlift_engine::config::Placement;
-use memlift_spec::Opcode;
+use memlift_spec::{Effort, Opcode};
 
 /// What a decision about a message would be made from now.
 #[derive(Clone, PartialEq, Debug)]
@@ -38,9 +39,13 @@ pub struct Explanation {
     pub stores: [(&'static str, u32, f64); 3],
     /// What would be taken for an uncached message, as far as is known.
     pub uncached: &'static str,
+    /// Who would run it if it were submitted: a worker, or its submitter.
+    pub submitted: &'static str,
+    /// What `Packing::Adaptive` is now.
+    pub effort: Effort,
 }
 
-pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanation {
+pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize, submitted: &'static str) -> Explanation {
     let contended = adapt.watch.contended();
     let stores = adapt
         .costs
@@ -68,6 +73,8 @@ pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanatio
         slowdown_percent: adapt.settings.slowdown_percent,
         stores,
         uncached: best.map_or(Store::Temporal.name(), |store| store.0),
+        submitted,
+        effort: Packing::Adaptive.effort(contended),
     }
 }
 
@@ -108,6 +115,10 @@ impl std::fmt::Display for Explanation {
             self.knee_bytes / 1024,
             self.probes,
             self.probe_ns as f64 / 1e6
-        )
+        )?;
+        if self.opcode == Opcode::PACK.name() {
+            write!(f, "; effort adaptive is {} now", self.effort.name())?;
+        }
+        write!(f, "; submitted, it is run by {}", self.submitted)
     }
 }

@@ -40,7 +40,7 @@ use residency::Residency;
 /// Messages below this are not looked at: a look would cost more than it could save.
 pub const GATE_BYTES: usize = 4096;
 
-/// What a footprint counts while nobody was sensed who would mind: stores that are so close to each other are equal.
+/// The most that a footprint counts while nobody was sensed who would mind: stores that are so close to each other are equal.
 const QUIET_WEIGHT: f64 = 0.05;
 
 /// Why a store was taken. The codes are those of the stats page.
@@ -121,8 +121,8 @@ impl Adapt {
             Store::Isolated => 0.1,
         };
         let budget = f64::from(self.settings.slowdown_percent.max(1)) / 100.0;
-        let weight = if contended { (0.05 / budget).clamp(0.01, 4.0) } else { QUIET_WEIGHT };
-        1.0 + weight * footprint
+        let weight = (0.05 / budget).clamp(0.01, 4.0);
+        1.0 + footprint * if contended { weight } else { weight.min(QUIET_WEIGHT) }
     }
 
     /// Decides about a message of at least one page.
@@ -194,8 +194,8 @@ impl Adapt {
         self.watch.replace(source);
     }
 
-    /// Everything a decision about such a message would be made from now.
-    pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
-        explain::explain(self, opcode, bytes)
+    /// Everything a decision about such a message would be made from now; `submitted`: who would run it then.
+    pub(crate) fn explain(&self, opcode: Opcode, bytes: usize, submitted: &'static str) -> Explanation {
+        explain::explain(self, opcode, bytes, submitted)
     }
 }

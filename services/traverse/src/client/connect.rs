@@ -24,6 +24,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Silent`] if one does not answer; what the transports say.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
+        let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
         let mut reaches = Vec::new();
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {

@@ -44,6 +44,9 @@ pub use local::Local;
 pub use request::{Answer, Request};
 pub use route::Link;
 
+use memlift_engine::observe::{self, Work};
+use memlift_spec::trace;
+
 use crate::map::Map;
 use crate::node::WINDOW;
 use crate::transport::Transport;
@@ -257,8 +260,13 @@ impl Client {
     /// # Errors
     /// Why there was no answer.
     pub fn call(&mut self, request: Request) -> Result<Answer> {
+        let began_ns = if request.is_walk() { observe::work_begins() } else { None };
         let ticket = self.submit(request)?;
-        self.result(ticket)
+        let answer = self.result(ticket);
+        if let (Some(began_ns), Ok(answer)) = (began_ns, &answer) {
+            tell(began_ns, [answer]);
+        }
+        answer
     }
 
     /// Waits for an answer.
@@ -293,7 +301,31 @@ impl Client {
 
     /// Asks all of them, [`Config::window`] at a time, and waits for all. Answers are in the order of the requests.
     pub fn call_many(&mut self, requests: impl IntoIterator<Item = Request>) -> Vec<Result<Answer>> {
-        let tickets: Vec<Result<Ticket>> = requests.into_iter().map(|request| self.submit(request)).collect();
-        tickets.into_iter().map(|ticket| self.result(ticket?)).collect()
+        let (began_ns, mut walks) = (observe::work_begins(), true);
+        let submit = |request: Request| {
+            walks &= request.is_walk();
+            self.submit(request)
+        };
+        let tickets: Vec<Result<Ticket>> = requests.into_iter().map(submit).collect();
+        let answers: Vec<Result<Answer>> = tickets.into_iter().map(|ticket| self.result(ticket?)).collect();
+        if let Some(began_ns) = began_ns.filter(|_| walks) {
+            tell(began_ns, answers.iter().flatten());
+        }
+        answers
+    }
+}
+
+/// Tells `memlift record` of walks that were under way together.
+#[cold]
+fn tell<'a>(began_ns: u64, answers: impl IntoIterator<Item = &'a Answer>) {
+    let (mut walks, mut steps, mut bytes) = (0, 0, 0);
+    for answer in answers {
+        walks += 1;
+        steps += u64::from(answer.iterations);
+        bytes += (answer.body.len() + answer.result.len()) as u64;
+    }
+    if walks > 0 {
+        let work = Work { kind: trace::Kind::Walk, parameter: walks, read: 0, written: bytes, parts: steps };
+        observe::work(began_ns, &work);
     }
 }

@@ -48,6 +48,10 @@ impl Request {
         }
     }
 
+    pub(super) fn is_walk(&self) -> bool {
+        self.kind == Kind::Walk
+    }
+
     /// The bytes at an address: at most a packet's ([`super::Client::packet_bytes`]).
     #[must_use]
     pub fn read(address: u64, bytes: usize) -> Request {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::atomic::{futex_wait, futex_wake};
 use super::control::{ControlBlock, Step};
 use super::ledger::{GRACE_BYTES, Ledger, OnOverflow};
+use crate::line::Line;
 
 /// Exit code of a job that did not fit, even compressed and spilled (`EX_TEMPFAIL`).
 pub const OVERFLOW_EXIT_CODE: i32 = 75;
@@ -212,39 +213,6 @@ fn say(block: &ControlBlock, by: usize, what: &str, number: Option<u64>) {
     line.write();
 }
 
-/// Text put together on the stack.
-struct Line {
-    bytes: [u8; 384],
-    length: usize,
-}
-
-impl Line {
-    fn new() -> Line {
-        Line { bytes: [0; 384], length: 0 }
-    }
-
-    fn text(&mut self, text: &str) {
-        for byte in text.bytes() {
-            if let Some(place) = self.bytes.get_mut(self.length) {
-                *place = byte;
-                self.length += 1;
-            }
-        }
-    }
-
-    fn number(&mut self, number: u64) {
-        if number >= 10 {
-            self.number(number / 10);
-        }
-        let digit = [b'0' + (number % 10) as u8];
-        self.text(std::str::from_utf8(&digit).unwrap_or("?"));
-    }
-
-    fn write(&self) {
-        let _ = rustix::io::write(rustix::stdio::stderr(), &self.bytes[..self.length]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,15 +265,5 @@ mod tests {
         assert_eq!(verdict(&block, &ledger, 1), Verdict::Wait);
         assert_eq!(verdict(&block, &ledger, 1), Verdict::Fail(OVERFLOW_EXIT_CODE));
         assert_eq!(ledger.least_unused.load(Ordering::Relaxed), -(99 << 20));
-    }
-
-    #[test]
-    fn lines_are_cut_not_overrun() {
-        let mut line = Line::new();
-        for _ in 0..100 {
-            line.number(u64::MAX);
-        }
-        assert_eq!(line.length, 384);
-        assert!(line.bytes.starts_with(b"1844674407370955161518446744"));
     }
 }

@@ -114,7 +114,7 @@ impl Pager {
         }
         let new = self.put_cold(seat, state, bytes)?;
         self.refill(state, self.store.free(handle));
-        Some(new.with_round(entry.round()))
+        Some(new.with_round(entry.round()).with_left(entry.left().unwrap_or(0)))
     }
 
     /// Packs a claimed page that is present and did not pack before.
@@ -134,7 +134,7 @@ impl Pager {
         match new {
             Some(new) if !new.is_present() => {
                 self.give_up(page);
-                Some(new.with_round(self.round.load(Ordering::Relaxed)))
+                Some(new.with_round(self.round.load(Ordering::Relaxed)).with_left(self.steps()))
             }
             _ => {
                 self.thaw_again(page, 1, true);

@@ -2,7 +2,7 @@
 //! One page's state in one word.
 //!
 //! Layout  bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
-//!         16–63 handle, slot or short word; 63 beside the store's
+//!         16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
 //!         handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
 //!         the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
 //!         bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
@@ -47,6 +47,8 @@ const HANDLE_SHIFT: u32 = 16;
 
 /// Pins that a page can have.
 pub(super) const MAX_PINS: u64 = 0xff;
+/// The last time that an entry has room for, before it begins anew.
+pub(super) const MAX_LEFT: u64 = (1 << 14) - 1;
 /// Heat that a page can have.
 pub(super) const MAX_HEAT: u64 = 3;
 /// On a busy entry: somebody waits.
@@ -55,6 +57,9 @@ pub(super) const WAITERS: u64 = 1 << 4;
 const RAW: u64 = 1 << HANDLE_SHIFT;
 /// On an entry with a handle of the store, or a raw one: packing it as a cold page was tried.
 const TRIED: u64 = 1 << 63;
+/// Beside the handle of a page in the store: when it left, whatever that counts.
+const LEFT_SHIFT: u32 = 48;
+const LEFT: u64 = MAX_LEFT << LEFT_SHIFT;
 /// On a clean entry: the copy is in the spill file.
 const FILED: u64 = 1 << 62;
 
@@ -158,6 +163,19 @@ impl Entry {
         self.with_pins(round)
     }
 
+    /// When a page in the store left; none of others, which have no room for it.
+    pub fn left(self) -> Option<u64> {
+        matches!(self.tag(), Tag::Stored | Tag::Word).then_some((self.0 & LEFT) >> LEFT_SHIFT)
+    }
+
+    /// The same page, left at this time, if there is room for that.
+    pub fn with_left(self, time: u64) -> Entry {
+        match self.left() {
+            Some(_) => Entry(self.0 & !LEFT | (time & MAX_LEFT) << LEFT_SHIFT),
+            None => self,
+        }
+    }
+
     /// Busy, and keeps what it was but for its heat.
     pub fn parked(self) -> Entry {
         let tag = self.tag() as u64;
@@ -239,6 +257,20 @@ mod tests {
         let kept = Entry::new(Tag::Clean, u64::from(u32::MAX)).tried();
         assert!(kept.slot().is_none());
         assert!(kept.away().was_tried() && kept.away().handle_of_store() == u32::MAX);
+    }
+
+    #[test]
+    fn a_page_in_the_store_knows_when_it_left() {
+        for stored in [Entry::new(Tag::Stored, 0xffff_fffe).with_round(7).tried(), Entry::new(Tag::Word, 1)] {
+            let left = stored.with_left(MAX_LEFT + 1 + 77);
+            assert_eq!(left.left(), Some(77));
+            assert_eq!((left.handle_of_store(), left.round()), (stored.handle_of_store(), stored.round()));
+            assert_eq!((left.tag(), left.was_tried()), (stored.tag(), stored.was_tried()));
+            let clean = Entry::new(Tag::Clean, left.with_left(MAX_LEFT).handle());
+            assert!(clean.slot().is_none() && clean.handle_of_store() == stored.handle_of_store());
+        }
+        let spilled = Entry::new(Tag::Spilled, (1 << 45) - 1);
+        assert!(spilled.with_left(5) == spilled && spilled.left().is_none());
     }
 
     #[test]

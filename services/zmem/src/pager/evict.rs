@@ -13,7 +13,9 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use memlift_engine::observe::{self, Work};
 use memlift_engine::page::{Effort, Packed};
+use memlift_spec::trace::Kind;
 
 use super::cold::COLD_ROUNDS;
 use super::entry::{Entry, Tag};
@@ -48,6 +50,8 @@ pub(super) struct Evict {
     pub cold_hand: usize,
     pub float: usize,
     batches: u64,
+    /// Pages that left after their probation, in this round.
+    turned: usize,
     count: usize,
     /// How many of the claimed pages are present.
     leaving: usize,
@@ -63,6 +67,7 @@ impl Evict {
             cold_hand: 0,
             float: 0,
             batches: 0,
+            turned: 0,
             count: 0,
             leaving: 0,
             pages: [0; CLAIMS],
@@ -190,6 +195,7 @@ impl Pager {
         state.count = 0;
         state.leaving = 0;
         let batch = batch.min(self.spare_pages());
+        self.gather_probation(state, batch);
         let reached = self.reached.load(Ordering::Acquire);
         while state.leaving < batch && state.count + 1 < CLAIMS {
             let chunk = state.hand / CHUNK_PAGES;
@@ -222,7 +228,7 @@ impl Pager {
                 }
                 Mode::Armed if record.present.load(Ordering::Relaxed) > 0 => {
                     while state.hand < next && state.leaving < batch && state.count + 1 < CLAIMS {
-                        self.consider(state);
+                        self.consider(state, state.hand);
                         state.hand += 1;
                     }
                 }
@@ -232,9 +238,32 @@ impl Pager {
         armed
     }
 
+    /// Claims pages whose probation is over, those that came first; what they turn over makes rounds, too.
+    fn gather_probation(&self, state: &mut Evict, batch: usize) {
+        let present = self.counts.present.load(Ordering::Relaxed);
+        while state.leaving < batch && state.count + 1 < CLAIMS {
+            let Some(page) = self.probation.next(present) else { break };
+            let is_armed = self.table.chunk(page / CHUNK_PAGES).mode() == Mode::Armed;
+            if is_armed && self.table.load(page).heat() == 0 {
+                self.consider(state, page);
+            }
+        }
+        state.turned += state.leaving;
+        if state.turned > present {
+            state.turned = 0;
+            self.round.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// The pager's clock: pages brought in.
     pub(super) fn time(&self) -> u64 {
         self.counts.pages_in.load(Ordering::Relaxed)
+    }
+
+    /// The same as entries have it: in steps that have something to do with how much can be present.
+    pub(super) fn steps(&self) -> u64 {
+        let pages = u64::try_from(self.job.total()).unwrap_or(0) / PAGE_BYTES as u64;
+        self.time() >> (pages / 1024).max(1).ilog2()
     }
 
     /// How long a page is left alone that packing did not help.
@@ -242,9 +271,8 @@ impl Pager {
         8 * self.counts.present.load(Ordering::Relaxed) as u64 + 1024
     }
 
-    /// Claims the page under the hand, if it shall leave.
-    fn consider(&self, state: &mut Evict) {
-        let page = state.hand;
+    /// Claims a page, if it shall leave.
+    fn consider(&self, state: &mut Evict, page: usize) {
         let entry = self.table.load(page);
         if !entry.is_present() || entry.pins() > 0 {
             return;
@@ -295,6 +323,7 @@ impl Pager {
 
     /// Puts the batch away.
     fn put_away(&self, seat: &mut Seat, state: &mut Evict, recycle: bool) -> Evicted {
+        let began_ns = observe::work_begins();
         let count = state.count;
         let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
         let hides = self.engine.hides();
@@ -304,17 +333,17 @@ impl Pager {
             |state, index| dirty(state, index) || hides && state.old[index].is_present(),
             |page, pages| self.freeze(page, pages).is_ok(),
         );
-        let round = self.round.load(Ordering::Relaxed);
+        let (round, now) = (self.round.load(Ordering::Relaxed), self.steps());
         let float = Cell::new(state.float);
         for index in 0..count {
             let (page, old) = (state.pages[index] as usize, state.old[index]);
             state.new[index] = match old.tag() {
                 Tag::Clean if frozen || !hides => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-                    old.away().with_round(round)
+                    old.away().with_round(round).with_left(now)
                 }
                 Tag::Dirty if frozen && self.table.allows(page, false) => {
-                    self.pack(seat, page, old, round, &float)
+                    self.pack(seat, page, old, round, &float).with_left(now)
                 }
                 _ => old,
             };
@@ -333,6 +362,9 @@ impl Pager {
                     true
                 },
             );
+        }
+        if let Some(began_ns) = began_ns {
+            self.tell(began_ns, state);
         }
         let slot = self.engine.slot(seat.index).filter(|_| recycle);
         let (gone, moved) = self.drop_pages(state, count, slot);
@@ -354,6 +386,19 @@ impl Pager {
             self.compact(64);
         }
         Evicted { steps: gone, bytes, moved }
+    }
+
+    /// For `memlift record`: what of the batch was packed; copies that were kept cost nothing.
+    #[cold]
+    fn tell(&self, began_ns: u64, state: &Evict) {
+        let packed = |&index: &usize| state.left(index) && state.old[index].tag() == Tag::Dirty;
+        let away = (0..state.count).filter(packed).map(|index| state.new[index]);
+        let (parts, written) = away
+            .fold((0, 0), |(parts, written), entry| (parts + 1, written + self.packed_bytes(entry) as u64));
+        if parts > 0 {
+            let read = parts * PAGE_BYTES as u64;
+            observe::work(began_ns, &Work { kind: Kind::PageOut, parameter: 0, read, written, parts });
+        }
     }
 
     /// Packs one protected page; says what it becomes: the old entry, with a mark, where that does not pay.

@@ -7,19 +7,23 @@
 //!         that needs no waiting
 //! Not here who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
 
+use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use memlift_engine::observe::{self, Work};
 use memlift_engine::page::{Method, PAGE_BYTES, fill};
+use memlift_spec::trace;
 
 use super::engine::UNIT;
-use super::entry::{Entry, MAX_PINS, Tag};
+use super::entry::{Entry, MAX_LEFT, MAX_PINS, Tag};
 use super::room::Room;
 use super::seat::{CLUSTER, Page, Seat};
 use super::stream::Run;
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Fault, Pager, kernel, store_handle};
 use crate::block::Counter;
+use crate::line::Line;
 use crate::spill::Slot;
 use crate::uffd::Progress;
 
@@ -145,7 +149,8 @@ impl Pager {
             return Fault::Retry;
         }
         self.free_copy(entry);
-        let heat = (entry.heat() + 1).min(2);
+        // On probation it stays on probation: most programs write soon after they read.
+        let heat = if entry.heat() == 0 { 0 } else { (entry.heat() + 1).min(2) };
         self.table.publish(page, Entry::new(Tag::Dirty, 0).with_heat(heat).with_pins(entry.pins()));
         Fault::Done
     }
@@ -255,11 +260,16 @@ impl Pager {
             self.table.publish(page, old[0]);
             return (Fault::Retry, 1);
         }
-        // A copy is kept for a page that is read, unless memory is so short that the copy is better spent on pages, and this
-        // one is to stay. What comes from the file in a run keeps its place there; what is wanted by itself comes for good.
+        let stays = !passes && self.stays(old[0], window > 1);
+        let watched = match kind {
+            Kind::Packed | Kind::Words => self.watch(&old[..pages]),
+            Kind::Spilled | Kind::Nothing => None,
+        };
+        // A copy is kept for a page that is read and not to stay: the memory of the others' is better spent on pages. What comes from
+        // the file in a run keeps its place there; what is wanted by itself comes for good.
         let keep = !write
             && match kind {
-                Kind::Packed => passes || self.keeps_copies(),
+                Kind::Packed => !stays,
                 Kind::Spilled => window > 1,
                 Kind::Words | Kind::Nothing => false,
             };
@@ -274,15 +284,32 @@ impl Pager {
                 self.place_cluster(seat, page, pages, keep, moved)
             }
         };
+        if let Some((began_ns, read)) = watched {
+            let (read, written, parts) = (read as u64, (pages * PAGE_BYTES) as u64, pages as u64);
+            let work = Work { kind: trace::Kind::PageIn, parameter: 0, read, written, parts };
+            observe::work(began_ns, &work);
+        }
         if window == 1 {
             self.weigh(old[0]);
         }
         let keep = if keep { !changed } else { 0 };
-        (self.settle_pages(page, &old[..pages], progress, keep, passes), pages)
+        (self.settle_pages(page, &old[..pages], progress, keep, stays), pages)
     }
 
-    /// Publishes what became of the pages of a cluster; `keep` says whose copies stay, by bits.
-    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64, passes: bool) -> Fault {
+    /// For `memlift record`: when, and how many packed bytes these are. None: nobody records.
+    fn watch(&self, old: &[Entry]) -> Option<(u64, usize)> {
+        let began_ns = observe::work_begins()?;
+        Some((began_ns, old.iter().map(|entry| self.packed_bytes(*entry)).sum()))
+    }
+
+    /// Bytes of the copy of a page that was put away packed.
+    pub(super) fn packed_bytes(&self, entry: Entry) -> usize {
+        let handle = if entry.tag() == Tag::Stored { store_handle(entry) } else { None };
+        handle.map_or(0, |handle| self.store.get(handle, <[u8]>::len))
+    }
+
+    /// Publishes what became of the pages of a cluster; `keep` says whose copies stay, by bits; those that do not `stay` are on probation.
+    fn settle_pages(&self, page: usize, old: &[Entry], progress: Progress, keep: u64, stays: bool) -> Fault {
         let done = (progress.bytes / PAGE_BYTES).min(old.len());
         self.table.chunk(page / CHUNK_PAGES).present.fetch_add(done as u32, Ordering::AcqRel);
         self.counts.present.fetch_add(done, Ordering::Relaxed);
@@ -291,8 +318,14 @@ impl Pager {
             let new = if index >= done {
                 *old
             } else {
-                // Wanted again soon after it left: it stays longer this time.
-                let heat = if passes { 0 } else { 1 + u64::from(self.left_soon(*old)) };
+                let heat = match old.tag() {
+                    Tag::Empty => 1,
+                    _ if stays => 2,
+                    _ => {
+                        self.probation.enter(page + index);
+                        0
+                    }
+                };
                 let pins = old.pins();
                 if old.tag() == Tag::Stored {
                     self.job.compressed_access();
@@ -322,6 +355,15 @@ impl Pager {
                 Fault::Retry
             }
             _ => Fault::Retry,
+        }
+    }
+
+    /// Whether what was away is to stay, now that it is wanted, by itself or in a run.
+    fn stays(&self, entry: Entry, run: bool) -> bool {
+        match entry.left() {
+            Some(left) => self.probation.stays(self.steps().wrapping_sub(left) & MAX_LEFT, run),
+            // Of the spill file what is wanted by itself: reading it takes long.
+            None => entry.tag() == Tag::Spilled && !run,
         }
     }
 
@@ -385,11 +427,17 @@ impl Pager {
         let run = 1 + (1..pages.len().min(old.len())).take_while(follows).count();
         let read = self.spill().zip(old[0].slot());
         let read = read.map(|(spill, slot)| spill.read_run(slot, pages[0] as u64, &mut room[..run]));
-        if !matches!(read, Some(Ok(()))) {
-            kernel::end(
-                "memlift: a page of the spill file could not be read; the job ends before it reads wrong data\n",
-                CORRUPT_EXIT_CODE,
+        if let Some(Err(error)) = read {
+            let mut line = Line::new();
+            let _ = writeln!(
+                line,
+                "memlift: a page could not be read back, the job ends before it reads wrong data: {error}"
             );
+            line.write();
+            kernel::end("", CORRUPT_EXIT_CODE);
+        }
+        if read.is_none() {
+            corrupt();
         }
         self.job.count(Counter::PagesUnspilled, run as u64);
         run

@@ -3,10 +3,12 @@
 //!
 //! Flow    no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
 //!         help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
-//! Order   a page is claimed while it is written; it is dropped after the write is done
+//! Order   a page is claimed while it is written; it is dropped after the write is done. Where the disk refused, the page is what it
+//!         was, one line says so, and the disk is asked again a moment later
 //! Owner   the file is set once, and lives as long as the process
 //! Not here the file ([`crate::spill`]); reading back ([`super::fault`])
 
+use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use super::Pager;
@@ -16,8 +18,9 @@ use super::evict::Evicted;
 use super::seat::{CLUSTER, Page, Seat};
 use super::table::{CHUNK_PAGES, Mode};
 use crate::block::Counter;
+use crate::line::Line;
 use crate::mapping::{Mapping, PAGE_BYTES};
-use crate::spill::{Slot, Spill};
+use crate::spill::{Slot, Spill, SpillError};
 use crate::{Error, Result};
 
 /// Pages written at once: a write of a cluster takes hardly longer than one of a page.
@@ -84,7 +87,7 @@ impl Pager {
     /// ones too that packing does not help.
     pub(super) fn spill_cold(&self, seat: &mut Seat, want: usize, rounds: u64) -> Evicted {
         let mut evicted = Evicted::default();
-        let Some(spill) = self.spill() else { return evicted };
+        let Some(spill) = self.spill().filter(|spill| spill.is_open()) else { return evicted };
         // Room for a batch pays for itself at once: a write takes as long for one page.
         let bytes = BATCH.saturating_sub(seat.reached) * PAGE_BYTES;
         if bytes > 0 {
@@ -141,7 +144,11 @@ impl Pager {
             *part = (*page as u64, contents);
         }
         let mut slots = [Slot::default(); BATCH];
-        let written = frozen && spill.write(&parts[..pages.len()], &mut slots).is_ok();
+        let outcome = frozen.then(|| spill.write(&parts[..pages.len()], &mut slots));
+        let written = outcome == Some(Ok(()));
+        if let Some(Err(error)) = outcome {
+            self.say_refused(error);
+        }
         for ((page, old), slot) in pages.iter().zip(old).zip(slots) {
             if !written {
                 if old.is_present() {
@@ -165,6 +172,20 @@ impl Pager {
             evicted.bytes += self.compact(pages.len());
         }
         evicted
+    }
+
+    /// Says why nothing more is spilled, when that changes: the job goes on without, as long as it fits.
+    fn say_refused(&self, error: SpillError) {
+        let kind = match error {
+            SpillError::Device(errno) => errno,
+            SpillError::Full { .. } => -1,
+            _ => -2,
+        };
+        if self.spill_refused.swap(kind, Ordering::Relaxed) != kind {
+            let mut line = Line::new();
+            let _ = writeln!(line, "memlift: no more pages are spilled for now: {error}");
+            line.write();
+        }
     }
 
     /// Copies a present, protected page: the copy is written, so that the write needs no claim on arena memory.

@@ -50,6 +50,35 @@ fn high(fd: i32) -> i32 {
     moved
 }
 
+/// What an error number of a disk means, and what to do about it.
+pub(super) fn words(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOSPC => "it is full, free space on it or name another folder",
+        libc::EDQUOT => "the user's quota on it is used up, free space or name another folder",
+        libc::EFBIG => "a file may not be longer, raise ulimit -f",
+        libc::EIO => "input or output failed, name a folder on another disk",
+        libc::EROFS => "it is read-only now, name a folder on another disk",
+        _ => "it refuses, name a folder on another disk",
+    }
+}
+
+/// By a clock that never goes back.
+pub(super) fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
+}
+
+/// How long a file of this process may be: beyond it a write would end the program by SIGXFSZ.
+fn longest() -> u64 {
+    // SAFETY: all zero is a value of this plain struct, which the call fills.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    let none = std::ptr::null::<libc::rlimit>();
+    // SAFETY: the struct is borrowed for the call.
+    let failed =
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, none, &raw mut limit) } != 0;
+    if failed { u64::MAX } else { limit.rlim_cur }
+}
+
 /// Opens a directory that can hold a spill file; else says why not.
 pub(super) fn open_directory(path: &Path) -> Result<i32, String> {
     let name =
@@ -144,6 +173,9 @@ impl File {
         self.check()?;
         let (start, mut done, mut at) = (offset, 0, 0);
         let total: usize = parts.iter().map(|part| part.iov_len).sum();
+        if (start + total) as u64 > longest() {
+            return Err(SpillError::Device(libc::EFBIG));
+        }
         while done < total {
             let left = &parts[at..];
             // SAFETY: the caller's; the parts before `at` are written.

@@ -4,7 +4,8 @@
 //! Flow    pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
 //!         ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
 //! Layout  slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
-//! Order   a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write
+//! Order   a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write.
+//!         Where the disk refused, gaps are tried before it is asked to let the file grow again, and nothing where those failed too
 //! Owner   the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
 //!         reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
 //!         freed slots again which the child may read
@@ -16,7 +17,7 @@ mod file;
 mod slots;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use memlift_engine::page;
 
@@ -63,7 +64,7 @@ pub enum SpillError {
         max_bytes: usize,
     },
     /// The disk refused.
-    #[error("the spill disk: {}: free space on it or name another directory", std::io::Error::from_raw_os_error(*.0))]
+    #[error("the spill disk: {} (error {})", file::words(*.0), .0)]
     Device(
         /// The error number.
         i32,
@@ -85,6 +86,8 @@ pub enum SpillError {
 
 /// Pages in one direct write.
 const RUN_PAGES: usize = 64;
+/// So long a disk that refused is not asked for the same again, milliseconds.
+const REFUSED_MS: u64 = 100;
 
 /// What the lock covers.
 struct State {
@@ -98,6 +101,8 @@ struct State {
     forever: bool,
     /// The pipe's two ends between [`Spill::before_fork`] and after.
     pipe: Option<[i32; 2]>,
+    /// Why the disk did not let the file grow, and until when that is not asked again.
+    refused: Option<(SpillError, u64)>,
 }
 
 /// The spill file of a process.
@@ -111,6 +116,8 @@ pub struct Spill {
     bounced: AtomicUsize,
     pages: AtomicUsize,
     reached: AtomicUsize,
+    /// Until when nothing is written, milliseconds.
+    closed_ms: AtomicU64,
 }
 
 impl Spill {
@@ -145,6 +152,7 @@ impl Spill {
                 children: [None; 64],
                 forever: false,
                 pipe: None,
+                refused: None,
             }),
             bounce: Lock::new(Mapping::reserve(
                 "pages on their way to the spill file",
@@ -153,6 +161,7 @@ impl Spill {
             bounced: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),
             reached: AtomicUsize::new(0),
+            closed_ms: AtomicU64::new(0),
         })
     }
 
@@ -183,35 +192,52 @@ impl Spill {
         Ok(())
     }
 
+    /// Whether a write has a chance: the disk did not refuse all of them a moment ago.
+    pub fn is_open(&self) -> bool {
+        let until = self.closed_ms.load(Ordering::Relaxed);
+        until == 0 || file::now_ms() >= until
+    }
+
     /// Writes the first of `pages` for which there are neighbouring slots; says how many.
     fn write_run(&self, pages: &[(u64, &[u8; PAGE_BYTES])], slots: &mut [Slot]) -> Result<usize, SpillError> {
-        let (file, generation, first, count) = {
+        let (file, generation, first, count, reached) = {
             let state = &mut *self.state.lock();
             let generation = state.generation;
             if state.files.get(generation).ok_or(SpillError::Generations)?.is_none() {
                 state.files[generation] = Some(File::create(self.directory).map_err(SpillError::Device)?);
             }
             state.reclaim();
-            let Some((first, count)) = state.slots.take(pages.len().min(RUN_PAGES)) else {
-                return Err(SpillError::Full { max_bytes: self.max_bytes });
+            let (reached, refused) = (state.slots.reached(), state.refusal());
+            let Some((first, count)) = state.slots.take(pages.len().min(RUN_PAGES), refused.is_none()) else {
+                return Err(self.close(refused.unwrap_or(SpillError::Full { max_bytes: self.max_bytes })));
             };
             self.publish(state);
-            (state.files[generation], generation, first, count)
+            (state.files[generation], generation, first, count, reached)
         };
         let file = file.ok_or(SpillError::Closed)?;
         if let Err(error) = self.write_pages(file, first, &pages[..count]) {
             let state = &mut *self.state.lock();
-            for index in first..first + count {
-                state.slots.give(index);
-            }
+            state.slots.give_back(first, count, reached);
             self.publish(state);
-            return Err(error);
+            if first + count <= reached {
+                return Err(self.close(error));
+            }
+            state.refused = Some((error, file::now_ms() + REFUSED_MS));
+            // Nothing was lost yet: there may be gaps, which take no more of the disk.
+            return if state.slots.taken() < state.slots.reached() { Ok(0) } else { Err(self.close(error)) };
         }
+        self.closed_ms.store(0, Ordering::Relaxed);
         for (index, ((tag, page), slot)) in pages[..count].iter().zip(slots).enumerate() {
             self.sum(first + index).store(page::checksum(*tag, page), Ordering::Relaxed);
             *slot = Slot::new(generation, first + index);
         }
         Ok(count)
+    }
+
+    /// Nothing is written for a moment; gives the reason on.
+    fn close(&self, error: SpillError) -> SpillError {
+        self.closed_ms.store(file::now_ms() + REFUSED_MS, Ordering::Relaxed);
+        error
     }
 
     fn write_pages(
@@ -411,6 +437,12 @@ impl Drop for Spill {
 }
 
 impl State {
+    /// Why the file may not grow at this moment.
+    fn refusal(&mut self) -> Option<SpillError> {
+        self.refused = self.refused.filter(|(_, until)| file::now_ms() < *until);
+        self.refused.map(|(error, _)| error)
+    }
+
     fn has_children(&self) -> bool {
         self.forever || self.children.iter().any(Option::is_some)
     }

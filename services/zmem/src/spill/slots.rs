@@ -65,17 +65,18 @@ impl Slots {
 
     /// Takes up to `wanted` neighbouring slots: the first, and how many. Short gaps are left while the file may grow: a
     /// write takes as long for one page as for some.
-    pub(super) fn take(&mut self, wanted: usize) -> Option<(usize, usize)> {
+    pub(super) fn take(&mut self, wanted: usize, grows: bool) -> Option<(usize, usize)> {
         if wanted == 0 || self.taken >= self.count {
             return None;
         }
         let least = wanted.min(LEAST_RUN);
+        let end = if grows { self.count } else { self.reached };
         let first = self
             .free_run(least)
-            .or_else(|| self.next_free(self.reached, self.count))
+            .or_else(|| self.next_free(self.reached, end))
             .or_else(|| self.next_free(0, self.reached))?;
         let mut run = 0;
-        while run < wanted && first + run < self.count && !is_set(&self.taken_map, first + run) {
+        while run < wanted && first + run < end && !is_set(&self.taken_map, first + run) {
             set(&self.taken_map, first + run, true);
             run += 1;
         }
@@ -133,6 +134,17 @@ impl Slots {
             self.cursor = self.cursor.min(hole);
         }
         whole.then_some(hole)
+    }
+
+    /// Frees slots that were taken and not written: they are the next ones, and the file is as long as it was.
+    pub(super) fn give_back(&mut self, first: usize, count: usize, reached: usize) {
+        for index in first..first + count {
+            self.give(index);
+        }
+        if first + count == self.reached {
+            self.reached = reached;
+        }
+        self.cursor = self.cursor.min(first);
     }
 
     /// Whether a child may read it.

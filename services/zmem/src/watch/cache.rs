@@ -4,10 +4,13 @@
 //! Flow    the cgroup holds more than the total less the reserve ─▶ at nearly every look what was read of open files since the last
 //!         one; in rounds all files that the job's processes have open, or had at an earlier look ─▶ the kernel is told that
 //!         they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where this user may and
-//!         nothing can be swapped
+//!         nothing can be swapped ─▶ after a round the watcher asks what is left and says so ([`Cache::left`]): it will not go, and counts
+//!         like other memory ([`Cache::stays`])
 //! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. A fifth of a core at most for what is
 //!         being read, a twentieth for rounds, more where one takes longer than a millisecond.
-//!         Pages that a program maps, or has not written back yet, stay
+//!         Pages that a program maps, or has not written back yet, stay; with them the whole of a large folio of which a page is
+//!         mapped. Where the group's own cache is too small to matter nothing is dropped: the files' pages are others' then, and would
+//!         come back at the group's cost, up to a read-ahead for each page
 //! Not here cache of files that were closed between two looks and of cgroups that hold more than the job
 
 use std::collections::HashMap;
@@ -40,6 +43,12 @@ const PIECE_BYTES: u64 = 32 << 20;
 const BEHIND_BYTES: u64 = 16 << 20;
 const AHEAD_BYTES: u64 = 8 << 20;
 
+/// Cache of a group that is not worth a round, bytes.
+const LITTLE: i64 = 1 << 20;
+/// Cache that stays is counted up to this part of the total: 1/4. Files that are closed before a look sees them would fill all of it, and nobody
+/// is killed for them.
+const MOST_STAYS: i64 = 4;
+
 /// A file whose pages may lie in the cache.
 #[derive(Debug)]
 struct Known {
@@ -57,19 +66,32 @@ pub(super) struct Cache {
     files: HashMap<(u64, u64), Known>,
     next: Instant,
     next_read: Instant,
+    /// What the last two rounds left, bytes.
+    left: [i64; 2],
 }
 
 impl Cache {
     pub fn new() -> Cache {
-        Cache { files: HashMap::new(), next: Instant::now(), next_read: Instant::now() }
+        let now = Instant::now();
+        Cache { files: HashMap::new(), next: now, next_read: now, left: [0; 2] }
     }
 
-    /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`; from three quarters
-    /// of it on it learns their names.
-    pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, most: i64) {
+    /// A round left so much cache.
+    pub fn left(&mut self, bytes: i64) {
+        self.left = [bytes, self.left[0]];
+    }
+
+    /// Of `cached` bytes: what two rounds in a row left, up to a part of `total`.
+    pub fn stays(&self, cached: i64, total: i64) -> i64 {
+        self.left[0].min(self.left[1]).min(cached).min(total / MOST_STAYS).max(0)
+    }
+
+    /// Drops cache of the files of `pids` while their `group` holds `used` bytes, more than `most`, and `cached` of them are
+    /// cache; from three quarters of it on it learns their names. Whether this was a round that dropped files as a whole.
+    pub fn bound(&mut self, group: &MemoryGroup, pids: &[u32], used: i64, cached: i64, most: i64) -> bool {
         let began = Instant::now();
-        if used < most / 4 * 3 {
-            return;
+        if used < most / 4 * 3 || cached < LITTLE {
+            return false;
         }
         if used > most && began >= self.next_read {
             pids.iter().for_each(|pid| self.learn(*pid, true));
@@ -77,7 +99,7 @@ impl Cache {
         }
         let began = Instant::now();
         if began < self.next {
-            return;
+            return false;
         }
         for &pid in pids {
             self.learn(pid, false);
@@ -99,6 +121,7 @@ impl Cache {
         // Pieces are dropped once: what they take is no round's share.
         self.next =
             Instant::now() + (began.elapsed().saturating_sub(pieces) * SHARE).clamp(PAUSE, MOST_PAUSE);
+        used > most && pieces.is_zero()
     }
 
     /// Notes the regular files that a process has open, and its program; with `drop`, drops what it has read of them.
@@ -190,6 +213,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_two_rounds_left_counts_up_to_a_quarter_of_the_total() {
+        let mut cache = Cache::new();
+        assert_eq!(cache.stays(50, 100), 0, "no round yet");
+        cache.left(20);
+        assert_eq!(cache.stays(50, 100), 0, "it may have come while files were dropped");
+        cache.left(12);
+        assert_eq!(cache.stays(50, 100), 12);
+        assert_eq!(cache.stays(5, 100), 5, "the kernel dropped it meanwhile");
+        assert_eq!(cache.stays(50, 40), 10);
+        cache.left(0);
+        assert_eq!(cache.stays(50, 100), 0);
+    }
+
+    #[test]
     fn files_that_are_open_are_found_dropped_and_forgotten_when_they_are_gone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("data");
@@ -198,9 +235,12 @@ mod tests {
         open.sync_all().expect("written back");
         let group = MemoryGroup { directory: folder.path().to_owned(), version: 1 };
         let mut cache = Cache::new();
-        cache.bound(&group, &[std::process::id()], 10, 100);
+        let (own, total) = ([std::process::id()], 100 << 20);
+        let _ = cache.bound(&group, &own, total / 10, total / 10, total);
         assert!(cache.files.is_empty(), "there is room for it");
-        cache.bound(&group, &[std::process::id()], 80, 100);
+        assert!(!cache.bound(&group, &own, 2 * total, LITTLE - 1, total));
+        assert!(cache.files.is_empty(), "what is in the cache is others'");
+        let _ = cache.bound(&group, &own, total / 5 * 4, total / 5, total);
         let known = |cache: &Cache| cache.files.values().any(|file| file.path.ends_with("data"));
         assert!(known(&cache));
         let mut time = Duration::ZERO;
@@ -213,7 +253,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("still there"), vec![7; 1 << 20]);
         fs::remove_file(&path).expect("removed");
         cache.next = Instant::now();
-        cache.bound(&group, &[], 200, 100);
+        let _ = cache.bound(&group, &[], 2 * total, total, total);
         assert!(!known(&cache));
         assert!(drop_pages(Path::new("/dev/null"), 0, None).is_none(), "no regular file");
     }

@@ -5,7 +5,7 @@
 //!         resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
 //! Order   who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
 //! Owner   what the cgroup held before the job is not the job's: the shell around it, caches of the kernel; but the process
-//!         that watches is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
+//!         that watches is, and where that was alone in the cgroup everything is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
 //!         whole is reported beside it
 //! Not here reading a process's sizes ([`super::resident`])
 
@@ -69,7 +69,10 @@ impl Usage {
             proportional: (now, 0),
         };
         usage.ask();
-        if let Source::Group(group) = &usage.source {
+        // Where nobody else is, nothing was there before: the cache is what the kernel read ahead of this very program.
+        if let Source::Group(group) = &usage.source
+            && group.members() != [root]
+        {
             // This process is there for the job: what it takes is the job's.
             let own = resident::size(root).map_or(0, |size| size.anonymous + size.tables);
             let (counted, whole) = held(group).unwrap_or_default();

@@ -8,7 +8,7 @@
 //!          record's lines keeps its part of the tag for the host instead, which adds the parts up
 
 use super::Line;
-use crate::naive::{Aes, blocks, times};
+use crate::naive::{Aes, Multiplier, blocks, times};
 use crate::smartdimm::LINE;
 
 /// Bytes of a tag.
@@ -35,7 +35,7 @@ pub struct Keys {
 pub struct Record {
     aes: Aes,
     nonce: [u8; 12],
-    h: u128,
+    h: Multiplier,
     length: u64,
     /// For each line of text the power of H that its last block is multiplied by.
     powers: Vec<u128>,
@@ -81,7 +81,7 @@ impl Record {
         Some(Record {
             aes: Aes::new(&lines[1][..key as usize]),
             nonce: std::array::from_fn(|byte| lines[0][16 + byte]),
-            h,
+            h: Multiplier::new(h),
             length,
             powers,
             tag,
@@ -120,7 +120,7 @@ impl Record {
             }
             let mut hash = 0;
             for (block, text) in blocks(&out[..used]).enumerate() {
-                hash = text ^ if block == 0 { 0 } else { times(hash, self.h) };
+                hash = text ^ if block == 0 { 0 } else { self.h.times(hash) };
             }
             self.tag ^= times(hash, self.powers[at]);
             self.left -= 1;

@@ -35,6 +35,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
         }
         let at = root.leaf(t, key)?;
         let leaf = t.get(at)?;
+        leaf.prefetch_head();
         let order = leaf.order()?;
         let (rank, found) = leaf.search(t, order, key)?;
         if found {
@@ -91,16 +92,15 @@ impl<K: Key, V: Persist> BTree<K, V> {
         while let Some((node, at)) = path.pop() {
             let inner = t.get_mut(node)?;
             if inner.count()? < KEYS {
-                inner.insert(at, key, child);
-                return Ok(());
+                return inner.insert(at, key, child);
             }
             // At the right end little moves, as in leaves.
             let middle = if at == KEYS { KEYS - 2 } else { KEYS / 2 };
             let (up, mut right) = inner.split(middle);
             if at <= middle {
-                inner.insert(at, key, child);
+                inner.insert(at, key, child)?;
             } else {
-                right.insert(at - middle - 1, key, child);
+                right.insert(at - middle - 1, key, child)?;
             }
             (key, child) = (up, t.alloc_in(section, right)?.offset());
         }

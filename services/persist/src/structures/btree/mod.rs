@@ -15,7 +15,7 @@ use crate::Persist;
 use crate::error::Result;
 use crate::ptr::PPtr;
 use crate::tx::Tx;
-use crate::view::View;
+use crate::view::{View, prefetch};
 
 mod insert;
 mod node;
@@ -122,6 +122,7 @@ impl<K: Key, V: Persist> BTreeRoot<K, V> {
         let mut at = self.top;
         for _ in 0..self.levels()? {
             let inner = view.get(PPtr::<BTreeInner<K>>::from_offset(at))?;
+            prefetch(inner);
             at = inner.children[inner.child(view, query)?];
         }
         Ok(PPtr::from_offset(at))
@@ -201,6 +202,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
             return Ok(None);
         }
         let leaf = view.get(root.leaf(view, key)?)?;
+        leaf.prefetch_head();
         let order = leaf.order()?;
         match leaf.search(view, order, key)? {
             (rank, true) => leaf.value(order.slot(rank)).map(Some),

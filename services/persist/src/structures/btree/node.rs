@@ -9,10 +9,10 @@
 
 use super::super::{damaged, key};
 use crate::Persist;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ptr::PPtr;
 use crate::structures::Key;
-use crate::view::View;
+use crate::view::{View, prefetch};
 
 /// Entries of a leaf.
 pub(super) const SLOTS: usize = 14;
@@ -117,6 +117,13 @@ impl<K: Key, V: Persist> BTreeLeaf<K, V> {
         BTreeLeaf { order, next: PPtr::NULL, keys: [key; SLOTS], values: [value; SLOTS] }
     }
 
+    /// Asks for order and keys, which a search reads one after the other.
+    #[inline(always)]
+    pub fn prefetch_head(&self) {
+        prefetch(&self.order);
+        prefetch(&self.keys);
+    }
+
     #[inline]
     pub fn order(&self) -> Result<Order> {
         Order::read(self.order)
@@ -183,22 +190,30 @@ impl<K: Key> BTreeInner<K> {
     }
 
     /// Puts a key at `at` and the child behind it.
-    pub fn insert(&mut self, at: usize, key: K, child: u64) {
-        let count = self.count as usize;
+    pub fn insert(&mut self, at: usize, key: K, child: u64) -> Result<()> {
+        let count = self.count()?;
+        if at > count || count == KEYS {
+            return Err(twice());
+        }
         self.keys.copy_within(at..count, at + 1);
         self.children.copy_within(at + 1..count + 1, at + 2);
         self.keys[at] = key;
         self.children[at + 1] = child;
         self.count += 1;
+        Ok(())
     }
 
     /// Takes out the key at `at` and the child behind it.
-    pub fn remove(&mut self, at: usize) -> K {
-        let (count, key) = (self.count as usize, self.keys[at]);
+    pub fn remove(&mut self, at: usize) -> Result<K> {
+        let count = self.count()?;
+        if at >= count {
+            return Err(twice());
+        }
+        let key = self.keys[at];
         self.keys.copy_within(at + 1..count, at);
         self.children.copy_within(at + 2..count + 1, at + 1);
         self.count -= 1;
-        key
+        Ok(key)
     }
 
     /// Splits off what is behind the key at `at`, which goes up.
@@ -219,6 +234,12 @@ impl<K: Key> BTreeInner<K> {
         self.children[count + 1..count + more + 2].copy_from_slice(&right.children[..=more]);
         self.count += 1 + more as u64;
     }
+}
+
+/// A node has changed since the way through it was found: it lies on that way twice.
+#[cold]
+fn twice() -> Error {
+    damaged("an inner node of a B+tree is its own child")
 }
 
 #[cfg(test)]

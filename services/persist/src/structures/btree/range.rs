@@ -13,8 +13,8 @@ use super::{BTree, Path};
 use crate::Persist;
 use crate::error::Result;
 use crate::ptr::PPtr;
-use crate::structures::{Key, damaged};
-use crate::view::View;
+use crate::structures::{Key, at_most, damaged};
+use crate::view::{View, prefetch};
 
 impl<K: Key, V: Persist> BTree<K, V> {
     /// All entries, keys ascending.
@@ -68,7 +68,8 @@ impl<K: Key, V: Persist> BTree<K, V> {
         end: Bound<&'v K::Query>,
     ) -> Result<Range<'v, W, K, V>> {
         let root = view.get(self.root)?;
-        let mut range = Range { view, leaf: None, order: Order::EMPTY, rank: 0, end, left: root.len };
+        let left = at_most(view, root.len);
+        let mut range = Range { view, leaf: None, ahead: None, order: Order::EMPTY, rank: 0, end, left };
         if root.top == 0 {
             return Ok(range);
         }
@@ -76,11 +77,13 @@ impl<K: Key, V: Persist> BTree<K, V> {
             Bound::Unbounded => (view.get(root.first)?, 0),
             Bound::Included(key) | Bound::Excluded(key) => {
                 let leaf = view.get(root.leaf(view, key)?)?;
+                prefetch(leaf);
                 let (rank, found) = leaf.search(view, leaf.order()?, key)?;
                 (leaf, rank + usize::from(found && matches!(start, Bound::Excluded(_))))
             }
         };
         (range.leaf, range.order, range.rank) = (Some(first), first.order()?, rank);
+        range.look_ahead(first);
         Ok(range)
     }
 
@@ -91,7 +94,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
         end: Bound<&'v K::Query>,
     ) -> Result<RangeBack<'v, W, K, V>> {
         let root = view.get(self.root)?;
-        let (path, left) = (Path::new(), root.len);
+        let (path, left) = (Path::new(), at_most(view, root.len));
         let mut range = RangeBack { view, path, leaf: None, order: Order::EMPTY, rank: 0, start, left };
         if root.top == 0 {
             return Ok(range);
@@ -119,6 +122,8 @@ impl<K: Key, V: Persist> BTree<K, V> {
 pub struct Range<'v, W, K: Key, V> {
     view: &'v W,
     leaf: Option<&'v BTreeLeaf<K, V>>,
+    /// The one behind it, on its way from memory.
+    ahead: Option<&'v BTreeLeaf<K, V>>,
     order: Order,
     rank: usize,
     end: Bound<&'v K::Query>,
@@ -127,6 +132,15 @@ pub struct Range<'v, W, K: Key, V> {
 }
 
 impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
+    /// Asks for the leaf behind `leaf`. What is wrong with it is said when the walk gets there.
+    #[inline]
+    fn look_ahead(&mut self, leaf: &BTreeLeaf<K, V>) {
+        self.ahead = if leaf.next.is_null() { None } else { self.view.get(leaf.next).ok() };
+        if let Some(ahead) = self.ahead {
+            prefetch(ahead);
+        }
+    }
+
     #[inline]
     fn step(&mut self) -> Result<Option<(&'v K, &'v V)>> {
         loop {
@@ -145,11 +159,13 @@ impl<'v, W: View, K: Key, V: Persist> Range<'v, W, K, V> {
                 }
                 return leaf.value(slot).map(|value| Some((key, value)));
             }
-            self.leaf = match leaf.next.is_null() {
-                true => None,
-                false => Some(self.view.get(leaf.next)?),
+            self.leaf = match (self.ahead, leaf.next.is_null()) {
+                (_, true) => None,
+                (Some(ahead), false) => Some(ahead),
+                (None, false) => Some(self.view.get(leaf.next)?),
             };
             if let Some(next) = self.leaf {
+                self.look_ahead(next);
                 self.order = next.order()?;
                 self.rank = 0;
                 if self.order.count() == 0 || self.left == 0 {

@@ -117,7 +117,7 @@ impl<K: Key, V: Persist> BTree<K, V> {
         mut node: PPtr<BTreeInner<K>>,
         mut separator: usize,
     ) -> Result<()> {
-        let gone = t.get_mut(node)?.remove(separator);
+        let gone = t.get_mut(node)?.remove(separator)?;
         gone.discard(t)?;
         loop {
             let count = t.get(node)?.count()?;
@@ -146,21 +146,21 @@ impl<K: Key, V: Persist> BTree<K, V> {
             if few + many < KEYS {
                 theirs.join(between, ours);
                 t.free(right)?;
-                t.get_mut(parent)?.remove(separator); // the separator came down: it is not discarded
+                t.get_mut(parent)?.remove(separator)?; // the separator came down: it is not discarded
                 node = parent;
                 continue;
             }
             let up = if left == node {
                 let up = ours.keys[0];
-                theirs.insert(few, between, ours.children[0]);
+                theirs.insert(few, between, ours.children[0])?;
                 ours.children[0] = ours.children[1];
-                ours.remove(0);
+                ours.remove(0)?;
                 up
             } else {
                 let (up, child) = (theirs.keys[few - 1], theirs.children[few]);
                 theirs.count -= 1;
                 let first = ours.children[0];
-                ours.insert(0, between, first);
+                ours.insert(0, between, first)?;
                 ours.children[0] = child;
                 up
             };

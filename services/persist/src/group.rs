@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One harden for all who wait: the lane that commits share, and who makes it durable.
+//!
+//! Flow     a record is appended to the mirror ─▶ who needs it durable joins the group that collects ─▶ the first that finds nobody
+//!          at it leads: closes the group, writes everything that is there, hardens once ─▶ wakes the group, and one of the next
+//!          group, which collected meanwhile
+//! Rule     a leader with [`Durability::Group`] waits for company only when the last group had more members than have joined by
+//!          now, and no longer than [`group_wait`](crate::Options::group_wait): who commits alone waits for nobody. Whoever cannot
+//!          wait cuts that short
+//! Rule     nobody is woken in vain: a group has a condition of its own, in turns, so that those whose records are not durable yet
+//!          sleep on
+//! Source   group commit as in DeWitt et al. 1984
+//! Not here records: `commit`
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::commit::Committed;
+use crate::error::Result;
+use crate::lane::Lane;
+use crate::medium::Counters;
+use crate::options::Durability;
+use crate::store::{Store, lock};
+
+/// The lane that commits share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub lane: Lane<()>,
+    pub state: Mutex<SharedState>,
+    /// A group is durable, or one of it is to lead: by group, in turns.
+    done: [Condvar; 2],
+    /// As many have joined as the leader waits for.
+    company: Condvar,
+    /// Bytes appended and not durable; 0 lets a Sync commit pass without looking.
+    pub unflushed: AtomicU64,
+}
+
+/// What the shared lane's lock guards.
+#[derive(Debug)]
+pub(crate) struct SharedState {
+    pub counters: Counters,
+    /// Records before this are in the mirror.
+    pub appended: u64,
+    /// Records before this are durable.
+    pub durable: u64,
+    /// Records before this are durable, or somebody is making them so.
+    closed: u64,
+    /// Somebody makes records durable, or gathers company to do so.
+    led: bool,
+    gathers: bool,
+    /// The group that collects.
+    group: u64,
+    /// Who joined it.
+    joined: u32,
+    /// How many a leader waits for: as many as the last group had.
+    wanted: u32,
+    /// Who sleeps, by group, in turns.
+    asleep: [u32; 2],
+}
+
+impl Shared {
+    pub fn new(lane: Lane<()>, position: u64) -> Shared {
+        let state = SharedState {
+            counters: Counters::default(),
+            appended: position,
+            durable: position,
+            closed: position,
+            led: false,
+            gathers: false,
+            group: 0,
+            joined: 0,
+            wanted: 0,
+            asleep: [0; 2],
+        };
+        Shared {
+            lane,
+            state: Mutex::new(state),
+            done: Default::default(),
+            company: Condvar::new(),
+            unflushed: AtomicU64::new(0),
+        }
+    }
+
+    /// Records before this position are durable.
+    pub fn durable(&self) -> u64 {
+        self.lane.tail()
+    }
+
+    /// Sleeps until the group may be durable.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, SharedState>, group: u64) -> MutexGuard<'a, SharedState> {
+        let turn = (group % 2) as usize;
+        state.asleep[turn] += 1;
+        let mut state = self.done[turn].wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.asleep[turn] -= 1;
+        state
+    }
+
+    /// Waits until as many have joined as the last group had.
+    fn gather<'a>(
+        &self,
+        mut state: MutexGuard<'a, SharedState>,
+        wait: Duration,
+    ) -> MutexGuard<'a, SharedState> {
+        let until = Instant::now() + wait;
+        state.gathers = true;
+        while state.joined < state.wanted {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.company.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.gathers = false;
+        state
+    }
+
+    /// Wakes those who sleep, and only if there are any: each call is a system call.
+    fn wake_all(&self, turns: impl IntoIterator<Item = u64>, asleep: [u32; 2]) {
+        for turn in turns {
+            if asleep[(turn % 2) as usize] > 0 {
+                self.done[(turn % 2) as usize].notify_all();
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Waits until the shared lane is durable up to `position` (u64::MAX: all that is there now), as leader or behind one.
+    pub fn flush(&self, position: u64) -> Result<()> {
+        self.flush_in_company(position, Duration::ZERO)
+    }
+
+    /// The same; a leader waits so long for company, if it is likely to come.
+    fn flush_in_company(&self, position: u64, wait: Duration) -> Result<()> {
+        let shared = &self.shared;
+        let mut state = lock(&shared.state);
+        let position = position.min(state.appended);
+        let joins = position > state.closed;
+        let group = if joins { state.group } else { state.group.wrapping_sub(1) };
+        if joins {
+            state.joined += 1;
+            if wait.is_zero() {
+                state.wanted = 0;
+            }
+            if state.gathers && state.joined >= state.wanted {
+                shared.company.notify_one();
+            }
+        }
+        loop {
+            if state.durable >= position {
+                return Ok(());
+            }
+            if let Err(error) = self.running() {
+                shared.wake_all([0, 1], state.asleep);
+                return Err(error);
+            }
+            if !state.led {
+                break;
+            }
+            state = shared.sleep(state, group);
+        }
+        state.led = true;
+        if !wait.is_zero() && state.joined < state.wanted {
+            state = shared.gather(state, wait);
+        }
+        let (from, to, group) = (state.durable, state.appended, state.group);
+        (state.closed, state.group) = (to, group + 1);
+        (state.wanted, state.joined) = (state.joined, 0);
+        drop(state);
+        let mut counters = Counters::default();
+        let written =
+            self.write_shared(from, to, &mut counters).and_then(|()| self.medium.harden_log(&mut counters));
+        let mut state = lock(&shared.state);
+        state.led = false;
+        state.counters += counters;
+        let result = match written {
+            Ok(()) => {
+                state.durable = to;
+                shared.lane.publish(to);
+                shared.unflushed.fetch_sub(to - from, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(error) => Err(self.stop(error)),
+        };
+        let asleep = state.asleep;
+        drop(state);
+        shared.wake_all([group], asleep);
+        if result.is_err() {
+            shared.wake_all([group + 1], asleep);
+        } else if asleep[((group + 1) % 2) as usize] > 0 {
+            shared.done[((group + 1) % 2) as usize].notify_one();
+        }
+        result?;
+        self.relieve(shared.lane.tail() - shared.lane.head(), shared.lane.capacity)
+    }
+
+    /// Writes the mirror's [from, to) to the log.
+    fn write_shared(&self, from: u64, to: u64, counters: &mut Counters) -> Result<()> {
+        let lane = &self.shared.lane;
+        let mut at = from;
+        while at < to {
+            let left = lane.capacity - at % lane.capacity;
+            let piece = left.min(to - at);
+            self.medium.append(lane.offset(at), lane.appended(at, piece), counters)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Waits for company if asked to, then makes a commit durable.
+    #[inline]
+    pub fn await_durable(&self, committed: Committed, durability: Durability) -> Result<()> {
+        if committed == Committed::Durable {
+            return Ok(());
+        }
+        self.await_shared(committed, durability)
+    }
+
+    #[inline(never)]
+    fn await_shared(&self, committed: Committed, durability: Durability) -> Result<()> {
+        let position = match (committed, durability) {
+            (Committed::Durable, _) => return Ok(()),
+            (Committed::Marked(_), Durability::Buffered) => {
+                self.flusher.arm(self.options.buffered_wait);
+                return Ok(());
+            }
+            (Committed::At(position), _) => position,
+            (Committed::Marked(mark), _) => {
+                if !self.options.group_wait.is_zero() {
+                    std::thread::sleep(self.options.group_wait);
+                }
+                let position = self.checkpoint(mark)?;
+                return self.flush(position);
+            }
+        };
+        match durability {
+            Durability::Sync => self.flush(position),
+            Durability::Group => self.flush_in_company(position, self.options.group_wait),
+            Durability::Buffered => {
+                let most = (self.shared.lane.capacity / 4).min(self.options.buffered_bytes);
+                if self.shared.unflushed.load(Ordering::Relaxed) > most {
+                    return self.flush(position);
+                }
+                self.flusher.arm(self.options.buffered_wait);
+                Ok(())
+            }
+        }
+    }
+}

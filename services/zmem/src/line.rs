@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A line of text put together on the stack, for standard error.
+//!
+//! Owner   runs in fault handlers of foreign programs: no byte from the heap. What is too long is cut
+//! Not here which lines there are: each is written where it is decided
+
+use std::fmt;
+
+/// Text of at most so many bytes.
+pub(crate) struct Line {
+    bytes: [u8; 384],
+    length: usize,
+}
+
+impl Line {
+    pub fn new() -> Line {
+        Line { bytes: [0; 384], length: 0 }
+    }
+
+    pub fn text(&mut self, text: &str) {
+        for byte in text.bytes() {
+            if let Some(place) = self.bytes.get_mut(self.length) {
+                *place = byte;
+                self.length += 1;
+            }
+        }
+    }
+
+    pub fn number(&mut self, number: u64) {
+        if number >= 10 {
+            self.number(number / 10);
+        }
+        let digit = [b'0' + (number % 10) as u8];
+        self.text(std::str::from_utf8(&digit).unwrap_or("?"));
+    }
+
+    pub fn write(&self) {
+        let _ = rustix::io::write(rustix::stdio::stderr(), &self.bytes[..self.length]);
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.text(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_not_overrun() {
+        let mut line = Line::new();
+        for _ in 0..100 {
+            line.number(u64::MAX);
+        }
+        assert_eq!(line.length, 384);
+        assert!(line.bytes.starts_with(b"1844674407370955161518446744"));
+    }
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which of the pages that come back stay: those that were missed soonest after they had left.
+//!
+//! ```text
+//! comes back ──missed sooner than most──▶ stays: heat, no copy; somebody else leaves by the hand
+//!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
+//! ```
+//!
+//! Flow    what is present is not seen to be used; what is away is, by its faults. So a page's worth is how soon it is missed, and what
+//!         is present and of unknown worth is tried by the hand, one for each page that stays. What is scanned again and again, more than
+//!         fits, keeps what it has, where the oldest-first order would keep nothing
+//! Order   guesses: threads may overwrite each other's marks, and nothing depends on them but speed
+//! Layout  the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
+//! Not here who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::entry::MAX_LEFT;
+
+/// Most pages on probation.
+const RING: usize = 4096;
+/// And the fewest: what a few operations touch at once.
+const LEAST: usize = 64;
+/// Of what is present, so much is on probation: 1/32.
+const SHARE: usize = 32;
+/// One of so many pages that come back by themselves stays, and of those that come in runs: what stays cuts the next run in two.
+const STAYING: [u64; 2] = [8, 16];
+/// Fractions of a step of the clock.
+const FRACTION: u64 = 256;
+
+#[derive(Debug)]
+pub(super) struct Probation {
+    /// Pages in the order in which they came.
+    ring: [AtomicU32; RING],
+    entered: AtomicUsize,
+    left: AtomicUsize,
+    /// What was missed after at most so many steps stays, in fractions: by itself, in a run.
+    soon: [AtomicU64; 2],
+}
+
+impl Probation {
+    pub const fn new() -> Probation {
+        Probation {
+            ring: [const { AtomicU32::new(0) }; RING],
+            entered: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            soon: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    /// Whether a page that was missed `steps` after it had left stays. The limit follows, so that one in [`STAYING`] does.
+    pub fn stays(&self, steps: u64, run: bool) -> bool {
+        let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
+        let soon = limit.load(Ordering::Relaxed);
+        let stays = steps * FRACTION <= soon;
+        let next = if stays {
+            soon - soon * (staying - 1) / (64 * staying)
+        } else {
+            soon + soon / (64 * staying) + 1
+        };
+        limit.store(next.min(MAX_LEFT / 2 * FRACTION), Ordering::Relaxed);
+        stays
+    }
+
+    /// A page is on probation from now on.
+    pub fn enter(&self, page: usize) {
+        let at = self.entered.fetch_add(1, Ordering::Relaxed);
+        self.ring[at % RING].store(page as u32, Ordering::Relaxed);
+    }
+
+    /// The page whose probation is over, where `present` pages are present. One caller at a time.
+    pub fn next(&self, present: usize) -> Option<usize> {
+        let (entered, left) = (self.entered.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
+        let most = (present / SHARE).clamp(LEAST, RING / 2);
+        let waiting = entered.wrapping_sub(left);
+        if waiting <= most {
+            return None;
+        }
+        // What was written over is found by the hand.
+        let left = if waiting > RING { entered.wrapping_sub(RING / 2) } else { left };
+        self.left.store(left.wrapping_add(1), Ordering::Relaxed);
+        Some(self.ring[left % RING].load(Ordering::Relaxed) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_leave_in_the_order_in_which_they_came() {
+        let probation = Probation::new();
+        for page in 0..LEAST {
+            probation.enter(page);
+        }
+        assert_eq!(probation.next(0), None);
+        probation.enter(LEAST);
+        probation.enter(LEAST + 1);
+        assert_eq!((probation.next(0), probation.next(0), probation.next(0)), (Some(0), Some(1), None));
+        for page in 0..3 * RING {
+            probation.enter(page);
+        }
+        let page = probation.next(0).expect("many wait");
+        assert!((2 * RING..3 * RING).contains(&page), "{page}");
+    }
+
+    #[test]
+    fn about_one_in_eight_stays_and_those_are_the_ones_missed_soonest() {
+        let probation = Probation::new();
+        let (mut soon, mut late) = (0, 0);
+        for turn in 0..80_000u64 {
+            // One in sixteen is missed at once.
+            let steps = if turn % 16 == 0 { 1 } else { 100 + turn * 7919 % 900 };
+            let stays = probation.stays(steps, false);
+            if turn > 40_000 {
+                *(if steps == 1 { &mut soon } else { &mut late }) += u64::from(stays);
+            }
+        }
+        assert!(soon > 2_400 && (3_500..6_500).contains(&(soon + late)), "{soon} of 2500, {late}");
+    }
+
+    #[test]
+    fn where_all_are_missed_equally_late_most_still_do_not_stay() {
+        let probation = Probation::new();
+        let staying = (0..80_000).filter(|_| probation.stays(500, false)).count();
+        assert!((5_000..15_000).contains(&staying), "{staying}");
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The watcher in a memory cgroup of its own: what was read before it began to look is the job's cache, and is dropped.
+//!
+//! Method   a process of its own in a new group below this one, as `memlift run` is under a scheduler. Where no group can be made (no
+//!          root, or cgroup v2 without the memory controller for children) that is said and skipped
+
+mod pager_child;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use memlift_engine::region::MemoryGroup;
+use memlift_zmem::block::{Objectives, OnOverflow, Registry};
+use memlift_zmem::watch::{Source, Watcher};
+use pager_child::in_child;
+
+const MIB: usize = 1 << 20;
+
+/// A new group below this process's own.
+struct Group(PathBuf);
+
+impl Group {
+    /// With this process in it.
+    fn entered() -> Option<Group> {
+        let above = MemoryGroup::own()?;
+        let group = Group(above.directory.join(format!("memlift-test-{}", std::process::id())));
+        std::fs::create_dir(&group.0).ok()?;
+        let own = std::fs::write(group.0.join("cgroup.procs"), std::process::id().to_string())
+            .ok()
+            .and_then(|()| MemoryGroup::own());
+        let alone = own.is_some_and(|own| own.directory == group.0 && own.limit().is_none());
+        alone.then_some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(above) = self.0.parent() {
+            let _ = std::fs::write(above.join("cgroup.procs"), std::process::id().to_string());
+        }
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// A cold start: the command's and the program's text are read from the disk, at this group's cost, before the first look.
+#[test]
+fn what_was_read_before_the_first_look_is_the_jobs_cache() {
+    in_child("what_was_read_before_the_first_look_is_the_jobs_cache", || {
+        let Some(group) = Group::entered() else {
+            eprintln!("skipped: no memory cgroup can be made below this one");
+            return;
+        };
+        let usage = || MemoryGroup::own().and_then(|group| group.usage()).expect("it is counted") as usize;
+        let folder = option_env!("CARGO_TARGET_TMPDIR").unwrap_or(".");
+        let mut file = tempfile::tempfile_in(folder).expect("the build's folder can be written");
+        file.write_all(&vec![7; 48 * MIB]).expect("room on the disk");
+        file.sync_all().expect("a disk");
+        assert!(usage() > 48 * MIB, "the file is in this group's cache");
+
+        let registry = Registry::create(1 << 40).expect("a registry");
+        let total = 64 * MIB;
+        let on_overflow = OnOverflow::Fail;
+        let objectives = Objectives { total, unused: 0, min_uncompressed: 0, on_overflow };
+        let job = registry.admit("test", &objectives).expect("admitted");
+        let mut watcher = Watcher::new(&job);
+        assert!(matches!(watcher.source(), Source::Group(own) if own.directory == group.0));
+        let seen = watcher.look();
+        assert!(job.ledger().peak() as usize > 48 * MIB, "it is in what the killer sees: {seen:?}");
+        assert!((seen.usage as usize) < 32 * MIB, "clean cache is nothing that cannot be dropped: {seen:?}");
+
+        // The job grows. Together that is more than the total.
+        let grown = vec![1u8; 30 * MIB];
+        assert!(usage() > total);
+        for _ in 0..500 {
+            watcher.look();
+            if usage() < total {
+                break;
+            }
+            std::thread::sleep(watcher.pause());
+        }
+        assert!(usage() < total, "the cache was not dropped: {} bytes", usage());
+        assert!(grown.iter().all(|byte| *byte == 1));
+    });
+}
