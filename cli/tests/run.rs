@@ -155,6 +155,15 @@ fn a_running_job_is_listed_and_changed() {
     let output = place.run(&["job", "set", &number, "--memory", "1K"]);
     assert_eq!(output.status.code(), Some(2), "a typo does not end the job");
     assert!(text(&output.stderr).contains("less than 8M"), "{}", text(&output.stderr));
+    for part in ["--unused", "--min-uncompressed"] {
+        // Of what it has, and of what it would be given by the same call.
+        for more in [vec!["250M"], vec!["80M", "--memory", "64M"]] {
+            let output = place.run(&[vec!["job", "set", &number, part], more].concat());
+            assert_eq!(output.status.code(), Some(2));
+            let said = text(&output.stderr);
+            assert!(said.contains(part) && said.contains("the budget is"), "{said}");
+        }
+    }
     let jobs = list();
     assert_eq!(jobs["jobs"][0]["total_bytes"], 250u64 << 20);
     assert_eq!(jobs["jobs"][0]["unused_objective_bytes"], 10u64 << 20);

@@ -181,7 +181,8 @@ int memlift_server_start(const memlift_server *server);
 /* No new sessions and requests from now on; waits for handlers that run, unless one of them calls it. Their clients see a hang-up.
  * Not from a signal handler. */
 int memlift_server_stop(const memlift_server *server);
-/* Stops it, too. Requests that were not ended yet stay valid. NULL is allowed. */
+/* Stops it, too, and waits for its threads: then its address is free. Requests that were not ended yet stay valid. NULL is allowed.
+ * Not from a handler. */
 void memlift_server_free(memlift_server *server);
 
 /* Where a request lies; NULL if it has no bytes. */

@@ -23,7 +23,8 @@ pub const SCHEMA: Schema = Schema {
         field("contexts_per_workspace", Quantity::Count, 1, 64),
         field("arbitration", Quantity::Time, 0, MS),
         field("host", Quantity::Time, 0, MS),
-        field("tcam_entries", Quantity::Count, 1, 65_536),
+        // What every workload here walks in: its nodes and its objects.
+        field("tcam_entries", Quantity::Count, 2, 65_536),
         field("iterations_max", Quantity::Count, 1, 1 << 20),
         field("crossing", Quantity::Time, 0, MS),
         field("bounce", Quantity::Time, 0, MS),

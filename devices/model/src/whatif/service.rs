@@ -177,11 +177,9 @@ fn walks(timing: &pulse::Timing, call: &Call) -> Time {
     let (requests, steps) = times(call.parts / count, WALKS.1.min(timing.iterations_max));
     let bytes = (call.written / count).min(WALKS.2);
     let table = (1, steps as usize, bytes as usize);
-    // The chain and its objects are two ranges.
-    let entries = timing.tcam_entries.max(2);
     let run = || -> Result<Time, String> {
         let (memory, jobs) =
-            pulse::workload::web_service(pulse::experiment::SEED, table, walks as usize, entries)
+            pulse::workload::web_service(pulse::experiment::SEED, table, walks as usize, timing.tcam_entries)
                 .map_err(|error| error.to_string())?;
         let report =
             Rack::new(timing.clone(), pulse::Shape::built(), vec![memory])?.run(&jobs, walks as usize);

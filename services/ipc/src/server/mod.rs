@@ -31,6 +31,7 @@ use run::Queue;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use session::Session;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -184,6 +185,11 @@ impl Operation {
     }
 }
 
+thread_local! {
+    /// The server that this thread serves for; null: none. Compared, never followed.
+    static SERVES: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+}
+
 struct Stopper(Arc<Shared>);
 
 impl Drop for Stopper {
@@ -301,7 +307,8 @@ impl Server {
         self.shared.serve()
     }
 
-    /// Stops: no new sessions or requests; running handlers finish, their clients see a hang-up.
+    /// Stops: no new sessions or requests; running handlers finish, their clients see a hang-up. Waits for the threads that
+    /// [`start`](Server::start) made, and then the address is free; a handler's call does not wait, the drop after it does.
     pub fn stop(&self) {
         self.shared.stop();
     }
@@ -331,14 +338,17 @@ impl Server {
 }
 
 impl Shared {
-    /// Tells all threads to end and waits for those that the server started, except from one of them.
+    /// Tells all threads to end and waits for those that the server started, except from a thread that serves: the next
+    /// stop from elsewhere, which may be the drop, waits for it as well.
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         memlift_engine::complete::ring(&self.stop_event);
         drop(crate::client::lock(&self.listener).take());
-        let threads = std::mem::take(&mut *crate::client::lock(&self.threads));
-        let own = std::thread::current().id();
-        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
+        if SERVES.get() == std::ptr::from_ref(self) {
+            return;
+        }
+        // Joined under the lock, so that of two who stop neither returns early; a thread that serves does not take it.
+        for thread in crate::client::lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
         // A leader that is not one of these threads gives the dispatcher up by itself.
@@ -372,8 +382,15 @@ impl Shared {
         })
     }
 
-    /// Leads, runs what is long, and gets back in line.
+    /// Leads, runs what is long, and gets back in line, until the server is stopped.
     fn serve(self: &Arc<Self>) -> Result<(), Error> {
+        let outer = SERVES.replace(Arc::as_ptr(self));
+        let ended = self.take_turns();
+        SERVES.set(outer);
+        ended
+    }
+
+    fn take_turns(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let mut seat = crate::client::lock(&self.dispatcher);
             let Some(dispatcher) = seat.as_mut() else { return Ok(()) };

@@ -374,6 +374,28 @@ fn a_stopped_server_is_noticed_at_once() {
     assert!(matches!(client.call("echo", b"x".as_slice(), None), Err(Error::PeerDied { .. })));
 }
 
+/// A handler's stop does not wait, that of another thread does: else the next server would find the address in use.
+#[test]
+fn an_address_is_free_after_a_stop_beside_a_handlers() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("again.sock");
+    for _ in 0..100 {
+        let options = ServerOptions { handlers: 3, ..ServerOptions::default() };
+        let server = Server::bind(address.to_str().unwrap(), options).unwrap();
+        let own = std::sync::Mutex::new(Some(server.clone()));
+        let stop = move |_: &memlift_ipc::Request| {
+            own.lock().unwrap().take().expect("asked once").stop();
+            Ok(Reply::none())
+        };
+        server.register("stop", stop).unwrap();
+        server.start().unwrap();
+        let client = Client::connect(address.to_str().unwrap(), small()).unwrap();
+        // Answered, or hung up before.
+        let _ = client.call("stop", b"".as_slice(), None);
+        server.stop();
+    }
+}
+
 #[test]
 fn a_closed_client_says_so() {
     let (_server, client) = pair("close");
