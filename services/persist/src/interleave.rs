@@ -225,7 +225,7 @@ fn medium(paths: &[&Path], options: &Options) -> Result<Medium> {
     };
     sorted(found, options.sync_every_device, |at, file, path, geometry, header| {
         let reserve = geometry.device_bytes(at, most(geometry, header));
-        Mapped::new(file, path, reserve, options.domain, !options.read_only)
+        Ok(Mapped::new(file, path, reserve, options.domain, !options.read_only)?.owned())
     })
 }
 

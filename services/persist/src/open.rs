@@ -201,7 +201,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)>
     let file = lock_file(path, options)?;
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(length);
-    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?;
+    let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?.owned();
     open_medium(Medium::Mapped(mapped), options)
 }
 

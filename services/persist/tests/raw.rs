@@ -288,6 +288,29 @@ fn a_forked_child_leaves_the_file_alone() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(std::fs::read(&path).expect("bytes"), before);
+    let second = Pool::open(&path, &options(Domain::Lines));
+    assert!(matches!(second, Err(Error::InUse { .. })), "the child did not unlock it");
     drop(share);
     assert!(handle.close().expect("closed"));
+}
+
+#[test]
+fn a_pool_that_was_closed_is_free_while_a_forked_child_lives() {
+    each(|path, options| {
+        let handle = Handle::new(Pool::create(path, &options).expect("created"));
+        // SAFETY: the child waits for its end, as one does that is between fork and exec.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+        assert!(handle.close().expect("closed"));
+        let again = Pool::open(path, &options).map(|pool| pool.recovered().clean);
+        // SAFETY: ends the child above, and waits for it.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(again.expect("its descriptor has no lock any more"));
+    });
 }

@@ -2,7 +2,8 @@
 //! A file, mapped shared into reserved address space, so that it grows without moving.
 //!
 //! Layout   address space for `max_bytes` is reserved without access; the file's part is mapped over its start
-//! Owner    the descriptor holds an exclusive lock (flock) for as long as the medium lives: one owner at a time
+//! Owner    the descriptor holds an exclusive lock (flock) for as long as the medium lives: one owner at a time. The owner's
+//!          process gives it up by itself, since a child that was forked but has not called exec yet has the descriptor too
 //! Order    the log is written by pwrite in the page domain and by non-temporal stores through the mapping in the line domain;
 //!          never both, so a page of the log is not cached twice
 
@@ -43,6 +44,8 @@ pub struct Mapped {
     writable: bool,
     /// Stores stay in this process: the file is only looked at.
     private: bool,
+    /// The process that unlocks the file when this is dropped.
+    owner: Option<u32>,
 }
 
 // SAFETY: the mapping is this medium's until it is dropped; who stores where is settled above, by lanes, locks and the
@@ -94,6 +97,7 @@ impl Mapped {
             flush: true,
             writable,
             private: false,
+            owner: None,
         };
         mapped.sync_maps = length > 0 && mapped.maps_sync();
         if length > 0 {
@@ -104,6 +108,12 @@ impl Mapped {
         mapped.pages = mapped.guarantee.domain == Domain::Pages;
         mapped.flush = !mapped.guarantee.by.contains("eADR");
         Ok(mapped)
+    }
+
+    /// The file is locked, and nobody else uses the descriptor: it is unlocked when the medium is dropped by this process.
+    pub fn owned(mut self) -> Mapped {
+        self.owner = Some(std::process::id());
+        self
     }
 
     /// Maps `file` so that it can be recovered for looking at: what is stored is seen through this medium only, and the
@@ -309,5 +319,8 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the reservation is this medium's, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), usize::try_from(self.reserved).expect(NEVER)) };
+        if self.owner == Some(std::process::id()) {
+            let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock); // closing does it as well, if later
+        }
     }
 }
