@@ -6,7 +6,7 @@
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use memlift_kernels::Isa;
 use memlift_kernels::aead::{
-    Key, MESSAGE_BYTES_MAX, Refused, Scatter, Stream, TAG_BYTES, Untrusted, WrongTag, tags_equal,
+    Key, KeyLength, MESSAGE_BYTES_MAX, Refused, Scatter, Stream, TAG_BYTES, Untrusted, WrongTag, tags_equal,
 };
 
 /// SplitMix64.
@@ -131,6 +131,10 @@ fn every_length() {
                 assert_eq!(scatter.update(0, target.as_ptr(), target.as_mut_ptr(), bytes), Ok(()));
                 assert_eq!(scatter.finish(bytes as u64), Ok(*tag), "{bytes} {isa}");
                 assert_eq!(target, *sealed, "{bytes} {isa}");
+                let verdict = key.open(nonce, aad, tag, target.as_ptr(), target.as_mut_ptr(), bytes);
+                assert_eq!((verdict, &target), (Ok(()), plain), "{bytes} {isa}");
+                assert_eq!(key.seal(nonce, aad, plain.as_ptr(), target.as_mut_ptr(), bytes), *tag);
+                assert_eq!(target, *sealed, "{bytes} {isa}");
             }
         }
     }
@@ -173,21 +177,37 @@ fn every_alignment() {
 
 #[test]
 fn streams_of_any_pieces() {
-    let random = &mut Random(3);
-    let first = Message::new(random, 32, 0, 0);
+    let first = Message::new(&mut Random(3), 32, 0, 0);
     let key = Key::new(&first.key).unwrap();
-    let (mut sealing, mut opening) = (Stream::seal(&key, &[9; 99]), Stream::open(&key, &[8]));
+    pieces_through(&first.key, Stream::seal(&key, &[9; 99]), Stream::open(&key, &[8]));
+    for isa in Isa::ALL {
+        let [mut sealing, mut opening] =
+            [true, false].map(|seals| Stream::up_to(&[5; 32], seals, isa).unwrap());
+        // A second key in the same memory.
+        sealing.restart(&[1; 12]);
+        sealing.aad(b"of the first key");
+        assert_eq!(sealing.rekey(&[1; 16]), Err(KeyLength { bytes: 16 }));
+        sealing.rekey(&first.key).unwrap();
+        opening.rekey(&first.key).unwrap();
+        pieces_through(&first.key, sealing, opening);
+    }
+}
+
+/// Every length in any pieces through two streams of one key.
+fn pieces_through(secret: &[u8], mut sealing: Stream, mut opening: Stream) {
+    let random = &mut Random(3);
+    let key = Key::new(secret).unwrap();
     let pieces = |random: &mut Random, bytes: usize| {
         let mut cuts: Vec<usize> =
             (0..random.below(6)).map(|_| random.below(bytes + 1)).chain([0, bytes]).collect();
         cuts.sort_unstable();
         cuts.windows(2).map(|pair| pair[0]..pair[1]).collect::<Vec<_>>()
     };
-    for bytes in (0..=300).chain([4096, 16384, 33_333]) {
+    for bytes in (0..=600).chain([4096, 16384, 33_333]) {
         let aad_bytes = random.below(70);
         let mut message = Message::new(random, 32, bytes, aad_bytes);
         // The same key for all, so that the streams go on.
-        message.key.clone_from(&first.key);
+        message.key = secret.to_vec();
         let Message { nonce, aad, plain, .. } = &message;
         let mut sealed = vec![0; bytes];
         // SAFETY: as long as the message.

@@ -5,6 +5,7 @@
 use core::cell::Cell;
 use core::ffi::c_void;
 use memlift_kernels::aead::{Key, Scatter, Stream};
+use memlift_kernels::{Isa, active};
 
 unsafe extern "C" {
     fn __libc_malloc(bytes: usize) -> *mut c_void;
@@ -37,8 +38,10 @@ extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
 fn messages_do_not_allocate() {
     let start = CALLS.get();
     let key = Key::new(&[1; 16]).unwrap();
-    assert!(key.prepare(memlift_kernels::active().isa));
-    let (mut seal, mut open) = (Stream::seal(&key, &[2; 12]), Stream::open(&key, &[2; 12]));
+    assert!(key.prepare(active().isa));
+    // Those of the library, and those of this CPU.
+    let mut streams = [Isa::Scalar, active().isa]
+        .map(|isa| [true, false].map(|seals| Stream::up_to(&[1; 16], seals, isa).unwrap()));
     let mut scatter = Scatter::seal(&key, &[2; 12], &[]);
     let created = CALLS.get();
     assert!(created >= start + 4, "two contexts and their schedules: the count sees the library");
@@ -56,13 +59,17 @@ fn messages_do_not_allocate() {
             assert_eq!(key.open(&[i; 12], b"header", &tag, pointer, pointer, bytes), Ok(()));
             let tag = key.seal_streaming(&[i; 12], b"header", pointer, pointer, bytes).unwrap();
             assert_eq!(key.open_streaming(&[i; 12], b"header", &tag, pointer, pointer, bytes), Ok(()));
-            seal.restart(&[i; 12]);
-            seal.aad(b"header");
-            seal.update(pointer, pointer, bytes);
-            open.restart(&[i; 12]);
-            open.aad(b"header");
-            open.update(pointer, pointer, bytes);
-            assert_eq!(seal.tag(), open.tag());
+            for [seal, open] in &mut streams {
+                seal.restart(&[i; 12]);
+                seal.aad(b"header");
+                seal.update(pointer, pointer, bytes);
+                open.restart(&[i; 12]);
+                open.aad(b"header");
+                open.update(pointer, pointer, bytes);
+                assert_eq!(seal.tag(), open.tag());
+                seal.rekey(&[i; 16]).unwrap();
+                open.rekey(&[i; 16]).unwrap();
+            }
             scatter.restart(&[i; 12], b"header");
             scatter.update(16, pointer, pointer, bytes - 16).unwrap();
             scatter.update(0, pointer, pointer, 16).unwrap();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key as the own routines want it, and CTR with GHASH over any run of blocks.
 //!
-//! Flow    `pass`: [`Isa::Avx512`] (with VAES) ──▶ [`vaes`](super::vaes), one pass in registers
+//! Flow    `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
+//!         in registers
 //!         otherwise, by [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all
 //!         constant time), GHASH by [`clmul`](super::clmul) or portable [`field`](super::field)
 //! Layout  hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds
@@ -37,46 +38,130 @@ pub(super) enum Store {
     Streaming,
 }
 
+/// What hashes, and whether it ciphers in the same pass.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Routines {
+    /// [`field`].
+    Portable,
+    /// [`clmul`](super::clmul).
+    Single,
+    /// [`pairs`](super::pairs).
+    Pairs,
+    /// [`vaes`](super::vaes).
+    Fours,
+}
+
+impl Routines {
+    /// The best up to the level `isa` that this CPU has: `Fours` with AVX-512, `Pairs` and `Single` with AVX2.
+    pub(super) fn up_to(isa: Isa) -> Routines {
+        #[cfg(target_arch = "x86_64")]
+        if super::clmul::available() {
+            if isa >= Isa::Avx512 && super::vaes::available() {
+                return Routines::Fours;
+            }
+            if isa >= Isa::Avx2 && super::pairs::available() {
+                return Routines::Pairs;
+            }
+            if isa >= Isa::Avx2 {
+                return Routines::Single;
+            }
+        }
+        let _ = isa;
+        Routines::Portable
+    }
+
+    /// Those of the process, which `MEMLIFT_ISA` masks.
+    pub(super) fn active() -> Routines {
+        static ACTIVE: OnceLock<Routines> = OnceLock::new();
+        *ACTIVE.get_or_init(|| Routines::up_to(crate::active().isa))
+    }
+
+    /// Whether a pass takes less time than aws-lc, message hot or cold: aws-lc has AVX-512 itself, but nothing for two
+    /// blocks at a time.
+    pub(super) fn lead(self) -> bool {
+        self == Routines::Pairs
+    }
+}
+
 pub(super) struct Prepared {
-    isa: Isa,
+    routines: Routines,
     cipher: lc::AES_KEY,
     /// H¹ to H¹⁶.
     powers: [Element; 16],
     positions: OnceLock<Box<Positions>>,
     #[cfg(target_arch = "x86_64")]
-    vaes: super::vaes::Schedule,
+    fours: super::vaes::Schedule,
+    #[cfg(target_arch = "x86_64")]
+    pairs: super::pairs::Schedule,
 }
 
 impl Prepared {
     /// For a key of 16 or 32 bytes, with the routines of the best level up to `isa`.
     pub(super) fn new(key: &[u8], isa: Isa) -> Box<Prepared> {
+        Prepared::of(key, Routines::up_to(isa))
+    }
+
+    /// For a key of 16 or 32 bytes, with routines that this CPU has.
+    pub(super) fn of(key: &[u8], routines: Routines) -> Box<Prepared> {
         // SAFETY: aws-lc's schedule is plain data.
         let cipher = unsafe { core::mem::zeroed() };
         let mut prepared = Box::new(Prepared {
-            isa: best_below(isa),
+            routines,
             cipher,
             powers: [0; 16],
             positions: OnceLock::new(),
             #[cfg(target_arch = "x86_64")]
-            vaes: super::vaes::Schedule::EMPTY,
+            fours: super::vaes::Schedule::EMPTY,
+            #[cfg(target_arch = "x86_64")]
+            pairs: super::pairs::Schedule::EMPTY,
         });
+        prepared.fill(key);
+        prepared
+    }
+
+    /// A second one for the same key and routines.
+    pub(super) fn duplicate(&self) -> Box<Prepared> {
+        Box::new(Prepared {
+            routines: self.routines,
+            cipher: self.cipher,
+            powers: self.powers,
+            positions: OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
+            fours: self.fours.clone(),
+            #[cfg(target_arch = "x86_64")]
+            pairs: self.pairs.clone(),
+        })
+    }
+
+    /// Another key, of 16 or 32 bytes.
+    pub(super) fn fill(&mut self, key: &[u8]) {
         // SAFETY: the key is as long as it says, and of a length of AES.
-        let failed =
-            unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 8 * key.len() as u32, &mut prepared.cipher) };
+        let failed = unsafe { lc::AES_set_encrypt_key(key.as_ptr(), 8 * key.len() as u32, &mut self.cipher) };
         assert!(failed == 0, "aws-lc refused a key of {} bytes", key.len());
-        let hash_key = field::hash_key(prepared.block([0; 16]));
+        let hash_key = field::hash_key(self.block([0; 16]));
         let mut power = hash_key;
         for i in 0..16 {
-            prepared.powers[i] = power;
-            power = prepared.multiply(power, hash_key);
+            self.powers[i] = power;
+            power = self.multiply(power, hash_key);
         }
+        self.wipe_positions();
         #[cfg(target_arch = "x86_64")]
-        if prepared.isa == Isa::Avx512 {
-            let Prepared { vaes, powers, .. } = &mut *prepared;
-            // SAFETY: `best_below` has found the instructions.
-            unsafe { vaes.fill(key, powers) };
+        // SAFETY: `Routines::up_to` has found the instructions.
+        unsafe {
+            match self.routines {
+                Routines::Fours => self.fours.fill(key, &self.powers),
+                Routines::Pairs => self.pairs.fill(key, &self.powers),
+                Routines::Single | Routines::Portable => {}
+            }
         }
-        prepared
+    }
+
+    /// Forgets what belongs to the key before.
+    fn wipe_positions(&mut self) {
+        if let Some(mut positions) = self.positions.take() {
+            // SAFETY: plain data of ours.
+            unsafe { lc::OPENSSL_cleanse(positions.as_mut_ptr().cast(), size_of::<Positions>()) };
+        }
     }
 
     /// The bits that go over the hash.
@@ -98,7 +183,12 @@ impl Prepared {
 
     /// Whether [`Store::Streaming`] makes a difference.
     pub(super) fn streams(&self) -> bool {
-        self.isa == Isa::Avx512
+        self.routines >= Routines::Pairs
+    }
+
+    /// Whether [`pass`](Prepared::pass) takes less time than aws-lc whatever the message.
+    pub(super) fn leads(&self) -> bool {
+        self.routines.lead()
     }
 
     /// One block through the cipher.
@@ -112,8 +202,8 @@ impl Prepared {
     /// The field's product.
     pub(super) fn multiply(&self, a: Element, b: Element) -> Element {
         #[cfg(target_arch = "x86_64")]
-        if self.isa >= Isa::Avx2 {
-            // SAFETY: `best_below` has found the instructions.
+        if self.routines >= Routines::Single {
+            // SAFETY: `Routines::up_to` has found the instructions.
             return unsafe { super::clmul::multiply(a, b) };
         }
         field::multiply(a, b)
@@ -151,8 +241,8 @@ impl Prepared {
     /// The hash of `sum` and whole blocks after it.
     fn hash_blocks(&self, mut sum: Element, blocks: &[[u8; 16]]) -> Element {
         #[cfg(target_arch = "x86_64")]
-        if self.isa >= Isa::Avx2 {
-            // SAFETY: `best_below` has found the instructions.
+        if self.routines >= Routines::Single {
+            // SAFETY: `Routines::up_to` has found the instructions.
             return unsafe { super::clmul::hash(sum, blocks, &self.powers) };
         }
         for block in blocks {
@@ -189,25 +279,36 @@ impl Prepared {
         bytes: usize,
     ) -> Element {
         #[cfg(target_arch = "x86_64")]
-        if self.isa == Isa::Avx512 {
-            use super::vaes::{SEALS, STREAMS, pass};
-            // SAFETY: `best_below` has found the instructions; the rest is the caller's promise.
-            return unsafe {
-                match (direction, store) {
-                    (Direction::Open, Store::Cached) => {
-                        pass::<0>(&self.vaes, counter, hash, source, target, bytes)
-                    }
-                    (Direction::Seal, Store::Cached) => {
-                        pass::<SEALS>(&self.vaes, counter, hash, source, target, bytes)
-                    }
-                    (Direction::Open, Store::Streaming) => {
-                        pass::<STREAMS>(&self.vaes, counter, hash, source, target, bytes)
-                    }
-                    (Direction::Seal, Store::Streaming) => {
-                        pass::<{ SEALS | STREAMS }>(&self.vaes, counter, hash, source, target, bytes)
-                    }
-                }
-            };
+        {
+            use super::{pairs, vaes};
+            macro_rules! pass {
+                ($routines:ident, $schedule:expr) => {{
+                    use $routines::{SEALS, STREAMS, pass};
+                    let schedule = $schedule;
+                    // SAFETY: `Routines::up_to` has found the instructions; the rest is the caller's promise.
+                    return unsafe {
+                        match (direction, store) {
+                            (Direction::Open, Store::Cached) => {
+                                pass::<0>(schedule, counter, hash, source, target, bytes)
+                            }
+                            (Direction::Seal, Store::Cached) => {
+                                pass::<SEALS>(schedule, counter, hash, source, target, bytes)
+                            }
+                            (Direction::Open, Store::Streaming) => {
+                                pass::<STREAMS>(schedule, counter, hash, source, target, bytes)
+                            }
+                            (Direction::Seal, Store::Streaming) => {
+                                pass::<{ SEALS | STREAMS }>(schedule, counter, hash, source, target, bytes)
+                            }
+                        }
+                    };
+                }};
+            }
+            match self.routines {
+                Routines::Fours => pass!(vaes, &self.fours),
+                Routines::Pairs => pass!(pairs, &self.pairs),
+                Routines::Single | Routines::Portable => {}
+            }
         }
         let _ = store;
         // SAFETY: the caller's promises are the same.
@@ -217,7 +318,7 @@ impl Prepared {
     /// Ends what [`Store::Streaming`] began.
     pub(super) fn fence(&self) {
         #[cfg(target_arch = "x86_64")]
-        if self.isa == Isa::Avx512 {
+        if self.streams() {
             super::vaes::fence();
         }
     }
@@ -284,31 +385,15 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // SAFETY: all three are plain data of ours that nobody reads any more.
+        self.wipe_positions();
+        // SAFETY: all are plain data of ours that nobody reads any more.
         unsafe {
-            if let Some(positions) = self.positions.get_mut() {
-                lc::OPENSSL_cleanse(positions.as_mut_ptr().cast(), size_of::<Positions>());
-            }
             lc::OPENSSL_cleanse(self.powers.as_mut_ptr().cast(), size_of_val(&self.powers));
             lc::OPENSSL_cleanse(ptr::from_mut(&mut self.cipher).cast(), size_of::<lc::AES_KEY>());
             #[cfg(target_arch = "x86_64")]
-            lc::OPENSSL_cleanse(ptr::from_mut(&mut self.vaes).cast(), size_of_val(&self.vaes));
+            lc::OPENSSL_cleanse(ptr::from_mut(&mut self.fours).cast(), size_of_val(&self.fours));
+            #[cfg(target_arch = "x86_64")]
+            lc::OPENSSL_cleanse(ptr::from_mut(&mut self.pairs).cast(), size_of_val(&self.pairs));
         }
     }
-}
-
-/// The best level up to `isa` that this CPU has and that has routines of its own here: `Avx512` with VAES, `Avx2`
-/// with PCLMULQDQ, `Scalar`.
-pub(super) fn best_below(isa: Isa) -> Isa {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if isa == Isa::Avx512 && super::vaes::available() && super::clmul::available() {
-            return Isa::Avx512;
-        }
-        if isa >= Isa::Avx2 && super::clmul::available() {
-            return Isa::Avx2;
-        }
-    }
-    let _ = isa;
-    Isa::Scalar
 }

@@ -2,15 +2,19 @@
 //! One AES-GCM message in order, in pieces of any length, and the next message after it.
 //!
 //! Flow    `seal`/`open`/`new` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
-//! Owner   a stream has a key schedule of its own (aws-lc's cipher context), so it outlives the [`Key`] and may move
-//!         to another thread; the context is zeroed when it is dropped.
+//! Choice  our own routines where they lead ([`own`](super::own)), else a cipher context of aws-lc
+//! Owner   a stream has a key schedule of its own, so it outlives the [`Key`] and may move
+//!         to another thread; it is zeroed when the stream is dropped.
 //! Order   `stage` only moves forward until `restart`; a call that would move it back is refused, and so a second
 //!         message under the same nonce cannot happen by accident.
 //! Layout  to open is to decrypt first and compare the tag afterwards, and the comparison is the caller's. aws-lc
 //!         only gives out the tag of a context that encrypts; the hash is over ciphertext in both directions, so
 //!         `tag` turns the direction round (a call without key and nonce, which leaves the state alone) and asks.
 
+use super::own::Own;
+use super::prepared::{Direction, Prepared, Routines};
 use super::{Key, KeyLength, Refused, TAG_BYTES, allowed};
+use crate::Isa;
 use aws_lc_sys as lc;
 use core::ffi::c_int;
 use core::ptr;
@@ -22,13 +26,22 @@ const CALL_BYTES_MAX: usize = 1 << 30;
 ///
 /// What an opening stream has written is not verified before the tag is: use none of it until then.
 pub struct Stream {
-    context: *mut lc::EVP_CIPHER_CTX,
+    routines: Engine,
     seals: bool,
     key_bytes: usize,
     nonce_bytes: usize,
     message_bytes: u64,
     stage: Stage,
 }
+
+/// Who ciphers and hashes.
+enum Engine {
+    Own(Box<Own>),
+    Library(Context),
+}
+
+/// A cipher context of aws-lc.
+struct Context(*mut lc::EVP_CIPHER_CTX);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
@@ -37,10 +50,10 @@ enum Stage {
     Tagged,
 }
 
-// SAFETY: the context is memory that only this stream points to; aws-lc binds it to no thread.
-unsafe impl Send for Stream {}
+// SAFETY: the context is memory that only this points to; aws-lc binds it to no thread.
+unsafe impl Send for Context {}
 // SAFETY: every method that touches the context takes the stream by unique reference.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for Context {}
 
 impl Stream {
     /// Begins a message to encrypt. Allocates; [`restart`](Stream::restart) does not.
@@ -74,22 +87,29 @@ impl Stream {
         Ok(Stream::keyed(key, seals))
     }
 
+    /// [`new`](Stream::new) by the best routines up to the level `isa` instead of the process's.
+    pub fn up_to(key: &[u8], seals: bool, isa: Isa) -> Result<Stream, KeyLength> {
+        if key.len() != 16 && key.len() != 32 {
+            return Err(KeyLength { bytes: key.len() });
+        }
+        Ok(Stream::of(key, seals, Routines::up_to(isa)))
+    }
+
     /// `key` has 16 or 32 bytes.
     fn keyed(key: &[u8], seals: bool) -> Stream {
-        // SAFETY: makes an empty context, or null where there is no memory.
-        let context = unsafe { lc::EVP_CIPHER_CTX_new() };
-        assert!(!context.is_null(), "no memory for a cipher context");
+        Stream::of(key, seals, Routines::active())
+    }
+
+    /// `key` has 16 or 32 bytes.
+    fn of(key: &[u8], seals: bool, routines: Routines) -> Stream {
         let key_bytes = key.len();
-        let stream =
-            Stream { context, seals, key_bytes, nonce_bytes: 12, message_bytes: 0, stage: Stage::Tagged };
-        // SAFETY: the context is empty; the key is as long as the cipher wants it; a null nonce means "later".
-        let done = unsafe {
-            let cipher = if key_bytes == 16 { lc::EVP_aes_128_gcm() } else { lc::EVP_aes_256_gcm() };
-            let direction = c_int::from(seals);
-            lc::EVP_CipherInit_ex(context, cipher, ptr::null_mut(), key.as_ptr(), ptr::null(), direction)
+        let routines = if routines.lead() {
+            let direction = if seals { Direction::Seal } else { Direction::Open };
+            Engine::Own(Box::new(Own::new(Prepared::of(key, routines), direction)))
+        } else {
+            Engine::Library(Context::new(key, seals))
         };
-        assert!(done == 1, "no memory for a key schedule");
-        stream
+        Stream { routines, seals, key_bytes, nonce_bytes: 12, message_bytes: 0, stage: Stage::Tagged }
     }
 
     /// Another key of the same length, for all that follows; the message under way is given up. Then
@@ -99,19 +119,10 @@ impl Stream {
             return Err(KeyLength { bytes: key.len() });
         }
         self.stage = Stage::Tagged;
-        // SAFETY: the context has a cipher, and the key is as long as before; null means "as it was".
-        let done = unsafe {
-            let direction = c_int::from(self.seals);
-            lc::EVP_CipherInit_ex(
-                self.context,
-                ptr::null(),
-                ptr::null_mut(),
-                key.as_ptr(),
-                ptr::null(),
-                direction,
-            )
-        };
-        assert!(done == 1, "aws-lc refused a key of {} bytes", key.len());
+        match &mut self.routines {
+            Engine::Own(own) => own.rekey(key),
+            Engine::Library(context) => context.rekey(key, self.seals),
+        }
         Ok(())
     }
 
@@ -126,28 +137,13 @@ impl Stream {
             "a nonce of {} bytes: give 1 to 2^30, best 12",
             nonce.len()
         );
-        if nonce.len() != self.nonce_bytes {
-            // SAFETY: the context is initialised.
-            let done = unsafe {
-                let command = lc::EVP_CTRL_AEAD_SET_IVLEN as c_int;
-                lc::EVP_CIPHER_CTX_ctrl(self.context, command, nonce.len() as c_int, ptr::null_mut())
-            };
-            assert!(done == 1, "no memory for a nonce of {} bytes", nonce.len());
-            self.nonce_bytes = nonce.len();
+        match &mut self.routines {
+            Engine::Own(own) => own.restart(nonce),
+            Engine::Library(context) => context.restart(nonce, self.nonce_bytes, self.seals),
         }
-        self.turn(nonce.as_ptr(), self.seals);
+        self.nonce_bytes = nonce.len();
         self.message_bytes = 0;
         self.stage = Stage::Aad;
-    }
-
-    /// Sets the direction, and the nonce unless it is null.
-    fn turn(&mut self, nonce: *const u8, encrypts: bool) {
-        // SAFETY: the context has cipher and key; the nonce is null or `nonce_bytes` long.
-        let done = unsafe {
-            let direction = c_int::from(encrypts);
-            lc::EVP_CipherInit_ex(self.context, ptr::null(), ptr::null_mut(), ptr::null(), nonce, direction)
-        };
-        assert!(done == 1, "aws-lc refused a nonce of {} bytes", self.nonce_bytes);
     }
 
     /// Adds additional data: in pieces, all of it before the message.
@@ -166,9 +162,14 @@ impl Stream {
         if self.stage != Stage::Aad {
             return Err(Refused::Order);
         }
-        for piece in aad.chunks(CALL_BYTES_MAX) {
-            // SAFETY: a null target means additional data; the piece is readable.
-            unsafe { self.pass(piece.as_ptr(), ptr::null_mut(), piece.len()) };
+        match &mut self.routines {
+            Engine::Own(own) => own.aad(aad),
+            Engine::Library(context) => {
+                for piece in aad.chunks(CALL_BYTES_MAX) {
+                    // SAFETY: a null target means additional data; the piece is readable.
+                    unsafe { context.pass(piece.as_ptr(), ptr::null_mut(), piece.len()) };
+                }
+            }
         }
         Ok(())
     }
@@ -205,15 +206,94 @@ impl Stream {
         }
         allowed(source.addr(), target.addr(), bytes, self.message_bytes)?;
         self.message_bytes += bytes as u64;
-        let mut done_bytes = 0;
-        while done_bytes < bytes {
+        if bytes > 0 {
             self.stage = Stage::Message;
-            let piece_bytes = (bytes - done_bytes).min(CALL_BYTES_MAX);
-            // SAFETY: the piece is inside what the caller promises.
-            unsafe { self.pass(source.add(done_bytes), target.add(done_bytes), piece_bytes) };
-            done_bytes += piece_bytes;
+        }
+        match &mut self.routines {
+            // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
+            Engine::Own(own) => unsafe { own.update(source, target, bytes) },
+            Engine::Library(context) => {
+                for done_bytes in (0..bytes).step_by(CALL_BYTES_MAX) {
+                    let piece_bytes = (bytes - done_bytes).min(CALL_BYTES_MAX);
+                    // SAFETY: the piece is inside what the caller promises.
+                    unsafe { context.pass(source.add(done_bytes), target.add(done_bytes), piece_bytes) };
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The tag of the message. The stream then waits for [`restart`](Stream::restart); until then, the same tag is
+    /// given again. Of an opening stream, the caller compares it with the tag that came with the message, by
+    /// [`tags_equal`](super::tags_equal).
+    pub fn tag(&mut self) -> [u8; TAG_BYTES] {
+        let first = self.stage < Stage::Tagged;
+        self.stage = Stage::Tagged;
+        match &mut self.routines {
+            Engine::Own(own) => own.tag(),
+            Engine::Library(context) => context.tag(first),
+        }
+    }
+
+    /// The tag of the message, and the end of the stream. See [`tag`](Stream::tag).
+    pub fn finish(mut self) -> [u8; TAG_BYTES] {
+        self.tag()
+    }
+}
+
+impl Context {
+    /// `key` has 16 or 32 bytes.
+    fn new(key: &[u8], seals: bool) -> Context {
+        let context = Context::empty();
+        // SAFETY: the context is empty; the key is as long as the cipher wants it; a null nonce means "later".
+        let done = unsafe {
+            let cipher = if key.len() == 16 { lc::EVP_aes_128_gcm() } else { lc::EVP_aes_256_gcm() };
+            let direction = c_int::from(seals);
+            lc::EVP_CipherInit_ex(context.0, cipher, ptr::null_mut(), key.as_ptr(), ptr::null(), direction)
+        };
+        assert!(done == 1, "no memory for a key schedule");
+        context
+    }
+
+    fn empty() -> Context {
+        // SAFETY: makes an empty context, or null where there is no memory.
+        let context = unsafe { lc::EVP_CIPHER_CTX_new() };
+        assert!(!context.is_null(), "no memory for a cipher context");
+        Context(context)
+    }
+
+    /// `key` is as long as the one before.
+    fn rekey(&mut self, key: &[u8], seals: bool) {
+        // SAFETY: the context has a cipher, and the key is as long as before; null means "as it was".
+        let done = unsafe {
+            let direction = c_int::from(seals);
+            lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), key.as_ptr(), ptr::null(), direction)
+        };
+        assert!(done == 1, "aws-lc refused a key of {} bytes", key.len());
+    }
+
+    /// `nonce` has 1 to `CALL_BYTES_MAX` bytes, the one before had `before_bytes`.
+    fn restart(&mut self, nonce: &[u8], before_bytes: usize, seals: bool) {
+        if nonce.len() != before_bytes {
+            // SAFETY: the context is initialised.
+            let done = unsafe {
+                let command = lc::EVP_CTRL_AEAD_SET_IVLEN as c_int;
+                lc::EVP_CIPHER_CTX_ctrl(self.0, command, nonce.len() as c_int, ptr::null_mut())
+            };
+            assert!(done == 1, "no memory for a nonce of {} bytes", nonce.len());
+        }
+        let done = self.turn(nonce.as_ptr(), seals);
+        assert!(done, "aws-lc refused a nonce of {} bytes", nonce.len());
+    }
+
+    /// Sets the direction, and the nonce unless it is null: else it is as long as the context was told.
+    fn turn(&mut self, nonce: *const u8, encrypts: bool) -> bool {
+        // SAFETY: the context has cipher and key; the nonce is as its owner says.
+        let done = unsafe {
+            let direction = c_int::from(encrypts);
+            lc::EVP_CipherInit_ex(self.0, ptr::null(), ptr::null_mut(), ptr::null(), nonce, direction)
+        };
+        done == 1
     }
 
     /// One call of aws-lc.
@@ -225,35 +305,44 @@ impl Stream {
         let mut written_bytes = 0;
         // SAFETY: as the caller promises; the context has key and nonce.
         let done =
-            unsafe { lc::EVP_CipherUpdate(self.context, target, &mut written_bytes, source, bytes as c_int) };
+            unsafe { lc::EVP_CipherUpdate(self.0, target, &mut written_bytes, source, bytes as c_int) };
         assert!(done == 1 && written_bytes as usize == bytes, "aws-lc refused a piece of {bytes} bytes");
     }
 
-    /// The tag of the message. The stream then waits for [`restart`](Stream::restart); until then, the same tag is
-    /// given again. Of an opening stream, the caller compares it with the tag that came with the message, by
-    /// [`tags_equal`](super::tags_equal).
-    pub fn tag(&mut self) -> [u8; TAG_BYTES] {
+    /// The tag, which is made if it is asked for the `first` time.
+    fn tag(&mut self, first: bool) -> [u8; TAG_BYTES] {
         let mut tag = [0; TAG_BYTES];
-        if self.stage < Stage::Tagged {
-            self.stage = Stage::Tagged;
-            self.turn(ptr::null(), true);
+        if first {
+            assert!(self.turn(ptr::null(), true), "aws-lc refused to turn a context round");
             let mut written_bytes = 0;
             // SAFETY: the context has key and nonce; the cipher writes no bytes here, so any target will do.
-            let done = unsafe { lc::EVP_EncryptFinal_ex(self.context, tag.as_mut_ptr(), &mut written_bytes) };
+            let done = unsafe { lc::EVP_EncryptFinal_ex(self.0, tag.as_mut_ptr(), &mut written_bytes) };
             assert!(done == 1 && written_bytes == 0, "aws-lc refused to finish a message");
         }
         // SAFETY: the tag is in the context, which writes 16 bytes of it.
         let done = unsafe {
             let command = lc::EVP_CTRL_AEAD_GET_TAG as c_int;
-            lc::EVP_CIPHER_CTX_ctrl(self.context, command, TAG_BYTES as c_int, tag.as_mut_ptr().cast())
+            lc::EVP_CIPHER_CTX_ctrl(self.0, command, TAG_BYTES as c_int, tag.as_mut_ptr().cast())
         };
         assert!(done == 1, "aws-lc refused to give the tag");
         tag
     }
+}
 
-    /// The tag of the message, and the end of the stream. See [`tag`](Stream::tag).
-    pub fn finish(mut self) -> [u8; TAG_BYTES] {
-        self.tag()
+impl Clone for Context {
+    fn clone(&self) -> Context {
+        let other = Context::empty();
+        // SAFETY: both contexts are alive, and the new one is empty.
+        let done = unsafe { lc::EVP_CIPHER_CTX_copy(other.0, self.0) };
+        assert!(done == 1, "no memory for a copy of a cipher context");
+        other
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context is ours alone; aws-lc overwrites it before it gives the memory back.
+        unsafe { lc::EVP_CIPHER_CTX_free(self.0) };
     }
 }
 
@@ -261,21 +350,11 @@ impl Stream {
 /// that is the caller's to know.
 impl Clone for Stream {
     fn clone(&self) -> Stream {
-        // SAFETY: makes an empty context, or null where there is no memory.
-        let context = unsafe { lc::EVP_CIPHER_CTX_new() };
-        assert!(!context.is_null(), "no memory for a cipher context");
-        let stream = Stream { context, ..*self };
-        // SAFETY: both contexts are alive, and the new one is empty.
-        let done = unsafe { lc::EVP_CIPHER_CTX_copy(stream.context, self.context) };
-        assert!(done == 1, "no memory for a copy of a cipher context");
-        stream
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: the context is ours alone; aws-lc overwrites it before it gives the memory back.
-        unsafe { lc::EVP_CIPHER_CTX_free(self.context) };
+        let routines = match &self.routines {
+            Engine::Own(own) => Engine::Own(own.clone()),
+            Engine::Library(context) => Engine::Library(context.clone()),
+        };
+        Stream { routines, ..*self }
     }
 }
 

@@ -5,7 +5,7 @@
 //! Not here the decision that a message is cold: a target that is read again soon is better sealed by
 //!         [`Key::seal`], which leaves it in the caches.
 
-use super::prepared::{Direction, Store};
+use super::prepared::{Direction, Prepared, Store};
 use super::scatter::first_counter;
 use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed, tags_equal};
 use aws_lc_sys as lc;
@@ -36,7 +36,10 @@ impl Key {
         }
         allowed(source.addr(), target.addr(), bytes, 0)?;
         // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
-        Ok(unsafe { self.stream(Direction::Seal, nonce, aad, source, target, bytes) })
+        Ok(unsafe {
+            let way = (Direction::Seal, Store::Streaming);
+            self.prepared().message(way, nonce, aad, source, target, bytes)
+        })
     }
 
     /// [`open`](Key::open) for a source and a target that are in no cache, and a target that need not be.
@@ -57,36 +60,59 @@ impl Key {
             return unsafe { self.open(nonce, aad, tag, source, target, bytes) };
         }
         // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
-        let made = unsafe { self.stream(Direction::Open, nonce, aad, source, target, bytes) };
-        if tags_equal(&made, tag) {
-            return Ok(());
-        }
-        // SAFETY: the target is writable, as the caller promises.
-        unsafe { lc::OPENSSL_cleanse(target.cast(), bytes) };
-        Err(WrongTag)
+        unsafe { self.prepared().open(Store::Streaming, nonce, aad, tag, source, target, bytes) }
     }
+}
 
+impl Prepared {
+    /// A whole message, past the caches or not: its tag.
+    ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes, equal or disjoint, no longer than a
     /// message may be.
-    unsafe fn stream(
+    pub(super) unsafe fn message(
         &self,
-        direction: Direction,
+        way: (Direction, Store),
         nonce: &[u8; NONCE_BYTES],
         aad: &[u8],
         source: *const u8,
         target: *mut u8,
         bytes: usize,
     ) -> [u8; TAG_BYTES] {
-        let prepared = self.prepared();
         let counter = first_counter(nonce);
-        let pad = prepared.pad(counter);
-        let hash = prepared.hash(0, aad);
+        let pad = self.pad(counter);
+        let hash = self.hash(0, aad);
         // SAFETY: as the caller promises.
-        let hash =
-            unsafe { prepared.pass((direction, Store::Streaming), counter + 1, hash, source, target, bytes) };
-        let tag = prepared.tag(pad, hash, aad.len() as u64, bytes as u64);
-        prepared.fence();
+        let hash = unsafe { self.pass(way, counter + 1, hash, source, target, bytes) };
+        let tag = self.tag(pad, hash, aad.len() as u64, bytes as u64);
+        if way.1 == Store::Streaming {
+            self.fence();
+        }
         tag
+    }
+
+    /// Opens a whole message; if its tag is wrong, the target is zeros.
+    ///
+    /// # Safety
+    /// As for [`message`](Prepared::message).
+    #[expect(clippy::too_many_arguments, reason = "what a message is")]
+    pub(super) unsafe fn open(
+        &self,
+        store: Store,
+        nonce: &[u8; NONCE_BYTES],
+        aad: &[u8],
+        tag: &[u8; TAG_BYTES],
+        source: *const u8,
+        target: *mut u8,
+        bytes: usize,
+    ) -> Result<(), WrongTag> {
+        // SAFETY: as the caller promises.
+        let made = unsafe { self.message((Direction::Open, store), nonce, aad, source, target, bytes) };
+        if tags_equal(&made, tag) {
+            return Ok(());
+        }
+        // SAFETY: the target is writable, as the caller promises.
+        unsafe { lc::OPENSSL_cleanse(target.cast(), bytes) };
+        Err(WrongTag)
     }
 }

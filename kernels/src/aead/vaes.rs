@@ -17,6 +17,7 @@ use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
 
 /// What the routines need of a key.
+#[derive(Clone)]
 #[repr(C)]
 pub(super) struct Schedule {
     rounds: [[u32; 4]; 15],
@@ -44,29 +45,36 @@ impl Schedule {
     pub(super) const EMPTY: Schedule =
         Schedule { rounds: [[0; 4]; 15], round_count: 10, strides: [0; 4], last: [0; 8] };
 
-    /// Expands a key of 16 or 32 bytes (FIPS 197, section 5.2) and takes of H¹ to H¹⁶ what it needs.
+    /// Expands a key of 16 or 32 bytes and takes of H¹ to H¹⁶ what it needs.
     #[target_feature(enable = "aes,sse2")]
     pub(super) fn fill(&mut self, key: &[u8], powers: &[Element; 16]) {
-        let key_words = key.len() / 4;
-        self.round_count = key_words + 6;
-        let words = self.rounds.as_flattened_mut();
-        for (word, bytes) in words.iter_mut().zip(key.chunks_exact(4)) {
-            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
-        let mut constant = 1u32;
-        for i in key_words..4 * (self.round_count + 1) {
-            let mut word = words[i - 1];
-            if i % key_words == 0 {
-                word = substitute(word).rotate_right(8) ^ constant;
-                constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
-            } else if key_words == 8 && i % 8 == 4 {
-                word = substitute(word);
-            }
-            words[i] = words[i - key_words] ^ word;
-        }
+        self.round_count = expand(&mut self.rounds, key);
         self.strides = [powers[15], powers[11], powers[7], powers[3]];
         self.last[..4].copy_from_slice(&[powers[3], powers[2], powers[1], powers[0]]);
     }
+}
+
+/// The round keys of a key of 16 or 32 bytes (FIPS 197, section 5.2), and how many rounds there are.
+#[target_feature(enable = "aes,sse2")]
+pub(super) fn expand(rounds: &mut [[u32; 4]; 15], key: &[u8]) -> usize {
+    let key_words = key.len() / 4;
+    let round_count = key_words + 6;
+    let words = rounds.as_flattened_mut();
+    for (word, bytes) in words.iter_mut().zip(key.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    let mut constant = 1u32;
+    for i in key_words..4 * (round_count + 1) {
+        let mut word = words[i - 1];
+        if i % key_words == 0 {
+            word = substitute(word).rotate_right(8) ^ constant;
+            constant = (constant << 1) ^ ((constant >> 7) * 0x11b);
+        } else if key_words == 8 && i % 8 == 4 {
+            word = substitute(word);
+        }
+        words[i] = words[i - key_words] ^ word;
+    }
+    round_count
 }
 
 /// The S-box on four bytes.
