@@ -205,10 +205,11 @@ impl Stream {
             return Err(Refused::Order);
         }
         allowed(source.addr(), target.addr(), bytes, self.message_bytes)?;
-        self.message_bytes += bytes as u64;
-        if bytes > 0 {
-            self.stage = Stage::Message;
+        if bytes == 0 {
+            return Ok(()); // not the end of the additional data
         }
+        self.message_bytes += bytes as u64;
+        self.stage = Stage::Message;
         match &mut self.routines {
             // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
             Engine::Own(own) => unsafe { own.update(source, target, bytes) },
