@@ -102,6 +102,8 @@ test-quick: $(QUICK)
 # What of zmem's bench fits: the other rows are whole jobs in memory groups.
 test-quick-zmem: BENCH_OPTIONS := --only "ratio/*"
 test-quick%: export PYTHONPATH := $(TESTED_PACKAGE)
+# What is measured beside other tests is not kept for the user.
+test-quick%: export MEMLIFT_CALIBRATION := $(CARGO_TARGET_DIR)/calibration-quick.json
 test-quick%: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 $(QUICK): test-quick-%: tested
 	$(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)

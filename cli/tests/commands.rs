@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 
+use memlift::engine::config::Config;
 use memlift::engine::observe::{self, Executor};
 use memlift::ipc::{Client, ClientOptions, Reply, Server, ServerOptions};
 use serde_json::Value;
@@ -262,7 +263,13 @@ fn ipc_ls_shows_a_server_and_its_session() {
 fn explain_shows_the_decisions_of_a_process() {
     let source = vec![7_u8; 32 << 20];
     let mut target = vec![0_u8; source.len()];
-    memlift::engine::Engine::global().copy(&mut target, &source);
+    // Uncalibrated: a calibration of this user's may find that copies of this size need no decision.
+    let folder = tempfile::tempdir().expect("a folder");
+    let none = folder.path().join("none.json");
+    let config =
+        Config::load_from(&[], [("MEMLIFT_CALIBRATION".into(), none.into())]).expect("a configuration");
+    let engine = memlift::engine::Engine::open(&config).expect("an engine");
+    engine.copy(&mut target, &source);
     assert_eq!(source, target);
     let pid = std::process::id().to_string();
     let report = succeeds(&["explain", &pid]);
