@@ -5,7 +5,7 @@
 //! Order   the environment variable first (`force`, `off`), then the CPU, then the version.
 //! Not here a measurement: it would cost every short-lived program more than it could gain. The rule states what was
 //!         measured once, through EVP, against OpenSSL 3.0's own code: with vector AES 2 times as fast at 4 KiB and
-//!         2.6 at 16 KiB (2.2 and more where it takes two blocks at a time, without AVX-512); with plain AES instructions
+//!         2.6 at 16 KiB (2.1 to 2.2 where it takes two blocks at a time, without AVX-512); with plain AES instructions
 //!         1.02 to 1.07 times at 4 KiB and the same at 16 KiB.
 
 use core::ffi::CStr;

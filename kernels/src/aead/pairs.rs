@@ -14,7 +14,7 @@
 //! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
 
 use super::field::{Element, FOLD};
-use super::vaes::expand;
+use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
 use core::arch::x86_64::*;
 
 /// A value for both lanes.
@@ -171,14 +171,6 @@ fn lanes(v: __m256i) -> u128 {
 fn lane_0(x: u128) -> __m256i {
     get(&Both([x, 0]))
 }
-
-/// Mode: the target is what is hashed; otherwise the source is.
-pub(super) const SEALS: u8 = 1;
-/// Mode: stores past the caches, and asks for the source ahead.
-pub(super) const STREAMS: u8 = 2;
-
-/// How far ahead of the loads the source is asked for.
-const AHEAD_BYTES: usize = 2048;
 
 /// Bytes of a whole turn.
 const TURN_BYTES: usize = 32 * REGISTERS;
@@ -438,13 +430,5 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         }
         let blocks = _mm256_xor_si256(swap(sealed), lane_0(hash));
         lanes(reduce(product(blocks, &self.schedule.last[bytes.div_ceil(16) - 1])))
-    }
-}
-
-/// Asks for so many lines.
-fn prefetch(from: *const u8, lines: usize) {
-    for line in 0..lines {
-        // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(64 * line).cast()) };
     }
 }

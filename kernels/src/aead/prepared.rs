@@ -280,10 +280,11 @@ impl Prepared {
     ) -> Element {
         #[cfg(target_arch = "x86_64")]
         {
+            use super::vaes::{SEALS, STREAMS};
             use super::{pairs, vaes};
             macro_rules! pass {
                 ($routines:ident, $schedule:expr) => {{
-                    use $routines::{SEALS, STREAMS, pass};
+                    use $routines::pass;
                     let schedule = $schedule;
                     // SAFETY: `Routines::up_to` has found the instructions; the rest is the caller's promise.
                     return unsafe {

@@ -179,7 +179,7 @@ pub(super) const SEALS: u8 = 1;
 pub(super) const STREAMS: u8 = 2;
 
 /// How far ahead of the loads the source is asked for.
-const AHEAD_BYTES: usize = 2048;
+pub(super) const AHEAD_BYTES: usize = 2048;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
 /// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
@@ -335,7 +335,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
 }
 
 /// Asks for so many lines.
-fn prefetch(from: *const u8, lines: usize) {
+pub(super) fn prefetch(from: *const u8, lines: usize) {
     for line in 0..lines {
         // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(64 * line).cast()) };
