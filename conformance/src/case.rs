@@ -5,16 +5,14 @@
 //!          data, lists, operand blocks and zeroed records
 //! Order    what is in flight together touches disjoint memory: lanes between each other, members of a batch
 //!          between each other unless every member is fenced, in which case they share and depend on each other
-//! Not here what SEAL, OPEN, PACK and UNPACK are given: `codec`; what LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET
-//!          are given: `log`
+//! Not here what LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET are given: `log`
 
 use crate::arena::{
     ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERAND_COUNT, OPERANDS, RECORD_COUNT, RECORDS,
 };
 use crate::random::Random;
-use memlift_spec::{Capabilities, Descriptor, Flags, Opcode, StridedCopy};
+use memlift_spec::{Capabilities, Descriptor, Flags, Opcode};
 
-mod codec;
 mod log;
 
 const LANES: usize = 4;
@@ -31,16 +29,11 @@ const OPCODES: &[Opcode] = &[
     Opcode::CRC,
     Opcode::COPY_CRC,
     Opcode::CACHE_FLUSH,
-    Opcode::STRIDED_COPY,
-    Opcode::SEAL,
-    Opcode::OPEN,
     Opcode::LOG_APPEND,
     Opcode::LOG_APPLY,
     Opcode::PAGE_COPY,
     Opcode::LOG_RESET,
 ];
-/// What writes bytes that nobody can foresee, or none that mean anything: never in batches, whose members share.
-const CODES: &[Opcode] = &[Opcode::PACK, Opcode::UNPACK];
 const FOREIGN: &[u8] = &[0x0f, 0x12, 0x13, 0x14, 0x15, 0x17, 0x42, 0x81, 0xc0, 0xff];
 
 /// A stretch of the arena, by offset.
@@ -112,18 +105,7 @@ impl<'a> Builder<'a> {
     }
 
     fn single(&mut self, room: Room) -> Descriptor {
-        let codes: Vec<Opcode> =
-            CODES.iter().copied().filter(|&opcode| self.capabilities.supports(opcode)).collect();
-        // A backend may be asked for these alone.
-        let alone = !OPCODES.iter().any(|&opcode| self.capabilities.supports(opcode));
-        let mut descriptor = if !codes.is_empty() && (alone || self.random.one_in(4)) {
-            let opcode = self.random.pick(&codes);
-            let mut d = self.blank(opcode);
-            self.code(room, &mut d);
-            d
-        } else {
-            self.operation(room)
-        };
+        let mut descriptor = self.operation(room);
         if self.random.one_in(4) {
             self.spoil(&mut descriptor);
         }
@@ -236,23 +218,13 @@ impl<'a> Builder<'a> {
                 let (starts, bytes) = self.parts(room, 1, 1);
                 (d.target, d.size) = (self.address(starts[0]), bytes as u32);
             }
-            Opcode::STRIDED_COPY => self.strided(room, &mut d),
-            Opcode::SEAL | Opcode::OPEN => self.seal(room, &mut d),
             Opcode::LOG_APPEND => self.log_append(room, &mut d),
             Opcode::LOG_APPLY => self.log_apply(room, &mut d),
             Opcode::PAGE_COPY => self.page_copy(room, &mut d),
             Opcode::LOG_RESET => self.log_reset(room, &mut d),
             _ => {}
         }
-        let writes = [
-            Opcode::MEMMOVE,
-            Opcode::FILL,
-            Opcode::DUALCAST,
-            Opcode::COPY_CRC,
-            Opcode::STRIDED_COPY,
-            Opcode::SEAL,
-            Opcode::OPEN,
-        ];
+        let writes = [Opcode::MEMMOVE, Opcode::FILL, Opcode::DUALCAST, Opcode::COPY_CRC];
         if writes.contains(&opcode) {
             if self.random.one_in(2) {
                 d.add_flags(Flags::CACHE_CONTROL);
@@ -379,42 +351,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn strided(&mut self, room: Room, d: &mut Descriptor) {
-        let half = (room.bytes / 2) & !63;
-        let rows = 1 + self.random.below(12) as usize;
-        let pitch = half / rows;
-        let row = 1 + self.random.below(pitch.min(500) as u64) as usize;
-        self.noise(room.start, half);
-        let last = room.start + (rows - 1) * pitch;
-        let down = self.random.one_in(3);
-        let (source, stride) = if down { (last, -(pitch as i64)) } else { (room.start, pitch as i64) };
-        let mut block = StridedCopy::new(rows as u64, row as u64, stride);
-        match self.random.below(24) {
-            0 => block.version = 2,
-            1 => block.rows += 1,
-            2 => block.reserved2[3] = 1,
-            _ => {}
-        }
-        let words = [
-            u64::from(block.opcode) | u64::from(block.version) << 8 | u64::from(block.block_bytes) << 16,
-            block.rows,
-            block.row_bytes,
-            block.source_stride as u64,
-        ];
-        let bytes: Vec<u8> = words.into_iter().chain(block.reserved2).flat_map(u64::to_le_bytes).collect();
-        let operand = OPERANDS + self.operands * 64;
-        self.operands += 1;
-        self.write(operand, &bytes);
-        d.operation[0] = self.address(operand);
-        (d.source, d.size) = (self.address(source), (rows * row) as u32);
-        let skew = self.random.below(8) as usize;
-        d.target = self.address(room.start + half + skew);
-        if rows * row + 8 > half {
-            // Does not fit: made one that is refused, which is as good.
-            d.size = 0;
-        }
-    }
-
     /// A block in the operands' part of the arena; gives its address.
     fn operand(&mut self, bytes: &[u8]) -> u64 {
         let operand = OPERANDS + self.operands * 64;
@@ -457,7 +393,7 @@ impl<'a> Builder<'a> {
 }
 
 fn yields_result(opcode: Opcode) -> bool {
-    [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93, 0xa1].contains(&opcode.0)
+    [0x05, 0x06, 0x07, 0x10, 0x11, 0xa1].contains(&opcode.0)
 }
 
 pub(crate) fn descriptor_bytes(d: &Descriptor) -> Vec<u8> {
@@ -483,13 +419,12 @@ mod tests {
     fn cases_reach_every_status_that_software_can_give() {
         let capabilities = OPCODES
             .iter()
-            .chain(CODES)
             .chain(&[Opcode::BATCH, Opcode::DRAIN])
             .fold(Capabilities::none(16), |all, &opcode| all.with(opcode));
         let mut memory = vec![0; ARENA_BYTES];
         let mut seen = BTreeSet::new();
         let mut succeeded = BTreeSet::new();
-        for seed in 0..600 {
+        for seed in 0..1500 {
             let queue = Builder::new(seed * 7919, 1 << 20, capabilities, &mut memory).case();
             let mut model = Image { base: 1 << 20, bytes: &mut memory };
             for descriptor in &queue {
@@ -518,11 +453,6 @@ mod tests {
             Status::ADDRESS_ALIGN,
             Status::BAD_PRIVILEGE,
             Status::ABANDONED,
-            Status::WRONG_TAG,
-            Status::CORRUPT_STREAM,
-            Status::TARGET_TOO_SMALL,
-            Status::BAD_KEY_SIZE,
-            Status::BAD_FORMAT,
             Status::BAD_OPERAND,
             Status::TORN_RECORD,
             Status::STALE_RECORD,
@@ -530,8 +460,7 @@ mod tests {
         ];
         let missing: Vec<_> = reachable.iter().filter(|status| !seen.contains(&status.0)).collect();
         assert!(missing.is_empty(), "never seen: {missing:x?}");
-        let failing: Vec<_> =
-            OPCODES.iter().chain(CODES).filter(|opcode| !succeeded.contains(opcode)).collect();
+        let failing: Vec<_> = OPCODES.iter().filter(|opcode| !succeeded.contains(opcode)).collect();
         assert!(failing.is_empty(), "never succeed by themselves: {failing:x?}");
     }
 }

@@ -42,10 +42,7 @@ unsafe impl Backend for Only<'_> {
 
     fn capabilities(&self) -> Capabilities {
         let all = self.backend.capabilities();
-        // Packed streams are never in batches.
-        let batches = !matches!(self.opcode, Opcode::PACK | Opcode::UNPACK);
-        let batch_max = if batches { all.batch_max } else { 0 };
-        Capabilities { opcodes: [0; 4], batch_max, ..all }.with(self.opcode)
+        Capabilities { opcodes: [0; 4], ..all }.with(self.opcode)
     }
 
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {

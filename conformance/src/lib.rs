@@ -13,8 +13,6 @@
 //!          because the whole arena is compared
 //! Not here speed, threads of the submitter, tickets: those are the engine's own tests
 //!
-//! What PACK writes is the encoder's choice: it is unpacked and compared, and what it fits is what counts.
-//!
 //! The oracle is `memlift-model`: written from the specification, byte by byte, sharing no code with the kernels.
 #![deny(unsafe_code)]
 
@@ -22,7 +20,6 @@ mod arena;
 mod case;
 #[expect(unsafe_code, reason = "passes raw descriptors on, and looks at them")]
 mod each;
-mod oracle;
 mod random;
 mod resume;
 #[expect(unsafe_code, reason = "submits raw descriptors")]

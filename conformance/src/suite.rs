@@ -7,7 +7,6 @@
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::case::Builder;
-use crate::oracle::settle;
 use crate::resume::resume;
 use memlift_model::Image;
 use memlift_spec::{Backend, Descriptor, Flags, Opcode, Status};
@@ -89,8 +88,6 @@ pub fn run(backend: &dyn Backend, plan: &Plan) -> Result<(), Failure> {
             let mut stopped = Image { base, bytes: &mut bytes };
             queue.iter().try_for_each(|descriptor| resume(&mut stopped, descriptor)).map_err(failed)?;
         }
-        let mut model = Image { base, bytes: &mut image };
-        queue.iter().try_for_each(|descriptor| settle(&mut model, descriptor, &bytes)).map_err(failed)?;
         if bytes[..ARENA_BYTES] != image[..] {
             return Err(failed(difference(&queue, base, &bytes, &image)));
         }

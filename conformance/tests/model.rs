@@ -1,57 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The model as a device, and the engine and the model at each other's results: what one seals the other opens, what one
-//! packs the other unpacks, and both refuse the same.
+//! The model as a device, and the product's codecs beside the model's: each opens what the other sealed, each unpacks what the other
+//! packed, and both refuse the same.
 
 use memlift_conformance::{Plan, run};
+use memlift_engine::codec::aead::Key;
+use memlift_engine::codec::{Codec, CodecError};
 use memlift_engine::page::{MAX_PACKED_BYTES, METHODS, Method, PAGE_BYTES, Packer};
-use memlift_engine::run::{Hands, Inline};
 use memlift_model::Model;
-use memlift_spec::{
-    Backend, Completion, Descriptor, Effort, Flags, Format, Opcode, PackBlock, SealBlock, Status,
-};
-use std::sync::Arc;
+use memlift_model::event::Random;
+use memlift_model::naive;
+use memlift_spec::{Effort, Format, Status};
 
-fn engine() -> Inline {
-    Inline::new(4, Arc::new(Hands::new(memlift_kernels::active(), usize::MAX)))
-}
-
-fn address<T: ?Sized>(of: *const T) -> u64 {
-    of.cast::<u8>().expose_provenance() as u64
-}
-
-fn settled(backend: &dyn Backend, mut descriptor: Descriptor) -> Completion {
-    let mut record = Completion::PENDING;
-    descriptor.add_flags(Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
-    descriptor.completion_address = address(&raw mut record);
-    // SAFETY: callers own what the descriptor names; both backends run in `poll`, so nothing is in flight afterwards.
-    #[expect(unsafe_code, reason = "descriptors name memory by address")]
-    unsafe {
-        backend.submit(&[descriptor]).unwrap();
-        while backend.poll() == 0 {}
-        (&raw const record).read_volatile()
-    }
-}
-
-fn code(
-    backend: &dyn Backend,
-    opcode: Opcode,
-    format: Format,
-    source: &[u8],
-    room: usize,
-) -> Result<Vec<u8>, Status> {
+/// Unpacks with the product's codec; the stream must end with `packed`.
+fn unpacked(format: Format, packed: &[u8], room: usize) -> Result<Vec<u8>, CodecError> {
     let mut target = vec![0_u8; room];
-    let mut block = PackBlock::pack(format, Effort::Default, room as u64).with_hints(1);
-    block.opcode = opcode.0;
-    block.effort = if opcode == Opcode::PACK { block.effort } else { 0 };
-    let (from, to) = (address(source.as_ptr()), address(target.as_mut_ptr()));
-    let mut descriptor = Descriptor::pack(from, to, source.len() as u32, address(&raw const block));
-    descriptor.flags_opcode = Descriptor::new(opcode, Flags::NONE).flags_opcode;
-    let done = settled(backend, descriptor);
-    if done.status() != Status::SUCCESS {
-        return Err(done.status());
-    }
-    assert_eq!(done.bytes_completed as usize, source.len());
-    target.truncate(done.value as usize);
+    let done = Codec::new().unpack(format, packed, &mut target)?;
+    assert_eq!(done.read, packed.len());
+    target.truncate(done.written);
     Ok(target)
 }
 
@@ -69,26 +34,81 @@ fn the_model_conforms_through_this_process_s_memory() {
 
 #[test]
 fn what_one_packs_the_other_unpacks() {
-    let (engine, model) = (engine(), Model::new(1));
     for (seed, bytes) in [0, 1, 100, 4096, 16_384, 65_535, 70_000, 300_000].into_iter().enumerate() {
         let message = message(bytes, seed);
         for format in Format::ALL {
-            let room = bytes + bytes / 8 + 64;
-            let stored = code(&model, Opcode::PACK, format, &message, room).unwrap();
-            assert_eq!(
-                code(&engine, Opcode::UNPACK, format, &stored, bytes),
-                Ok(message.clone()),
-                "{format:?}"
-            );
-            let small = code(&engine, Opcode::UNPACK, format, &stored, bytes.saturating_sub(1));
-            assert!(bytes == 0 || small == Err(Status::TARGET_TOO_SMALL), "{format:?} of {bytes} bytes");
+            let stored = naive::pack(format, &message);
+            assert_eq!(unpacked(format, &stored, bytes), Ok(message.clone()), "{format:?}");
+            let small = unpacked(format, &stored, bytes.saturating_sub(1));
+            assert!(bytes == 0 || small == Err(CodecError::TargetTooSmall), "{format:?} of {bytes} bytes");
             // The model reads no compressed blocks of Zstandard.
             if format != Format::Zstd {
-                let packed = code(&engine, Opcode::PACK, format, &message, room).unwrap();
-                assert_eq!(code(&model, Opcode::UNPACK, format, &packed, bytes), Ok(message.clone()));
+                let mut packed = vec![0; bytes + bytes / 8 + 64];
+                let written =
+                    Codec::new().pack(format, Effort::Default, &message, &mut packed).expect("room for all");
+                let read = naive::unpack(format, &packed[..written], bytes).expect("just packed");
+                assert!(read.bytes == message && read.read == written, "{format:?} of {bytes} bytes");
             }
         }
     }
+}
+
+/// A stream of `message` that is sound, cut off, or changed; and the room for what comes out, or one byte less.
+fn spoilt(random: &mut Random, format: Format, message: &[u8]) -> (Vec<u8>, usize) {
+    let wrapped = matches!(format, Format::Deflate | Format::Zlib | Format::Gzip);
+    let mut packed = match random.word() % 4 {
+        0 if wrapped => naive::wrap(format, message, naive::stored(message, 1000)),
+        1 if wrapped => naive::wrap(format, message, naive::fixed(message)),
+        2 if wrapped => naive::wrap(format, message, naive::dynamic(message)),
+        _ => naive::pack(format, message),
+    };
+    let mut room = message.len() + (random.word() % 9) as usize;
+    match random.word() % 6 {
+        // A part of an LZ4 block may be another block.
+        0 if packed.len() > 1 && format != Format::Lz4 => packed.truncate(packed.len() - 1),
+        // Block type 3 does not exist.
+        1 if wrapped => packed[[0, 2, 10][format as usize]] |= 6,
+        2 if matches!(format, Format::Zlib | Format::Gzip) => *packed.last_mut().expect("a trailer") ^= 1,
+        3 if !message.is_empty() => room = message.len() - 1,
+        _ => {}
+    }
+    (packed, room)
+}
+
+#[test]
+fn both_refuse_the_same_streams() {
+    let mut random = Random::new(7);
+    let (mut sound, mut refused) = (0, 0);
+    for _ in 0..3000 {
+        let format = Format::ALL[(random.word() % 6) as usize];
+        let bytes = (random.word() % 4500) as usize;
+        let mut message: Vec<u8> = (0..bytes).map(|_| random.word() as u8).collect();
+        if random.word().is_multiple_of(2) {
+            message
+                .iter_mut()
+                .enumerate()
+                .filter(|(at, _)| at % 17 > 2)
+                .for_each(|(at, byte)| *byte = (at / 64) as u8);
+        }
+        let (packed, room) = spoilt(&mut random, format, &message);
+        match (unpacked(format, &packed, room), naive::unpack(format, &packed, room)) {
+            (Ok(ours), Ok(model)) => {
+                assert!(ours == model.bytes, "{format:?}: other bytes");
+                sound += 1;
+            }
+            (Err(ours), Err(model)) => {
+                let small = (ours == CodecError::TargetTooSmall, model == Status::TARGET_TOO_SMALL);
+                assert_eq!(small.0, small.1, "{format:?}: {ours:?}, the model says {model:?}");
+                refused += 1;
+            }
+            (ours, model) => panic!(
+                "{format:?} of {bytes} bytes: {:?}, {:?}",
+                ours.map(|m| m.len()),
+                model.map(|m| m.read)
+            ),
+        }
+    }
+    assert!(sound > 1000 && refused > 300, "{sound} sound, {refused} refused");
 }
 
 /// Every way to pack a page, written down twice.
@@ -122,8 +142,7 @@ fn the_model_reads_packed_pages_of_every_method() {
                 Err(status) => assert!(dense && status == Status::BAD_FORMAT, "{method:?}: {status}"),
             }
             seen.insert(method as u8);
-            let engine = engine();
-            assert_eq!(code(&engine, Opcode::UNPACK, Format::Pages, &stream, PAGE_BYTES), Ok(page.to_vec()));
+            assert_eq!(unpacked(Format::Pages, &stream, PAGE_BYTES), Ok(page.to_vec()));
         }
     }
     assert_eq!(seen.len(), METHODS.len(), "some method packed none of the pages: {seen:?}");
@@ -131,35 +150,28 @@ fn the_model_reads_packed_pages_of_every_method() {
 
 #[test]
 fn what_one_seals_the_other_opens() {
-    let (engine, model) = (engine(), Model::new(1));
-    let (key, aad) = (message(32, 1), message(77, 2));
+    let (key, aad, nonce) = (message(32, 1), message(77, 2), [4; 12]);
     for bytes in [0, 1, 15, 16, 17, 255, 4096, 16_385, 70_000] {
         let plain = message(bytes, 3);
         for key_bytes in [16, 32] {
-            let seal = |backend: &dyn Backend, source: &[u8], tag: Option<[u8; 16]>| {
-                let mut target = vec![0xee_u8; source.len()];
-                let mut block =
-                    SealBlock::open(address(key.as_ptr()), key_bytes, [4; 12], tag.unwrap_or_default())
-                        .with_aad(address(aad.as_ptr()), aad.len() as u64)
-                        .with_hints(1);
-                block.opcode = if tag.is_some() { Opcode::OPEN.0 } else { Opcode::SEAL.0 };
-                let (from, to) = (address(source.as_ptr()), address(target.as_mut_ptr()));
-                let mut descriptor = Descriptor::seal(from, to, source.len() as u32, address(&raw mut block));
-                descriptor.flags_opcode = Descriptor::new(Opcode(block.opcode), Flags::NONE).flags_opcode;
-                let done = settled(backend, descriptor);
-                (done.status(), target, std::hint::black_box(&block).tag)
+            let key = &key[..key_bytes];
+            let ours = Key::new(key).expect("a length of AES");
+            let (cipher, tag) = naive::gcm(true, key, &nonce, &aad, &plain);
+            let mut target = vec![0xee_u8; bytes];
+            // SAFETY: source and target are vectors of `bytes` each.
+            #[expect(unsafe_code, reason = "the kernel takes addresses")]
+            let sealed = unsafe { ours.seal(&nonce, &aad, plain.as_ptr(), target.as_mut_ptr(), bytes) };
+            assert!(target == cipher && sealed == tag, "{bytes} bytes");
+            // SAFETY: as before.
+            #[expect(unsafe_code, reason = "the kernel takes addresses")]
+            let mut open = |tag: &[u8; 16]| unsafe {
+                ours.open(&nonce, &aad, tag, cipher.as_ptr(), target.as_mut_ptr(), bytes).is_ok()
             };
-            let sealed = seal(&engine, &plain, None);
-            assert_eq!(sealed, seal(&model, &plain, None), "{bytes} bytes");
-            let (_, cipher, tag) = sealed;
             let mut wrong = tag;
             wrong[bytes % 16] ^= 0x80;
-            for backend in [&engine as &dyn Backend, &model] {
-                let opened = seal(backend, &cipher, Some(tag));
-                assert_eq!(opened, (Status::SUCCESS, plain.clone(), tag), "{}", backend.name());
-                let refused = seal(backend, &cipher, Some(wrong));
-                assert_eq!(refused, (Status::WRONG_TAG, vec![0; bytes], wrong), "{}", backend.name());
-            }
+            assert!(open(&tag));
+            assert!(!open(&wrong));
+            assert!(target.iter().all(|&byte| byte == 0), "a refused text leaves zeros");
         }
     }
 }

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Near-data operations through queues, and ranges in flight: an append, an apply, a page and a head do the same on the
-//! caller's core and on another, and whoever touches what they work on waits, whichever side it is.
+//! Near-data operations through queues: an append, an apply, a page and a head do the same on the caller's core and on another.
 #![cfg(all(feature = "persist", not(loom)))]
 
 use memlift_engine::complete::WaitPolicy;
-use memlift_engine::persist::{Access, Conflicts, Fence, NearData, check, copy_lines_crc};
+use memlift_engine::persist::{Fence, NearData, check, copy_lines_crc};
 use memlift_engine::run::{Hands, Inline, Worker, WorkerSettings};
 use memlift_engine::submit::{Operation, OperationError, Outcome, Queue};
 use memlift_spec::operand::log::{RECORD_RANGES, RangeWord};
 use memlift_spec::{Opcode, Status};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 
 const SALT: u32 = 77;
 
@@ -180,151 +177,4 @@ fn a_batch_appends_then_applies_and_stops_at_a_bad_record() {
         // Recovery data stays as long as not everything before it went well.
         assert_eq!(log.bytes()[..4], (first[0] as u32).to_le_bytes());
     }
-}
-
-#[test]
-fn ranges_conflict_where_they_overlap_and_one_writes() {
-    let table = Conflicts::new();
-    let read = table.enter(100..200, Access::Read);
-    assert!(table.try_enter(150..160, Access::Read).is_some());
-    assert!(table.try_enter(199..300, Access::Write).is_none());
-    assert!(table.try_enter(0..101, Access::Write).is_none());
-    assert!(table.try_enter(200..300, Access::Write).is_some());
-    assert!(table.try_enter(0..100, Access::Write).is_some());
-    assert!(table.try_enter(150..150, Access::Write).is_some(), "an empty range touches nothing");
-    drop(read);
-    let write = table.enter(100..200, Access::Write);
-    assert!(table.try_enter(150..160, Access::Read).is_none());
-    drop(write);
-    table.pass(0..u64::MAX, Access::Write);
-    assert_eq!((table.in_flight(), table.stalls()), (0, 0));
-}
-
-#[test]
-fn a_full_table_refuses_and_then_makes_room() {
-    let table = Conflicts::new();
-    let mut guards: Vec<_> =
-        (0..64).map(|at| table.try_enter(at * 8..at * 8 + 8, Access::Write).unwrap()).collect();
-    assert!(table.try_enter(4096..4104, Access::Write).is_none());
-    thread::scope(|scope| {
-        let late = scope.spawn(|| drop(table.enter(4096..4104, Access::Write)));
-        while table.stalls() == 0 {
-            thread::yield_now();
-        }
-        assert!(!late.is_finished());
-        guards.pop();
-        late.join().unwrap();
-    });
-}
-
-/// The other side holds the range; this one comes later. Gives what this one saw of the other's work.
-fn stalls(
-    hold: impl Fn(&Arc<Conflicts>, &AtomicU32) + Sync,
-    touch: impl Fn(&Conflicts, &AtomicU32) -> u32 + Sync,
-) {
-    let table = Arc::new(Conflicts::new());
-    let value = AtomicU32::new(0);
-    thread::scope(|scope| {
-        let guard = table.enter(4096..8192, Access::Write);
-        let toucher = scope.spawn(|| touch(&table, &value));
-        while table.stalls() == 0 {
-            thread::yield_now();
-        }
-        assert_eq!(value.load(Ordering::Relaxed), 0, "went on while the range was held");
-        hold(&table, &value);
-        drop(guard);
-        assert_eq!(toucher.join().unwrap(), 1);
-    });
-    assert_eq!(table.in_flight(), 0);
-}
-
-#[test]
-fn the_core_waits_for_near_data_work() {
-    let work = |_: &Arc<Conflicts>, value: &AtomicU32| value.store(1, Ordering::Relaxed);
-    stalls(work, |table, value| {
-        table.pass(8000..9000, Access::Read);
-        value.load(Ordering::Relaxed)
-    });
-    stalls(work, |table, value| {
-        let _guard = table.enter(0..4097, Access::Write);
-        value.load(Ordering::Relaxed)
-    });
-}
-
-#[test]
-fn near_data_work_waits_for_the_core() {
-    // The holder is the core; who comes later submits an apply with the guard and waits for it.
-    let queue = &queues()[1];
-    let memory = Arc::new(std::sync::Mutex::new((Pages::new(1, 0), Pages::new(1, 0))));
-    let mut words = record(0, 1, &[(0, &[0xabcd])]);
-    append(queue, memory.lock().unwrap().0.at(0), &mut words);
-    stalls(
-        |_, value| value.store(1, Ordering::Relaxed),
-        |table, value| {
-            let guard = table.enter(4096..4104, Access::Write);
-            let seen = value.load(Ordering::Relaxed);
-            let (log, heap) = &mut *memory.lock().unwrap();
-            // SAFETY: the buffers are locked until the operation has been waited for.
-            let near =
-                unsafe { NearData::log_apply(heap.at(0), 4096, log.at(0), 4096, SALT, 0, Fence::Batch) };
-            run(queue, near).unwrap();
-            drop(guard);
-            assert_eq!(heap.bytes()[..8], 0xabcdu64.to_le_bytes());
-            seen
-        },
-    );
-}
-
-#[test]
-fn a_writer_is_not_starved_by_readers_that_come_later() {
-    let table = Conflicts::new();
-    let first = table.enter(0..64, Access::Read);
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| drop(table.enter(0..64, Access::Write)));
-        while table.stalls() == 0 {
-            thread::yield_now();
-        }
-        assert!(table.try_enter(0..64, Access::Read).is_none(), "overtook the writer that waits");
-        assert!(table.try_enter(64..128, Access::Read).is_some());
-        drop(first);
-        writer.join().unwrap();
-        assert!(table.try_enter(0..64, Access::Read).is_some());
-    });
-}
-
-#[test]
-fn a_guard_travels_with_its_work_and_leaves_when_a_thread_panics() {
-    let table = Arc::new(Conflicts::new());
-    let guard = Conflicts::enter_by(Arc::clone(&table), 0..8, Access::Write);
-    let ended = thread::spawn(move || {
-        let _guard = guard;
-        panic!("the work failed");
-    })
-    .join();
-    assert!(ended.is_err());
-    assert!(table.try_enter(0..8, Access::Write).is_some());
-}
-
-#[test]
-fn many_threads_leave_an_empty_table_and_no_torn_counts() {
-    let table = Conflicts::new();
-    let counters: Vec<AtomicU32> = (0..4).map(|_| AtomicU32::new(0)).collect();
-    thread::scope(|scope| {
-        for thread in 0..4u64 {
-            let (table, counters) = (&table, &counters);
-            scope.spawn(move || {
-                for round in 0..2000u64 {
-                    let at = (thread + round) % 3;
-                    let _guard = table.enter(at * 64..(at + 2) * 64, Access::Write);
-                    for counter in &counters[at as usize..at as usize + 2] {
-                        // Not one step on purpose: only the guard makes it one.
-                        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-    });
-    let sum: u32 = counters.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
-    assert_eq!(sum, 4 * 2000 * 2);
-    assert_eq!(table.in_flight(), 0);
 }

@@ -89,17 +89,6 @@ fn every_operation_gives_its_buffers_and_results_back() {
         let applied = run(Operation::DeltaApply { record: record.into(), target: first.into() });
         assert_eq!(applied.into_target().unwrap().into_vec().unwrap(), second);
 
-        let strided = run(Operation::CopyStrided {
-            source: data.clone().into(),
-            first_offset: 900,
-            rows: 10,
-            row_bytes: 3,
-            source_stride: -100,
-            target: Target::zeroed(30),
-            cache: Cache::Auto,
-        });
-        let expected: Vec<u8> = (0..10).flat_map(|row| data[900 - row * 100..][..3].to_vec()).collect();
-        assert_eq!(strided.into_target().unwrap().into_vec().unwrap(), expected);
         run(Operation::Noop);
         run(Operation::Drain);
     }
@@ -169,19 +158,6 @@ fn what_cannot_run_is_refused_before_anything_is_given_away() {
         Operation::Copy { source: bytes(10, 0).into(), target: Target::zeroed(9), cache: Cache::Auto };
     assert!(refused(short));
     assert!(refused(Operation::Compare { first: bytes(8, 0).into(), second: bytes(9, 0).into() }));
-    let strided = |first_offset, rows, source_stride| Operation::CopyStrided {
-        source: bytes(100, 0).into(),
-        first_offset,
-        rows,
-        row_bytes: 10,
-        source_stride,
-        target: Target::zeroed(1000),
-        cache: Cache::Auto,
-    };
-    assert!(refused(strided(0, 11, 10)));
-    assert!(refused(strided(5, 2, -6)));
-    assert!(refused(strided(0, usize::MAX, 0)));
-    assert!(!refused(strided(90, 10, -10)));
     assert!(queue.submit_batch(vec![Operation::Noop], &[]).is_err());
     assert!(queue.submit_batch(vec![Operation::Noop, Operation::Drain], &[]).is_err());
     assert!(queue.submit_batch(vec![Operation::Noop, Operation::Noop], &[2]).is_err());
@@ -284,6 +260,6 @@ fn another_backend_can_be_injected() {
     assert!(!ticket.is_done());
     queue.submit(Operation::copy(data.clone())).unwrap().detach();
     assert_eq!(ticket.wait().unwrap().into_target().unwrap().into_vec().unwrap(), data);
-    assert!(queue.capabilities().supports(Opcode::STRIDED_COPY));
+    assert!(queue.capabilities().supports(Opcode::DUALCAST));
     assert!(!queue.capabilities().supports(Opcode::DIF_CHECK));
 }

@@ -6,8 +6,7 @@
 
 use crate::mutate::messages;
 use crate::{Guarded, Input};
-use memlift_engine::Engine;
-use memlift_engine::codec::CodecError;
+use memlift_engine::codec::{Codec, CodecError};
 use memlift_model::naive;
 use memlift_spec::{Effort, Format, Status};
 
@@ -20,7 +19,7 @@ pub fn run(data: &[u8]) {
     // Formats that leave nothing open.
     let strict = matches!(format, Format::Lz4 | Format::Pages);
     let mut target = Guarded::new(room, 0x44);
-    let ours = Engine::global().unpack(format, stream, target.get());
+    let ours = Codec::new().unpack(format, stream, target.get());
     let bytes = target.checked();
     let model = naive::unpack(format, stream, room);
     match (ours, model) {
@@ -55,7 +54,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         for (number, format) in Format::ALL.into_iter().enumerate() {
             let room = (message.len() as u16 + 2).to_le_bytes();
             let mut packed = vec![0; 10_000];
-            let bytes = Engine::global().pack(format, Effort::Default, &message, &mut packed);
+            let bytes = Codec::new().pack(format, Effort::Default, &message, &mut packed);
             let packed = &packed[..bytes.expect("room for all")];
             seeds.push([&[number as u8], &room[..], packed].concat());
             seeds.push([&[number as u8], &room[..], &naive::pack(format, &message)].concat());

@@ -58,13 +58,10 @@ statuses! {
     HARDWARE_1 = 0x20, "hardware error";
     HARDWARE_2 = 0x21, "hardware error";
     TRANSLATION = 0x22, "address translation failed";
-    WRONG_TAG = 0x40, "the tag does not match: wrong key, nonce or additional data, or changed bytes; the target is zeroed";
     CORRUPT_STREAM = 0x41, "the packed stream is corrupt, truncated or of another format";
     TARGET_TOO_SMALL = 0x42, "the target is too small for the result";
-    BAD_KEY_SIZE = 0x43, "a key has 16 or 32 bytes";
     BAD_FORMAT = 0x44, "format or effort not supported by this backend";
     BAD_OPERAND = 0x45, "the operand block is of another opcode, version or size";
-    NO_SCRATCH = 0x46, "no memory for the private copies that the operation works on";
     TORN_RECORD = 0x47, "the log record is torn, spoilt or of another pool: nothing was stored";
     STALE_RECORD = 0x48, "the log record belongs to another position, such as an earlier round of the log: nothing was stored";
     RECORD_RANGE = 0x49, "the log record is of another kind, or an entry leaves the record or the heap: nothing was stored";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The descriptor: one wish, 64 bytes, in the layout of Intel DSA (`dsa_hw_desc`).
+//! The descriptor: one operation on memory in 64 bytes, in the layout of Intel DSA (`dsa_hw_desc`).
 //!
 //! Layout  0 pasid:20 · 11 reserved · privileged:1   u32 (software writes 0)
 //!         4 flags:24 · opcode:8                     u32
@@ -16,17 +16,15 @@
 
 use crate::limits;
 
-/// What is to be done. 0x00–0x20 carry DSA's meaning; from 0x80 they are memlift's own and never reach
-/// hardware.
+/// The operation of a descriptor, and the name of a kind of work in statistics and decisions. 0x00–0x20 carry DSA's meaning; from
+/// 0x80 they are memlift's own and never reach hardware.
 ///
 /// | range | owner |
 /// |---|---|
 /// | 0x00–0x7f | Intel DSA / IAA |
-/// | 0x80–0x8f | engine: copies that DSA lacks |
-/// | 0x90–0x9f | transform: seal, open, pack, unpack |
+/// | 0x80–0x9f | names of work in statistics: strided copies, transforms; no descriptor has them |
 /// | 0xa0–0xaf | persist: log append, log apply, page copy, log reset |
-/// | 0xb0–0xbf | traverse |
-/// | 0xc0–0xff | free |
+/// | 0xb0–0xff | free |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct Opcode(pub u8);
@@ -84,15 +82,15 @@ opcodes! {
     DIX_GENERATE = 0x17, "dix_generate";
     /// Writes a range back from the caches and evicts it.
     CACHE_FLUSH = 0x20, "cache_flush";
-    /// memlift: gathers equally spaced rows into a packed target; see [`StridedCopy`](crate::StridedCopy).
+    /// Statistics only: a copy of equally spaced rows to a packed target.
     STRIDED_COPY = 0x80, "strided_copy";
-    /// memlift: AES-GCM, plaintext to ciphertext of the same size; see [`SealBlock`](crate::SealBlock).
+    /// Statistics only: AES-GCM, plaintext to ciphertext.
     SEAL = 0x90, "seal";
-    /// memlift: AES-GCM, ciphertext to plaintext; a wrong tag leaves zeros. See [`SealBlock`](crate::SealBlock).
+    /// Statistics only: AES-GCM, ciphertext to plaintext.
     OPEN = 0x91, "open";
-    /// memlift: compresses; the record says to how many bytes. See [`PackBlock`](crate::PackBlock).
+    /// Statistics only: compression.
     PACK = 0x92, "pack";
-    /// memlift: decompresses; the record says to how many bytes. See [`PackBlock`](crate::PackBlock).
+    /// Statistics only: decompression.
     UNPACK = 0x93, "unpack";
     /// memlift: checksums a log record and stores it past the caches; see [`AppendBlock`](crate::AppendBlock).
     LOG_APPEND = 0xa0, "log_append";
@@ -239,28 +237,6 @@ impl Descriptor {
         descriptor.size = size;
         descriptor.operation[0] = operand;
         descriptor
-    }
-
-    /// SEAL of `size` bytes (0 allowed: only the tag is made); `block` is the address of a
-    /// [`SealBlock`](crate::SealBlock). Source and target are the same or do not overlap.
-    pub const fn seal(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::SEAL, source, target, size, block)
-    }
-
-    /// OPEN of `size` bytes; the rest as for [`seal`](Descriptor::seal).
-    pub const fn open(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::OPEN, source, target, size, block)
-    }
-
-    /// PACK of `size` bytes (0 allowed: an empty stream is made); `block` is the address of a
-    /// [`PackBlock`](crate::PackBlock), which has the target's size. Source and target do not overlap.
-    pub const fn pack(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::PACK, source, target, size, block)
-    }
-
-    /// UNPACK of `size` packed bytes; the rest as for [`pack`](Descriptor::pack).
-    pub const fn unpack(source: u64, target: u64, size: u32, block: u64) -> Descriptor {
-        Descriptor::with_operand(Opcode::UNPACK, source, target, size, block)
     }
 
     /// LOG_APPEND of a record of `size` bytes (a multiple of 64) at `source` (aligned to 8) to `target` (aligned to

@@ -375,7 +375,6 @@ pub fn explain<'py>(py: Python<'py>, operation: &str, source_bytes: usize) -> Py
     answer.set_item("source_bytes", source_bytes)?;
     answer.set_item("placement", why.placement)?;
     answer.set_item("uncached", why.uncached)?;
-    answer.set_item("submitted", why.submitted)?;
     answer.set_item("effort", why.effort.name())?;
     answer.set_item("limit_cycles", why.limit_cycles)?;
     answer.set_item("knee_bytes", why.knee_bytes)?;

@@ -45,7 +45,7 @@ impl Memory for Process {
 }
 
 /// What the model runs.
-pub(crate) const OPCODES: [Opcode; 23] = [
+pub(crate) const OPCODES: [Opcode; 18] = [
     Opcode::NOOP,
     Opcode::BATCH,
     Opcode::DRAIN,
@@ -60,11 +60,6 @@ pub(crate) const OPCODES: [Opcode; 23] = [
     Opcode::CRC,
     Opcode::COPY_CRC,
     Opcode::CACHE_FLUSH,
-    Opcode::STRIDED_COPY,
-    Opcode::SEAL,
-    Opcode::OPEN,
-    Opcode::PACK,
-    Opcode::UNPACK,
     Opcode::LOG_APPEND,
     Opcode::LOG_APPLY,
     Opcode::PAGE_COPY,

@@ -10,7 +10,7 @@
 mod delta;
 
 use crate::memory::Memory;
-use crate::{naive, persist, refuse, transform};
+use crate::{naive, persist, refuse};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
 /// A record that says only how it ended.
@@ -100,15 +100,6 @@ pub(crate) fn work(memory: &mut impl Memory, d: &Descriptor) -> Completion {
             }
             done.value = u64::from(crc(memory, d));
         }
-        Opcode::STRIDED_COPY => {
-            let (rows, row, stride) = refuse::rows(memory, d.operation[0]);
-            for index in 0..rows {
-                let start = d.source.wrapping_add_signed(index as i64 * stride);
-                memory.copy(start, d.target + index * row, row);
-            }
-        }
-        Opcode::SEAL | Opcode::OPEN => return transform::seal(memory, d),
-        Opcode::PACK | Opcode::UNPACK => return transform::code(memory, d),
         Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
             return persist::run(memory, d);
         }

@@ -15,8 +15,7 @@
 //! assert_eq!(bytes[64], Status::SUCCESS.0);
 //! ```
 //!
-//! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`transform` for seal, open, pack,
-//!          unpack, `persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
+//! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
 //!          on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
 //!          [`pulse`], [`nearpm`], [`dmu`], [`smartdimm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
 //!          [`whatif`] replays recorded programs on them
@@ -24,8 +23,6 @@
 //! Owner    nothing is kept between two descriptors
 //! Not here kernels, their speed, their instruction sets: the model depends on the words alone, so that it can say whether
 //!          everybody else is right. Keys in here are tests' keys: nothing takes constant time
-//!
-//! What PACK writes is the encoder's choice; the one here stores.
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "descriptors name memory by address")]
@@ -43,7 +40,6 @@ pub mod pulse;
 pub mod reproduce;
 mod refuse;
 pub mod smartdimm;
-mod transform;
 #[expect(unsafe_code, reason = "implements the trait of backends")]
 mod twin;
 pub mod whatif;

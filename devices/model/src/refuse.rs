@@ -7,7 +7,6 @@
 //! Source: Intel Data Streaming Accelerator Architecture Specification.
 
 mod persist;
-mod transform;
 
 use crate::memory::Memory;
 use memlift_spec::{Descriptor, Flags, Opcode, Status};
@@ -20,7 +19,7 @@ pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Op
         Opcode::NOOP => 0x103c,
         Opcode::BATCH if !in_batch => 0x123c,
         Opcode::DRAIN if !in_batch => 0x163c,
-        Opcode::MEMMOVE | Opcode::DELTA_APPLY | Opcode::STRIDED_COPY => 0xff3e,
+        Opcode::MEMMOVE | Opcode::DELTA_APPLY => 0xff3e,
         Opcode::FILL => 0x4_ff3e,
         Opcode::COMPARE | Opcode::COMPARE_PATTERN => 0x1ebe,
         Opcode::DELTA_CREATE => 0xffbe,
@@ -28,14 +27,12 @@ pub(crate) fn refuse(memory: &impl Memory, d: &Descriptor, in_batch: bool) -> Op
         Opcode::TRANSLATION_FETCH | Opcode::CACHE_FLUSH => 0x1f3e,
         Opcode::CRC => 0x7_1e3e,
         Opcode::COPY_CRC => 0x7_ff3e,
-        Opcode::SEAL | Opcode::OPEN => 0xff3e,
-        Opcode::PACK | Opcode::UNPACK => 0xbf3e,
         Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => 0x1e3e,
         _ => return Some(Status::BAD_OPCODE),
     };
     let known = if in_batch { known | 1 } else { known };
     let (valid, requested) = (flags & 4 != 0, flags & 8 != 0);
-    let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0x92, 0x93, 0xa1].contains(&opcode.0);
+    let result = [0x05, 0x06, 0x07, 0x10, 0x11, 0xa1].contains(&opcode.0);
     if flags & !known != 0 || (requested && !valid) || (result && !requested) {
         return Some(Status::BAD_FLAGS);
     }
@@ -104,37 +101,6 @@ fn fields(memory: &impl Memory, d: &Descriptor, flags: u32) -> Option<Status> {
         Opcode::CRC => reserved((target | high | c) != 0).or(sized(most)),
         Opcode::COPY_CRC => reserved((high | c) != 0).or(sized(most)).or(overlap(source, size, target, size)),
         Opcode::CACHE_FLUSH => reserved((source | a | b | c) != 0).or(sized(most)),
-        Opcode::SEAL | Opcode::OPEN => transform::seal(memory, d),
-        Opcode::PACK | Opcode::UNPACK => transform::pack(memory, d),
-        Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
-            persist::persist(memory, d)
-        }
-        _ => strided(memory, d),
+        _ => persist::persist(memory, d),
     }
-}
-
-fn strided(memory: &impl Memory, d: &Descriptor) -> Option<Status> {
-    let [block, b, c] = d.operation;
-    if (b | c) != 0 {
-        return Some(Status::BAD_RESERVED);
-    }
-    if block == 0 || block % 64 != 0 {
-        return Some(Status::ADDRESS_ALIGN);
-    }
-    let clean = (32..64).step_by(8).all(|offset| memory.number(block + offset, 8) == 0);
-    if memory.number(block, 8) != 0x0040_0180 || !clean {
-        return Some(Status::BAD_RESERVED);
-    }
-    let (rows, row, stride) = rows(memory, block);
-    if rows.checked_mul(row) != Some(u64::from(d.size)) || d.size == 0 || d.size > 1 << 31 {
-        return Some(Status::BAD_SIZE);
-    }
-    let starts = [0, rows as i64 - 1].map(|index| d.source as i64 + index * stride);
-    let (low, high) = (starts[0].min(starts[1]) as u64, starts[0].max(starts[1]) as u64 + row);
-    (low < d.target + u64::from(d.size) && d.target < high).then_some(Status::OVERLAP)
-}
-
-/// Rows, bytes of a row, bytes between two rows' starts.
-pub(crate) fn rows(memory: &impl Memory, block: u64) -> (u64, u64, i64) {
-    (memory.number(block + 8, 8), memory.number(block + 16, 8), memory.number(block + 24, 8) as i64)
 }

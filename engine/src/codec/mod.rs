@@ -4,11 +4,9 @@
 //! Flow    `spec` format and effort ──[`Codec`]──▶ the kernel of that format; [`SealKey`] ──▶ `kernels::aead`
 //! Owner   a [`Codec`] belongs to one thread at a time and keeps its tables: after the first message of a format it
 //!         does not allocate. A [`SealKey`] is shared and zeroed when the last owner drops it.
-//! Not here shared memory: a codec reads its source more than once, so it only ever sees private bytes (`run` stages
-//!         what others can change)
+//! Not here shared memory: a codec reads its source more than once, so it only ever sees private bytes; services copy
+//!         shared bytes first
 
-#[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
-mod direct;
 mod key;
 #[expect(clippy::module_inception, reason = "the codec of the module codec")]
 mod codec;

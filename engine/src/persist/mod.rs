@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Persist: near-data work on logs, heaps and pages, here and now or as descriptors; and who may touch which range.
+//! Work on logs, heaps and pages: on the caller's core, or as descriptors on a queue.
 //!
 //! Flow     hot path: `append`, `copy_lines` … the kernel and no more, on the caller's core, fenced by the caller
 //!          in the background: [`NearData`] ─▶ `submit::Operation` ─▶ any executor ─▶ completion record
-//!          both: [`Conflicts`] holds back who would touch a range that the other side works on
-//! Layout   `kernels::persist` the routines · `operation` what is queued · `run/persist` what executors do with it ·
-//!          `conflict` ranges in flight · `biased` a lock without a locked instruction
+//! Layout   `kernels::persist` the routines · `operation` queued work · `run/persist` its execution · `biased` a lock without a
+//!          locked instruction
 //! Owner    memory is named by address and vouched for by whoever names it: logs and heaps outlive every operation on
 //!          them, which no buffer that an operation could own does
 //! Not here where logs lie, which record comes next, when to fence: `services/persist`
@@ -18,10 +17,8 @@
 mod operation;
 #[expect(unsafe_code, reason = "guards a value by itself")]
 mod biased;
-mod conflict;
 
 pub use biased::{Biased, ReadGuard, WriteGuard};
-pub use conflict::{Access, Conflicts, Guard};
 #[cfg(not(loom))]
 pub(crate) use operation::Block;
 #[cfg(not(loom))]

@@ -6,7 +6,7 @@
 //! Order    what an operation stored is durable, where the memory is, when its ticket has been waited for. In a batch
 //!          that is the batch's ticket, and one fence serves all members.
 //! Owner    not the operation: whoever makes one vouches that the addresses stay good until it has completed
-//! Not here ordering against others who touch the same memory: see [`Conflicts`](super::Conflicts)
+//! Not here ordering against others who touch the same memory: the submitter waits for the ticket first
 
 use crate::submit::Operation;
 use memlift_spec::operand::log::PAGE_BYTES;

@@ -11,7 +11,7 @@
 use super::validate::{self, Place};
 use super::{Hands, batch, record};
 use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
-use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status, StridedCopy};
+use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::ptr;
 
 /// What executing needs beside the descriptor.
@@ -131,24 +131,6 @@ unsafe fn run(descriptor: &Descriptor, context: &Context<'_>) -> Completion {
                 done.value = u64::from(crc(descriptor, context, Some(target(descriptor.target))));
             }
             Opcode::CACHE_FLUSH => flush(descriptor),
-            Opcode::STRIDED_COPY => {
-                let block =
-                    ptr::with_exposed_provenance::<StridedCopy>(descriptor.operand_address() as usize);
-                let StridedCopy { rows, row_bytes, source_stride, .. } = block.read();
-                let copy =
-                    if context.streams(descriptor) { kernels.copy_strided_nt } else { kernels.copy_strided };
-                copy(
-                    target(descriptor.target),
-                    source(descriptor.source),
-                    rows as usize,
-                    row_bytes as usize,
-                    source_stride,
-                );
-            }
-            #[cfg(feature = "transform")]
-            Opcode::SEAL | Opcode::OPEN | Opcode::PACK | Opcode::UNPACK => {
-                done = super::transform::run(descriptor, context);
-            }
             #[cfg(feature = "persist")]
             Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => {
                 done = super::persist::run(descriptor);

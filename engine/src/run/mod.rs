@@ -22,8 +22,6 @@ mod inline;
 mod persist;
 pub(crate) mod record;
 mod share;
-#[cfg(feature = "transform")]
-mod transform;
 mod validate;
 mod worker;
 
@@ -97,13 +95,7 @@ pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
         .with(Opcode::TRANSLATION_FETCH)
         .with(Opcode::CRC)
         .with(Opcode::COPY_CRC)
-        .with(Opcode::CACHE_FLUSH)
-        .with(Opcode::STRIDED_COPY);
-    let all = if cfg!(feature = "transform") {
-        all.with(Opcode::SEAL).with(Opcode::OPEN).with(Opcode::PACK).with(Opcode::UNPACK)
-    } else {
-        all
-    };
+        .with(Opcode::CACHE_FLUSH);
     if cfg!(feature = "persist") {
         all.with(Opcode::LOG_APPEND).with(Opcode::LOG_APPLY).with(Opcode::PAGE_COPY).with(Opcode::LOG_RESET)
     } else {

@@ -7,14 +7,12 @@
 //!
 //! | operation | flags allowed beside COMPLETION_VALID, REQUEST_COMPLETION, BLOCK_ON_FAULT¹, FENCE², *_CLASS |
 //! |---|---|
-//! | MEMMOVE, FILL, DELTA_APPLY, DUALCAST, COPY_CRC, STRIDED_COPY | CACHE_CONTROL, STRICT_ORDER, READBACK, TARGET_STEERING |
+//! | MEMMOVE, FILL, DELTA_APPLY, DUALCAST, COPY_CRC | CACHE_CONTROL, STRICT_ORDER, READBACK, TARGET_STEERING |
 //! | COMPARE, COMPARE_PATTERN | CHECK_RESULT (a record must be requested) |
 //! | DELTA_CREATE | CHECK_RESULT, CACHE_CONTROL, STRICT_ORDER, READBACK, TARGET_STEERING |
 //! | CRC, COPY_CRC | bits 16–18 |
 //! | FILL | bit 18 |
 //! | CACHE_FLUSH | CACHE_CONTROL: write back without evicting |
-//! | SEAL, OPEN (feature `transform`) | as MEMMOVE |
-//! | PACK, UNPACK (feature `transform`; a record must be requested) | as MEMMOVE, but not READBACK |
 //! | LOG_APPEND, PAGE_COPY, LOG_RESET (feature `persist`) | none |
 //! | LOG_APPLY (feature `persist`; a record must be requested) | none |
 //!
@@ -22,15 +20,12 @@
 
 #[cfg(feature = "persist")]
 mod persist;
-#[cfg(feature = "transform")]
-mod transform;
 
 use memlift_spec::limits::{
     BATCH_MAX, BATCH_MIN, DELTA_ENTRY_BYTES, DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX,
     DESCRIPTOR_BYTES, DUALCAST_ALIGN, TRANSFER_BYTES_MAX,
 };
-use memlift_spec::{Capabilities, Descriptor, Flags, Opcode, Status, StridedCopy};
-use std::ptr;
+use memlift_spec::{Capabilities, Descriptor, Flags, Opcode, Status};
 
 const ANY: u32 = Flags::COMPLETION_VALID.0
     | Flags::REQUEST_COMPLETION.0
@@ -57,7 +52,7 @@ fn allowed(opcode: Opcode) -> Option<u32> {
         Opcode::NOOP => ANY,
         Opcode::BATCH => ANY | Flags::ADDRESS1_CLASS.0,
         Opcode::DRAIN => ANY | Flags::ADDRESS1_CLASS.0 | Flags::ADDRESS2_CLASS.0,
-        Opcode::MEMMOVE | Opcode::DELTA_APPLY | Opcode::STRIDED_COPY => WORKS | WRITES,
+        Opcode::MEMMOVE | Opcode::DELTA_APPLY => WORKS | WRITES,
         Opcode::FILL => WORKS | WRITES | Flags::FILL_16.0,
         Opcode::COMPARE | Opcode::COMPARE_PATTERN => WORKS | Flags::CHECK_RESULT.0,
         Opcode::DELTA_CREATE => WORKS | WRITES | Flags::CHECK_RESULT.0,
@@ -66,8 +61,6 @@ fn allowed(opcode: Opcode) -> Option<u32> {
         Opcode::CRC => WORKS | CRC_BITS,
         Opcode::COPY_CRC => WORKS | WRITES | CRC_BITS,
         Opcode::CACHE_FLUSH => WORKS | Flags::CACHE_CONTROL.0,
-        Opcode::SEAL | Opcode::OPEN => WORKS | WRITES,
-        Opcode::PACK | Opcode::UNPACK => WORKS | WRITES & !Flags::READBACK.0,
         Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => WORKS,
         _ => return None,
     })
@@ -81,8 +74,6 @@ fn yields_result(opcode: Opcode) -> bool {
             | Opcode::DELTA_CREATE
             | Opcode::CRC
             | Opcode::COPY_CRC
-            | Opcode::PACK
-            | Opcode::UNPACK
             | Opcode::LOG_APPLY
     )
 }
@@ -209,14 +200,6 @@ unsafe fn check_operation(descriptor: &Descriptor) -> Result<(), Status> {
             sized(size, &[target])
         }
         // SAFETY: the caller vouches for the operand block.
-        Opcode::STRIDED_COPY => unsafe { check_strided(descriptor) },
-        // SAFETY: as above.
-        #[cfg(feature = "transform")]
-        Opcode::SEAL | Opcode::OPEN => unsafe { transform::check_seal(descriptor) },
-        // SAFETY: as above.
-        #[cfg(feature = "transform")]
-        Opcode::PACK | Opcode::UNPACK => unsafe { transform::check_pack(descriptor) },
-        // SAFETY: as above.
         #[cfg(feature = "persist")]
         Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET => unsafe {
             persist::check(descriptor)
@@ -266,35 +249,6 @@ fn check_delta_apply(descriptor: &Descriptor) -> Result<(), Status> {
     apart(&[(source, u64::from(record_bytes)), (target, u64::from(size))])
 }
 
-unsafe fn check_strided(descriptor: &Descriptor) -> Result<(), Status> {
-    let Descriptor { source, target, size, operation, .. } = *descriptor;
-    if operation[1] != 0 || operation[2] != 0 {
-        return Err(Status::BAD_RESERVED);
-    }
-    if operation[0] == 0 {
-        return Err(Status::ADDRESS_ALIGN);
-    }
-    aligned(operation[0], 64, Status::ADDRESS_ALIGN)?;
-    let block = ptr::with_exposed_provenance::<StridedCopy>(operation[0] as usize);
-    // SAFETY: alignment was checked and the caller vouches for a readable operand block.
-    let block = unsafe { block.read() };
-    let known = StridedCopy::new(block.rows, block.row_bytes, block.source_stride);
-    if block != known {
-        return Err(Status::BAD_RESERVED);
-    }
-    if block.rows.checked_mul(block.row_bytes) != Some(u64::from(size)) {
-        return Err(Status::BAD_SIZE);
-    }
-    sized(size, &[target])?;
-    let last = i128::from(block.source_stride) * i128::from(block.rows - 1);
-    let low = i128::from(source) + last.min(0);
-    let high = i128::from(source) + last.max(0) + i128::from(block.row_bytes);
-    if low < 0 || high > i128::from(u64::MAX) {
-        return Err(Status::BAD_SIZE);
-    }
-    apart(&[(low as u64, (high - low) as u64), (target, u64::from(size))])
-}
-
 /// 1 to the widest transfer, and no address range that wraps.
 fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
     let fits = |&address: &u64| address.checked_add(u64::from(size)).is_some();
@@ -305,7 +259,7 @@ fn sized(size: u32, addresses: &[u64]) -> Result<(), Status> {
 }
 
 /// The address of an operand block, which is aligned to 64.
-#[cfg(any(feature = "transform", feature = "persist"))]
+#[cfg(feature = "persist")]
 fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
     if descriptor.operation[1] != 0 || descriptor.operation[2] != 0 {
         return Err(Status::BAD_RESERVED);
@@ -319,7 +273,7 @@ fn block_address(descriptor: &Descriptor) -> Result<usize, Status> {
 }
 
 /// No address range that wraps.
-#[cfg(any(feature = "transform", feature = "persist"))]
+#[cfg(feature = "persist")]
 fn fits(address: u64, bytes: u64) -> Result<(), Status> {
     address.checked_add(bytes).map(|_| ()).ok_or(Status::BAD_SIZE)
 }

@@ -96,12 +96,6 @@ impl Source {
         }
     }
 
-    /// Whether no other process can change the bytes.
-    #[cfg(feature = "transform")]
-    pub(super) fn is_private(&self) -> bool {
-        !matches!(self, Source::Lease(_))
-    }
-
     pub(super) fn address(&self) -> u64 {
         match self {
             Source::Vec(owned) => owned.as_ptr().expose_provenance() as u64,
@@ -144,12 +138,6 @@ impl Target {
             Target::Boxed(owned) => Some(owned.into_vec()),
             Target::Lease(_) => None,
         }
-    }
-
-    /// Whether no other process can change the bytes.
-    #[cfg(feature = "transform")]
-    pub(super) fn is_private(&self) -> bool {
-        !matches!(self, Target::Lease(_))
     }
 
     pub(super) fn writable(&self) -> bool {

@@ -151,15 +151,6 @@ impl Flight {
         unsafe { std::mem::take(&mut *self.operations.get()) }
     }
 
-    /// The tag that SEAL number `index` made.
-    #[cfg(feature = "transform")]
-    pub fn tag(&self, index: usize) -> Option<[u8; 16]> {
-        assert!(self.settled());
-        // SAFETY: settled, so the executor is done with the block; nobody writes it any more.
-        let operands = unsafe { &*self.operands.get() };
-        operands.get(index)?.tag()
-    }
-
     /// The operations back from a flight that was not taken by any executor.
     pub fn recall(flight: Arc<Flight>) -> Vec<Operation> {
         let flight = Arc::into_inner(flight).expect("nobody else has a flight that was not submitted");

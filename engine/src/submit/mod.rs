@@ -18,8 +18,6 @@ mod ticket;
 
 pub use buffer::{Lease, Source, Target};
 pub use error::{OperationError, Reason, Rejected, RejectedBatch};
-#[cfg(feature = "transform")]
-pub use operation::SealOptions;
 pub use operation::{Operation, Pattern};
 pub use queue::Queue;
 pub use ticket::{BatchOutcome, BatchTicket, DeltaFound, Outcome, Ticket};

@@ -111,10 +111,7 @@ impl Ticket {
     pub fn wait(self) -> Result<Outcome, OperationError> {
         let (flight, mut operations) = self.0.finish()?;
         let operation = operations.pop().expect("a single flight has one operation");
-        let outcome = Outcome::new(operation, flight.completion());
-        #[cfg(feature = "transform")]
-        let outcome = outcome.map(|outcome| Outcome { tag: flight.tag(0), ..outcome });
-        outcome
+        Outcome::new(operation, flight.completion())
     }
 }
 
@@ -128,13 +125,8 @@ impl BatchTicket {
         let (flight, operations) = self.0.finish()?;
         let head = flight.completion();
         let completions = flight.member_completions();
-        let members = operations.into_iter().zip(completions).enumerate().map(|(index, (operation, end))| {
-            let outcome = Outcome::new(operation, end);
-            #[cfg(feature = "transform")]
-            let outcome = outcome.map(|outcome| Outcome { tag: flight.tag(index), ..outcome });
-            let _ = index;
-            outcome
-        });
+        let members =
+            operations.into_iter().zip(completions).map(|(operation, end)| Outcome::new(operation, end));
         Ok(BatchOutcome {
             status: head.status(),
             ran: head.bytes_completed as usize,
@@ -170,19 +162,12 @@ pub enum DeltaFound {
 pub struct Outcome {
     operation: Operation,
     completion: Completion,
-    #[cfg(feature = "transform")]
-    tag: Option<[u8; 16]>,
 }
 
 impl Outcome {
     fn new(operation: Operation, completion: Completion) -> Result<Outcome, OperationError> {
         if completion.status().is_success() {
-            return Ok(Outcome {
-                operation,
-                completion,
-                #[cfg(feature = "transform")]
-                tag: None,
-            });
+            return Ok(Outcome { operation, completion });
         }
         Err(OperationError::Failed { status: completion.status(), operation: Box::new(operation) })
     }
@@ -202,31 +187,15 @@ impl Outcome {
         self.operation
     }
 
-    /// SEAL: the tag.
-    #[cfg(feature = "transform")]
-    pub fn tag(&self) -> Option<[u8; 16]> {
-        self.tag.filter(|_| self.operation.opcode() == Opcode::SEAL)
-    }
-
-    /// PACK, UNPACK: bytes written.
-    pub fn target_bytes(&self) -> Option<usize> {
-        matches!(self.operation.opcode(), Opcode::PACK | Opcode::UNPACK)
-            .then_some(self.completion.target_bytes() as usize)
-    }
-
-    /// What was written; a vector is cut to the size of a delta record, or of what was packed or unpacked.
+    /// Returns the buffer that was written; a vector is cut to the size of a delta record.
     pub fn into_target(self) -> Option<Target> {
         let delta = self.delta();
-        let written = self.target_bytes();
         let mut target = self.operation.into_target();
         if let (Some(DeltaFound::Equal), Some(Target::Vec(record))) = (delta, &mut target) {
             record.clear();
         }
         if let (Some(DeltaFound::Record(bytes)), Some(Target::Vec(record))) = (delta, &mut target) {
             record.truncate(bytes);
-        }
-        if let (Some(bytes), Some(Target::Vec(target))) = (written, &mut target) {
-            target.truncate(bytes);
         }
         target
     }

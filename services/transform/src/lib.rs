@@ -21,11 +21,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Flow     `copy` / `Transfer` / `compcpy` / `submit` ──▶ `request` (steps, chains) ──▶ `adapt` (through the cache or past
+//! Flow     `copy` / `Transfer` / `compcpy` ──▶ `request` (steps, chains) ──▶ `adapt` (through the cache or past
 //!          it) ──▶ `flat` or `transfer` (block by block through one slab of `scratch`) ──▶ kernels, by way of the engine
 //! Layout   frames: `frame`, `docs/formats/transform.md`
 //! Owner    buffers are the caller's; scratch is one bounded pool, and who finds it in use waits or gets `Busy`
-//! Not here the routines (kernels), threads (the engine's workers run what is submitted)
+//! Not here the routines (kernels), threads: a chain runs on its caller's core
 //!
 //! The interface is that of SmartDIMM's CompCpy; the work is done by this CPU's vector units.
 #![deny(unsafe_code)]
@@ -43,7 +43,6 @@ mod scratch;
 mod store;
 #[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
 mod stream;
-mod submit;
 #[expect(unsafe_code, reason = "works on addresses that callers vouch for")]
 mod transfer;
 #[expect(unsafe_code, reason = "hands slices to routines that take addresses")]
@@ -56,12 +55,10 @@ pub use frame::{HEADER_BYTES, RECORD_BYTES};
 pub use memlift_engine::Cache;
 pub use memlift_engine::codec::SealKey as Key;
 pub use memlift_engine::codec::{aead, bound, deflate, supported};
-pub use memlift_engine::submit::{Lease, Source, Target, Ticket};
 pub use memlift_spec::{Effort, Format};
 pub use request::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Chain, Op, Options, Outcome, Packing, Patience, Step};
 pub use scratch::{SLAB_BYTES, Scratch, ScratchStats};
 pub use store::Store;
 pub use stream::{OpenStream, SealStream, Untrusted};
-pub use submit::Submission;
 pub use transfer::{Progress, Transfer};
 pub use transform::{Transform, copy};

@@ -12,7 +12,7 @@ use crate::scratch::Scratch;
 use crate::transfer::{Progress, Transfer};
 use crate::{Error, Op, Options, Outcome, ScratchStats};
 use memlift_engine::config::{Config, TransformConfig};
-use memlift_engine::observe::{Executor, now_ns};
+use memlift_engine::observe::now_ns;
 use memlift_engine::{Cache, Engine};
 use memlift_spec::Opcode;
 use std::sync::OnceLock;
@@ -60,7 +60,7 @@ impl Transform {
         })
     }
 
-    /// The engine that runs what is submitted.
+    /// The engine whose kernels it uses.
     pub fn engine(&self) -> &'static Engine {
         self.engine
     }
@@ -79,13 +79,9 @@ impl Transform {
         self.scratch.stats()
     }
 
-    /// Everything a decision about such a message would be made from now.
+    /// Returns the inputs of a decision about such a message, as they are now.
     pub fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
-        let submitted = match self.executor(opcode, bytes) {
-            Executor::Worker => "a worker",
-            _ => "its submitter",
-        };
-        self.adapt.explain(opcode, bytes, submitted)
+        self.adapt.explain(opcode, bytes)
     }
 
     /// Does `op` while it copies `source` to the start of `target`.
@@ -128,8 +124,8 @@ impl Transform {
     ///
     /// # Safety
     ///
-    /// The source is readable and the target writable for their bytes, and nobody else changes either meanwhile: bytes
-    /// that another process can change go through [`submit`](Transform::submit) with leases on their regions.
+    /// The source is readable and the target writable for their bytes, and nobody else changes either meanwhile: copy bytes
+    /// that another process can change to private memory first.
     pub unsafe fn copy_raw<'a>(
         &self,
         op: impl Into<Op<'a>>,

@@ -4,9 +4,21 @@
 //! Order   reserved words ─▶ block's address ─▶ its opcode, version, size ─▶ its reserved fields, salt and hints ─▶ sizes
 //!         ─▶ alignment ─▶ overlaps
 
-use super::transform::block;
 use crate::memory::Memory;
 use memlift_spec::{Descriptor, Opcode, Status};
+
+/// Refuses a descriptor whose operand block does not start with opcode, version and size.
+fn block(memory: &impl Memory, d: &Descriptor, block_bytes: u64) -> Option<Status> {
+    let [block, b, c] = d.operation;
+    if (b | c) != 0 {
+        return Some(Status::BAD_RESERVED);
+    }
+    if block == 0 || block % 64 != 0 {
+        return Some(Status::ADDRESS_ALIGN);
+    }
+    let header = u64::from(d.opcode().0) | 1 << 8 | block_bytes << 16;
+    (memory.number(block, 4) != header).then_some(Status::BAD_OPERAND)
+}
 
 pub(super) fn persist(memory: &impl Memory, d: &Descriptor) -> Option<Status> {
     let block_bytes = if d.opcode() == Opcode::LOG_RESET { 128 } else { 64 };

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One CompCpy of one core, from a descriptor: SEAL of AES-GCM, PACK of Deflate.
+//! The time and the result of one CompCpy on one core: a TLS record is sealed, or a page is packed with Deflate.
 //!
-//! Flow     refused? ─▶ the text lies in source pages; what of it is dirty in the cache is flushed ─▶ [`register`] ─▶ the CPU reads the
-//!          source line by line, which is all that it does of the work ─▶ USE (Algorithm 2): the destination is flushed, and the
-//!          device puts its results there instead ─▶ memory and record as the descriptor wants
-//! Order    ordered: from the first line to the last. Else SEAL's lines come last to first, as a prefetcher or a controller might turn
-//!          them round; PACK is always ordered
-//! Rule     what the device has no context for is `None`, and the CPU's: no text, more than a call's pages, additional data of more than
-//!          a block, a page that does not become smaller
-//! Not here other cores and the cache (`host`)
+//! - **Flow** the text lies in source pages; lines that are dirty in the cache are flushed ─▶ [`register`] ─▶ the CPU reads the source
+//!   line by line, which is its whole share of the work ─▶ USE (Algorithm 2): the destination is flushed, and the device writes its
+//!   results there instead
+//! - **Order** a page is packed from its first line to its last. A record's lines may also come last to first, as a prefetcher or a
+//!   controller might reorder them
+//! - **Not here** other cores and the cache (`host`)
 
 use super::controller::Controller;
 use super::device::{CONFIG, Device, Fault, result};
@@ -17,10 +15,6 @@ use super::message::{Ulp, text};
 use super::timing::Timing;
 use super::{LINE, PAGE};
 use crate::event::{Random, Time};
-use crate::execute::ended;
-use crate::memory::Memory;
-use crate::refuse::refuse;
-use memlift_spec::{Completion, Descriptor, Format, Opcode, Status};
 
 const LINES: u64 = PAGE / LINE;
 
@@ -47,28 +41,6 @@ pub(super) fn register(
     channel.drain(0)
 }
 
-/// What a descriptor asks of the device.
-fn context(memory: &impl Memory, d: &Descriptor) -> Option<Context> {
-    let (block, length) = (d.operation[0], u64::from(d.size));
-    match d.opcode() {
-        Opcode::SEAL => {
-            let bytes = memory.number(block + 40, 8);
-            (bytes <= 16).then(|| {
-                Context::Tls(tls::Keys {
-                    key: memory.bytes(memory.number(block + 8, 8), memory.number(block + 16, 4)),
-                    nonce: std::array::from_fn(|at| memory.byte(block + 48 + at as u64)),
-                    aad: memory.bytes(memory.number(block + 32, 8), bytes),
-                    length,
-                })
-            })
-        }
-        Opcode::PACK if Format::from_code(memory.byte(block + 8)) == Some(Format::Deflate) => {
-            (length <= PAGE).then_some(Context::Deflate(length))
-        }
-        _ => None,
-    }
-}
-
 /// What one CompCpy takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
@@ -78,8 +50,8 @@ pub struct Took {
     pub bus: Time,
 }
 
-/// Copies a text through a device of its own: what becomes of it, for PACK its bytes ([`deflate::RAW`]: it stayed as it was), and what
-/// that took. `hot`: the text is dirty in the cache.
+/// Copies a text through a device of its own. Returns the bytes at the destination, their count ([`deflate::RAW`] for a page that does
+/// not become smaller) and the time. `hot`: the text is dirty in the cache.
 fn compcpy(
     timing: &Timing,
     context: &Context,
@@ -160,130 +132,48 @@ pub fn took(timing: &Timing, ulp: Ulp, bytes: u64, hot: bool) -> Result<Took, St
     compcpy(timing, &context, &words, ulp == Ulp::Deflate, hot).map(|(_, _, took)| took)
 }
 
-/// Runs a descriptor on a device of its own: what its record says, and how long it took; `None` if the device does not take it.
-///
-/// # Errors
-/// A fault of the device: a defect of this host.
-pub fn run(
-    timing: &Timing,
-    memory: &mut impl Memory,
-    d: &Descriptor,
-    ordered: bool,
-) -> Result<Option<(Completion, Time)>, String> {
-    if let Some(status) = refuse(memory, d, false) {
-        return Ok(Some((ended(status), Time::ZERO)));
-    }
-    let Some(context) = context(memory, d).filter(|_| d.size > 0) else { return Ok(None) };
-    let sealed = matches!(context, Context::Tls(_));
-    if pages(sealed, u64::from(d.size)) > timing.message {
-        return Ok(None);
-    }
-    let text = memory.bytes(d.source, u64::from(d.size));
-    let (out, size, took) = compcpy(timing, &context, &text, ordered, false)?;
-    if size == deflate::RAW {
-        return Ok(None);
-    }
-    let done = Completion { bytes_completed: d.size, ..ended(Status::SUCCESS) };
-    if sealed {
-        memory.put(d.target, &out[..text.len()]);
-        memory.put(d.operation[0] + 64, &out[text.len()..]);
-        return Ok(Some((done, took.core)));
-    }
-    if size > memory.number(d.operation[0] + 16, 8) {
-        return Ok(Some((ended(Status::TARGET_TOO_SMALL), took.core)));
-    }
-    memory.put(d.target, &out);
-    Ok(Some((Completion { value: size, ..done }, took.core)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute;
-    use crate::memory::Image;
-    use crate::naive::unpack;
-    use memlift_spec::Flags;
+    use crate::naive::{gcm, unpack};
+    use memlift_spec::Format;
 
-    const BLOCK: u64 = 0x100;
-    const SOURCE: u64 = 0x1000;
-    const TARGET: u64 = 0x8000;
-
-    /// A descriptor of so many bytes, and the memory that it lies in.
-    fn asked(opcode: Opcode, size: u32, text: &[u8]) -> (Vec<u8>, Descriptor) {
-        let mut bytes = vec![0; 0x10000];
-        let mut memory = Image { base: 0, bytes: &mut bytes };
-        memory.put(SOURCE, text);
-        let mut d = Descriptor::new(opcode, Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION));
-        (d.source, d.target, d.size) = (SOURCE, TARGET, size);
-        d.operation[0] = BLOCK;
-        memory.put(BLOCK, &[opcode.0, 1]);
-        if opcode == Opcode::SEAL {
-            memory.put(BLOCK + 2, &128_u16.to_le_bytes());
-            for (at, word) in [(8, 0x40), (16, 16), (32, 0x60), (40, 13)] {
-                memory.put(BLOCK + at, &u64::to_le_bytes(word));
-            }
-            memory.put(0x40, &[5; 16]);
-            memory.put(0x60, &[6; 13]);
-            memory.put(BLOCK + 48, &[7; 12]);
-        } else {
-            memory.put(BLOCK + 2, &64_u16.to_le_bytes());
-            memory.put(BLOCK + 16, &u64::to_le_bytes(4096));
-        }
-        d.completion_address = 0x20;
-        (bytes, d)
+    fn keys(length: u64) -> tls::Keys {
+        tls::Keys { key: vec![5; 16], nonce: [7; 12], aad: vec![6; 13], length }
     }
 
     #[test]
-    fn seal_is_what_the_descriptor_means_in_either_order() {
+    fn a_sealed_text_is_that_of_gcm_in_either_order() {
         let (timing, mut random) = (Timing::shipped(), Random::new(1));
         for size in [1, 64, 4080, 4081, 4096, 9000, 16_368] {
             let text: Vec<u8> = (0..size).map(|_| random.word() as u8).collect();
-            let (mut wanted, d) = asked(Opcode::SEAL, size, &text);
-            let record = execute::perform(&mut Image { base: 0, bytes: &mut wanted }, &d, false);
-            assert_eq!(record.status, Status::SUCCESS.0);
+            let (cipher, tag) = gcm(true, &[5; 16], &[7; 12], &[6; 13], &text);
             for ordered in [true, false] {
-                let (mut bytes, d) = asked(Opcode::SEAL, size, &text);
-                let (done, time) =
-                    run(&timing, &mut Image { base: 0, bytes: &mut bytes }, &d, ordered).unwrap().unwrap();
-                assert!(done == record && bytes == wanted && time > Time::ZERO, "{size} {ordered}");
+                let context = Context::Tls(keys(size));
+                let (out, bytes, took) = compcpy(&timing, &context, &text, ordered, false).unwrap();
+                assert_eq!(bytes, size + tls::TAG);
+                assert_eq!(out, [&cipher[..], &tag[..]].concat(), "{size} {ordered}");
+                assert!(took.core > Time::ZERO);
             }
         }
     }
 
     #[test]
-    fn a_page_that_is_packed_unpacks_and_the_rest_is_the_cpu_s() {
+    fn a_packed_page_unpacks_and_noise_stays_raw() {
         let timing = Timing::shipped();
         let text = b"some words that come again, and some words that come once more; ".repeat(20);
-        let (mut bytes, d) = asked(Opcode::PACK, text.len() as u32, &text);
-        let mut memory = Image { base: 0, bytes: &mut bytes };
-        let (done, _) = run(&timing, &mut memory, &d, true).unwrap().unwrap();
-        let packed = memory.bytes(TARGET, done.value);
-        assert!(done.value * 2 < text.len() as u64);
+        let context = Context::Deflate(text.len() as u64);
+        let (packed, bytes, _) = compcpy(&timing, &context, &text, true, false).unwrap();
+        assert!(bytes * 2 < text.len() as u64);
         assert_eq!(unpack(Format::Deflate, &packed, 4096).unwrap().bytes, text);
-        memory.put(BLOCK + 16, &u64::to_le_bytes(done.value - 1));
-        assert_eq!(
-            run(&timing, &mut memory, &d, true).unwrap().unwrap().0.status,
-            Status::TARGET_TOO_SMALL.0
-        );
         let mut random = Random::new(2);
         let noise: Vec<u8> = (0..4096).map(|_| random.word() as u8).collect();
-        for (opcode, size) in
-            [(Opcode::PACK, 4096), (Opcode::PACK, 4097), (Opcode::SEAL, 16_369), (Opcode::MEMMOVE, 64)]
-        {
-            let (mut bytes, mut d) = asked(opcode, size, &noise);
-            if opcode == Opcode::MEMMOVE {
-                d.operation[0] = 0;
-            }
-            assert_eq!(
-                run(&timing, &mut Image { base: 0, bytes: &mut bytes }, &d, true),
-                Ok(None),
-                "{opcode:?} {size}"
-            );
-        }
+        let (_, bytes, _) = compcpy(&timing, &Context::Deflate(4096), &noise, true, false).unwrap();
+        assert_eq!(bytes, deflate::RAW);
     }
 
     #[test]
-    fn what_a_call_takes_is_the_machine_s_and_more_if_its_text_is_cached() {
+    fn a_cached_text_takes_longer() {
         let timing = Timing::shipped();
         for ulp in [Ulp::Tls, Ulp::Deflate] {
             let of = |bytes, hot| took(&timing, ulp, bytes, hot).unwrap();
@@ -297,10 +187,5 @@ mod tests {
             }
             assert!(of(1, false).core <= of(4096 - 16, false).core);
         }
-        let text = b"some words that come again; ".repeat(100);
-        let (_, d) = asked(Opcode::PACK, text.len() as u32, &text);
-        let mut bytes = asked(Opcode::PACK, text.len() as u32, &text).0;
-        let (_, time) = run(&timing, &mut Image { base: 0, bytes: &mut bytes }, &d, true).unwrap().unwrap();
-        assert_eq!(time, took(&timing, Ulp::Deflate, text.len() as u64, false).unwrap().core);
     }
 }

@@ -39,13 +39,11 @@ pub struct Explanation {
     pub stores: [(&'static str, u32, f64); 3],
     /// What would be taken for an uncached message, as far as is known.
     pub uncached: &'static str,
-    /// Who would run it if it were submitted: a worker, or its submitter.
-    pub submitted: &'static str,
     /// What `Packing::Adaptive` is now.
     pub effort: Effort,
 }
 
-pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize, submitted: &'static str) -> Explanation {
+pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize) -> Explanation {
     let contended = adapt.watch.contended();
     let stores = adapt
         .costs
@@ -73,7 +71,6 @@ pub(super) fn explain(adapt: &Adapt, opcode: Opcode, bytes: usize, submitted: &'
         slowdown_percent: adapt.settings.slowdown_percent,
         stores,
         uncached: best.map_or(Store::Temporal.name(), |store| store.0),
-        submitted,
         effort: Packing::Adaptive.effort(contended),
     }
 }
@@ -119,6 +116,6 @@ impl std::fmt::Display for Explanation {
         if self.opcode == Opcode::PACK.name() {
             write!(f, "; effort adaptive is {} now", self.effort.name())?;
         }
-        write!(f, "; submitted, it is run by {}", self.submitted)
+        Ok(())
     }
 }

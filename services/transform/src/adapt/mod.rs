@@ -194,8 +194,8 @@ impl Adapt {
         self.watch.replace(source);
     }
 
-    /// Everything a decision about such a message would be made from now; `submitted`: who would run it then.
-    pub(crate) fn explain(&self, opcode: Opcode, bytes: usize, submitted: &'static str) -> Explanation {
-        explain::explain(self, opcode, bytes, submitted)
+    /// Returns the inputs of a decision about such a message, as they are now.
+    pub(crate) fn explain(&self, opcode: Opcode, bytes: usize) -> Explanation {
+        explain::explain(self, opcode, bytes)
     }
 }

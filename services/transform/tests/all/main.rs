@@ -7,4 +7,3 @@ mod corpus;
 mod incremental;
 mod pool;
 mod restart;
-mod submitted;
