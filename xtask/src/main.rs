@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the project needs and cargo does not have: `cargo xtask layers`, `cargo xtask test`, `cargo xtask fresh`.
+//! Checks that cargo does not have: `cargo xtask layers`, `words`, `test` and `fresh`.
 //!
-//! Exit   0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
+//! - **Exit** 0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
 #![forbid(unsafe_code)]
 
 mod fresh;
 mod layers;
 mod test;
+mod words;
 mod workspace;
 
 use std::process::ExitCode;
@@ -16,6 +17,9 @@ Usage: cargo xtask CHECK
 
   layers   Fails on a dependency between folders that the architecture forbids,
            and on unsafe code outside an island that is opened in plain sight
+  words [--record] [--list RULE [FOLDER]]
+           Fails when forms of words that the style forbids become more than recorded in
+           xtask/words.json; --record lowers the record, --list shows the places
   test [--only FOLDER[:PROGRAM]]... [--skip TEST]... [-- CARGO-ARGUMENTS]
            Builds the tests once, with cargo's arguments, and runs as many of the
            test programs at a time as there are cores
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("layers") if arguments.len() == 1 => layers::check(),
+        Some("words") => words::Options::parse(&arguments[1..]).and_then(|options| words::check(&options)),
         Some("test") => test::Options::parse(&arguments[1..]).and_then(|options| test::run(&options)),
         Some("fresh") => fresh::Options::parse(&arguments[1..]).and_then(|options| fresh::prove(&options)),
         Some("help" | "--help" | "-h") => {
