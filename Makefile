@@ -146,12 +146,13 @@ wheel: venv binary
 		status=$$?; rm -f memlift.data/scripts/memlift; exit $$status
 	@ls -l dist/*.whl
 
-## lint    Format, clippy, documentation, layers, licences and advisories
+## lint    Format, clippy, documentation, layers, words, licences and advisories
 lint: venv
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 	$(CARGO) xtask layers
+	$(CARGO) xtask words
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo deny: not run (install it with: cargo install cargo-deny)"; fi
 

@@ -8,9 +8,15 @@ use memlift_bench::{BenchError, Options, TourOptions, Verdict};
 
 use crate::failure::Failure;
 use crate::grammar::BenchService;
+use crate::output;
 
-/// Runs the rows of one service.
-pub fn run(service: BenchService, options: &Options) -> Result<(), Failure> {
+/// Runs the rows of one service. `force` replaces a report that is there.
+pub fn run(service: BenchService, options: &Options, force: bool) -> Result<(), Failure> {
+    if let Some(folder) = &options.report {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Failure::Usage(format!("--report {}: {error}", folder.display())))?;
+        output::check(&folder.join("index.html"), "--report", force)?;
+    }
     let service = match service {
         BenchService::Copy => "copy",
         BenchService::Devices => "devices",

@@ -59,6 +59,9 @@ pub enum Command {
         /// Write index.html into this folder: both sides over size, ratios, every row; one file, no network
         #[arg(long, value_name = "DIR")]
         report: Option<PathBuf>,
+        /// Replace a report that is there
+        #[arg(long, requires = "report")]
+        force: bool,
     },
     /// Calls between processes
     Ipc {

@@ -20,6 +20,7 @@ mod job;
 mod map;
 mod metrics;
 mod node;
+mod output;
 mod pool;
 mod print;
 mod python;
@@ -109,8 +110,8 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
         Command::Explain { subject, size, cache } => explain::run(&subject, size.as_deref(), cache, json),
         Command::Calibrate => calibrate::run(json),
         Command::Reproduce(wish) => reproduce::run(&wish, json),
-        Command::Bench { service, only, quick, record, report } => {
-            bench::run(service, &Options { only, quick, json, record, report })
+        Command::Bench { service, only, quick, record, report, force } => {
+            bench::run(service, &Options { only, quick, json, record, report }, force)
         }
         Command::Tour { chapters, quick } => {
             let chapters = chapters.into_iter().map(TourChapter::into).collect();

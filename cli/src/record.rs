@@ -10,10 +10,10 @@
 //! Not here what is written (`bindings/tap`), what it says (whatif.rs)
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -24,6 +24,7 @@ use memlift::zmem::supervise::Supervised;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::run::{children_cpu_s, program};
 use crate::size::size;
 use crate::{print, whatif};
@@ -45,9 +46,12 @@ const TRANSFORM_THRESHOLD: u64 = 256;
 /// What is asked for.
 #[derive(Clone, Debug, Args)]
 pub struct Wish {
-    /// The trace; a file that is there is replaced
+    /// The trace that is written
     #[arg(long, short, value_name = "TRACE", default_value = "memlift.trace")]
     output: PathBuf,
+    /// Replace a trace that is there
+    #[arg(long)]
+    force: bool,
     /// Most bytes of the trace, on disk and in memory: bytes, or with K, M, G
     #[arg(long, value_name = "SIZE", value_parser = limit, default_value = "128M")]
     limit: u64,
@@ -83,8 +87,7 @@ pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
                 .to_owned(),
         )
     })?;
-    let path = std::path::absolute(&wish.output).map_err(|error| Failure::Usage(error.to_string()))?;
-    let file = create(&path, wish)?;
+    let (file, path) = create(wish)?;
     let mut command = Command::new(&wish.command[0]);
     let mut preload = library.into_os_string();
     if let Some(already) = std::env::var_os("LD_PRELOAD").filter(|already| !already.is_empty()) {
@@ -111,23 +114,16 @@ pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
     Ok(ended.code())
 }
 
-/// An empty trace of full length.
-fn create(path: &Path, wish: &Wish) -> Result<File, Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::Failed(format!("{}: {error}: name a file that can be written with -o", path.display()))
-    };
-    // A file that somebody else may still have mapped keeps its bytes.
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let file =
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    if let Err(error) = reserve(&file, wish.limit) {
-        let _ = fs::remove_file(path);
+/// Makes an empty trace of full length and returns it with its path. A trace that it replaces keeps its bytes for whoever still has
+/// it mapped.
+fn create(wish: &Wish) -> Result<(File, PathBuf), Failure> {
+    let output = Output::create(&wish.output, "-o", wish.force)?;
+    let failed = |error: std::io::Error| Failure::Failed(format!("-o {}: {error}", wish.output.display()));
+    let file = output.file();
+    if let Err(error) = reserve(file, wish.limit) {
         return Err(Failure::Failed(format!(
-            "{}: {error}: {} could not be reserved there; give a smaller --limit or another place with -o",
-            path.display(),
+            "-o {}: {error}: {} could not be reserved there; give a smaller --limit or another place",
+            wish.output.display(),
             print::bytes(wish.limit)
         )));
     }
@@ -152,12 +148,13 @@ fn create(path: &Path, wish: &Wish) -> Result<File, Failure> {
     }
     words
         .into_iter()
-        .try_for_each(|(index, value)| put(&file, index, value))
-        .and_then(|()| text(&file, CPU_AT, whatif::cpu().as_bytes()))
-        .and_then(|()| text(&file, COMMAND_AT, &command))
-        .and_then(|()| put(&file, word::MAGIC, MAGIC))
+        .try_for_each(|(index, value)| put(file, index, value))
+        .and_then(|()| text(file, CPU_AT, whatif::cpu().as_bytes()))
+        .and_then(|()| text(file, COMMAND_AT, &command))
+        .and_then(|()| put(file, word::MAGIC, MAGIC))
         .map_err(failed)?;
-    Ok(file)
+    let path = output.target().to_path_buf();
+    output.finish().map(|file| (file, path))
 }
 
 /// Room on the disk for all of it; where the file system cannot promise that, zeros.

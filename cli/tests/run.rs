@@ -497,6 +497,7 @@ fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wron
         &trace,
         "--limit",
         "1M",
+        "--force",
         "--threshold",
         "1",
         "--",
@@ -518,7 +519,7 @@ fn a_killed_program_and_a_full_trace_can_be_read_and_wrong_ones_say_what_is_wron
         (vec!["whatif", "no-such.trace"], 1, "record one first"),
         (vec!["whatif", "--sweep", "start=1", &trace], 2, "NAME=A..B"),
         (vec!["record", "--limit", "1K", "--", "true"], 2, "give 1M to 1T"),
-        (vec!["record", "-o", "/proc/no", "--", "true"], 1, "-o"),
+        (vec!["record", "-o", "/proc/no", "--", "true"], 2, "-o"),
         (vec!["record", "--", "no-such-program-here"], 3, "there is no such program"),
     ] {
         let output = place.run(&arguments);

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use crate::Failure;
-use crate::workspace::{Kind, Workspace};
+use crate::workspace::{Kind, Workspace, rust_files};
 
 /// Folder → the folders that it may depend on. `*` stands for one path component; `**` for anything.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -40,6 +40,7 @@ pub fn check() -> Result<String, Failure> {
     let workspace = Workspace::read()?;
     let mut faults = forbidden_edges(&workspace);
     faults.extend(open_islands(&workspace));
+    faults.extend(crate::circles::faults(&workspace));
     if faults.is_empty() {
         let edges: usize = workspace.members.iter().map(|member| member.edges.len()).sum();
         return Ok(format!("layers hold: {} crates, {edges} edges", workspace.members.len()));
@@ -140,19 +141,6 @@ fn islands_without_reason(text: &str) -> Vec<usize> {
         }
     }
     lines
-}
-
-fn rust_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
 }
 
 fn relative(path: &Path, root: &Path) -> String {

@@ -4,6 +4,7 @@
 //! - **Exit** 0 the check holds · 1 it does not · 2 usage · 3 it cannot be run here (and why)
 #![forbid(unsafe_code)]
 
+mod circles;
 mod fresh;
 mod layers;
 mod test;
@@ -16,7 +17,8 @@ const USAGE: &str = "\
 Usage: cargo xtask CHECK
 
   layers   Fails on a dependency between folders that the architecture forbids,
-           and on unsafe code outside an island that is opened in plain sight
+           on unsafe code outside an island that is opened in plain sight, and on a circle
+           of modules that xtask/src/circles.in does not hold with its reason
   words [--record] [--list RULE [FOLDER]]
            Fails when forms of words that the style forbids become more than recorded in
            xtask/words.json; --record lowers the record, --list shows the places

@@ -98,3 +98,17 @@ impl Workspace {
         self.members.iter().find(|member| member.name == name).map(|member| member.folder.as_str())
     }
 }
+
+/// Adds the Rust files below `folder` to `found`, in order.
+pub fn rust_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}

@@ -19,7 +19,7 @@ use memlift_model::reproduce::{ALL, Entry, Figure, Inputs, Paper, Row, named};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::print;
+use crate::{output, print};
 
 /// Shown under the help text.
 pub const EXAMPLES: &str = "\
@@ -51,6 +51,9 @@ pub struct Wish {
     /// Write one page with all of it, and no other file, into this folder: reproduce.html
     #[arg(long, value_name = "FOLDER")]
     html: Option<PathBuf>,
+    /// Replace drawings that are there
+    #[arg(long)]
+    force: bool,
     /// Another file of parameters for the device that it names
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
@@ -86,13 +89,18 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
             entry.run(&inputs).map_err(|error| Failure::Failed(format!("{}: {error}", entry.name)))?;
         let mut drawn = Vec::new();
         if let Some(folder) = &wish.svg {
-            drawn.push(write(folder, &format!("{}.svg", figure.name), svg::draw(&figure).as_bytes())?);
+            drawn.push(write(
+                folder,
+                wish.force,
+                &format!("{}.svg", figure.name),
+                svg::draw(&figure).as_bytes(),
+            )?);
         }
         if let (Some(folder), Some(raster)) = (&wish.png, &raster) {
             let picture = raster
                 .draw(&svg::draw(&figure))
                 .map_err(|error| Failure::Failed(format!("{}: {error}", figure.name)))?;
-            drawn.push(write(folder, &format!("{}.png", figure.name), &picture)?);
+            drawn.push(write(folder, wish.force, &format!("{}.png", figure.name), &picture)?);
         }
         if as_json {
             documents.push(document(&figure, &drawn));
@@ -106,9 +114,12 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
         figures.push(figure);
     }
     let page = match &wish.html {
-        Some(folder) => {
-            Some(write(folder, "reproduce.html", html::page(&figures, &inputs.parameters).as_bytes())?)
-        }
+        Some(folder) => Some(write(
+            folder,
+            wish.force,
+            "reproduce.html",
+            html::page(&figures, &inputs.parameters).as_bytes(),
+        )?),
         None => None,
     };
     match (as_json, page) {
@@ -119,9 +130,9 @@ pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
 }
 
 /// Writes a file into a folder that is there; its path.
-fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<String, Failure> {
+fn write(folder: &Path, force: bool, name: &str, bytes: &[u8]) -> Result<String, Failure> {
     let path = folder.join(name);
-    fs::write(&path, bytes).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    output::write(&path, "drawing", force, bytes)?;
     Ok(path.display().to_string())
 }
 

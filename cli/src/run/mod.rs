@@ -25,7 +25,7 @@ use memlift::zmem::block::OnOverflow;
 use memlift::zmem::spill::Spill;
 
 use crate::failure::Failure;
-use crate::print;
+use crate::{output, print};
 pub use backend::checks;
 pub use budget::{enough, size};
 pub use kernel::children_cpu_s;
@@ -66,6 +66,9 @@ pub struct Wish {
     /// Write the exit report there as JSON; `-` is standard error
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Replace a report or a plot that is there
+    #[arg(long)]
+    force: bool,
     /// No exit report
     #[arg(long, short)]
     quiet: bool,
@@ -105,7 +108,7 @@ pub fn run(wish: &Wish, json: bool) -> Result<u8, Failure> {
     }
     let outcome = once(wish)?;
     if !wish.quiet {
-        report::write(&outcome, wish.report.as_deref(), json)?;
+        report::write(&outcome, wish.report.as_deref(), wish.force, json)?;
     }
     Ok(outcome.exit_code)
 }
@@ -139,11 +142,10 @@ fn check(wish: &Wish, budget_bytes: u64) -> Result<(), Failure> {
             .map_err(|error| Failure::Usage(format!("--spill {}: {error}", folder.display())))?;
     }
     if let Some(file) = wish.report.as_deref().filter(|file| *file != Path::new("-")) {
-        std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(file)
-            .map_err(|error| Failure::Usage(format!("--report {}: {error}", file.display())))?;
+        output::check(file, "--report", wish.force)?;
+    }
+    if let Some(file) = &wish.plot {
+        output::check(file, "--plot", wish.force)?;
     }
     Ok(())
 }

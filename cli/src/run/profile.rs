@@ -15,7 +15,7 @@ use serde_json::json;
 use super::launch::Outcome;
 use super::{Wish, once, plot};
 use crate::failure::Failure;
-use crate::print;
+use crate::{output, print};
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -71,8 +71,12 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
     };
     let best = points.iter().filter(good).min_by_key(|point| point.outcome.budget);
     if let Some(file) = &wish.plot {
-        std::fs::write(file, plot::svg(&first, &points, best, wish.slow_down))
-            .map_err(|error| Failure::Failed(format!("--plot {}: {error}", file.display())))?;
+        output::write(
+            file,
+            "--plot",
+            wish.force,
+            plot::svg(&first, &points, best, wish.slow_down).as_bytes(),
+        )?;
     }
     if as_json {
         let rows: Vec<_> = points

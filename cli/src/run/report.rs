@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::launch::Outcome;
 use crate::failure::Failure;
-use crate::print;
+use crate::{output, print};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -98,11 +98,10 @@ impl Outcome {
 }
 
 /// Writes it where it was asked for.
-pub fn write(outcome: &Outcome, file: Option<&Path>, as_json: bool) -> Result<(), Failure> {
+pub fn write(outcome: &Outcome, file: Option<&Path>, force: bool, as_json: bool) -> Result<(), Failure> {
     let text = match file {
         Some(file) if file != Path::new("-") => {
-            return std::fs::write(file, format!("{:#}\n", outcome.json()))
-                .map_err(|error| Failure::Failed(format!("--report {}: {error}", file.display())));
+            return output::write(file, "--report", force, format!("{:#}\n", outcome.json()).as_bytes());
         }
         Some(_) => format!("{}", outcome.json()),
         None if as_json => format!("{}", outcome.json()),

@@ -4,7 +4,6 @@
 //! Order    calls by the time they began, over all threads; of a call each line is read before it is written
 //! Not here a service's own work, which has no addresses; physical addresses: a trace has the program's. What calls found in a cache is not left out: a simulator has its own
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -12,12 +11,14 @@ use memlift_model::whatif::{Trace, What};
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::print;
 
 const LINE: u64 = 64;
 
 /// Writes the file.
-pub fn write(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure> {
+pub fn write(trace: &Trace, path: &Path, force: bool, as_json: bool) -> Result<(), Failure> {
+    let output = Output::create(path, "--export", force)?;
     let mut calls = Vec::new();
     for thread in &trace.threads {
         for step in &thread.steps {
@@ -31,7 +32,7 @@ pub fn write(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure> {
     calls.sort_by_key(|(at, _)| *at);
     let (mut loads, mut stores) = (0u64, 0u64);
     let mut all = || -> std::io::Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
+        let mut file = BufWriter::new(output.file());
         for (_, call) in &calls {
             let lines = |address: u64, bytes: u64| {
                 let first = address / LINE;
@@ -54,9 +55,8 @@ pub fn write(trace: &Trace, path: &Path, as_json: bool) -> Result<(), Failure> {
         }
         file.flush()
     };
-    all().map_err(|error| {
-        Failure::Failed(format!("{}: {error}: name a file that can be written", path.display()))
-    })?;
+    all().map_err(|error| Failure::Failed(format!("--export {}: {error}", path.display())))?;
+    output.finish()?;
     if as_json {
         return print::json(
             &json!({ "file": path.display().to_string(), "calls": calls.len(), "loads": loads, "stores": stores }),

@@ -60,6 +60,9 @@ pub struct Wish {
     /// Write the lines that calls touch as `LD 0x…` and `ST 0x…`, one a line, as Ramulator2 reads them, and do no more
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "from", "parameters", "sweep"])]
     export: Option<PathBuf>,
+    /// Replace an exported file that is there
+    #[arg(long, requires = "export")]
+    force: bool,
 }
 
 /// The devices.
@@ -117,7 +120,7 @@ fn sweep(text: &str) -> Result<Sweep, String> {
 pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
     let trace = read(&wish.trace)?;
     if let Some(file) = &wish.export {
-        return export::write(&trace, file, json);
+        return export::write(&trace, file, wish.force, json);
     }
     if trace.calls().next().is_none() {
         return Err(Failure::Failed(format!(

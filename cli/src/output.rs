@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files that a command writes where its user says: never anything but a plain file, and never over one without `--force`.
+//!
+//! - **Flow** [`Output::create`] refuses what may not be replaced and makes a file beside the target ─▶ its bytes ─▶
+//!   [`Output::finish`] renames it to the target
+//! - **Order** the target is as it was until all bytes are written; a command that fails or is interrupted leaves it so
+//! - **Not here** pools, logs and sockets, which their services open
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+
+use crate::failure::Failure;
+
+/// A file under construction beside its target. Dropped without [`finish`](Output::finish), it is removed.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    partial: PathBuf,
+    target: PathBuf,
+    force: bool,
+    option: &'static str,
+    finished: bool,
+}
+
+impl Output {
+    /// Makes a file beside `target`. `option` is what the user gave it with, for errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`]: the target is not a plain file, or is there and `force` is false, or its folder cannot be written.
+    pub fn create(target: &Path, option: &'static str, force: bool) -> Result<Output, Failure> {
+        let refused = |error: &dyn std::fmt::Display| {
+            Failure::Usage(format!("{option} {}: {error}: name a file that can be written", target.display()))
+        };
+        let resolved = resolve(target).map_err(|error| refused(&error))?;
+        match fs::symlink_metadata(&resolved) {
+            Ok(found) if !found.is_file() => {
+                let kind = kind_name(found.file_type());
+                return Err(Failure::Usage(format!(
+                    "{option} {}: it is {kind}: name a plain file",
+                    target.display()
+                )));
+            }
+            Ok(_) if !force => return Err(exists(option, target)),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(&error)),
+        }
+        let name = resolved.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let partial = resolved.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&partial)
+            .map_err(|error| refused(&error))?;
+        Ok(Output { file, partial, target: resolved, force, option, finished: false })
+    }
+
+    /// The file that takes the bytes.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where the bytes will be.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Gives the file its name. The handle stays good.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`]: somebody made the target meanwhile and `force` is false. [`Failure::Failed`]: it cannot be renamed.
+    pub fn finish(mut self) -> Result<File, Failure> {
+        let failed = |error: Errno| {
+            let error = io::Error::from(error);
+            Failure::Failed(format!("{} {}: {error}", self.option, self.target.display()))
+        };
+        let file = self.file.try_clone()?;
+        let flags = if self.force { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(CWD, &self.partial, CWD, &self.target, flags) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(exists(self.option, &self.target)),
+            // A file system without the flag: a second name fails where the first is taken.
+            Err(Errno::INVAL | Errno::NOSYS) if !self.force => {
+                match rustix::fs::linkat(CWD, &self.partial, CWD, &self.target, rustix::fs::AtFlags::empty())
+                {
+                    Ok(()) => fs::remove_file(&self.partial)?,
+                    Err(Errno::EXIST) => return Err(exists(self.option, &self.target)),
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        self.finished = true;
+        Ok(file)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// Refuses a target that [`write`] would refuse later, before work is done for it.
+///
+/// # Errors
+///
+/// As [`Output::create`].
+pub fn check(target: &Path, option: &'static str, force: bool) -> Result<(), Failure> {
+    Output::create(target, option, force).map(drop)
+}
+
+/// Writes all of `bytes` to `target`.
+///
+/// # Errors
+///
+/// As [`Output::create`]; [`Failure::Failed`] when the disk does not take them.
+pub fn write(target: &Path, option: &'static str, force: bool, bytes: &[u8]) -> Result<(), Failure> {
+    let output = Output::create(target, option, force)?;
+    let mut file = output.file();
+    file.write_all(bytes)
+        .map_err(|error| Failure::Failed(format!("{option} {}: {error}", target.display())))?;
+    output.finish().map(drop)
+}
+
+fn exists(option: &str, target: &Path) -> Failure {
+    Failure::Usage(format!(
+        "{option} {}: it is there already: give --force to replace it, or another name",
+        target.display()
+    ))
+}
+
+/// The place that a path leads to: its folder must be there, and a link at its end is followed.
+fn resolve(target: &Path) -> io::Result<PathBuf> {
+    let target = std::path::absolute(target)?;
+    let Some(name) = target.file_name() else {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
+    };
+    if fs::symlink_metadata(&target).is_ok_and(|found| found.is_symlink()) {
+        // A link that leads nowhere is refused here.
+        return fs::canonicalize(&target);
+    }
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    Ok(fs::canonicalize(folder)?.join(name))
+}
+
+fn kind_name(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a folder",
+        kind if kind.is_fifo() => "a named pipe",
+        kind if kind.is_socket() => "a socket",
+        kind if kind.is_char_device() || kind.is_block_device() => "a device",
+        _ => "no plain file",
+    }
+}
