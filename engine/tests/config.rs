@@ -55,8 +55,8 @@ fn promised_defaults() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.engine.workers, usize::from(cpus > 1));
     assert_eq!(config.engine.wait, Wait::Auto);
-    assert_eq!(config.ipc.request_pool_bytes, 32 << 20);
-    assert_eq!(config.ipc.response_pool_bytes, 8 << 20);
+    assert_eq!(config.ipc.request_pool_bytes, 64 << 10);
+    assert_eq!(config.ipc.response_pool_bytes, 64 << 10);
     assert_eq!(config.ipc.message_bytes_max, 4 << 30);
     assert_eq!(config.ipc.outstanding_max, 64);
     assert_eq!(config.ipc.timeout_s, None);

@@ -381,6 +381,11 @@ impl Region {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Takes the fd out: the mapping stays, and needs none.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
+    }
+
     /// Whether the size can no longer change.
     pub fn sealed(&self) -> bool {
         self.sealed

@@ -283,7 +283,14 @@ fn calls(client: &Client) -> Result<(), Error> {
     client.call("forget", Outgoing::none(), None)?;
     // What was released came before this answer, or comes before the next.
     echo(b"last")?;
-    echo(b"last")
+    echo(b"last")?;
+    // The large segments go back, and come again.
+    client.idle_for_a_while();
+    let stats = client.stats();
+    if client.check().is_ok() {
+        assert_eq!((stats.request_pool_bytes, stats.response_pool_bytes), (64 << 10, 64 << 10));
+    }
+    echo(&large)
 }
 
 /// What a process holds of sessions.
