@@ -104,9 +104,15 @@ impl Inner {
 
     /// Sleeps a little, each time twice as long; a server that hung up ends the session.
     fn nap(&self, nap: &mut Duration) -> Result<(), Error> {
-        holds_none("waiting for the server");
-        let left = rustix::time::Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as _ };
+        let time = *nap;
         *nap = (*nap * 2).min(NAP_MAX);
+        self.look_at_server(time)
+    }
+
+    /// Whether the server is there, for callers that would do much in vain if it is not. A hang-up within `time` ends the session.
+    pub(super) fn look_at_server(&self, time: Duration) -> Result<(), Error> {
+        holds_none("waiting for the server");
+        let left = rustix::time::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ };
         let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
         let ready = poll(&mut socket, Some(&left)).unwrap_or(0);
         if ready > 0 {

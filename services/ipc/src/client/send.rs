@@ -431,6 +431,7 @@ impl Inner {
             None => pool.growth(bytes).map(|growth| (growth, pool.next())),
         });
         let Some((growth, index)) = found else { return Ok(true) };
+        self.look_at_server(Duration::ZERO)?;
         let (region, fd) = super::request_segment(growth)?;
         reach(Step::RequestSegmentMade);
         let packet = AddSegment { magic: MAGIC, direction: REQUEST, index, bytes: region.bytes() };
