@@ -214,7 +214,7 @@ impl Client {
         whole.window(MAGIC_AT, 8)?.write_from(&MAGIC.to_le_bytes())?;
         whole.window(VERSION_AT, 4)?.write_from(&VERSION.to_le_bytes())?;
         whole.window(ENTRIES_AT, 4)?.write_from(&RING_ENTRIES.to_le_bytes())?;
-        let (request, request_fd) = request_segment(options.request_pool_bytes.max(4096))?;
+        let (request, request_fd) = request_segment(options.request_pool_bytes.max(4096), &|| false)?;
         let (response, response_fd) = response_segment(options.response_pool_bytes.max(4096))?;
         let control_fd = take_fd(&mut control);
         let control = Arc::new(control);
@@ -483,11 +483,11 @@ fn take_fd(region: &mut Region) -> OwnedFd {
     region.take_fd().expect("a memfd has a descriptor")
 }
 
-/// Memory for requests: nobody but this process can write it, whoever gets its descriptor.
-fn request_segment(bytes: u64) -> Result<(Region, OwnedFd), RegionError> {
+/// Memory for requests: nobody but this process can write it, whoever gets its descriptor. Given up if `stop` says so.
+fn request_segment(bytes: u64, stop: &dyn Fn() -> bool) -> Result<(Region, OwnedFd), RegionError> {
     holds_none("mapping memory");
     let options = RegionOptions { sole_writer: true, ..RegionOptions::default() };
-    let mut region = Region::memfd("memlift-request", bytes, &options)?;
+    let mut region = Region::memfd_unless("memlift-request", bytes, &options, stop)?;
     let fd = take_fd(&mut region);
     Ok((region, fd))
 }

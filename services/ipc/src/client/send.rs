@@ -19,10 +19,10 @@ use crate::packed::pack;
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
 use crate::rank::{Lock, Rank, holds_none};
-use crate::transfer::{Transfer, crc_of};
+use crate::transfer::{Transfer, Unfinished, crc_of};
 use memlift_engine::Lost;
 use memlift_engine::place::GATE_BYTES_MIN;
-use memlift_engine::region::Region;
+use memlift_engine::region::{Region, RegionError};
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -114,6 +114,15 @@ pub(super) struct Sending {
     pub room_until: Option<Instant>,
     /// Wake the server if it sleeps; else somebody will later.
     pub rings: bool,
+}
+
+/// How long a call's data may take to find room.
+#[derive(Clone, Copy)]
+struct Room {
+    /// How long to wait for others.
+    until: Option<Instant>,
+    /// When it is too late altogether: what is being made for the call is given up then.
+    deadline: Option<Instant>,
 }
 
 /// When an answer is expected.
@@ -221,8 +230,8 @@ impl Inner {
             let plan = self.plan(message.operation, mode, bytes, options)?;
             message.flags |= plan.flags;
             if !embed(&mut message, data, options.crc) {
-                waiting.slot =
-                    Some(self.place(&mut message, &mut waiting, data, options, plan, room_until)?);
+                let room = Room { until: room_until, deadline };
+                waiting.slot = Some(self.place(&mut message, &mut waiting, data, options, plan, room)?);
             }
         }
         let due = waiting.sent_at().and_then(|sent| {
@@ -255,7 +264,7 @@ impl Inner {
         data: &Outgoing<'_>,
         options: &CallOptions,
         plan: Plan,
-        room_until: Option<Instant>,
+        room: Room,
     ) -> Result<Arc<RequestSlot>, Error> {
         let bytes = data.bytes();
         let begun = (bytes >= FORECAST_FROM).then(Instant::now);
@@ -271,7 +280,7 @@ impl Inner {
             }
             None => {
                 let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
-                let (slot, crc) = self.fill_slot(sent, transfer, room_until)?;
+                let (slot, crc) = self.fill_slot(sent, transfer, room)?;
                 reach(Step::RequestFilled);
                 (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
             }
@@ -293,17 +302,21 @@ impl Inner {
         &self,
         data: &Outgoing<'_>,
         transfer: Transfer,
-        room_until: Option<Instant>,
+        room: Room,
     ) -> Result<(Arc<RequestSlot>, Option<u32>), Error> {
-        let slot = self.take_slot(data.bytes(), room_until)?;
+        let slot = self.take_slot(data.bytes(), room)?;
         reach(Step::RequestSlotTaken);
         // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself belongs to another slot. A slot
         // that is forgotten stays taken in its pool, and its segment mapped.
-        match unsafe { self.copy_in(data, slot.pointer, transfer) } {
+        match unsafe { self.copy_in(data, slot.pointer, transfer, room.deadline) } {
             Ok(crc) => Ok((slot, crc)),
-            Err(Lost) => {
+            Err(Unfinished::Stopped) => {
+                self.check()?;
+                Err(Error::Busy { outstanding: self.outstanding() })
+            }
+            Err(Unfinished::Lost) => {
                 std::mem::forget(slot);
-                self.fill_slot(data, Transfer { how: Transfer::PLAIN.how, ..transfer }, room_until)
+                self.fill_slot(data, Transfer { how: Transfer::PLAIN.how, ..transfer }, room)
             }
         }
     }
@@ -342,17 +355,27 @@ impl Inner {
         data: &Outgoing<'_>,
         target: *mut u8,
         transfer: Transfer,
-    ) -> Result<Option<u32>, Lost> {
+        deadline: Option<Instant>,
+    ) -> Result<Option<u32>, Unfinished> {
+        let nearly = || {
+            self.wake_server();
+            reach(Step::RequestHalfFilled);
+        };
         // SAFETY: passed on from the caller.
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
-                true => data.copy_to(target, transfer),
-                false => data.copy_to_then(target, transfer, EARLY_WAKE_TAIL, || {
-                    self.wake_server();
-                    reach(Step::RequestHalfFilled);
-                }),
+                true => data.copy_to(target, transfer).map_err(|Lost| Unfinished::Lost),
+                false => {
+                    data.copy_to_then(target, transfer, EARLY_WAKE_TAIL, nearly, || self.is_in_vain(deadline))
+                }
             }
         }
+    }
+
+    /// Returns true if nobody will wait for what is made for a call: its time is up, or the server is gone.
+    fn is_in_vain(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            || self.look_at_server(Duration::ZERO).is_err()
     }
 
     /// The loan that the data lies in, and where, if all of it does.
@@ -380,7 +403,7 @@ impl Inner {
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
         }
-        let slot = self.take_slot(bytes.max(1), deadline)?;
+        let slot = self.take_slot(bytes.max(1), Room { until: deadline, deadline })?;
         let (place, lent) = ((slot.slot().segment, slot.slot().offset), Arc::downgrade(&slot));
         self.loans.with(|loans| {
             loans.retain(|_, slot| slot.strong_count() > 0);
@@ -390,7 +413,7 @@ impl Inner {
     }
 
     /// A free slot: from what is mapped, else from a new segment, else from what unanswered calls give back.
-    fn take_slot(&self, bytes: u64, deadline: Option<Instant>) -> Result<Arc<RequestSlot>, Error> {
+    fn take_slot(&self, bytes: u64, room: Room) -> Result<Arc<RequestSlot>, Error> {
         loop {
             self.check()?;
             if let Some((slot, region)) = self.requests.pool.with(|pool| pool.allocate(bytes)) {
@@ -400,10 +423,10 @@ impl Inner {
             }
             let (growth, used, limit) =
                 self.requests.pool.with(|pool| (pool.growth(bytes), pool.used(), pool.limit()));
-            let has_passed = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let has_passed = room.until.is_some_and(|until| Instant::now() >= until);
             if growth.is_some() {
-                match self.requests.grow(deadline) {
-                    Some(_growing) if self.grow_requests(bytes, deadline)? => {}
+                match self.requests.grow(room.until) {
+                    Some(_growing) if self.grow_requests(bytes, room)? => {}
                     None if !has_passed => {}
                     _ => return Err(Error::Busy { outstanding: self.outstanding() }),
                 }
@@ -414,15 +437,15 @@ impl Inner {
                 self.check()?;
                 return Err(Error::PoolFull { wanted: bytes, used, limit });
             }
-            if !self.wait_any(deadline)? {
+            if !self.wait_any(room.until)? {
                 return Err(Error::Busy { outstanding });
             }
         }
     }
 
-    /// Makes a segment, tells the server of it and adds it to the pool, unless another thread has made room meanwhile; `false`: the
-    /// server did not read its socket until `deadline`, and nothing has changed.
-    fn grow_requests(&self, bytes: u64, deadline: Option<Instant>) -> Result<bool, Error> {
+    /// Makes a segment, tells the server of it and adds it to the pool, unless another thread has made room meanwhile; `false`: time
+    /// is up, and nothing has changed.
+    fn grow_requests(&self, bytes: u64, room: Room) -> Result<bool, Error> {
         let found = self.requests.pool.with(|pool| match pool.allocate(bytes) {
             Some((slot, _)) => {
                 pool.free(slot);
@@ -432,10 +455,16 @@ impl Inner {
         });
         let Some((growth, index)) = found else { return Ok(true) };
         self.look_at_server(Duration::ZERO)?;
-        let (region, fd) = super::request_segment(growth)?;
+        let (region, fd) = match super::request_segment(growth, &|| self.is_in_vain(room.deadline)) {
+            Err(RegionError::Stopped { .. }) => {
+                self.check()?;
+                return Ok(false);
+            }
+            made => made?,
+        };
         reach(Step::RequestSegmentMade);
         let packet = AddSegment { magic: MAGIC, direction: REQUEST, index, bytes: region.bytes() };
-        if !self.announce(&packet, fd.as_fd(), deadline)? {
+        if !self.announce(&packet, fd.as_fd(), room.until)? {
             return Ok(false);
         }
         reach(Step::RequestSegmentSent);

@@ -96,7 +96,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// As [`Client::call_async`], without `DeadlineExceeded`.
+    /// As [`Client::call_async`].
     pub fn submit(
         &self,
         operation: &str,
@@ -141,8 +141,8 @@ impl Watch {
                 self.unrung.store(unrung, Ordering::Relaxed);
                 Ok(Some(sent.id))
             }
-            Err(Error::Busy { .. }) => Ok(None),
-            Err(error) => Err(error),
+            Err(Error::Busy { .. }) if !limit.is_over() => Ok(None),
+            Err(error) => Err(limit.judge(error)),
         }
     }
 

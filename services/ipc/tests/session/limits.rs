@@ -151,3 +151,29 @@ fn an_opening_session_has_a_limit_too() {
     let options = CallOptions { timeout: Some(LONG), ..CallOptions::default() };
     assert_eq!(client.call("echo", b"x".as_slice(), options).unwrap().to_vec(), b"x");
 }
+
+/// Mapping and copying much takes longer than a short limit: neither goes on for a call that nobody waits for.
+#[test]
+fn a_call_gives_up_what_takes_too_long_to_send() {
+    let name = unique("too-long");
+    let server = super::server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let data = vec![1; 100 << 20];
+    let before = (client.stats().request_pool_bytes, server.stats().requests);
+    let limit = Duration::from_millis(1);
+    let late = client.call("length", data.as_slice(), Some(limit)).unwrap_err();
+    assert!(is_over(&late, limit), "{late}");
+    let stats = client.stats();
+    assert_eq!(
+        (stats.request_pool_bytes, stats.request_used_bytes),
+        (before.0, 0),
+        "the segment was given up"
+    );
+    // With the segment there, it is the copy that is given up.
+    drop(client.loan(data.len() as u64).unwrap());
+    let late = client.call("length", data.as_slice(), Some(limit)).unwrap_err();
+    assert!(is_over(&late, limit), "{late}");
+    assert_eq!(client.stats().request_used_bytes, 0);
+    assert_eq!(server.stats().requests, before.1, "the server has heard of neither");
+    assert_eq!(client.call("length", data.as_slice(), None).unwrap().to_vec(), b"104857600");
+}
