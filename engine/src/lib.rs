@@ -25,6 +25,8 @@ pub mod facility;
 pub mod config;
 #[expect(unsafe_code, reason = "maps memory that other processes write")]
 pub mod region;
+pub mod own_file;
+pub mod socket_file;
 pub mod observe;
 pub mod complete;
 #[cfg(all(feature = "transform", not(loom)))]

@@ -55,8 +55,8 @@ fn promised_defaults() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.engine.workers, usize::from(cpus > 1));
     assert_eq!(config.engine.wait, Wait::Auto);
-    assert_eq!(config.ipc.request_pool_bytes, 32 << 20);
-    assert_eq!(config.ipc.response_pool_bytes, 8 << 20);
+    assert_eq!(config.ipc.request_pool_bytes, 64 << 10);
+    assert_eq!(config.ipc.response_pool_bytes, 64 << 10);
     assert_eq!(config.ipc.message_bytes_max, 4 << 30);
     assert_eq!(config.ipc.outstanding_max, 64);
     assert_eq!(config.ipc.timeout_s, None);
@@ -156,4 +156,40 @@ fn keys_and_variables_are_unique_and_documented() {
     for key in KEYS {
         assert!(key.doc.len() > 20 && !key.kind.allowed().is_empty(), "{}", key.name);
     }
+}
+
+/// A process that gave up its rights is left with a HOME that it may not look into.
+#[test]
+fn a_home_that_cannot_be_read_counts_as_empty() {
+    use std::os::unix::fs::PermissionsExt;
+    let files = Files::new();
+    let home = files.folder.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let inside = home.join("memlift.toml");
+    std::fs::write(&inside, "[engine]\nworkers = 5\n").unwrap();
+    let open = files.write("of-others.toml", "[engine]\nworkers = 6\n");
+    let mode = std::fs::Permissions::from_mode;
+    std::fs::set_permissions(files.folder.path(), mode(0o755)).unwrap();
+    std::fs::set_permissions(&home, mode(0o000)).unwrap();
+    std::fs::set_permissions(&open, mode(0o000)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let load = move || {
+        if is_root {
+            // Of this thread alone: the library's own function would change the process.
+            const NOBODY: libc::c_long = 65_534;
+            // SAFETY: no memory is involved.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) }, 0);
+        }
+        let customary = |path: &PathBuf| Config::load_from(&[Candidate::Customary(path.clone())], []);
+        let by_default = Config::defaults().engine;
+        assert_eq!(customary(&inside).unwrap().engine, by_default);
+        if is_root {
+            assert_eq!(customary(&open).unwrap().engine, by_default, "another user's");
+        } else {
+            assert!(customary(&open).is_err(), "one's own is meant to be read");
+        }
+        assert!(Config::load_from(&[Candidate::Named(inside)], []).is_err(), "what was named must be there");
+    };
+    std::thread::spawn(load).join().unwrap();
+    std::fs::set_permissions(&home, mode(0o755)).unwrap();
 }

@@ -10,6 +10,10 @@ class ServerUnavailable(Error, ConnectionError):
     """No server at that address, or it refused this client."""
 
 
+class AddressInUse(Error, OSError):
+    """Something lies at the address that a server would listen at: another server, or a file that memlift leaves alone."""
+
+
 class PeerDied(Error, ConnectionError):
     """The other process died or closed the session."""
 

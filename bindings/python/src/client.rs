@@ -85,10 +85,12 @@ impl Client {
         options.pool_bytes_max = pool_bytes_max.unwrap_or(options.pool_bytes_max);
         options.message_bytes_max = message_bytes_max.unwrap_or(options.message_bytes_max);
         options.outstanding_max = outstanding.unwrap_or(options.outstanding_max);
+        // Opening the session has the same limit as a call.
+        options.timeout = seconds(timeout)?.or(options.timeout);
+        let timeout = options.timeout;
         if let Some(wait) = wait {
             options.wait = wait_policy(wait)?;
         }
-        let timeout = seconds(timeout)?.or(options.timeout.take());
         let client =
             py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
         // A pickle runs code: only from the same user.
@@ -116,7 +118,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = Wish { timeout, device, cache, defer, crc, pack }.options()?;
         let mut job = self.start(py, operation, data, &options, Mode::Sync)?;
-        let payload = wait_with_signals(py, |slice| job.wait(slice), None)?;
+        let payload = wait_with_signals(py, |slice| job.wait_within(slice), None)?;
         payload_into(py, payload, out, self.allow)
     }
 
@@ -157,7 +159,14 @@ impl Client {
         dtype: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (tensor, _) = loan_layout(shape, dtype)?;
-        let loan = py.detach(|| self.client.loan(tensor.bytes())).map_err(|error| raise(py, error))?;
+        let limit = Limit::new(self.timeout);
+        let loan = until_there_is_room(py, limit, || {
+            let patience = limit.left().map_or(SLICE, |left| left.min(SLICE));
+            match self.client.loan_within(tensor.bytes(), Some(patience)) {
+                Err(Error::DeadlineExceeded { .. }) => Err(Error::Busy { outstanding: 0 }),
+                lent => lent,
+            }
+        })?;
         loan_to_python(py, loan, &tensor)
     }
 
@@ -271,19 +280,18 @@ fn until_there_is_room<T: Send>(
     }
 }
 
-/// Waits in slices; `wait` gets the slice, and says `DeadlineExceeded` when it was too short.
+/// Waits in slices; `wait` gets the slice, and gives `None` when it was too short.
 fn wait_with_signals<T: Send>(
     py: Python<'_>,
-    mut wait: impl FnMut(Option<Duration>) -> Result<T, Error> + Send,
+    mut wait: impl FnMut(Option<Duration>) -> Result<Option<T>, Error> + Send,
     patience: Option<Duration>,
 ) -> PyResult<T> {
     let until = patience.map(|patience| Instant::now() + patience);
     loop {
         let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
-        let sliced = Some(left);
-        match py.detach(|| wait(sliced)) {
-            Ok(value) => return Ok(value),
-            Err(Error::DeadlineExceeded { limit }) if limit == left => {
+        match py.detach(|| wait(Some(left))) {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => {
                 py.check_signals()?;
                 if until.is_some_and(|until| Instant::now() >= until) {
                     let limit = patience.unwrap_or_default();
@@ -329,9 +337,12 @@ impl Future {
     #[pyo3(signature = (timeout=None))]
     fn state<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let ask = |slice| match &*self.lock() {
-            State::Waiting(job) => job.state(slice),
+            State::Waiting(job) => match job.state(slice) {
+                Err(Error::DeadlineExceeded { .. }) => Ok(None),
+                state => state.map(Some),
+            },
             State::Busy => Err(Error::Busy { outstanding: 1 }),
-            State::Done(_) | State::Failed(_) => Ok(ipc::JobState::Answered),
+            State::Done(_) | State::Failed(_) => Ok(Some(ipc::JobState::Answered)),
         };
         let asked = wait_with_signals(py, ask, seconds(timeout)?)?;
         state(py, asked)
@@ -369,7 +380,7 @@ impl Future {
                 return payload_into(py, answer?, out, self.allow);
             }
         };
-        let waited = wait_with_signals(py, |slice| job.wait(slice), patience);
+        let waited = wait_with_signals(py, |slice| job.wait_within(slice), patience);
         let still_coming = waited.is_err() && !job.is_taken();
         *self.lock() = match &waited {
             _ if still_coming => State::Waiting(job),

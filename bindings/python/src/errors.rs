@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 pub fn raise(py: Python<'_>, error: Error) -> PyErr {
     let class = match &error {
         Error::ServerUnavailable { .. } | Error::Refused { .. } => "ServerUnavailable",
+        Error::AddressInUse { .. } => "AddressInUse",
         Error::PeerDied { .. } => "PeerDied",
         Error::PeerFault { .. } => "PeerFault",
         Error::DeadlineExceeded { .. } | Error::Busy { .. } => "DeadlineExceeded",

@@ -9,7 +9,7 @@ import socket
 import struct
 
 MAGIC = b"memlift\x01"
-VERSION = 3
+VERSION = 4
 CONTROL_BYTES = 69632
 _ADD_SEALS = 1033
 _SHRINK, _GROW, _SEAL = 2, 4, 1

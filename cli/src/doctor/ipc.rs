@@ -28,8 +28,9 @@ fn socket_files() -> Check {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, Into::into);
     let path = folder.join(format!("memlift-doctor-{}.sock", std::process::id()));
     let bound = UnixListener::bind(&path);
-    // The file is this process's own; where the bind failed there is none.
-    let _ = std::fs::remove_file(&path);
+    if bound.is_ok() {
+        let _ = std::fs::remove_file(&path);
+    }
     match bound {
         Ok(_) => Check::usable("names with a /", format!("socket files work in {}", folder.display())),
         Err(error) => Check::absent("names with a /", format!("{}: {error}", folder.display()))

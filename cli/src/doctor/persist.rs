@@ -19,9 +19,7 @@ const COMMITS: usize = 7;
 pub fn checks(folder: &Path) -> Vec<Check> {
     let mut checks = vec![place(folder)];
     let path = folder.join(format!(".memlift-doctor.{}.pool", std::process::id()));
-    let asked = ask(&path);
-    let _ = fs::remove_file(&path);
-    match asked {
+    match ask(&path) {
         Ok((guarantee, commit_ns)) => checks.extend([promise(&guarantee), cost(&guarantee, commit_ns)]),
         Err(error) => checks.push(
             Check::absent("guarantee", error)
@@ -36,6 +34,8 @@ pub fn checks(folder: &Path) -> Vec<Check> {
 fn ask(path: &Path) -> Result<(Guarantee, u64), String> {
     let options = Options { heap_bytes: 1 << 20, lanes: 2, lane_bytes: 64 << 10, ..Options::default() };
     let pool = Pool::create(path, &options).map_err(|error| error.to_string())?;
+    // It is made, so it is ours. Open, it does without its name.
+    let _ = fs::remove_file(path);
     let commit = || pool.tx(|t| t.alloc(1u64)).map(|_| ()).map_err(|error| error.to_string());
     commit()?;
     let mut times = Vec::with_capacity(COMMITS);

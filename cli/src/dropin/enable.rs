@@ -342,7 +342,9 @@ fn write(file: &Planned) -> Result<(), Failure> {
     let folder = file.path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(failed)?;
     let partial = folder.join(format!(".memlift-{}.partial", std::process::id()));
-    fs::write(&partial, &file.text).map_err(failed)?;
+    let mut opened = fs::OpenOptions::new().write(true).create_new(true).open(&partial).map_err(failed)?;
+    let written = std::io::Write::write_all(&mut opened, file.text.as_bytes());
+    written.inspect_err(|_| drop(fs::remove_file(&partial))).map_err(failed)?;
     fs::rename(&partial, &file.path).map_err(|error| {
         let _ = fs::remove_file(&partial);
         failed(error)

@@ -25,6 +25,7 @@ impl Key {
     }
 }
 
+const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
@@ -78,14 +79,14 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "ipc.request_pool_bytes",
         kind: Kind::Bytes { min: 4096, max: TIB },
-        default: || Value::Bytes(32 * MIB),
-        doc: "size at which a session's request pool starts; it grows on demand",
+        default: || Value::Bytes(64 * KIB),
+        doc: "size at which a session's request pool starts; it grows on demand and shrinks to this again when idle",
     },
     Key {
         name: "ipc.response_pool_bytes",
         kind: Kind::Bytes { min: 4096, max: TIB },
-        default: || Value::Bytes(8 * MIB),
-        doc: "size at which a session's response pool starts; it grows on demand",
+        default: || Value::Bytes(64 * KIB),
+        doc: "size at which a session's response pool starts; it grows on demand and shrinks to this again when idle",
     },
     Key {
         name: "ipc.pool_bytes_max",

@@ -2,7 +2,8 @@
 //! Reads the file and the environment over the defaults.
 //!
 //! Flow    [`search_path`] ──▶ [`first_file`] ──▶ [`apply_file`] ──▶ [`apply_variables`]
-//! Order   only the first file that exists counts; a file that MEMLIFT_CONFIG names must exist.
+//! Order   only the first file that exists counts; a file that MEMLIFT_CONFIG names must exist. Of the customary places one that
+//!         this user may not look into counts as empty
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -99,10 +100,21 @@ pub(super) fn first_file(candidates: &[Candidate]) -> Result<Option<(PathBuf, St
                         error.kind(),
                         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
                     ) => {}
+            Err(error)
+                if matches!(candidate, Candidate::Customary(_))
+                    && error.kind() == std::io::ErrorKind::PermissionDenied
+                    && !is_own(&path) => {}
             Err(source) => return Err(ConfigError::Unreadable { path, source }),
         }
     }
     Ok(None)
+}
+
+/// Returns true if this user has a file at `path`. A process that has given up its rights may be left with the HOME or the folder of
+/// another user, which it cannot read, and whose file is not meant for it.
+fn is_own(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    path.symlink_metadata().is_ok_and(|stat| std::os::unix::fs::MetadataExt::uid(&stat) == own)
 }
 
 pub(super) fn apply_file(values: &mut [(Value, Origin)], path: &Path, text: &str) -> Result<(), ConfigError> {

@@ -123,13 +123,16 @@ fn write(calibration: &Calibration, path: &Path) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".{}", std::process::id()));
     let beside = path.with_file_name(name);
+    let mut opened = false;
     let written = (|| {
-        let mut file = fs::File::create(&beside)?;
+        let mut file = crate::own_file::open(&beside, |start| start.starts_with(b"{"))?;
+        file.set_len(0)?;
+        opened = true;
         serde_json::to_writer_pretty(&mut file, calibration)?;
         file.write_all(b"\n")?;
         fs::rename(&beside, path)
     })();
-    if written.is_err() {
+    if written.is_err() && opened {
         // Best effort: the folder may be what fails.
         let _ = fs::remove_file(&beside);
     }

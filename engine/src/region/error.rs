@@ -10,6 +10,12 @@ pub enum RegionError {
     /// Zero bytes were asked for.
     #[error("a region of 0 bytes was asked for; ask for at least one")]
     Empty,
+    /// Whoever wanted the region does not want it any more.
+    #[error("making a region of {bytes} bytes was stopped")]
+    Stopped {
+        /// What was asked for.
+        bytes: u64,
+    },
     /// More bytes than an address space has.
     #[error("a region of {bytes} bytes does not fit into the address space; ask for less")]
     TooLarge {

@@ -22,7 +22,7 @@ use super::{Access, RegionError, huge};
 use crate::facility::{Facility, usable};
 
 /// One step of prefaulting: long enough to amortise the call, short enough to stay interruptible.
-const POPULATE_STEP_BYTES: usize = 64 << 20;
+const POPULATE_STEP_BYTES: usize = 16 << 20;
 
 /// Bytes of an ordinary page.
 pub(crate) fn page_bytes() -> u64 {
@@ -197,14 +197,24 @@ impl Mapping {
         unsafe { madvise(self.base.as_ptr().wrapping_add(offset).cast(), bytes, advice) }
     }
 
-    /// Maps every page now, without changing a byte.
-    pub(super) fn prefault(&self, access: Access, page_bytes: u64) -> Result<(), RegionError> {
+    /// Maps every page now, without changing a byte. Asks `stop` between two steps.
+    pub(super) fn prefault(
+        &self,
+        access: Access,
+        page_bytes: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), RegionError> {
         let advice = match access {
             Access::ReadOnly => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
         };
         let mut offset = 0;
+        let check = |offset: usize| match offset > 0 && offset.is_multiple_of(POPULATE_STEP_BYTES) && stop() {
+            true => Err(RegionError::Stopped { bytes: self.length as u64 }),
+            false => Ok(()),
+        };
         while offset < self.length && usable(Facility::PopulateWrite) {
+            check(offset)?;
             let step = POPULATE_STEP_BYTES.max(page_bytes as usize).min(self.length - offset);
             match self.advise(offset, step, advice) {
                 Ok(()) => offset += step,
@@ -214,6 +224,7 @@ impl Mapping {
             }
         }
         while offset < self.length {
+            check(offset)?;
             self.touch(offset, access);
             offset += page_bytes as usize;
         }

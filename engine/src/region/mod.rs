@@ -159,7 +159,7 @@ impl Region {
             page_bytes: map::page_bytes(),
             numa_node: None,
         };
-        region.settle(options)?;
+        region.settle(options, &|| false)?;
         Ok(region)
     }
 
@@ -170,20 +170,35 @@ impl Region {
     ///
     /// [`RegionError::Empty`], [`RegionError::Headroom`], or what memfd_create, ftruncate and mmap say.
     pub fn memfd(name: &str, bytes: u64, options: &RegionOptions) -> Result<Region, RegionError> {
+        Region::memfd_unless(name, bytes, options, &|| false)
+    }
+
+    /// The same, given up as soon as `stop` says so. It is asked every few milliseconds while pages are mapped.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`RegionError::Stopped`].
+    pub fn memfd_unless(
+        name: &str,
+        bytes: u64,
+        options: &RegionOptions,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Region, RegionError> {
         check_size(bytes)?;
         if options.prefault
             && let Some(page_bytes) = huge::reserved_page_for(bytes, options.huge_pages)
         {
             // Reserved pages count against no headroom. They may be gone by now, or a cgroup may forbid them:
             // then ordinary ones serve.
-            if let Ok(region) = Region::memfd_of(name, bytes, Some(page_bytes), options) {
-                return Ok(region);
+            match Region::memfd_of(name, bytes, Some(page_bytes), options, stop) {
+                Err(error) if !matches!(error, RegionError::Stopped { .. }) => {}
+                made => return made,
             }
         }
         if options.headroom {
             Headroom::read().check(bytes)?;
         }
-        Region::memfd_of(name, bytes, None, options)
+        Region::memfd_of(name, bytes, None, options, stop)
     }
 
     fn memfd_of(
@@ -191,6 +206,7 @@ impl Region {
         bytes: u64,
         hugetlb: Option<u64>,
         options: &RegionOptions,
+        stop: &dyn Fn() -> bool,
     ) -> Result<Region, RegionError> {
         let seal = usable(Facility::MemfdSeal);
         let mut flags = MemfdFlags::CLOEXEC;
@@ -229,7 +245,7 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options)?;
+        region.settle(options, stop)?;
         Ok(region)
     }
 
@@ -294,7 +310,7 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options)?;
+        region.settle(options, &|| false)?;
         Ok(region)
     }
 
@@ -329,12 +345,12 @@ impl Region {
             page_bytes,
             numa_node: None,
         };
-        region.settle(options)?;
+        region.settle(options, &|| false)?;
         Ok(region)
     }
 
     /// What is done to every fresh mapping, in this order: policy before pages.
-    fn settle(&mut self, options: &RegionOptions) -> Result<(), RegionError> {
+    fn settle(&mut self, options: &RegionOptions, stop: &dyn Fn() -> bool) -> Result<(), RegionError> {
         if options.dont_fork {
             self.mapping.dont_fork()?;
         }
@@ -345,7 +361,7 @@ impl Region {
             self.numa_node = Some(node);
         }
         if options.prefault {
-            self.mapping.prefault(self.access, self.page_bytes)?;
+            self.mapping.prefault(self.access, self.page_bytes, stop)?;
         }
         Ok(())
     }
@@ -379,6 +395,11 @@ impl Region {
     /// The fd to hand to a peer; none for anonymous memory.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes the fd out: the mapping stays, and needs none.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fd.take()
     }
 
     /// Whether the size can no longer change.

@@ -2,6 +2,7 @@
 //! What can go wrong between two processes, each with what to do about it.
 
 use memlift_engine::region::RegionError;
+use memlift_engine::socket_file::Occupant;
 use std::time::Duration;
 
 /// An error of this crate.
@@ -24,11 +25,13 @@ pub enum Error {
         /// What the server said.
         reason: String,
     },
-    /// The address is taken by a live server.
-    #[error("{address} is in use by a running server: stop it, or choose another name")]
+    /// The address is taken, and what has it was left as it is.
+    #[error("{address} is {by}: stop or remove it, or choose another address")]
     AddressInUse {
         /// The address.
         address: String,
+        /// What is there.
+        by: Occupant,
     },
     /// The address cannot be one.
     #[error("{address:?} is not a server address: {reason}")]

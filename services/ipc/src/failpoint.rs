@@ -61,6 +61,8 @@ steps! {
     RequestFilled: Client,
     /// The request pool has a new segment; the server does not know.
     RequestSegmentMade: Client,
+    /// The server was told of a new request segment; the pool does not have it yet.
+    RequestSegmentSent: Client,
     /// The call is entered as unanswered; it is not in the ring.
     CallEntered: Client,
     /// A message is written into the ring's entry; the tail is as before.
@@ -105,6 +107,12 @@ steps! {
     RequestReleased: Server,
     /// A request slot that the server had kept is free.
     RequestSlotFreed: Client,
+    /// The server was asked to let go of a segment that is not used any more.
+    SegmentRetired: Client,
+    /// A retired segment is not mapped any more; the client was not told.
+    SegmentLetGo: Server,
+    /// A retired segment is gone on both sides.
+    SegmentGone: Client,
 }
 
 /// Says that a step was taken. Does nothing, unless a test armed it.

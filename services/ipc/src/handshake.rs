@@ -106,13 +106,31 @@ pub fn send<T: Pod>(
     packet: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), rustix::io::Errno> {
+    send_with(socket, packet, descriptors, SendFlags::NOSIGNAL)
+}
+
+/// The same without waiting: `AGAIN` if the other side has not read what was sent before.
+pub fn send_now<T: Pod>(
+    socket: impl AsFd,
+    packet: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), rustix::io::Errno> {
+    send_with(socket, packet, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with<T: Pod>(
+    socket: impl AsFd,
+    packet: &T,
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), rustix::io::Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(HELLO_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "at most 5 descriptors");
     }
     let bytes = [IoSlice::new(bytemuck::bytes_of(packet))];
-    rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)).map(drop)
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, flags)).map(drop)
 }
 
 /// What a socket had to say.

@@ -20,7 +20,7 @@ use crate::message::MESSAGE_BYTES;
 /// "memlift" and the major version of the format.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memlift\x01");
 /// Format version; both sides must agree.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Messages per ring; a power of two.
 pub const RING_ENTRIES: u32 = 256;
 
@@ -72,7 +72,7 @@ pub const OVERFLOW_MAX: usize = 4 * RING_ENTRIES as usize;
 /// Unanswered calls per session at most: each can put three messages into a ring, and the rings must not fill up.
 pub const OUTSTANDING_MAX: usize = RING_ENTRIES as usize / 4;
 
-/// Most segments per direction.
+/// Most segments per direction at a time. Their numbers go on from one to the next, also when others were retired.
 pub const SEGMENTS_MAX: usize = 64;
 /// Payloads start at multiples of this inside a segment, bytes.
 pub const GRANULE_BYTES: u64 = 256;

@@ -51,6 +51,7 @@ mod fork;
 mod handshake;
 mod number_map;
 mod pool;
+mod rank;
 #[expect(unsafe_code, reason = "messages are read from and written to memory that the peer can change")]
 mod ring;
 mod transfer;

@@ -37,12 +37,16 @@ pub enum Kind {
     Query = 7,
     /// Server: `job` is queued (`status` 1, `bytes` before it) or taken (`status` 2, `bytes` of `offset` done, as its handler says).
     State = 8,
+    /// Client: let go of `segment` of the direction `status`, which was not used for a while.
+    Retire = 9,
+    /// Server: `segment` of the direction `status` is not mapped any more (`bytes` 1), or still in use (`bytes` 0).
+    Retired = 10,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
-        use Kind::{Call, Failure, NeedRoom, NoRoom, Query, Release, Reply, State};
-        [Call, Reply, Failure, Release, NeedRoom, NoRoom, Query, State]
+        use Kind::{Call, Failure, NeedRoom, NoRoom, Query, Release, Reply, Retire, Retired, State};
+        [Call, Reply, Failure, Release, NeedRoom, NoRoom, Query, State, Retire, Retired]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -28,6 +28,18 @@ pub(crate) struct Transfer {
     pub crc: bool,
 }
 
+/// Most bytes that are copied without asking whether to go on: some ten milliseconds.
+const PIECE_BYTES: usize = 32 << 20;
+
+/// Why a copy was not finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unfinished {
+    /// See [`Lost`].
+    Lost,
+    /// It is not wanted any more.
+    Stopped,
+}
+
 impl How {
     /// The same as a hint, for what has no choice of executors.
     fn hint(self) -> Cache {
@@ -76,7 +88,8 @@ pub(crate) unsafe fn crc_of(pointer: *const u8, bytes: u64) -> u32 {
 
 impl Outgoing<'_> {
     /// As [`copy_to`](Outgoing::copy_to), and runs `nearly` when only the last `tail` bytes are left to copy: at once, if
-    /// there are no more than those or if it is not contiguous.
+    /// there are no more than those or if it is not contiguous. Gives up if `stop` says so, which is asked between two pieces of
+    /// a long range.
     ///
     /// # Safety
     ///
@@ -87,19 +100,30 @@ impl Outgoing<'_> {
         transfer: Transfer,
         tail: u64,
         nearly: impl FnOnce(),
-    ) -> Result<Option<u32>, Lost> {
+        stop: impl Fn() -> bool,
+    ) -> Result<Option<u32>, Unfinished> {
         if !self.is_contiguous() || self.bytes() <= tail {
             nearly();
             // SAFETY: passed on from the caller.
-            return unsafe { self.copy_to(target, transfer) };
+            return unsafe { self.copy_to(target, transfer) }.map_err(|Lost| Unfinished::Lost);
         }
         let head = (self.bytes() - tail) as usize;
+        let (mut done, mut crc) = (0, 0);
+        while done < head {
+            if done > 0 && stop() {
+                return Err(Unfinished::Stopped);
+            }
+            // What is left is cut into equal pieces of at most PIECE_BYTES.
+            let piece = (head - done).div_ceil((head - done).div_ceil(PIECE_BYTES));
+            // SAFETY: `done` and the piece lie within the bytes that the caller and the constructor's caller vouch for.
+            crc = unsafe { transfer.range(target.add(done), self.source().add(done), piece, crc) }
+                .map_err(|Lost| Unfinished::Lost)?;
+            done += piece;
+        }
+        nearly();
         // SAFETY: head and tail together are the bytes that the caller and the constructor's caller vouch for.
-        let crc = unsafe {
-            let crc = transfer.range(target, self.source(), head, 0)?;
-            nearly();
-            transfer.range(target.add(head), self.source().add(head), tail as usize, crc)?
-        };
+        let crc = unsafe { transfer.range(target.add(head), self.source().add(head), tail as usize, crc) }
+            .map_err(|Lost| Unfinished::Lost)?;
         Ok(transfer.crc.then_some(crc))
     }
 

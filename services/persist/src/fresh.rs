@@ -31,7 +31,12 @@ impl Fresh {
         let mut hidden = OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}.part", std::process::id()));
-        Ok(Fresh { temporary: target.with_file_name(hidden), target: target.to_owned() })
+        let temporary = target.with_file_name(hidden);
+        // What lies there already is not ours to overwrite, nor to remove when this is dropped.
+        if temporary.symlink_metadata().is_ok() {
+            return Err(Error::Exists { path: temporary });
+        }
+        Ok(Fresh { temporary, target: target.to_owned() })
     }
 
     /// Where to write meanwhile.

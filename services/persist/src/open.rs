@@ -124,14 +124,15 @@ pub(crate) fn create(path: &Path, options: &Options) -> Result<()> {
         return Err(Error::Exists { path: path.to_owned() });
     }
     let temporary = temporary(path)?;
+    // What lies there already is somebody else's, and is not removed below.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(file_error("create", &temporary))?;
     let made = (|| {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(file_error("create", &temporary))?;
         allocate(&file, 0, header.file_bytes(), &temporary)?;
         zero_lanes(&file, &header, &temporary)?;
         let mapped = Mapped::new(file, path, header.file_bytes(), options.domain, true)?;

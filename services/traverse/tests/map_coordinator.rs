@@ -43,6 +43,49 @@ fn until(member: &Member, wanted: impl Fn(&Map) -> bool) {
 }
 
 #[test]
+fn what_lies_at_a_coordinators_places_and_is_not_its_own_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let begin = |map: &str, socket: &str| {
+        let options = Options { file: at(map), lease: LEASE, secret: None };
+        Coordinator::start(&Peer::Unix(at(socket)), options)
+    };
+    std::fs::write(at("precious"), "data").expect("written");
+    let refused = begin("map", "precious").expect_err("a file lies there").to_string();
+    assert!(refused.contains("a regular file"), "{refused}");
+    assert_eq!(std::fs::read_to_string(at("precious")).expect("still there"), "data");
+
+    // Its socket was replaced by a file: that is not its to remove.
+    let coordinator = begin("map", "socket").expect("started");
+    std::fs::remove_file(at("socket")).expect("its socket");
+    std::fs::write(at("socket"), "data").expect("written");
+    drop(coordinator);
+    assert_eq!(std::fs::read_to_string(at("socket")).expect("still there"), "data");
+
+    // A file at the name beside the map, where each new map is written first.
+    std::fs::write(at("map.new"), "data").expect("written");
+    let coordinator = begin("map", "other").expect("started");
+    let joined = Remote::new(coordinator.address().clone(), None).join(&join("a", 1, 1));
+    assert!(joined.is_err(), "the map cannot be written");
+    assert_eq!(std::fs::read_to_string(at("map.new")).expect("still there"), "data");
+    drop(coordinator);
+
+    // A map behind a link stays where the link leads to.
+    std::fs::remove_file(at("map.new")).expect("removed");
+    std::fs::create_dir(at("elsewhere")).expect("made");
+    let real = start(&at("elsewhere/real"), "127.0.0.1:0", None);
+    Remote::new(real.address().clone(), None).join(&join("a", 1, 1)).expect("joined");
+    drop(real);
+    std::os::unix::fs::symlink(at("elsewhere/real"), at("linked")).expect("linked");
+    let coordinator = begin("linked", "third").expect("started");
+    Remote::new(coordinator.address().clone(), None).join(&join("b", 2, 1)).expect("joined");
+    drop(coordinator);
+    assert!(at("linked").symlink_metadata().expect("there").is_symlink());
+    let again = start(&at("elsewhere/real"), "127.0.0.1:0", None);
+    assert_eq!(again.map().nodes().len(), 2);
+}
+
+#[test]
 fn a_node_that_dies_is_down_and_one_that_lives_stays_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let coordinator = start(&folder.path().join("map"), "127.0.0.1:0", None);

@@ -76,6 +76,43 @@ fn start(name: &str, log: &Path, die: &str) -> Child {
 }
 
 #[test]
+fn a_file_beside_the_log_that_is_no_log_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let beside = folder.path().join("log.new");
+    std::fs::write(&beside, "precious").expect("written");
+    let (node, _) = Node::open(options(&log)).expect("a node");
+    let refused = node.compact().expect_err("its place is taken").to_string();
+    assert!(refused.contains("log.new"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&beside).expect("still there"), "precious");
+    // What a compaction that was killed has left is taken.
+    std::fs::copy(&log, &beside).expect("copied");
+    node.compact().expect("made short").expect("done");
+    assert!(!beside.exists());
+    let fifo = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+    assert!(Node::open(options(&fifo)).is_err(), "refused at once");
+}
+
+#[test]
+fn a_node_listens_at_no_file_that_is_not_its_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("precious");
+    let name = path.to_str().expect("text");
+    std::fs::write(&path, "data").expect("written");
+    let refused = Shm::listen(name).expect_err("a file lies there").to_string();
+    assert!(refused.contains("a regular file"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&path).expect("still there"), "data");
+    std::fs::remove_file(&path).expect("removed");
+    let listening = Shm::listen(name).expect("free");
+    std::fs::remove_file(&path).expect("removed");
+    std::fs::write(&path, "data").expect("written");
+    drop(listening);
+    assert_eq!(std::fs::read_to_string(&path).expect("not its own"), "data");
+}
+
+#[test]
 fn a_node_that_is_killed_while_its_log_is_made_short_has_its_data() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("node.log");

@@ -3,18 +3,118 @@
 //!
 //! Owner   a message from the server is hostile: segment, offset, length and shape are judged here
 
+use super::Inner;
+use super::collect::Owed;
 use super::jobs::Measured;
-use super::{Inner, lock};
 use crate::error::{Error, RemoteFailure};
 use crate::failpoint::{Step, reach};
-use crate::handshake::RESPONSE;
-use crate::layout::SEGMENTS_MAX;
+use crate::handshake::{AddSegment, RESPONSE};
+use crate::layout::{MAGIC, SEGMENTS_MAX};
 use crate::message::{FLAG_CRC, FailureCode, Kind, Message};
 use crate::packed::unpack;
 use crate::payload::Payload;
-use crate::pool::Pool;
-use memlift_engine::region::RegionOffset;
-use std::sync::{Arc, PoisonError, Weak};
+use crate::pool;
+use crate::rank::holds_none;
+use memlift_engine::region::{Region, RegionOffset};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+/// Ticks without a new view after which a response segment that nobody views is quiet.
+const QUIET_TICKS: u32 = 2;
+
+/// The response segments of a session, as the client maps them.
+#[derive(Default)]
+pub(super) struct Responses {
+    segments: Vec<Segment>,
+    next: u32,
+    ended: bool,
+}
+
+struct Segment {
+    number: u32,
+    region: Arc<Region>,
+    /// Ticks since a reply was viewed in it.
+    quiet: u32,
+    /// The server was asked to let go of it.
+    retired: bool,
+}
+
+impl Responses {
+    pub(super) fn new(first: Arc<Region>) -> Responses {
+        let mut responses = Responses::default();
+        let added = responses.add(first);
+        debug_assert!(added.is_none());
+        responses
+    }
+
+    /// Adds a segment; gives it back if the session is over.
+    fn add(&mut self, region: Arc<Region>) -> Option<Arc<Region>> {
+        if self.ended {
+            return Some(region);
+        }
+        self.segments.push(Segment { number: self.next, region, quiet: 0, retired: false });
+        self.next += 1;
+        None
+    }
+
+    fn view(&mut self, number: u32) -> Option<Arc<Region>> {
+        let segment = self.segments.iter_mut().find(|segment| segment.number == number)?;
+        segment.quiet = 0;
+        Some(Arc::clone(&segment.region))
+    }
+
+    /// Removes all segments; drop them outside the lock.
+    pub(super) fn end(&mut self) -> Vec<Arc<Region>> {
+        self.ended = true;
+        std::mem::take(&mut self.segments).into_iter().map(|segment| segment.region).collect()
+    }
+
+    /// Bytes mapped.
+    pub(super) fn total(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.region.bytes()).sum()
+    }
+
+    /// Segments mapped.
+    pub(super) fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// A tick of the clock: marks the segments as retired in which nothing is viewed any more, and gives their numbers. The first
+    /// segment stays. The server may refuse: it knows of replies that are on their way.
+    pub(super) fn retire_quiet(&mut self) -> Vec<u32> {
+        let mut retired = Vec::new();
+        for segment in self.segments.iter_mut().filter(|segment| segment.number != 0 && !segment.retired) {
+            segment.quiet += 1;
+            if segment.quiet > QUIET_TICKS && Arc::strong_count(&segment.region) == 1 {
+                segment.retired = true;
+                retired.push(segment.number);
+            }
+        }
+        retired
+    }
+
+    /// Takes [`retire_quiet`](Responses::retire_quiet) back for a segment.
+    pub(super) fn revive(&mut self, number: u32) {
+        if let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) {
+            segment.retired = false;
+            segment.quiet = 0;
+        }
+    }
+
+    /// Removes a segment that was retired.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Arc<Region>> {
+        let at = self.segments.iter().position(|segment| segment.number == number && segment.retired)?;
+        Some(self.segments.remove(at).region)
+    }
+
+    pub(super) fn has_retired(&self) -> bool {
+        self.segments.iter().any(|segment| segment.retired)
+    }
+
+    pub(super) fn is_retired(&self, number: u32) -> bool {
+        self.segments.iter().any(|segment| segment.number == number && segment.retired)
+    }
+}
 
 /// Gives a response slot back to the server when the last view of it is gone.
 struct ResponseLease {
@@ -24,6 +124,7 @@ struct ResponseLease {
 
 impl Drop for ResponseLease {
     fn drop(&mut self) {
+        holds_none("dropping an answer");
         if let Some(inner) = self.inner.upgrade() {
             inner.release(self.release);
         }
@@ -32,11 +133,13 @@ impl Drop for ResponseLease {
 
 impl Inner {
     pub(super) fn learn(&self, measured: &Measured, message: &Message) {
-        let mut decisions = lock(&self.decisions);
-        decisions.learn_wait(measured.operation, measured.bytes, measured.sent.elapsed());
-        if let Some(trial) = &measured.trial {
-            decisions.learn(trial, measured.copy_ns, message.took_ns);
-        }
+        let waited = measured.sent.elapsed();
+        self.decisions.with(|decisions| {
+            decisions.learn_wait(measured.operation, measured.bytes, waited);
+            if let Some(trial) = &measured.trial {
+                decisions.learn(trial, measured.copy_ns, message.took_ns);
+            }
+        });
     }
 
     /// A view of a payload in a response segment, or a copy of one that came in the message.
@@ -48,10 +151,7 @@ impl Inner {
         if let Some(bytes) = message.embedded(&shape)? {
             return Ok(Payload::embedded(shape, bytes));
         }
-        let region = {
-            let segments = self.responses.read().unwrap_or_else(PoisonError::into_inner);
-            segments.get(message.segment as usize).cloned()
-        };
+        let region = self.responses.with(|responses| responses.view(message.segment));
         let region =
             region.ok_or_else(|| Error::peer_fault(format!("response segment {}", message.segment)))?;
         let window = region
@@ -65,42 +165,45 @@ impl Inner {
         Ok(Payload::view(shape, message.bytes, pointer, region, lease))
     }
 
-    /// The server has no room for an answer: give it a segment, or say that there is none.
-    pub(super) fn make_room(&self, message: &Message) -> Result<(), Error> {
-        let made = self.grow_responses(message.bytes);
-        if let Err(error) = made {
-            match lock(&self.jobs).waiting.get_mut(&message.job) {
-                Some(waiting) => waiting.no_room = Some(error),
-                None => return Err(Error::peer_fault("room wanted for a job that waits for nothing")),
+    /// The server has no room for an answer: it gets a segment, or is told that there is none.
+    pub(super) fn make_room(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
+        match self.grow_responses(message.bytes) {
+            // The server learns of it by its socket, which it looks at even when asleep.
+            Ok(segment) => owed.push_back(segment),
+            Err(error) => {
+                let replaced = self.jobs.with(|jobs| match jobs.waiting.get_mut(&message.job) {
+                    Some(waiting) => Ok(waiting.no_room.replace(error)),
+                    None => Err(error),
+                });
+                if replaced.is_err() {
+                    return Err(Error::peer_fault("room wanted for a job that waits for nothing"));
+                }
+                owed.push_back(Owed::Message(Message::new(Kind::NoRoom, message.job)));
             }
-            return self.publish(&Message::new(Kind::NoRoom, message.job), None, true);
         }
-        // The server learns of it by its socket, which it looks at even when asleep.
         Ok(())
     }
 
-    fn grow_responses(&self, bytes: u64) -> Result<(), Error> {
+    fn grow_responses(&self, bytes: u64) -> Result<Owed, Error> {
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
         }
-        let total: u64 = {
-            let segments = self.responses.read().unwrap_or_else(PoisonError::into_inner);
-            if segments.len() >= SEGMENTS_MAX {
-                return Err(Error::PoolFull { wanted: bytes, used: 0, limit: self.options.pool_bytes_max });
-            }
-            segments.iter().map(|segment| segment.bytes()).sum()
-        };
         let limit = self.options.pool_bytes_max;
+        let (total, segments) = self.responses.with(|responses| (responses.total(), responses.segments()));
         let full = Error::PoolFull { wanted: bytes, used: total, limit };
-        let growth = Pool::new(limit.saturating_sub(total)).growth(bytes).ok_or(full)?;
-        let region = Arc::new(super::response_segment(growth)?);
+        let growth = pool::growth(bytes, total, segments, limit).ok_or(full)?;
+        debug_assert!(segments < SEGMENTS_MAX);
+        let (region, fd) = super::response_segment(growth)?;
         reach(Step::ResponseSegmentMade);
-        let index = {
-            let mut segments = self.responses.write().unwrap_or_else(PoisonError::into_inner);
-            segments.push(Arc::clone(&region));
-            segments.len() as u32 - 1
-        };
-        self.announce(RESPONSE, index, &region)
+        let bytes = region.bytes();
+        let (index, unused) = self.responses.with(|responses| {
+            let index = responses.next;
+            (index, responses.add(Arc::new(region)))
+        });
+        drop(unused);
+        self.row.set_pool_bytes(self.pool_bytes());
+        self.gives_back_later();
+        Ok(Owed::Segment(AddSegment { magic: MAGIC, direction: RESPONSE, index, bytes }, fd))
     }
 }
 

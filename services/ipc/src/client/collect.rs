@@ -3,31 +3,48 @@
 //!
 //! Flow    ring ─▶ `accept` ─▶ `Jobs` ─▶ whoever waits for the job
 //! Order   one thread at a time collects for all (it holds `collecting`); the others sleep on the condition variable and
-//!         one of them takes over when it leaves
+//!         one of them takes over when it leaves. It waits for answers only: what the server has no room for is owed
 //! Owner   an abandoned job keeps its request slot until the server has answered: the server may still be reading
 
-use super::answer::{checked, failure};
+use super::Inner;
+use super::answer::{Responses, checked, failure};
 use super::job::{JobState, Limit};
 use super::jobs::{Jobs, Waiting};
 use super::pipeline::Answer;
 use super::send::Expect;
-use super::{Inner, lock};
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
+use crate::handshake::AddSegment;
 use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
 use crate::message::{FLAG_RETAINED, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use crate::payload::Payload;
+use crate::pool::Pool;
+use crate::rank::holds_none;
 use crate::ring::Consumer;
 use memlift_engine::complete::{FdParker, ParkWord, Waited, Waiter, ring};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The reading end and how to wait at it.
+/// The reading end, how to wait at it, and what it owes the server.
 pub(crate) struct Collector {
     pub(super) consumer: Consumer,
     pub(super) waiter: Waiter,
+    pub(super) owed: VecDeque<Owed>,
 }
+
+/// An answer to the server that it had no room for yet. The thread that collects sends it, and never waits for it.
+pub(super) enum Owed {
+    /// By the socket, with its descriptor.
+    Segment(AddSegment, OwnedFd),
+    /// By the ring.
+    Message(Message),
+}
+
+/// How often what is owed is tried again while the thread waits for answers.
+const OWED_AGAIN: Duration = Duration::from_millis(2);
 
 /// Why a session ended.
 #[derive(Clone, Debug)]
@@ -49,11 +66,23 @@ impl Broken {
         }
     }
 
-    fn error(&self) -> Error {
+    pub(super) fn error(&self) -> Error {
         match self {
             Broken::Died => Error::PeerDied { peer: "server", doing: None },
             Broken::Fault(what) => Error::PeerFault { what: what.clone() },
             Broken::Closed => Error::Closed { what: "client" },
+        }
+    }
+}
+
+/// A thread that panics while it collects makes room for another one.
+struct Panicked<'a>(&'a Inner);
+
+impl Drop for Panicked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.jobs.with(|jobs| jobs.collecting = false);
+            self.0.changed.notify_all();
         }
     }
 }
@@ -70,23 +99,24 @@ impl Inner {
         }
     }
 
-    /// Ends the session: the socket is shut, so that the server learns of it; all unanswered calls fail.
+    /// Ends the session: the socket is shut, so that the server learns of it; all unanswered calls fail, and memory that nobody
+    /// views is given back.
     pub(super) fn break_off(&self, why: Broken) {
+        holds_none("ending a session");
         if !self.socket.is_ours() {
             return;
         }
         let _ = self.broken.set(why);
         let broken = self.broken.get().expect("set above or before");
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        let mut jobs = lock(&self.jobs);
-        for (id, waiting) in std::mem::take(&mut jobs.waiting) {
-            if !waiting.abandoned {
-                jobs.done.insert(id, Err(broken.error()));
-            }
-        }
-        jobs.retained.clear();
-        drop(jobs);
+        let ended = self.jobs.with(|jobs| jobs.end(broken));
+        let requests = self.requests.pool.with(Pool::end);
+        let responses = self.responses.with(Responses::end);
+        // Their slots and mappings go here, where no lock is held.
+        drop((ended, requests, responses));
+        self.row.set_pool_bytes(0);
         self.changed.notify_all();
+        self.requests.grown.notify_all();
         // A collector of this process may be asleep on the event.
         ParkWord::from_atomic(self.word(CLIENT_PARK_AT)).wake(|| ring(&self.own_event));
     }
@@ -94,10 +124,11 @@ impl Inner {
     /// Waits for a call's answer.
     pub(super) fn wait(self: &Arc<Self>, id: u64, limit: Limit, expect: Expect) -> Result<Payload, Error> {
         if self.wait_done(id, limit.deadline, expect)? {
-            return lock(&self.jobs).done.remove(&id).unwrap_or(Err(Error::Closed { what: "job" }));
+            let answer = self.jobs.with(|jobs| jobs.done.remove(&id));
+            return answer.unwrap_or(Err(Error::Closed { what: "job" }));
         }
         self.abandon(id);
-        Err(Error::DeadlineExceeded { limit: limit.limit.unwrap_or_default() })
+        Err(limit.exceeded())
     }
 
     /// Waits until the call `id` is done; `false`: the deadline came first.
@@ -122,13 +153,19 @@ impl Inner {
             Some(waiting) => waiting.state,
             None => Some(JobState::Answered),
         };
-        match lock(&self.jobs).waiting.get_mut(&id) {
-            Some(waiting) => waiting.state = None,
-            None => return Ok(Some(JobState::Answered)),
+        let is_waiting = self.jobs.with(|jobs| match jobs.waiting.get_mut(&id) {
+            Some(waiting) => {
+                waiting.state = None;
+                true
+            }
+            None => false,
+        });
+        if !is_waiting {
+            return Ok(Some(JobState::Answered));
         }
         self.publish(&Message::new(Kind::Query, id), deadline, true)?;
         self.wait_until(deadline, Expect::Unknown, |jobs| known(jobs).is_some())?;
-        Ok(known(&lock(&self.jobs)))
+        Ok(self.jobs.with(|jobs| known(jobs)))
     }
 
     /// Waits until any of `ids` is done and takes it; `None`: the deadline came first.
@@ -139,14 +176,15 @@ impl Inner {
     ) -> Result<Option<Answer>, Error> {
         let found = |jobs: &Jobs| ids.iter().copied().find(|id| jobs.done.contains_key(id));
         self.wait_until(deadline, Expect::Unknown, |jobs| found(jobs).is_some())?;
-        let mut jobs = lock(&self.jobs);
-        let id = found(&jobs);
-        Ok(id.and_then(|id| jobs.done.remove(&id).map(|answer| (id, answer))))
+        Ok(self.jobs.with(|jobs| {
+            let id = found(jobs)?;
+            jobs.done.remove(&id).map(|answer| (id, answer))
+        }))
     }
 
     /// Waits until some call is answered (by its reply, or by slots coming back); `false`: the deadline came first.
     pub(super) fn wait_any(&self, deadline: Option<Instant>) -> Result<bool, Error> {
-        let before = lock(&self.jobs).outstanding();
+        let before = self.outstanding();
         self.wait_until(deadline, Expect::Unknown, |jobs| jobs.outstanding() < before)
     }
 
@@ -158,24 +196,22 @@ impl Inner {
 
     /// Nobody will ask for the answer of `id`.
     pub(super) fn abandon(&self, id: u64) {
-        let done = {
-            let mut jobs = lock(&self.jobs);
-            if let Some(waiting) = jobs.waiting.get_mut(&id) {
-                waiting.abandoned = true;
-            }
-            jobs.done.remove(&id)
-        };
-        // Dropped outside the lock: a payload's lease takes locks of its own.
-        drop(done);
+        // Its lease takes locks of its own.
+        drop(self.jobs.with(|jobs| jobs.abandon(id)));
     }
 
-    fn wait_until(
+    /// Calls without an answer.
+    pub(super) fn outstanding(&self) -> usize {
+        self.jobs.with(|jobs| jobs.outstanding())
+    }
+
+    pub(super) fn wait_until(
         &self,
         deadline: Option<Instant>,
         expect: Expect,
         done: impl Fn(&Jobs) -> bool,
     ) -> Result<bool, Error> {
-        let mut jobs = lock(&self.jobs);
+        let mut jobs = self.jobs.lock();
         loop {
             if done(&jobs) {
                 return Ok(true);
@@ -187,19 +223,16 @@ impl Inner {
                     return Ok(false);
                 }
                 jobs.sleeping += 1;
-                jobs = match left {
-                    None => self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner),
-                    Some(left) => {
-                        self.changed.wait_timeout(jobs, left).unwrap_or_else(PoisonError::into_inner).0
-                    }
-                };
+                jobs = jobs.wait(&self.changed, left);
                 jobs.sleeping -= 1;
                 continue;
             }
             jobs.collecting = true;
             drop(jobs);
+            let panicked = Panicked(self);
             let collected = self.collect(deadline, expect, &done);
-            jobs = lock(&self.jobs);
+            drop(panicked);
+            jobs = self.jobs.lock();
             jobs.collecting = false;
             self.tell(&jobs);
             match collected {
@@ -208,7 +241,7 @@ impl Inner {
                 Err(error) => {
                     drop(jobs);
                     self.break_off(Broken::fault(&error));
-                    jobs = lock(&self.jobs);
+                    jobs = self.jobs.lock();
                     if done(&jobs) {
                         return Ok(true);
                     }
@@ -232,22 +265,24 @@ impl Inner {
         expect: Expect,
         done: &impl Fn(&Jobs) -> bool,
     ) -> Result<bool, Error> {
-        let mut collector = lock(&self.collector);
-        let Collector { consumer, waiter } = &mut *collector;
+        let mut collector = self.collector.lock();
+        let collected = self.collect_with(&mut collector, deadline, expect, done);
+        self.waits.with(|waits| *waits = collector.waiter.stats());
+        collected
+    }
+
+    fn collect_with(
+        &self,
+        collector: &mut Collector,
+        deadline: Option<Instant>,
+        expect: Expect,
+        done: &impl Fn(&Jobs) -> bool,
+    ) -> Result<bool, Error> {
         let parker =
             FdParker::new(ParkWord::from_atomic(self.word(CLIENT_PARK_AT)), &self.own_event, &self.socket);
         loop {
-            let mut changed = false;
-            while let Some(message) = consumer.pop()? {
-                changed = true;
-                self.accept(&message)?;
-            }
-            if changed {
-                let blocked = self.word(RESPONSE_BLOCKED_AT);
-                if blocked.load(Ordering::Acquire) != 0 && blocked.swap(0, Ordering::AcqRel) != 0 {
-                    ring(&self.server_event);
-                }
-                let jobs = lock(&self.jobs);
+            if self.take_answers(collector)? {
+                let jobs = self.jobs.lock();
                 if done(&jobs) {
                     return Ok(true);
                 }
@@ -256,10 +291,19 @@ impl Inner {
             if self.broken.get().is_some() {
                 return Ok(true);
             }
+            let until = match collector.owed.is_empty() {
+                true => deadline,
+                false => {
+                    let again = Instant::now() + OWED_AGAIN;
+                    Some(deadline.map_or(again, |deadline| deadline.min(again)))
+                }
+            };
+            let Collector { consumer, waiter, .. } = collector;
             let ready = || consumer.is_ready() || self.broken.get().is_some();
             let predicted = expect.predicted_ns(self.options.wait.spin_max);
-            match waiter.wait(&parker, consumer.line(), ready, predicted, deadline) {
+            match waiter.wait(&parker, consumer.line(), ready, predicted, until) {
                 Waited::Ready => {}
+                Waited::TimedOut if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
                 Waited::TimedOut => return Ok(false),
                 Waited::Broken(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     return Err(Error::PeerDied { peer: "server", doing: Some("waiting for its answer") });
@@ -269,20 +313,44 @@ impl Inner {
         }
     }
 
-    pub(super) fn accept(&self, message: &Message) -> Result<(), Error> {
+    /// Takes what lies in the response ring and sends what is owed; gives whether there was a message.
+    pub(super) fn take_answers(&self, collector: &mut Collector) -> Result<bool, Error> {
+        let mut changed = false;
+        while let Some(message) = collector.consumer.pop()? {
+            changed = true;
+            self.accept(&message, &mut collector.owed)?;
+        }
+        if changed {
+            let blocked = self.word(RESPONSE_BLOCKED_AT);
+            if blocked.load(Ordering::Acquire) != 0 && blocked.swap(0, Ordering::AcqRel) != 0 {
+                ring(&self.server_event);
+            }
+        }
+        while let Some(owed) = collector.owed.front() {
+            let sent = match owed {
+                Owed::Segment(packet, fd) => self.announce_now(packet, fd.as_fd())?,
+                Owed::Message(message) => self.publish_now(message)?,
+            };
+            if !sent {
+                break;
+            }
+            collector.owed.pop_front();
+        }
+        Ok(changed)
+    }
+
+    fn accept(&self, message: &Message, owed: &mut VecDeque<Owed>) -> Result<(), Error> {
         let kind = message.kind()?;
         match kind {
             Kind::Reply | Kind::Failure => {
-                let (operation, no_room, measured) = match lock(&self.jobs).waiting.get_mut(&message.job) {
-                    Some(waiting) => (
-                        std::mem::take(&mut waiting.operation),
-                        waiting.no_room.take(),
-                        waiting.measured.take(),
-                    ),
-                    None => {
-                        let what = format!("an answer to job {}, which waits for none", message.job);
-                        return Err(Error::peer_fault(what));
-                    }
+                let taken = self.jobs.with(|jobs| {
+                    let waiting = jobs.waiting.get_mut(&message.job)?;
+                    let operation = std::mem::take(&mut waiting.operation);
+                    Some((operation, waiting.no_room.take(), waiting.measured.take()))
+                });
+                let Some((operation, no_room, measured)) = taken else {
+                    let what = format!("an answer to job {}, which waits for none", message.job);
+                    return Err(Error::peer_fault(what));
                 };
                 let payload = self.view(message)?;
                 reach(Step::AnswerJudged);
@@ -300,24 +368,25 @@ impl Inner {
                     false => checked(message, operation, payload, self.message_bytes_max),
                 };
                 // One step for whoever looks: waiting until now, done from now on.
-                let mut jobs = lock(&self.jobs);
-                let unwanted = match jobs.waiting.remove(&message.job) {
+                let unwanted = self.jobs.with(|jobs| match jobs.waiting.remove(&message.job) {
                     Some(Waiting { slot, abandoned, .. }) => {
-                        if let (Some(slot), true) = (slot, message.flags & FLAG_RETAINED != 0) {
-                            jobs.retained.insert(message.job, slot);
-                        }
-                        if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) }
+                        let slot = match (slot, message.flags & FLAG_RETAINED != 0) {
+                            (Some(slot), true) => jobs.retained.insert(message.job, slot),
+                            (slot, _) => slot,
+                        };
+                        let answer =
+                            if abandoned { Some(answer) } else { jobs.done.insert(message.job, answer) };
+                        (slot, answer)
                     }
                     // The session was broken off meanwhile.
-                    None => Some(answer),
-                };
-                drop(jobs);
+                    None => (None, Some(answer)),
+                });
                 reach(Step::AnswerMatched);
-                // Its lease takes locks of its own.
+                // A slot and a lease take locks of their own.
                 drop(unwanted);
                 Ok(())
             }
-            Kind::Release => match lock(&self.jobs).retained.remove(&message.job) {
+            Kind::Release => match self.jobs.with(|jobs| jobs.retained.remove(&message.job)) {
                 Some(slot) => {
                     drop(slot);
                     reach(Step::RequestSlotFreed);
@@ -327,19 +396,23 @@ impl Inner {
                     Err(Error::peer_fault(format!("a release of job {}, which holds nothing", message.job)))
                 }
             },
-            Kind::NeedRoom => self.make_room(message),
+            Kind::NeedRoom => self.make_room(message, owed),
+            Kind::Retired => self.retired(message),
             Kind::State => {
-                // It may have been answered, or given up, meanwhile.
-                if let Some(waiting) = lock(&self.jobs).waiting.get_mut(&message.job) {
-                    waiting.state = Some(match message.status {
-                        STATE_QUEUED => JobState::Queued { ahead: message.bytes },
-                        STATE_TAKEN => JobState::Taken { done: message.bytes, total: message.offset },
-                        other => return Err(Error::peer_fault(format!("job state {other}"))),
-                    });
-                }
+                let state = match message.status {
+                    STATE_QUEUED => JobState::Queued { ahead: message.bytes },
+                    STATE_TAKEN => JobState::Taken { done: message.bytes, total: message.offset },
+                    other => return Err(Error::peer_fault(format!("job state {other}"))),
+                };
+                self.jobs.with(|jobs| {
+                    // It may have been answered, or given up, meanwhile.
+                    if let Some(waiting) = jobs.waiting.get_mut(&message.job) {
+                        waiting.state = Some(state);
+                    }
+                });
                 Ok(())
             }
-            Kind::Call | Kind::NoRoom | Kind::Query => {
+            Kind::Call | Kind::NoRoom | Kind::Query | Kind::Retire => {
                 Err(Error::peer_fault("a client's message from a server"))
             }
         }

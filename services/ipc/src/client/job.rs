@@ -48,6 +48,23 @@ impl Limit {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
+    /// No room in time is a time limit that has passed.
+    pub(super) fn judge(&self, error: Error) -> Error {
+        match error {
+            Error::Busy { .. } if self.is_over() => self.exceeded(),
+            error => error,
+        }
+    }
+
+    /// Time that is left; `None`: no limit.
+    pub fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    pub(super) fn exceeded(&self) -> Error {
+        Error::DeadlineExceeded { limit: self.limit.unwrap_or_default() }
+    }
+
     pub(super) fn sooner(&self, patience: Option<Duration>) -> Option<Instant> {
         let patience = patience.map(|patience| Instant::now() + patience);
         match (self.deadline, patience) {
@@ -92,23 +109,34 @@ impl Job {
     ///
     /// As [`Client::call`](crate::Client::call). After `timeout` alone has passed, the job can be waited for again.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Payload, Error> {
+        let answer = self.wait_within(timeout)?;
+        answer.ok_or(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() })
+    }
+
+    /// The same for callers that must look at other things in between; `None`: `patience` has passed, and the job can be waited
+    /// for again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::call`](crate::Client::call); [`Error::DeadlineExceeded`] is always that of the call's own time limit.
+    pub fn wait_within(&mut self, patience: Option<Duration>) -> Result<Option<Payload>, Error> {
         if self.taken {
             return Err(Error::Closed { what: "job, whose answer was taken," });
         }
-        let patience = timeout.map(|timeout| Instant::now() + timeout);
+        let patience = patience.map(|patience| Instant::now() + patience);
         let own_first = match (self.limit.deadline, patience) {
             (Some(own), Some(patience)) => own <= patience,
             (own, _) => own.is_some(),
         };
         if own_first || patience.is_none() {
             self.taken = true;
-            return self.inner.wait(self.id, self.limit, self.expect);
+            return self.inner.wait(self.id, self.limit, self.expect).map(Some);
         }
         if !self.inner.wait_done(self.id, patience, self.expect)? {
-            return Err(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() });
+            return Ok(None);
         }
         self.taken = true;
-        self.inner.wait(self.id, self.limit, self.expect)
+        self.inner.wait(self.id, self.limit, self.expect).map(Some)
     }
 
     /// Asks the server what has become of the call: whether it still waits for a handler, or how far that is. A leader that runs
@@ -119,8 +147,8 @@ impl Job {
     /// [`Error::DeadlineExceeded`] after `timeout`, or the end of the session.
     pub fn state(&self, timeout: Option<Duration>) -> Result<JobState, Error> {
         let limit = Limit::new(timeout.or(self.inner.options.timeout));
-        let state = self.inner.ask(self.id, limit.deadline)?;
-        state.ok_or(Error::DeadlineExceeded { limit: limit.limit.unwrap_or_default() })
+        let state = self.inner.ask(self.id, limit.deadline).map_err(|error| limit.judge(error))?;
+        state.ok_or_else(|| limit.exceeded())
     }
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The calls of a session: which wait, which are done, and which request slots the server still views.
 //!
-//! Order   a call is in `waiting` or in `done`, and changes from one to the other in one step
+//! Order   a call is in `waiting` or in `done`, and changes from one to the other in one step. After the end of the session no call
+//!         is entered any more
+//! Owner   what a method takes out is its result: slots and answers take locks of their own when they are dropped
 
+use super::collect::Broken;
 use super::decide::Trial;
 use super::job::JobState;
 use super::send::RequestSlot;
@@ -68,6 +71,15 @@ pub(crate) struct Jobs {
     pub(super) collecting: bool,
     /// Threads that wait for the one that collects.
     pub(super) sleeping: usize,
+    /// The session is over.
+    ended: bool,
+}
+
+/// What the end of a session sets free. Drop it outside the lock.
+#[must_use]
+pub(super) struct Ended {
+    _waiting: NumberMap<u64, Waiting>,
+    _retained: NumberMap<u64, Arc<RequestSlot>>,
 }
 
 impl Jobs {
@@ -76,8 +88,31 @@ impl Jobs {
         self.waiting.len()
     }
 
-    pub(super) fn start(&mut self, id: u64, waiting: Waiting) {
-        self.waiting.insert(id, waiting);
+    /// Enters a call as unanswered; gives it back if the session is over.
+    pub(super) fn start(&mut self, id: u64, waiting: Waiting) -> Option<Waiting> {
+        if self.ended {
+            return Some(waiting);
+        }
+        self.waiting.insert(id, waiting)
+    }
+
+    /// Ends all calls: those that somebody waits for fail.
+    pub(super) fn end(&mut self, why: &Broken) -> Ended {
+        self.ended = true;
+        let waiting = std::mem::take(&mut self.waiting);
+        for (&id, _) in waiting.iter().filter(|(_, waiting)| !waiting.abandoned) {
+            self.done.insert(id, Err(why.error()));
+        }
+        Ended { _waiting: waiting, _retained: std::mem::take(&mut self.retained) }
+    }
+
+    /// Nobody will ask for the answer of `id`: gives it, if it is there.
+    #[must_use]
+    pub(super) fn abandon(&mut self, id: u64) -> Option<Result<Payload, Error>> {
+        if let Some(waiting) = self.waiting.get_mut(&id) {
+            waiting.abandoned = true;
+        }
+        self.done.remove(&id)
     }
 
     /// Everything that is done and was not asked for.
@@ -85,8 +120,9 @@ impl Jobs {
         self.done.drain().collect()
     }
 
-    pub(super) fn forget(&mut self, id: u64) {
-        self.waiting.remove(&id);
-        self.done.remove(&id);
+    /// Removes a call that was not sent.
+    #[must_use]
+    pub(super) fn forget(&mut self, id: u64) -> (Option<Waiting>, Option<Result<Payload, Error>>) {
+        (self.waiting.remove(&id), self.done.remove(&id))
     }
 }

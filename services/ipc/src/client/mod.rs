@@ -12,9 +12,11 @@ mod decide;
 mod future;
 mod job;
 mod jobs;
+mod outbox;
 mod pipeline;
 #[expect(unsafe_code, reason = "copies arrays into slots of the request pool")]
 mod send;
+mod shrink;
 mod watch;
 
 pub use decide::{Candidate, Explanation};
@@ -38,27 +40,31 @@ use crate::layout::{
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
 use crate::pool::Pool;
+use crate::rank::{Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
+use answer::Responses;
 use collect::{Broken, Collector};
 use decide::Decisions;
 use jobs::Jobs;
-use memlift_engine::complete::{WaitPolicy, Waiter};
+use memlift_engine::complete::{WaitPolicy, Waiter, WaiterStats};
 use memlift_engine::config::Config;
 use memlift_engine::observe;
 use memlift_engine::region::{Region, RegionError, RegionOffset, RegionOptions};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use send::{Sending, Sent};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use send::{RequestPool, Sending, Sent};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Memory for requests, mapped and prefaulted when the session opens.
+    /// Memory for requests, mapped and prefaulted when the session opens. The pool grows with what is sent, and shrinks to this
+    /// again when that was not used for a few seconds.
     pub request_pool_bytes: u64,
     /// Memory for replies, likewise.
     pub response_pool_bytes: u64,
@@ -79,8 +85,8 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
-            request_pool_bytes: 32 << 20,
-            response_pool_bytes: 8 << 20,
+            request_pool_bytes: 64 << 10,
+            response_pool_bytes: 64 << 10,
             pool_bytes_max: 16 << 30,
             outstanding_max: 64,
             message_bytes_max: 4 << 30,
@@ -123,17 +129,23 @@ pub(crate) struct Inner {
     server_event: OwnedFd,
     own_event: OwnedFd,
     control: Arc<Region>,
-    producer: Mutex<Producer>,
-    requests: Arc<Mutex<Pool>>,
-    loans: Mutex<send::Loans>,
-    responses: RwLock<Vec<Arc<Region>>>,
-    jobs: Mutex<Jobs>,
-    decisions: Mutex<Decisions>,
+    producer: Lock<Producer>,
+    requests: Arc<RequestPool>,
+    loans: Lock<send::Loans>,
+    responses: Lock<Responses>,
+    jobs: Lock<Jobs>,
+    decisions: Lock<Decisions>,
     changed: Condvar,
-    collector: Mutex<Collector>,
-    releases: Mutex<Vec<crate::message::Message>>,
+    collector: Lock<Collector>,
+    /// What waiting has cost, as the thread that collected last left it.
+    waits: Lock<WaiterStats>,
+    releases: Lock<Vec<crate::message::Message>>,
     broken: OnceLock<Broken>,
     next_job: AtomicU64,
+    /// The janitor knows of it.
+    looked_after: AtomicBool,
+    /// An event loop collects.
+    watched: AtomicBool,
     row: observe::SessionRow,
 }
 
@@ -197,13 +209,15 @@ impl Client {
         let socket = connect_socket(&address, options.timeout)?;
         reach(Step::Connected);
         let shared = RegionOptions::default();
-        let control = Arc::new(Region::memfd("memlift-control", CONTROL_BYTES, &shared)?);
+        let mut control = Region::memfd("memlift-control", CONTROL_BYTES, &shared)?;
         let whole = control.whole();
         whole.window(MAGIC_AT, 8)?.write_from(&MAGIC.to_le_bytes())?;
         whole.window(VERSION_AT, 4)?.write_from(&VERSION.to_le_bytes())?;
         whole.window(ENTRIES_AT, 4)?.write_from(&RING_ENTRIES.to_le_bytes())?;
-        let request = request_segment(options.request_pool_bytes.max(4096))?;
-        let response = response_segment(options.response_pool_bytes.max(4096))?;
+        let (request, request_fd) = request_segment(options.request_pool_bytes.max(4096), &|| false)?;
+        let (response, response_fd) = response_segment(options.response_pool_bytes.max(4096))?;
+        let control_fd = take_fd(&mut control);
+        let control = Arc::new(control);
         let event =
             || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"));
         let (server_event, own_event) = (event()?, event()?);
@@ -217,8 +231,10 @@ impl Client {
             response_bytes: response.bytes(),
         };
         let descriptors =
-            [memfd(&control), server_event.as_fd(), own_event.as_fd(), memfd(&request), memfd(&response)];
+            [&control_fd, &server_event, &own_event, &request_fd, &response_fd].map(AsFd::as_fd);
         let sent = handshake::send(&socket, &hello, &descriptors);
+        // The mappings are enough from here on: a session has three descriptors.
+        drop((control_fd, request_fd, response_fd));
         reach(Step::HelloSent);
         let mut answer = handshake::receive::<256>(&socket, RecvFlags::empty())?;
         if matches!(answer, Received::HangUp) {
@@ -238,7 +254,8 @@ impl Client {
             return Err(Error::Refused { address: address.to_string(), reason: welcome.reason() });
         }
         let mut pool = Pool::new(options.pool_bytes_max.max(request.bytes()));
-        pool.add(Arc::new(request));
+        let added = pool.add(Arc::new(request));
+        debug_assert!(added.is_none());
         let row = observe::session(&address.to_string(), observe::Role::Client, welcome.pid);
         row.set_pool_bytes(pool.total() + response.bytes());
         let producer = Producer::new(Arc::clone(&control), REQUESTS)?;
@@ -253,17 +270,23 @@ impl Client {
             socket,
             server_event,
             own_event,
-            producer: Mutex::new(producer),
-            requests: Arc::new(Mutex::new(pool)),
-            loans: Mutex::default(),
-            responses: RwLock::new(vec![Arc::new(response)]),
-            jobs: Mutex::default(),
-            decisions: Mutex::default(),
+            producer: Lock::new(Rank::Producer, producer),
+            requests: RequestPool::new(pool),
+            loans: Lock::new(Rank::Loans, send::Loans::default()),
+            responses: Lock::new(Rank::Responses, Responses::new(Arc::new(response))),
+            jobs: Lock::new(Rank::Jobs, Jobs::default()),
+            decisions: Lock::new(Rank::Decisions, Decisions::default()),
             changed: Condvar::new(),
-            collector: Mutex::new(Collector { consumer, waiter: Waiter::new(options.wait) }),
-            releases: Mutex::default(),
+            collector: Lock::new(
+                Rank::Collector,
+                Collector { consumer, waiter: Waiter::new(options.wait), owed: VecDeque::new() },
+            ),
+            waits: Lock::new(Rank::Waits, WaiterStats::default()),
+            releases: Lock::new(Rank::Releases, Vec::new()),
             broken: OnceLock::new(),
             next_job: AtomicU64::new(1),
+            looked_after: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             control,
             address,
             options,
@@ -286,7 +309,8 @@ impl Client {
         let limit = Limit::new(options.timeout.or(self.0.options.timeout));
         let sending =
             Sending { mode: Mode::Sync, deadline: limit.deadline, room_until: limit.deadline, rings: true };
-        let Sent { id, expect } = self.0.send(operation, &data.into(), &options, sending)?;
+        let sent = self.0.send(operation, &data.into(), &options, sending);
+        let Sent { id, expect } = sent.map_err(|error| limit.judge(error))?;
         self.0.wait(id, limit, expect)
     }
 
@@ -326,7 +350,8 @@ impl Client {
     ) -> Result<Job, Error> {
         let sending =
             Sending { mode, deadline: limit.deadline, room_until: limit.sooner(patience), rings: true };
-        let Sent { id, expect } = self.0.send(operation, &data.into(), options, sending)?;
+        let sent = self.0.send(operation, &data.into(), options, sending);
+        let Sent { id, expect } = sent.map_err(|error| limit.judge(error))?;
         Ok(Job::new(Arc::clone(&self.0), id, limit, expect))
     }
 
@@ -335,13 +360,25 @@ impl Client {
         Pipeline::new(self.clone(), depth)
     }
 
-    /// Lends `bytes` of the request pool, to be filled in place and sent without a copy.
+    /// Lends `bytes` of the request pool, to be filled in place and sent without a copy. Waits for room within the client's time
+    /// limit.
     ///
     /// # Errors
     ///
-    /// [`Error::PoolFull`], [`Error::MessageTooLarge`], [`Error::Memory`].
+    /// [`Error::PoolFull`], [`Error::MessageTooLarge`], [`Error::Memory`], [`Error::DeadlineExceeded`] when there was no room
+    /// in time, or the end of the session.
     pub fn loan(&self, bytes: u64) -> Result<Loan, Error> {
-        self.0.loan(bytes)
+        self.loan_within(bytes, self.0.options.timeout)
+    }
+
+    /// The same with a time limit of its own; `None`: no limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`loan`](Client::loan).
+    pub fn loan_within(&self, bytes: u64, timeout: Option<Duration>) -> Result<Loan, Error> {
+        let limit = Limit::new(timeout);
+        self.0.loan(bytes, limit.deadline).map_err(|error| limit.judge(error))
     }
 
     /// How busy the server is, without asking it: what it wrote last into the memory that both share.
@@ -359,7 +396,8 @@ impl Client {
         options: impl Into<CallOptions>,
     ) -> Explanation {
         let cached = self.0.begins_cached(mode);
-        lock(&self.0.decisions).explain(operation, mode, bytes, &options.into(), cached)
+        let options = options.into();
+        self.0.decisions.with(|decisions| decisions.explain(operation, mode, bytes, &options, cached))
     }
 
     /// Where the server is.
@@ -390,7 +428,8 @@ impl Client {
         self.0.check()
     }
 
-    /// Ends the session now, for all clones: unanswered calls fail. Payloads and loans stay valid.
+    /// Ends the session now, for all clones: unanswered calls fail, and the pools' memory goes back. Payloads and loans stay
+    /// valid, and keep the memory that they lie in.
     pub fn close(&self) {
         self.0.break_off(Broken::Closed);
     }
@@ -418,16 +457,14 @@ impl Inner {
 
     fn stats(&self) -> ClientStats {
         let load = self.load();
-        let (request_pool_bytes, request_used_bytes) = {
-            let pool = lock(&self.requests);
-            (pool.total(), pool.used())
-        };
-        let response_pool_bytes =
-            self.responses.read().unwrap_or_else(PoisonError::into_inner).iter().map(|r| r.bytes()).sum();
-        let waits = lock(&self.collector).waiter.stats();
+        let (request_pool_bytes, request_used_bytes) =
+            self.requests.pool.with(|pool| (pool.total(), pool.used()));
+        let response_pool_bytes = self.responses.with(|responses| responses.total());
+        // Not from the collector itself, which a thread may hold for as long as it waits.
+        let waits = self.waits.with(|waits| *waits);
         ClientStats {
             calls: self.next_job.load(Ordering::Relaxed) - 1,
-            outstanding: lock(&self.jobs).outstanding(),
+            outstanding: self.outstanding(),
             request_pool_bytes,
             request_used_bytes,
             response_pool_bytes,
@@ -441,19 +478,27 @@ impl Inner {
     }
 }
 
-pub(crate) fn memfd(region: &Region) -> BorrowedFd<'_> {
-    region.as_fd().expect("a memfd has a descriptor")
+/// The descriptor of a memfd, to be sent to the server. The mapping does without.
+fn take_fd(region: &mut Region) -> OwnedFd {
+    region.take_fd().expect("a memfd has a descriptor")
 }
 
-/// Memory for requests: nobody but this process can write it, whoever gets its descriptor.
-fn request_segment(bytes: u64) -> Result<Region, RegionError> {
+/// Memory for requests: nobody but this process can write it, whoever gets its descriptor. Given up if `stop` says so.
+fn request_segment(bytes: u64, stop: &dyn Fn() -> bool) -> Result<(Region, OwnedFd), RegionError> {
+    holds_none("mapping memory");
     let options = RegionOptions { sole_writer: true, ..RegionOptions::default() };
-    Region::memfd("memlift-request", bytes, &options)
+    let mut region = Region::memfd_unless("memlift-request", bytes, &options, stop)?;
+    let fd = take_fd(&mut region);
+    Ok((region, fd))
 }
 
 /// Memory for replies, touched here and so charged to this process, which then only reads it.
-fn response_segment(bytes: u64) -> Result<Region, RegionError> {
-    Region::memfd("memlift-response", bytes, &RegionOptions::default())?.into_read_only()
+fn response_segment(bytes: u64) -> Result<(Region, OwnedFd), RegionError> {
+    holds_none("mapping memory");
+    let region = Region::memfd("memlift-response", bytes, &RegionOptions::default())?;
+    let mut region = region.into_read_only()?;
+    let fd = take_fd(&mut region);
+    Ok((region, fd))
 }
 
 /// A connection. Connecting and greeting each end by `timeout` at the latest.

@@ -10,7 +10,7 @@
 
 use super::decide::{BATCHES, FORECAST_FROM, PACE_ANSWERS};
 use super::send::{Sending, Sent};
-use super::{Client, Limit, lock};
+use super::{Client, Limit};
 use crate::error::Error;
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
@@ -47,7 +47,7 @@ pub struct Pipeline {
     pace: Option<Pace>,
     /// Calls that the server may not have noticed.
     unrung: usize,
-    unanswered: Vec<u64>,
+    unanswered: Vec<(u64, Limit)>,
     answered: VecDeque<Answer>,
 }
 
@@ -107,18 +107,18 @@ impl Pipeline {
             self.flush();
         }
         while self.unanswered.len() >= self.depth {
-            match self.client.0.wait_first(&self.unanswered, room_until)? {
-                Some(answer) => self.keep(answer),
-                None => return Err(Error::Busy { outstanding: self.unanswered.len() }),
+            if !self.wait_for_one(room_until)? {
+                return Err(limit.judge(Error::Busy { outstanding: self.unanswered.len() }));
             }
         }
         let data = data.into();
         let batch = self.batch_for(data.bytes());
         let last = self.unrung + 1 >= batch;
         let sending = Sending { mode: Mode::Pipelined, deadline: limit.deadline, room_until, rings: last };
-        let Sent { id, .. } = self.client.0.send(operation, &data, options, sending)?;
+        let sent = self.client.0.send(operation, &data, options, sending);
+        let Sent { id, .. } = sent.map_err(|error| limit.judge(error))?;
         self.unrung = if last { 0 } else { self.unrung + 1 };
-        self.unanswered.push(id);
+        self.unanswered.push((id, limit));
         Ok(id)
     }
 
@@ -136,7 +136,7 @@ impl Pipeline {
             Batch::Auto => {
                 let client = &self.client;
                 let pace = self.pace.get_or_insert_with(|| {
-                    let (class, way) = lock(&client.0.decisions).batch(bytes);
+                    let (class, way) = client.0.decisions.with(|decisions| decisions.batch(bytes));
                     Pace { class, way, begun: Instant::now(), answers: 0 }
                 });
                 BATCHES[pace.way].min(self.depth / 2)
@@ -144,7 +144,8 @@ impl Pipeline {
         }
     }
 
-    /// The next answer, in the order in which they come; `None` when there are no more. After `timeout` without one:
+    /// The next answer, in the order in which they come; `None` when there are no more. A call that has no answer within its own
+    /// time limit has failed by [`Error::DeadlineExceeded`], which is its answer. After `timeout` without any:
     /// [`Error::DeadlineExceeded`], and the calls stay in the pipeline.
     ///
     /// # Errors
@@ -160,13 +161,27 @@ impl Pipeline {
         self.flush();
         let limit = timeout.or(self.client.0.options.timeout);
         let deadline = limit.map(|limit| Instant::now() + limit);
-        match self.client.0.wait_first(&self.unanswered, deadline)? {
-            Some(answer) => {
-                self.keep(answer);
-                Ok(self.answered.pop_front())
-            }
-            None => Err(Error::DeadlineExceeded { limit: limit.unwrap_or_default() }),
+        match self.wait_for_one(deadline)? {
+            true => Ok(self.answered.pop_front()),
+            false => Err(Error::DeadlineExceeded { limit: limit.unwrap_or_default() }),
         }
+    }
+
+    /// Waits until a call is answered or has used up its time, and keeps what became of it; `false`: `until` came first.
+    fn wait_for_one(&mut self, until: Option<Instant>) -> Result<bool, Error> {
+        let ids: Vec<u64> = self.unanswered.iter().map(|&(id, _)| id).collect();
+        let own = self.unanswered.iter().filter_map(|(_, limit)| limit.deadline).min();
+        let first = [until, own].into_iter().flatten().min();
+        if let Some(answer) = self.client.0.wait_first(&ids, first)? {
+            self.keep(answer);
+            return Ok(true);
+        }
+        let Some(&(id, limit)) = self.unanswered.iter().find(|(_, limit)| limit.is_over()) else {
+            return Ok(false);
+        };
+        self.client.0.abandon(id);
+        self.keep((id, Err(limit.exceeded())));
+        Ok(true)
     }
 
     /// Calls without an answer.
@@ -175,13 +190,14 @@ impl Pipeline {
     }
 
     fn keep(&mut self, answer: Answer) {
-        self.unanswered.retain(|&id| id != answer.0);
+        self.unanswered.retain(|&(id, _)| id != answer.0);
         self.answered.push_back(answer);
         let Some(pace) = &mut self.pace else { return };
         pace.answers += 1;
         if pace.answers == PACE_ANSWERS {
             let ns = pace.begun.elapsed().as_nanos() as f64 / PACE_ANSWERS as f64;
-            lock(&self.client.0.decisions).learn_batch(pace.class, pace.way, ns);
+            let (class, way) = (pace.class, pace.way);
+            self.client.0.decisions.with(|decisions| decisions.learn_batch(class, way, ns));
             self.pace = None;
         }
     }
@@ -190,7 +206,7 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.flush();
-        for &id in &self.unanswered {
+        for &(id, _) in &self.unanswered {
             self.client.0.abandon(id);
         }
     }

@@ -5,28 +5,28 @@
 //! Order   a segment is announced on the socket before any message names it
 //! Owner   a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
 
-use super::collect::Broken;
-use super::decide::{FORECAST_FROM, Plan};
+use super::Inner;
+use super::decide::{Decisions, FORECAST_FROM, Plan};
 use super::jobs::Waiting;
-use super::{Inner, lock, memfd};
 use crate::clock::monotonic_ns;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
-use crate::handshake::{self, AddSegment, REQUEST};
-use crate::layout::{MAGIC, SERVER_PARK_AT};
+use crate::handshake::{AddSegment, REQUEST};
+use crate::layout::MAGIC;
 use crate::message::{FLAG_CRC, FLAG_PACK, Kind, Message, operation_hash};
 use crate::options::{CachePolicy, CallOptions, Device, Mode};
 use crate::packed::pack;
 use crate::payload::Outgoing;
 use crate::pool::{Pool, Slot};
-use crate::transfer::{Transfer, crc_of};
+use crate::rank::{Lock, Rank, holds_none};
+use crate::transfer::{Transfer, Unfinished, crc_of};
 use memlift_engine::Lost;
-use memlift_engine::complete::{ParkWord, ring};
 use memlift_engine::place::GATE_BYTES_MIN;
-use memlift_engine::region::Region;
+use memlift_engine::region::{Region, RegionError};
+use rustix::fd::AsFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Weak};
 use std::time::{Duration, Instant};
 
 /// From this size on, a sleeping server is woken before its request is complete, bytes. A smaller copy would lose more
@@ -35,9 +35,52 @@ const EARLY_WAKE_FROM: u64 = 4 << 20;
 /// How much of a request is still to be copied when the server is woken, bytes: little enough to stay on this core.
 const EARLY_WAKE_TAIL: u64 = 448 << 10;
 
+/// How long a thread waits for another one that grows the pool until it looks for a slot again.
+const GROWTH_LOOK: Duration = Duration::from_millis(10);
+
+/// The request pool, and who makes it larger.
+pub(crate) struct RequestPool {
+    pub(super) pool: Lock<Pool>,
+    /// Some thread makes a segment and tells the server of it, without the lock. The others wait for `grown`.
+    growing: Lock<bool>,
+    pub(super) grown: Condvar,
+}
+
+impl RequestPool {
+    pub(super) fn new(pool: Pool) -> Arc<RequestPool> {
+        Arc::new(RequestPool {
+            pool: Lock::new(Rank::Pool, pool),
+            growing: Lock::new(Rank::Growing, false),
+            grown: Condvar::new(),
+        })
+    }
+
+    /// The right to grow the pool; `None`: another thread has it, and it was waited for, for a moment.
+    fn grow(&self, until: Option<Instant>) -> Option<Growing<'_>> {
+        let mut growing = self.growing.lock();
+        if !*growing {
+            *growing = true;
+            return Some(Growing(self));
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        drop(growing.wait(&self.grown, Some(left.unwrap_or(GROWTH_LOOK).min(GROWTH_LOOK))));
+        None
+    }
+}
+
+/// The right to grow the pool.
+struct Growing<'a>(&'a RequestPool);
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.0.growing.with(|growing| *growing = false);
+        self.0.grown.notify_all();
+    }
+}
+
 /// A slot of the request pool, freed when the last holder lets go.
 pub(crate) struct RequestSlot {
-    pool: Arc<Mutex<Pool>>,
+    pool: Arc<RequestPool>,
     slot: Option<Slot>,
     pointer: *mut u8,
     _region: Arc<Region>,
@@ -56,8 +99,9 @@ impl RequestSlot {
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
+        holds_none("dropping a request slot");
         if let Some(slot) = self.slot.take() {
-            lock(&self.pool).free(slot);
+            self.pool.pool.with(|pool| pool.free(slot));
         }
     }
 }
@@ -70,6 +114,15 @@ pub(super) struct Sending {
     pub room_until: Option<Instant>,
     /// Wake the server if it sleeps; else somebody will later.
     pub rings: bool,
+}
+
+/// How long a call's data may take to find room.
+#[derive(Clone, Copy)]
+struct Room {
+    /// How long to wait for others.
+    until: Option<Instant>,
+    /// When it is too late altogether: what is being made for the call is given up then.
+    deadline: Option<Instant>,
 }
 
 /// When an answer is expected.
@@ -177,17 +230,22 @@ impl Inner {
             let plan = self.plan(message.operation, mode, bytes, options)?;
             message.flags |= plan.flags;
             if !embed(&mut message, data, options.crc) {
-                waiting.slot =
-                    Some(self.place(&mut message, &mut waiting, data, options, plan, room_until)?);
+                let room = Room { until: room_until, deadline };
+                waiting.slot = Some(self.place(&mut message, &mut waiting, data, options, plan, room)?);
             }
         }
         let due = waiting.sent_at().and_then(|sent| {
-            lock(&self.decisions).forecast(message.operation, bytes).map(|expected| sent + expected)
+            let forecast = |decisions: &mut Decisions| decisions.forecast(message.operation, bytes);
+            self.decisions.with(forecast).map(|expected| sent + expected)
         });
-        lock(&self.jobs).start(id, waiting);
+        if let Some(refused) = self.jobs.with(|jobs| jobs.start(id, waiting)) {
+            drop(refused);
+            self.check()?;
+            return Err(Error::Closed { what: "client" });
+        }
         reach(Step::CallEntered);
         if let Err(error) = self.publish(&message, room_until, rings) {
-            lock(&self.jobs).forget(id);
+            drop(self.jobs.with(|jobs| jobs.forget(id)));
             return Err(error);
         }
         self.row.call(bytes, true);
@@ -206,7 +264,7 @@ impl Inner {
         data: &Outgoing<'_>,
         options: &CallOptions,
         plan: Plan,
-        room_until: Option<Instant>,
+        room: Room,
     ) -> Result<Arc<RequestSlot>, Error> {
         let bytes = data.bytes();
         let begun = (bytes >= FORECAST_FROM).then(Instant::now);
@@ -222,7 +280,7 @@ impl Inner {
             }
             None => {
                 let transfer = Transfer { how: plan.how, crc: options.crc && packed.is_none() };
-                let (slot, crc) = self.fill_slot(sent, transfer, room_until)?;
+                let (slot, crc) = self.fill_slot(sent, transfer, room)?;
                 reach(Step::RequestFilled);
                 (slot, 0, packed.as_ref().map_or(crc, |packed| packed.crc))
             }
@@ -244,17 +302,21 @@ impl Inner {
         &self,
         data: &Outgoing<'_>,
         transfer: Transfer,
-        room_until: Option<Instant>,
+        room: Room,
     ) -> Result<(Arc<RequestSlot>, Option<u32>), Error> {
-        let slot = self.take_slot(data.bytes(), room_until)?;
+        let slot = self.take_slot(data.bytes(), room)?;
         reach(Step::RequestSlotTaken);
         // SAFETY: the slot is long enough and nobody else holds it; an outgoing in the pool itself belongs to another slot. A slot
         // that is forgotten stays taken in its pool, and its segment mapped.
-        match unsafe { self.copy_in(data, slot.pointer, transfer) } {
+        match unsafe { self.copy_in(data, slot.pointer, transfer, room.deadline) } {
             Ok(crc) => Ok((slot, crc)),
-            Err(Lost) => {
+            Err(Unfinished::Stopped) => {
+                self.check()?;
+                Err(Error::Busy { outstanding: self.outstanding() })
+            }
+            Err(Unfinished::Lost) => {
                 std::mem::forget(slot);
-                self.fill_slot(data, Transfer { how: Transfer::PLAIN.how, ..transfer }, room_until)
+                self.fill_slot(data, Transfer { how: Transfer::PLAIN.how, ..transfer }, room)
             }
         }
     }
@@ -267,7 +329,7 @@ impl Inner {
             return Ok(Plan::PLAIN);
         }
         let cached = self.begins_cached(mode);
-        lock(&self.decisions).begin(operation, mode, bytes, options, cached)
+        self.decisions.with(|decisions| decisions.begin(operation, mode, bytes, options, cached))
     }
 
     /// What the cache policy is before anything was measured.
@@ -293,99 +355,130 @@ impl Inner {
         data: &Outgoing<'_>,
         target: *mut u8,
         transfer: Transfer,
-    ) -> Result<Option<u32>, Lost> {
+        deadline: Option<Instant>,
+    ) -> Result<Option<u32>, Unfinished> {
+        let nearly = || {
+            self.wake_server();
+            reach(Step::RequestHalfFilled);
+        };
         // SAFETY: passed on from the caller.
         unsafe {
             match data.bytes() < EARLY_WAKE_FROM {
-                true => data.copy_to(target, transfer),
-                false => data.copy_to_then(target, transfer, EARLY_WAKE_TAIL, || {
-                    self.wake_server();
-                    reach(Step::RequestHalfFilled);
-                }),
+                true => data.copy_to(target, transfer).map_err(|Lost| Unfinished::Lost),
+                false => {
+                    data.copy_to_then(target, transfer, EARLY_WAKE_TAIL, nearly, || self.is_in_vain(deadline))
+                }
             }
         }
     }
 
+    /// Returns true if nobody will wait for what is made for a call: its time is up, or the server is gone.
+    fn is_in_vain(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            || self.look_at_server(Duration::ZERO).is_err()
+    }
+
     /// The loan that the data lies in, and where, if all of it does.
     fn lent(&self, data: &Outgoing<'_>) -> Option<(Arc<RequestSlot>, u64)> {
-        let loans = lock(&self.loans);
-        if loans.is_empty() || !data.is_contiguous() {
+        if !data.is_contiguous() {
             return None;
         }
-        let (segment, offset) = lock(&self.requests).locate(data.source())?;
-        let (_, slot) = loans.range(..=(segment, offset)).next_back()?;
+        let (segment, offset, slot) = self.loans.with(|loans| {
+            if loans.is_empty() {
+                return None;
+            }
+            let (segment, offset) = self.requests.pool.with(|pool| pool.locate(data.source()))?;
+            let (_, slot) = loans.range(..=(segment, offset)).next_back()?;
+            Some((segment, offset, Weak::clone(slot)))
+        })?;
+        // Outside the lock: this may be the last that holds the slot.
         let slot = slot.upgrade()?;
         let start = slot.slot();
         let inside = offset - start.offset;
         (start.segment == segment && inside + data.bytes() <= start.bytes).then_some((slot, inside))
     }
 
-    pub(super) fn loan(&self, bytes: u64) -> Result<Loan, Error> {
+    pub(super) fn loan(&self, bytes: u64, deadline: Option<Instant>) -> Result<Loan, Error> {
         self.check()?;
         if bytes > self.message_bytes_max {
             return Err(Error::MessageTooLarge { bytes, limit: self.message_bytes_max });
         }
-        let slot = self.take_slot(bytes.max(1), None)?;
-        let mut loans = lock(&self.loans);
-        loans.retain(|_, slot| slot.strong_count() > 0);
-        loans.insert((slot.slot().segment, slot.slot().offset), Arc::downgrade(&slot));
+        let slot = self.take_slot(bytes.max(1), Room { until: deadline, deadline })?;
+        let (place, lent) = ((slot.slot().segment, slot.slot().offset), Arc::downgrade(&slot));
+        self.loans.with(|loans| {
+            loans.retain(|_, slot| slot.strong_count() > 0);
+            loans.insert(place, lent);
+        });
         Ok(Loan { slot, bytes })
     }
 
     /// A free slot: from what is mapped, else from a new segment, else from what unanswered calls give back.
-    fn take_slot(&self, bytes: u64, deadline: Option<Instant>) -> Result<Arc<RequestSlot>, Error> {
+    fn take_slot(&self, bytes: u64, room: Room) -> Result<Arc<RequestSlot>, Error> {
         loop {
-            let full = {
-                let mut pool = lock(&self.requests);
-                if let Some(slot) = pool.allocate(bytes) {
-                    let region = Arc::clone(pool.region(slot.segment));
-                    let pointer = region.base().cast_mut().wrapping_add(slot.offset as usize);
-                    return Ok(Arc::new(RequestSlot {
-                        pool: Arc::clone(&self.requests),
-                        slot: Some(slot),
-                        pointer,
-                        _region: region,
-                    }));
-                }
-                match pool.growth(bytes) {
-                    Some(growth) => {
-                        self.grow_requests(&mut pool, growth)?;
-                        continue;
-                    }
-                    None => Error::PoolFull { wanted: bytes, used: pool.used(), limit: pool.limit() },
-                }
-            };
-            let outstanding = lock(&self.jobs).outstanding();
-            if outstanding == 0 {
-                return Err(full);
+            self.check()?;
+            if let Some((slot, region)) = self.requests.pool.with(|pool| pool.allocate(bytes)) {
+                let pointer = region.base().cast_mut().wrapping_add(slot.offset as usize);
+                let pool = Arc::clone(&self.requests);
+                return Ok(Arc::new(RequestSlot { pool, slot: Some(slot), pointer, _region: region }));
             }
-            if !self.wait_any(deadline)? {
+            let (growth, used, limit) =
+                self.requests.pool.with(|pool| (pool.growth(bytes), pool.used(), pool.limit()));
+            let has_passed = room.until.is_some_and(|until| Instant::now() >= until);
+            if growth.is_some() {
+                match self.requests.grow(room.until) {
+                    Some(_growing) if self.grow_requests(bytes, room)? => {}
+                    None if !has_passed => {}
+                    _ => return Err(Error::Busy { outstanding: self.outstanding() }),
+                }
+                continue;
+            }
+            let outstanding = self.outstanding();
+            if outstanding == 0 {
+                self.check()?;
+                return Err(Error::PoolFull { wanted: bytes, used, limit });
+            }
+            if !self.wait_any(room.until)? {
                 return Err(Error::Busy { outstanding });
             }
         }
     }
 
-    fn grow_requests(&self, pool: &mut Pool, bytes: u64) -> Result<(), Error> {
-        let region = Arc::new(super::request_segment(bytes)?);
+    /// Makes a segment, tells the server of it and adds it to the pool, unless another thread has made room meanwhile; `false`: time
+    /// is up, and nothing has changed.
+    fn grow_requests(&self, bytes: u64, room: Room) -> Result<bool, Error> {
+        let found = self.requests.pool.with(|pool| match pool.allocate(bytes) {
+            Some((slot, _)) => {
+                pool.free(slot);
+                None
+            }
+            None => pool.growth(bytes).map(|growth| (growth, pool.next())),
+        });
+        let Some((growth, index)) = found else { return Ok(true) };
+        self.look_at_server(Duration::ZERO)?;
+        let (region, fd) = match super::request_segment(growth, &|| self.is_in_vain(room.deadline)) {
+            Err(RegionError::Stopped { .. }) => {
+                self.check()?;
+                return Ok(false);
+            }
+            made => made?,
+        };
         reach(Step::RequestSegmentMade);
-        let index = pool.add(Arc::clone(&region));
-        self.row.set_pool_bytes(pool.total());
-        self.announce(REQUEST, index, &region)
-    }
-
-    /// Sends a segment to the server.
-    pub(super) fn announce(&self, direction: u32, index: u32, region: &Region) -> Result<(), Error> {
-        let packet = AddSegment { magic: MAGIC, direction, index, bytes: region.bytes() };
-        handshake::send(&self.socket, &packet, &[memfd(region)]).map_err(|_| {
-            self.break_off(Broken::Died);
-            Error::PeerDied { peer: "server", doing: Some("growing the pool") }
-        })
+        let packet = AddSegment { magic: MAGIC, direction: REQUEST, index, bytes: region.bytes() };
+        if !self.announce(&packet, fd.as_fd(), room.until)? {
+            return Ok(false);
+        }
+        reach(Step::RequestSegmentSent);
+        let unused = self.requests.pool.with(|pool| pool.add(Arc::new(region)));
+        drop(unused);
+        self.row.set_pool_bytes(self.pool_bytes());
+        self.gives_back_later();
+        Ok(true)
     }
 
     /// Waits until fewer calls are unanswered than may be.
     fn credit(&self, deadline: Option<Instant>) -> Result<(), Error> {
         loop {
-            let outstanding = lock(&self.jobs).outstanding();
+            let outstanding = self.outstanding();
             if outstanding < self.outstanding_max {
                 return Ok(());
             }
@@ -393,77 +486,6 @@ impl Inner {
                 return Err(Error::Busy { outstanding });
             }
         }
-    }
-
-    /// Puts a message into the request ring, with the releases that are due; if it `rings`, wakes the server in case it sleeps.
-    pub(super) fn publish(
-        &self,
-        message: &Message,
-        deadline: Option<Instant>,
-        rings: bool,
-    ) -> Result<(), Error> {
-        let mut nap = Duration::from_micros(20);
-        loop {
-            {
-                let mut producer = lock(&self.producer);
-                let pushed = self.flush(&mut producer).and_then(|flushed| match flushed {
-                    true => producer.push(message),
-                    false => Ok(false),
-                });
-                match pushed {
-                    Ok(true) => break,
-                    Ok(false) => {}
-                    Err(error) => {
-                        self.break_off(Broken::fault(&error));
-                        return Err(error);
-                    }
-                }
-            }
-            // The server is behind by a whole ring. It is not worth a handshake of its own: sleep a little.
-            self.wake_server();
-            self.check()?;
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(Error::Busy { outstanding: lock(&self.jobs).outstanding() });
-            }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(Duration::from_millis(5));
-        }
-        if rings {
-            self.wake_server();
-        }
-        Ok(())
-    }
-
-    fn flush(&self, producer: &mut crate::ring::Producer) -> Result<bool, Error> {
-        let mut releases = lock(&self.releases);
-        while let Some(release) = releases.last() {
-            if !producer.push(release)? {
-                return Ok(false);
-            }
-            releases.pop();
-        }
-        Ok(true)
-    }
-
-    /// Tells the server that a response slot is free: now if that is easy, else with the next message. The server is
-    /// not woken for it; it looks when it needs room.
-    pub(super) fn release(&self, release: Message) {
-        if !self.socket.is_ours() || self.broken.get().is_some() {
-            return;
-        }
-        lock(&self.releases).push(release);
-        reach(Step::ReleaseNoted);
-        if let Ok(mut producer) = self.producer.try_lock()
-            && let Err(error) = self.flush(&mut producer)
-        {
-            drop(producer);
-            self.break_off(Broken::fault(&error));
-        }
-    }
-
-    pub(super) fn wake_server(&self) {
-        ParkWord::from_atomic(self.word(SERVER_PARK_AT)).wake(|| ring(&self.server_event));
-        reach(Step::PeerRung);
     }
 }
 

@@ -6,12 +6,12 @@
 //! Owner   one loop. `submit` and `turn` go together: sending may collect answers, which only a turn gives out
 //! Not here futures and cancelling: a call that nobody wants is abandoned, and its memory stays until the server has answered
 
-use super::{Client, lock};
+use super::Client;
 use crate::error::Error;
-use crate::layout::{CLIENT_PARK_AT, RESPONSE_BLOCKED_AT};
+use crate::layout::CLIENT_PARK_AT;
 use crate::options::{CallOptions, Mode};
 use crate::payload::{Outgoing, Payload};
-use memlift_engine::complete::{ParkWord, ring};
+use memlift_engine::complete::ParkWord;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,6 +40,8 @@ pub struct Watch {
     posting: AtomicBool,
     /// The last look at the ring found the answer.
     lingered: AtomicBool,
+    /// The descriptor also becomes readable when the server has room for what is owed to it.
+    owing: AtomicBool,
     cores: usize,
 }
 
@@ -67,6 +69,7 @@ impl Watch {
         // Of the socket only the hang-up matters, which is always reported.
         add(client.0.socket.as_fd(), EventFlags::empty())?;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        client.0.watched.store(true, Ordering::Relaxed);
         Ok(Watch {
             client,
             readable,
@@ -74,6 +77,7 @@ impl Watch {
             unrung: 0.into(),
             posting: false.into(),
             lingered: false.into(),
+            owing: false.into(),
             cores,
         })
     }
@@ -92,7 +96,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// As [`Client::call_async`], without `DeadlineExceeded`.
+    /// As [`Client::call_async`].
     pub fn submit(
         &self,
         operation: &str,
@@ -137,8 +141,8 @@ impl Watch {
                 self.unrung.store(unrung, Ordering::Relaxed);
                 Ok(Some(sent.id))
             }
-            Err(Error::Busy { .. }) => Ok(None),
-            Err(error) => Err(error),
+            Err(Error::Busy { .. }) if !limit.is_over() => Ok(None),
+            Err(error) => Err(limit.judge(error)),
         }
     }
 
@@ -157,7 +161,7 @@ impl Watch {
 
     /// Calls without an answer.
     pub fn outstanding(&self) -> usize {
-        lock(&self.client.0.jobs).outstanding()
+        self.client.0.outstanding()
     }
 
     /// Looks at the ring for a moment, if that has paid lately: an answer that is nearly there needs no way through the loop.
@@ -174,7 +178,7 @@ impl Watch {
             return;
         }
         let until = Instant::now() + SPIN_MAX;
-        let collector = lock(&self.client.0.collector);
+        let collector = self.client.0.collector.lock();
         let mut found = collector.consumer.is_ready();
         while !found && Instant::now() < until {
             (0..16).for_each(|_| std::hint::spin_loop());
@@ -201,7 +205,7 @@ impl Watch {
         {
             inner.break_off(Broken::fault(error));
         }
-        let answered: Vec<Answered> = lock(&inner.jobs).take_done();
+        let answered: Vec<Answered> = inner.jobs.with(|jobs| jobs.take_done());
         match over {
             Some(error) if answered.is_empty() => Err(error),
             _ => Ok(answered),
@@ -215,22 +219,20 @@ impl Watch {
             let _ = rustix::io::read(&inner.own_event, &mut [0u8; 8]);
         }
         let park = ParkWord::from_atomic(inner.word(CLIENT_PARK_AT));
-        let mut collector = lock(&inner.collector);
+        let mut collector = inner.collector.lock();
         loop {
-            let mut changed = false;
-            while let Some(message) = collector.consumer.pop()? {
-                changed = true;
-                inner.accept(&message)?;
-            }
-            let blocked = inner.word(RESPONSE_BLOCKED_AT);
-            if changed && blocked.load(Ordering::Acquire) != 0 && blocked.swap(0, Ordering::AcqRel) != 0 {
-                ring(&inner.server_event);
-            }
+            inner.take_answers(&mut collector)?;
             park.prepare();
             if !collector.consumer.is_ready() {
                 break;
             }
             park.finish();
+        }
+        let owes = !collector.owed.is_empty();
+        if self.owing.swap(owes, Ordering::Relaxed) != owes {
+            let flags = if owes { EventFlags::OUT } else { EventFlags::empty() };
+            epoll::modify(&self.readable, &inner.socket, EventData::new_u64(0), flags)
+                .map_err(Error::system("epoll_ctl"))?;
         }
         if rung {
             let mut socket = [PollFd::new(&inner.socket, PollFlags::empty())];

@@ -253,8 +253,9 @@ impl Dispatcher {
             Kind::Call => self.call(session, message),
             Kind::Release => session.released(message.segment, message.offset),
             Kind::NoRoom => session.no_room(message.job),
-            Kind::Query => session.tell_state(self.shared.state_of(session, message.job)),
-            Kind::Reply | Kind::Failure | Kind::NeedRoom | Kind::State => {
+            Kind::Query => session.tell(self.shared.state_of(session, message.job)),
+            Kind::Retire => session.retire(message.status, message.segment),
+            Kind::Reply | Kind::Failure | Kind::NeedRoom | Kind::State | Kind::Retired => {
                 Err(Error::peer_fault("a server's message from a client"))
             }
         }
@@ -369,7 +370,8 @@ impl Dispatcher {
         // Before the welcome: a client's first look at the load finds it.
         let session = Arc::new(session);
         self.shared.counters.sessions.fetch_add(1, Ordering::Relaxed);
-        crate::client::lock(&self.shared.watchers).push(Arc::downgrade(&session));
+        let watcher = Arc::downgrade(&session);
+        self.shared.watchers.with(|watchers| watchers.push(watcher));
         self.shared.publish_queue();
         if handshake::send(&session.socket, &welcome, &[]).is_ok() {
             reach(Step::WelcomeSent);

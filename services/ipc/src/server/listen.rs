@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The listening socket, and who may connect to it.
 //!
-//! Owner   a socket file is removed by the process that made it; one that a dead server left is taken over, after a
-//!         connection to it was refused. One descriptor is kept for turning connections away when there are no others
+//! Owner   a socket file is removed by the process that made it, while it is still the one that it made; one that a dead server left
+//!         is taken over (`memlift_engine::socket_file`). One descriptor is kept for turning connections away when there are no others
 
 use super::ServerOptions;
 use crate::address::Address;
@@ -10,15 +10,17 @@ use crate::credentials::Peer;
 use crate::error::Error;
 use crate::fork::SessionSocket;
 use crate::handshake::{self, Welcome};
+use memlift_engine::socket_file::{Occupant, SocketFile, SocketFileError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::RefCell;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 pub(super) struct Listener {
     socket: SessionSocket,
-    file: Option<PathBuf>,
+    file: Option<SocketFile>,
     /// Given up to take one connection, and refuse it, when there are no other descriptors left.
     spare: RefCell<Option<OwnedFd>>,
 }
@@ -26,40 +28,32 @@ pub(super) struct Listener {
 impl Listener {
     /// `shared`: users other than our own may connect.
     pub(super) fn bind(address: &Address, shared: bool) -> Result<Listener, Error> {
-        let target = address.socket()?;
-        let new_socket = || {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .map_err(Error::system("socket"))
-        };
-        let socket = new_socket()?;
-        let in_use = || Error::AddressInUse { address: address.to_string() };
-        match rustix::net::bind(&socket, &target) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::ADDRINUSE) => {
-                let Address::Path(path) = address else { return Err(in_use()) };
-                let probe = new_socket()?;
-                match rustix::net::connect(&probe, &target) {
-                    Err(rustix::io::Errno::CONNREFUSED) => {}
-                    _ => return Err(in_use()),
-                }
-                std::fs::remove_file(path)
-                    .map_err(|source| Error::System { doing: "removing a dead server's socket", source })?;
-                rustix::net::bind(&socket, &target).map_err(Error::system("bind"))?;
-            }
-            Err(errno) => return Err(Error::system("binding the server's address")(errno)),
-        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(Error::system("socket"))?;
         let file = match address {
-            Address::Path(path) => Some(path.clone()),
-            Address::Abstract(_) => None,
+            Address::Path(path) => {
+                // Who may is judged by what the kernel says about them, not by the file.
+                let mode = shared.then_some(0o666);
+                let made = SocketFile::listen(&socket, path, mode, BACKLOG);
+                Some(made.map_err(|error| match error {
+                    SocketFileError::Taken { path, by } => {
+                        Error::AddressInUse { address: path.display().to_string(), by }
+                    }
+                    SocketFileError::System { doing, source, .. } => Error::System { doing, source },
+                })?)
+            }
+            Address::Abstract(_) => {
+                rustix::net::bind(&socket, &address.socket()?).map_err(|errno| match errno {
+                    rustix::io::Errno::ADDRINUSE => {
+                        Error::AddressInUse { address: address.to_string(), by: Occupant::Bound }
+                    }
+                    errno => Error::system("binding the server's address")(errno),
+                })?;
+                rustix::net::listen(&socket, BACKLOG).map_err(Error::system("listen"))?;
+                None
+            }
         };
-        if let Some(file) = file.as_ref().filter(|_| shared) {
-            // Who may is judged by what the kernel says about them, not by the file.
-            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o666)).map_err(|source| {
-                Error::System { doing: "letting others use the server's socket", source }
-            })?;
-        }
-        rustix::net::listen(&socket, 128).map_err(Error::system("listen"))?;
         Ok(Listener { socket: SessionSocket::new(socket), file, spare: RefCell::new(spare()) })
     }
 
@@ -100,7 +94,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(file) = self.file.take().filter(|_| self.socket.is_ours()) {
-            let _ = std::fs::remove_file(file);
+            file.remove();
         }
     }
 }

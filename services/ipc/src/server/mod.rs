@@ -23,6 +23,7 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::message::operation_hash;
 use crate::number_map::NumberMap;
+use crate::rank::{Lock, Rank};
 use dispatch::Dispatcher;
 use listen::Listener;
 use memlift_engine::complete::WaitPolicy;
@@ -144,9 +145,9 @@ pub(crate) struct Shared {
     listener: Mutex<Option<Listener>>,
     operations: RwLock<NumberMap<u64, Arc<Operation>>>,
     dispatcher: Mutex<Option<Dispatcher>>,
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     /// Sessions whose clients want to know how busy the server is.
-    watchers: Mutex<Vec<Weak<Session>>>,
+    watchers: Lock<Vec<Weak<Session>>>,
     stop: AtomicBool,
     stop_event: OwnedFd,
     counters: Counters,
@@ -216,8 +217,8 @@ impl Server {
             listener: Mutex::new(Some(listener)),
             operations: RwLock::default(),
             dispatcher: Mutex::new(None),
-            queue: Mutex::default(),
-            watchers: Mutex::default(),
+            queue: Lock::new(Rank::Queue, Queue::default()),
+            watchers: Lock::new(Rank::Watchers, Vec::new()),
             stop: AtomicBool::new(false),
             stop_event,
             counters: Counters::default(),
@@ -331,7 +332,7 @@ impl Server {
             requests: counters.requests.load(Ordering::Relaxed),
             faults: counters.faults.load(Ordering::Relaxed),
             refused: counters.refused.load(Ordering::Relaxed),
-            queued: crate::client::lock(&self.shared.queue).tasks.len(),
+            queued: self.shared.queue.with(|queue| queue.tasks.len()),
             busy_handlers: counters.busy.load(Ordering::Relaxed),
         }
     }

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::failpoint::{Step, reach};
 use crate::message::{FailureCode, Kind, Message, STATE_QUEUED, STATE_TAKEN};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ impl Shared {
             self.run(task, false);
             return None;
         }
-        let mut queue = crate::client::lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.running.len() >= self.options.handlers {
             queue.tasks.push_back(task);
             drop(queue);
@@ -55,7 +55,7 @@ impl Shared {
     /// What has become of a job: the message that says so. The query side of Rocket's server (§IV-C), asked by the client instead
     /// of polling result flags.
     pub(super) fn state_of(&self, session: &Arc<Session>, job: u64) -> Message {
-        let queue = crate::client::lock(&self.queue);
+        let queue = self.queue.lock();
         let mut message = Message::new(Kind::State, job);
         if let Some(ahead) = queue.tasks.iter().position(|task| task.responder.is_for(session, job)) {
             message.status = STATE_QUEUED;
@@ -73,13 +73,16 @@ impl Shared {
 
     /// Tells all clients how many handlers work and how many requests wait for one.
     pub(super) fn publish_queue(&self) {
-        let queued = crate::client::lock(&self.queue).tasks.len();
-        crate::client::lock(&self.watchers).retain(|session| {
-            let Some(session) = session.upgrade().filter(|session| !session.is_dead()) else { return false };
+        let queued = self.queue.with(|queue| queue.tasks.len());
+        let sessions: Vec<Arc<Session>> = self.watchers.with(|watchers| {
+            watchers.retain(|session| session.strong_count() > 0);
+            watchers.iter().filter_map(Weak::upgrade).collect()
+        });
+        // Here, where no lock is held, one of them may be the last to go.
+        for session in sessions.iter().filter(|session| !session.is_dead()) {
             session.publish_concurrency(&self.counters);
             session.publish_queue(self.options.handlers, queued);
-            true
-        });
+        }
     }
 
     /// Runs a long task, and those that queued up behind it.
@@ -88,14 +91,19 @@ impl Shared {
         while let Some(task) = next {
             let Running { session, job, .. } = task.responder.running();
             self.run(task, true);
-            let mut queue = crate::client::lock(&self.queue);
-            queue.running.retain(|task| task.job != job || !Arc::ptr_eq(&task.session, &session));
-            next = match self.is_stopped() {
-                true => None,
-                false => queue.tasks.pop_front(),
-            };
-            queue.running.extend(next.iter().map(|task| task.responder.running()));
-            drop(queue);
+            let ended;
+            (ended, next) = self.queue.with(|queue| {
+                let mut own = queue.running.iter();
+                let own = own.position(|task| task.job == job && Arc::ptr_eq(&task.session, &session));
+                let ended = own.map(|at| queue.running.swap_remove(at));
+                let next = match self.is_stopped() {
+                    true => None,
+                    false => queue.tasks.pop_front(),
+                };
+                queue.running.extend(next.iter().map(|task| task.responder.running()));
+                (ended, next)
+            });
+            drop(ended);
             self.publish_queue();
         }
     }

@@ -8,7 +8,6 @@
 #![expect(unsafe_code, reason = "copies replies into memory shared with the client")]
 
 use super::Counters;
-use crate::client::lock;
 use crate::credentials::Peer;
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
@@ -22,7 +21,8 @@ use crate::layout::{
 use crate::message::{FLAG_RETAINED, FailureCode, Kind, Message, Shape};
 use crate::number_map::NumberMap;
 use crate::payload::Outgoing;
-use crate::pool::{Pool, Slot};
+use crate::pool::{NoSuchSegment, Pool, Slot};
+use crate::rank::{Guard, Lock, Rank, holds_none};
 use crate::ring::{Consumer, Producer, REQUESTS, RESPONSES};
 use crate::transfer::Transfer;
 use memlift_engine::complete::{ParkWord, ring};
@@ -30,8 +30,8 @@ use memlift_engine::observe;
 use memlift_engine::region::{Access, Region, RegionOffset, RegionOptions};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 pub(crate) struct Session {
     /// User that the client runs as.
@@ -40,12 +40,24 @@ pub(crate) struct Session {
     pub(super) event: OwnedFd,
     client_event: OwnedFd,
     control: Arc<Region>,
-    requests: Mutex<Vec<Arc<Region>>>,
-    reply: Mutex<ReplySide>,
+    requests: Lock<Requests>,
+    reply: Lock<ReplySide>,
     dead: AtomicBool,
     pub(super) unanswered: AtomicU32,
     pool_bytes_max: u64,
     pub(super) row: observe::SessionRow,
+}
+
+/// The request segments of a session, by number, and the number that comes next.
+struct Requests {
+    segments: Vec<(u32, Arc<Region>)>,
+    next: u32,
+}
+
+impl Requests {
+    fn total(&self) -> u64 {
+        self.segments.iter().map(|(_, region)| region.bytes()).sum()
+    }
 }
 
 struct ReplySide {
@@ -128,8 +140,10 @@ impl Session {
         if hello.control_bytes != CONTROL_BYTES {
             return Err(Error::peer_fault(format!("a control segment of {} bytes", hello.control_bytes)));
         }
-        let control =
+        let mut control =
             Region::from_fd_with(control, Access::ReadWrite, CONTROL_BYTES, &RegionOptions::default())?;
+        // The mapping does without: a session has three descriptors.
+        drop(control.take_fd());
         let mut header = [0; 16];
         control.window(RegionOffset(0), 16)?.read_into(&mut header)?;
         let says = |at: u64, bytes: &[u8]| header[at as usize..at as usize + bytes.len()] == *bytes;
@@ -144,7 +158,9 @@ impl Session {
         let client_event = non_blocking(client_event)?;
         let mut pool = Pool::new(pool_bytes_max);
         let requests = map_segment(request, hello.request_bytes, Access::ReadOnly, pool_bytes_max)?;
-        pool.add(map_segment(response, hello.response_bytes, Access::ReadWrite, pool_bytes_max)?);
+        let responses = map_segment(response, hello.response_bytes, Access::ReadWrite, pool_bytes_max)?;
+        let added = pool.add(responses);
+        debug_assert!(added.is_none());
         let row = observe::session(address, observe::Role::Server, peer.pid);
         row.set_pool_bytes(requests.bytes() + pool.total());
         let consumer = Consumer::new(Arc::clone(&control), REQUESTS)?;
@@ -153,15 +169,18 @@ impl Session {
             socket,
             event,
             client_event,
-            reply: Mutex::new(ReplySide {
-                producer: Producer::new(Arc::clone(&control), RESPONSES)?,
-                pool,
-                lent: NumberMap::default(),
-                overflow: VecDeque::new(),
-                roomless: VecDeque::new(),
-            }),
+            reply: Lock::new(
+                Rank::Reply,
+                ReplySide {
+                    producer: Producer::new(Arc::clone(&control), RESPONSES)?,
+                    pool,
+                    lent: NumberMap::default(),
+                    overflow: VecDeque::new(),
+                    roomless: VecDeque::new(),
+                },
+            ),
             control,
-            requests: Mutex::new(vec![requests]),
+            requests: Lock::new(Rank::Requests, Requests { segments: vec![(0, requests)], next: 1 }),
             dead: AtomicBool::new(false),
             unanswered: AtomicU32::new(0),
             pool_bytes_max,
@@ -173,37 +192,79 @@ impl Session {
     /// A further segment of the client.
     pub(super) fn add_segment(&self, packet: &AddSegment, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let [fd] = handshake::expect(descriptors)?;
-        let judge = |index: usize, total: u64| {
-            if index >= SEGMENTS_MAX || packet.index as usize != index {
-                return Err(Error::peer_fault(format!("segment number {} after {index}", packet.index)));
+        let judge = |next: u32, segments: usize, total: u64| {
+            if segments >= SEGMENTS_MAX || packet.index != next {
+                return Err(Error::peer_fault(format!("segment number {} in place of {next}", packet.index)));
             }
             Ok(self.pool_bytes_max.saturating_sub(total))
         };
+        // One thread at a time hears a session, so what was judged holds until the segment is mapped.
         match packet.direction {
             REQUEST => {
-                let mut requests = lock(&self.requests);
-                let room = judge(requests.len(), requests.iter().map(|region| region.bytes()).sum())?;
-                requests.push(map_segment(fd, packet.bytes, Access::ReadOnly, room)?);
+                let (next, segments, total) =
+                    self.requests.with(|requests| (requests.next, requests.segments.len(), requests.total()));
+                let region = map_segment(fd, packet.bytes, Access::ReadOnly, judge(next, segments, total)?)?;
+                self.requests.with(|requests| {
+                    requests.segments.push((next, region));
+                    requests.next += 1;
+                });
                 reach(Step::SegmentMapped);
             }
             RESPONSE => {
-                let room = {
-                    let side = lock(&self.reply);
-                    judge(side.pool.segments(), side.pool.total())?
-                };
-                let region = map_segment(fd, packet.bytes, Access::ReadWrite, room)?;
-                lock(&self.reply).pool.add(region);
+                let (next, segments, total) =
+                    self.reply.with(|side| (side.pool.next(), side.pool.segments(), side.pool.total()));
+                let region = map_segment(fd, packet.bytes, Access::ReadWrite, judge(next, segments, total)?)?;
+                let unused = self.reply.with(|side| side.pool.add(region));
+                drop(unused);
                 reach(Step::SegmentMapped);
                 self.place_roomless()?;
             }
             other => return Err(Error::peer_fault(format!("a segment for direction {other}"))),
         }
+        self.row.set_pool_bytes(self.pool_bytes());
         Ok(())
     }
 
+    /// The client does not use a segment any more: lets go of it and says so, or says that a reply lies in it.
+    pub(super) fn retire(&self, direction: u16, number: u32) -> Result<(), Error> {
+        let no_such =
+            || Error::peer_fault(format!("segment {number} of direction {direction} cannot be retired"));
+        let mut answer = Message::new(Kind::Retired, 0);
+        answer.status = direction;
+        answer.segment = number;
+        let region = match u32::from(direction) {
+            // Who views a request in it keeps it mapped.
+            REQUEST => Some(
+                self.requests
+                    .with(|requests| {
+                        let found = requests.segments.iter().position(|&(own, _)| own == number && own != 0);
+                        found.map(|at| requests.segments.remove(at).1)
+                    })
+                    .ok_or_else(no_such)?,
+            ),
+            RESPONSE => {
+                self.reply.with(|side| side.pool.remove(number)).map_err(|NoSuchSegment| no_such())?
+            }
+            _ => return Err(no_such()),
+        };
+        answer.bytes = u64::from(region.is_some());
+        drop(region);
+        reach(Step::SegmentLetGo);
+        self.row.set_pool_bytes(self.pool_bytes());
+        self.tell(answer)
+    }
+
+    /// Bytes that both pools have mapped.
+    fn pool_bytes(&self) -> u64 {
+        self.requests.with(|requests| requests.total()) + self.reply.with(|side| side.pool.total())
+    }
+
     /// The request segment of that number, if it is there.
-    pub(super) fn request_segment(&self, index: u32) -> Option<Arc<Region>> {
-        lock(&self.requests).get(index as usize).cloned()
+    pub(super) fn request_segment(&self, number: u32) -> Option<Arc<Region>> {
+        self.requests.with(|requests| {
+            let found = requests.segments.iter().find(|&&(own, _)| own == number);
+            found.map(|(_, region)| Arc::clone(region))
+        })
     }
 
     pub(super) fn park_word(&self) -> &ParkWord {
@@ -224,8 +285,7 @@ impl Session {
         if !self.dead.swap(true, Ordering::Relaxed) && self.socket.is_ours() {
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
-        let roomless = std::mem::take(&mut lock(&self.reply).roomless);
-        drop(roomless);
+        drop(self.reply.with(|side| std::mem::take(&mut side.roomless)));
     }
 
     /// Tells the client how busy the server is.
@@ -242,9 +302,9 @@ impl Session {
         self.word(QUEUED_AT).store(queued as u32, Ordering::Relaxed);
     }
 
-    /// Answers a question about a job.
-    pub(super) fn tell_state(&self, message: Message) -> Result<(), Error> {
-        let mut side = lock(&self.reply);
+    /// Answers a question that is no call.
+    pub(super) fn tell(&self, message: Message) -> Result<(), Error> {
+        let mut side = self.reply.lock();
         if side.overflow.len() >= OVERFLOW_MAX {
             return Err(Error::peer_fault("questions without end"));
         }
@@ -285,14 +345,7 @@ impl Session {
     /// The same for bytes that cannot go in a message.
     pub(super) fn place(&self, outgoing: &Outgoing<'_>, transfer: Transfer) -> (Stage, Option<u32>) {
         let bytes = outgoing.bytes();
-        let placed = {
-            let mut side = lock(&self.reply);
-            side.pool.allocate(bytes).map(|slot| {
-                let region = Arc::clone(side.pool.region(slot.segment));
-                (slot, region)
-            })
-        };
-        match placed {
+        match self.reply.with(|side| side.pool.allocate(bytes)) {
             Some((slot, region)) => {
                 let target = region.base().cast_mut().wrapping_add(slot.offset as usize);
                 reach(Step::ResponseSlotTaken);
@@ -312,10 +365,10 @@ impl Session {
 
     /// Sends a staged reply or failure.
     pub(super) fn commit(&self, mut message: Message, stage: Stage, views: &Arc<Views>) {
-        let mut side = lock(&self.reply);
         if self.is_dead() {
             return;
         }
+        let mut side = self.reply.lock();
         match stage {
             Stage::Embedded(described) => side.answer(message.with_payload_of(&described), views),
             Stage::Placed(shape, slot) => {
@@ -342,7 +395,8 @@ impl Session {
 
     /// The last view of a request is gone.
     pub(super) fn request_dropped(&self, job: u64, views: &Views) {
-        let mut side = lock(&self.reply);
+        holds_none("dropping a request");
+        let mut side = self.reply.lock();
         views.dropped.store(true, Ordering::Relaxed);
         if views.answered.load(Ordering::Relaxed) && !self.is_dead() {
             side.push(Message::new(Kind::Release, job));
@@ -353,22 +407,22 @@ impl Session {
 
     /// The client gave a response slot back.
     pub(super) fn released(&self, segment: u32, offset: u64) -> Result<(), Error> {
-        {
-            let mut side = lock(&self.reply);
+        let has_roomless = self.reply.with(|side| {
             let slot = side.lent.remove(&(segment, offset));
             let slot = slot.ok_or_else(|| Error::peer_fault("a release of a slot that was not lent"))?;
             side.pool.free(slot);
-            reach(Step::ResponseSlotFreed);
-            if side.roomless.is_empty() {
-                return Ok(());
-            }
+            Ok::<bool, Error>(!side.roomless.is_empty())
+        })?;
+        reach(Step::ResponseSlotFreed);
+        match has_roomless {
+            true => self.place_roomless(),
+            false => Ok(()),
         }
-        self.place_roomless()
     }
 
     /// The client cannot give the room that a reply needs.
     pub(super) fn no_room(&self, job: u64) -> Result<(), Error> {
-        let mut side = lock(&self.reply);
+        let mut side = self.reply.lock();
         let at = side.roomless.iter().position(|reply| reply.message.job == job);
         // Not there: a slot was released meanwhile, and the reply is on its way.
         let Some(at) = at else { return Ok(()) };
@@ -379,23 +433,23 @@ impl Session {
         side.say(&mut reply.message, "the client's response pool cannot grow");
         side.answer(reply.message, &reply.views);
         self.settle(side);
+        drop(reply);
         Ok(())
     }
 
     /// Places the replies for which there is room now.
     fn place_roomless(&self) -> Result<(), Error> {
         loop {
-            let mut side = lock(&self.reply);
+            let mut side = self.reply.lock();
             let Some(bytes) = side.roomless.front().map(|reply| reply.bytes.len() as u64) else {
                 return Ok(());
             };
-            let Some(slot) = side.pool.allocate(bytes) else { return Ok(()) };
+            let Some((slot, region)) = side.pool.allocate(bytes) else { return Ok(()) };
             let Some(mut reply) = side.roomless.pop_front() else { return Ok(()) };
-            let region = Arc::clone(side.pool.region(slot.segment));
             drop(side);
             reach(Step::LateSlotTaken);
             region.window(RegionOffset(slot.offset), bytes)?.write_from(&reply.bytes)?;
-            let mut side = lock(&self.reply);
+            let mut side = self.reply.lock();
             side.lend(&mut reply.message, &reply.shape, slot);
             side.answer(reply.message, &reply.views);
             self.settle(side);
@@ -404,14 +458,14 @@ impl Session {
 
     /// Sends what the ring had no room for; the dispatcher calls it whenever it looks at the session.
     pub(super) fn flush(&self) {
-        let side = lock(&self.reply);
+        let side = self.reply.lock();
         if !side.overflow.is_empty() {
             self.settle(side);
         }
     }
 
     /// Pushes the overflow, says if some is left, and wakes the client.
-    fn settle(&self, mut side: std::sync::MutexGuard<'_, ReplySide>) {
+    fn settle(&self, mut side: Guard<'_, ReplySide>) {
         while let Some(message) = side.overflow.front().copied() {
             match side.producer.push(&message) {
                 Ok(true) => {
@@ -461,8 +515,7 @@ impl ReplySide {
         if let Some(place) = message.embed(&Shape::Bytes, text.len() as u64) {
             return place.copy_from_slice(text.as_bytes());
         }
-        let Some(slot) = self.pool.allocate(text.len() as u64) else { return };
-        let region = Arc::clone(self.pool.region(slot.segment));
+        let Some((slot, region)) = self.pool.allocate(text.len() as u64) else { return };
         let written = region
             .window(RegionOffset(slot.offset), slot.bytes)
             .and_then(|window| window.write_from(text.as_bytes()));
@@ -482,7 +535,10 @@ fn map_segment(fd: OwnedFd, bytes: u64, access: Access, room: u64) -> Result<Arc
     let stat = rustix::fs::fstat(&fd).map_err(Error::system("fstat"))?;
     let touched = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= bytes;
     let options = RegionOptions { prefault: touched, ..RegionOptions::default() };
-    Ok(Arc::new(Region::from_fd_with(fd, access, bytes, &options)?))
+    holds_none("mapping memory");
+    let mut region = Region::from_fd_with(fd, access, bytes, &options)?;
+    drop(region.take_fd());
+    Ok(Arc::new(region))
 }
 
 fn non_blocking(fd: OwnedFd) -> Result<OwnedFd, Error> {

@@ -12,14 +12,14 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// A server of this process, a client that nothing may happen to, and what the process holds then.
-struct Survivor {
-    server: Server,
+pub struct Survivor {
+    pub server: Server,
     bystander: Client,
-    before: Footprint,
+    pub before: Footprint,
 }
 
 impl Survivor {
-    fn new(address: &str) -> Survivor {
+    pub fn new(address: &str) -> Survivor {
         let server = serve(address, ServerOptions::default());
         let bystander = Client::connect(address, small()).unwrap();
         // What is made once per process is made.
@@ -30,10 +30,15 @@ impl Survivor {
         Survivor { server, bystander, before }
     }
 
-    /// A client is dead: everything is as it was, and a new one is served.
-    fn has_lost_nothing(&self, address: &str) {
+    /// A client is dead: its session goes, with what it had left with the server.
+    pub fn forgets(&self) {
         eventually("the hang-up", || self.server.stats().sessions == 1);
         self.bystander.call("forget", Outgoing::none(), None).unwrap();
+    }
+
+    /// A client is dead: everything is as it was, and a new one is served.
+    pub fn has_lost_nothing(&self, address: &str) {
+        self.forgets();
         self.before.comes_back();
         drop(exercise(address).unwrap());
         eventually("the end of the new session", || self.server.stats().sessions == 1);
@@ -42,12 +47,12 @@ impl Survivor {
     }
 }
 
-fn ends(side: Side) -> impl Iterator<Item = End> {
+pub fn ends(side: Side) -> impl Iterator<Item = End> {
     let steps = Step::ALL.iter().copied().filter(move |step| [side, Side::Both].contains(&step.side()));
     steps.flat_map(|step| [Act::Kill, Act::Abort].map(|act| End { step, nth: 1, act }))
 }
 
-fn signal(act: Act) -> Option<i32> {
+pub fn signal(act: Act) -> Option<i32> {
     Some(
         match act {
             Act::Kill => Signal::KILL,
@@ -59,7 +64,7 @@ fn signal(act: Act) -> Option<i32> {
 }
 
 /// Whether an error says that the server is gone, and not that time was up.
-fn says_gone(error: &Error) -> bool {
+pub fn says_gone(error: &Error) -> bool {
     matches!(error, Error::PeerDied { peer: "server", .. } | Error::ServerUnavailable { .. })
 }
 
@@ -173,7 +178,7 @@ fn a_stopped_client_keeps_its_memory_until_it_dies() {
 }
 
 /// Times in order, and what of them is looked at.
-fn quantiles(mut times: Vec<Duration>) -> String {
+pub fn quantiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
     format!("median {:?}, p99 {:?}, longest {:?} of {}", at(0.5), at(0.99), at(1.0), times.len())

@@ -57,22 +57,14 @@ fn a_handler_may_have_its_request_where_the_client_cannot_write() {
     }
 }
 
-/// Rights of this process's mappings of segments of that kind, and descriptors of them.
-fn segments(kind: &str) -> (Vec<String>, Vec<OwnedFd>) {
+/// Rights of this process's mappings of segments of that kind.
+fn rights(kind: &str) -> Vec<String> {
     let name = format!("/memfd:memlift-{kind}");
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let lines = maps.lines().filter(|line| line.contains(&name));
     let mut rights: Vec<String> = lines.map(|line| line.split(' ').nth(1).unwrap().to_owned()).collect();
     rights.sort_unstable();
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        let path = entry.unwrap().path();
-        let target = std::fs::read_link(&path).ok()?;
-        target
-            .to_string_lossy()
-            .starts_with(&name)
-            .then(|| std::fs::File::options().read(true).write(true).open(path))
-    });
-    (rights, descriptors.map(|file| file.unwrap().into()).collect())
+    rights
 }
 
 #[test]
@@ -80,31 +72,61 @@ fn each_side_can_write_what_it_has_to_and_no_more() {
     let _alone = alone();
     let address = unique("rights");
     let _server = serve(&address, ServerOptions::default());
+    let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let client = Client::connect(&address, small()).unwrap();
     let large = vec![1; 5 << 20];
     client.call("echo", large.as_slice(), None).unwrap();
     // Both sides of both segments of either pool lie in this process: one of each two can write.
-    let (requests, descriptors) = segments("request");
-    assert_eq!(requests, ["r--s", "r--s", "rw-s", "rw-s"]);
-    assert_eq!(segments("response").0, ["r--s", "r--s", "rw-s", "rw-s"]);
-    assert_eq!(descriptors.len(), 4);
+    assert_eq!(rights("request"), ["r--s", "r--s", "rw-s", "rw-s"]);
+    assert_eq!(rights("response"), ["r--s", "r--s", "rw-s", "rw-s"]);
+    let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert_eq!(after - before, 6, "a socket and two events on either side");
+}
+
+#[test]
+fn a_server_gets_segments_that_keep_their_size_and_requests_that_only_the_client_writes() {
+    let _alone = alone();
     if !usable(Facility::MemfdSeal) {
         return;
     }
+    // A server of our own, which looks at what it gets.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("raw.sock");
+    let listener = rustix::net::socket_with(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let address = path.to_str().unwrap().to_owned();
+    let client = std::thread::spawn(move || Client::connect(&address, small()).err());
+    let socket = rustix::net::accept(&listener).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
+    let mut packet = [0; 256];
+    let flags = rustix::net::RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(&socket, &mut [std::io::IoSliceMut::new(&mut packet)], &mut control, flags).unwrap();
+    let rights = control.drain().find_map(|message| match message {
+        rustix::net::RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let descriptors: Vec<OwnedFd> = rights.unwrap().collect();
+    let [control, _, _, request, response] = &descriptors[..] else { panic!("{descriptors:?}") };
     let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    for descriptor in descriptors {
-        assert_eq!(rustix::fs::fcntl_get_seals(&descriptor).unwrap(), size | SealFlags::FUTURE_WRITE);
-        let bytes = rustix::fs::fstat(&descriptor).unwrap().st_size as u64;
-        let again = descriptor.try_clone().unwrap();
-        assert!(Region::from_fd(again, Access::ReadWrite, bytes).is_err(), "a server that wants to write");
-        assert!(Region::from_fd(descriptor, Access::ReadOnly, bytes).is_ok());
+    assert_eq!(rustix::fs::fcntl_get_seals(request).unwrap(), size | SealFlags::FUTURE_WRITE);
+    let bytes = rustix::fs::fstat(request).unwrap().st_size as u64;
+    let again = request.try_clone().unwrap();
+    assert!(Region::from_fd(again, Access::ReadWrite, bytes).is_err(), "a server that wants to write");
+    assert!(Region::from_fd(request.try_clone().unwrap(), Access::ReadOnly, bytes).is_ok());
+    for shared in [control, response] {
+        assert!(rustix::fs::fcntl_get_seals(shared).unwrap().contains(size));
+        assert!(rustix::fs::ftruncate(shared, 0).is_err());
     }
-    for kind in ["control", "response"] {
-        for descriptor in segments(kind).1 {
-            assert!(rustix::fs::fcntl_get_seals(&descriptor).unwrap().contains(size), "{kind}");
-            assert!(rustix::fs::ftruncate(&descriptor, 0).is_err(), "{kind}");
-        }
-    }
+    drop(socket);
+    assert!(matches!(client.join().unwrap(), Some(Error::PeerDied { .. })));
 }
 
 /// Changes a byte of `what` where it lies in a segment of that kind, as whoever may write there could; false: it does not yet.

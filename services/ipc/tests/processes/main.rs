@@ -11,6 +11,7 @@ mod kills;
 mod lies;
 #[expect(unsafe_code, reason = "a child becomes another user")]
 mod peer;
+mod storms;
 mod waits;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

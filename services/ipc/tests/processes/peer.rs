@@ -6,7 +6,9 @@
 
 use memlift_engine::complete::WaitPolicy;
 use memlift_ipc::failpoint::{Act, Step, arm};
-use memlift_ipc::{Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Server, ServerOptions};
+use memlift_ipc::{
+    Client, ClientOptions, Error, Outgoing, Payload, Reply, Request, Responder, Server, ServerOptions,
+};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -97,6 +99,13 @@ impl Peer {
         cpu_of(clock)
     }
 
+    /// Returns true if it has ended.
+    pub fn has_ended(&self) -> bool {
+        // Left to be waited for, so that its number is still its own.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&self.child)), options).unwrap().is_some()
+    }
+
     /// Returns when all its threads are stopped.
     pub fn is_stopped(&self) {
         waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).unwrap();
@@ -179,7 +188,12 @@ pub fn play_role() {
             say("ready");
             until_the_parent_ends();
         }
-        other => panic!("no role {other}"),
+        other => match crate::storms::Mode::of_role(other) {
+            Some(mode) => loop {
+                crate::storms::storm(&address, mode).unwrap();
+            },
+            None => panic!("no role {other}"),
+        },
     }
     std::process::exit(0);
 }
@@ -195,7 +209,11 @@ pub fn serve(address: &str, options: ServerOptions) -> Server {
     server.register("echo", echo).unwrap();
     server.register("fail", |_| Err("no luck today".into())).unwrap();
     let kept: Arc<Mutex<Vec<Payload>>> = Arc::default();
-    let keep = Arc::clone(&kept);
+    let held: Arc<Mutex<Vec<(Request, Responder)>>> = Arc::default();
+    let (keep, hold) = (Arc::clone(&kept), Arc::clone(&held));
+    // Not answered before somebody forgets it.
+    let hold = move |request, responder| hold.lock().unwrap().push((request, responder));
+    server.register_raw("hold", hold).unwrap();
     server
         .register("keep", move |request| {
             keep.lock().unwrap().push(request.payload().clone());
@@ -205,6 +223,7 @@ pub fn serve(address: &str, options: ServerOptions) -> Server {
     server
         .register("forget", move |_| {
             let forgotten = std::mem::take(&mut *kept.lock().unwrap());
+            drop(std::mem::take(&mut *held.lock().unwrap()));
             Ok(Reply::bytes(forgotten.len().to_string()))
         })
         .unwrap();
@@ -283,7 +302,14 @@ fn calls(client: &Client) -> Result<(), Error> {
     client.call("forget", Outgoing::none(), None)?;
     // What was released came before this answer, or comes before the next.
     echo(b"last")?;
-    echo(b"last")
+    echo(b"last")?;
+    // The large segments go back, and come again.
+    client.idle_for_a_while();
+    let stats = client.stats();
+    if client.check().is_ok() {
+        assert_eq!((stats.request_pool_bytes, stats.response_pool_bytes), (64 << 10, 64 << 10));
+    }
+    echo(&large)
 }
 
 /// What a process holds of sessions.

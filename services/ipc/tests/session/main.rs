@@ -5,6 +5,8 @@
 //! Method  real sockets and memory; sizes around the pools' limits
 
 mod futures;
+mod idle;
+mod limits;
 mod options;
 
 use memlift_ipc::{

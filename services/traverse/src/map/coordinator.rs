@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,9 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memlift_engine::own_file;
+use memlift_engine::socket_file::SocketFile;
+
 use super::MapError;
 use super::change::{Join, Order};
-use super::encode::MAP_BYTES_MAX;
+use super::encode::{MAGIC, MAP_BYTES_MAX};
 use super::frame::{Frames, Secret, Side};
 use super::message::{Answer, Request};
 use super::node::{NodeId, State};
@@ -37,6 +41,8 @@ pub const CONNECTIONS_MAX: usize = 8192;
 /// A connection on which nothing was asked for so long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// What a coordinator is started with.
 #[derive(Clone, Debug)]
@@ -69,7 +75,16 @@ struct Keeper {
 
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    /// With its file, which goes with the thread that listens.
+    Unix(UnixListener, SocketFile),
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, file) = self {
+            file.remove();
+        }
+    }
 }
 
 impl Coordinator {
@@ -78,7 +93,9 @@ impl Coordinator {
     /// # Errors
     ///
     /// [`MapError::File`], [`MapError::Refused`], and what is wrong with a map that is there
-    pub fn start(listen: &Peer, options: Options) -> Result<Coordinator, MapError> {
+    pub fn start(listen: &Peer, mut options: Options) -> Result<Coordinator, MapError> {
+        // Of a link, what it leads to is replaced.
+        options.file = options.file.canonicalize().unwrap_or(options.file);
         let lock = lock(&options.file)?;
         let map = load(&options.file)?;
         let (listener, address) = bind(listen, options.secret.is_some())?;
@@ -124,9 +141,6 @@ impl Drop for Coordinator {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        if let Peer::Unix(path) = &self.address {
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 
@@ -139,7 +153,10 @@ fn lock(file: &Path) -> Result<File, MapError> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    // A FIFO there must not be waited for.
+    let flags = rustix::fs::OFlags::NONBLOCK.union(rustix::fs::OFlags::NOFOLLOW).bits() as i32;
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).truncate(false).write(true).custom_flags(flags).open(&path);
     let opened = opened.map_err(file_error("opening", &path))?;
     rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         MapError::refused(format!(
@@ -174,7 +191,8 @@ fn save(map: &Map, file: &Path) -> io::Result<()> {
     let mut name = file.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
-    let mut opened = File::create(&new)?;
+    let mut opened = own_file::open(&new, |start| start.starts_with(&MAGIC))?;
+    opened.set_len(0)?;
     opened.write_all(&map.encode())?;
     opened.sync_all()?;
     std::fs::rename(&new, file)?;
@@ -186,14 +204,16 @@ fn bind(listen: &Peer, secret: bool) -> Result<(Listener, Peer), MapError> {
         |source| MapError::File { action: "listening at", path: PathBuf::from(listen.to_string()), source };
     match listen {
         Peer::Unix(path) => {
-            // Left behind by one that was killed: nobody listens there.
-            if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            {
-                let _ = std::fs::remove_file(path);
-            }
-            let listener = UnixListener::bind(path).map_err(at)?;
-            listener.set_nonblocking(true).map_err(at)?;
-            Ok((Listener::Unix(listener), listen.clone()))
+            let socket = rustix::net::socket_with(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::STREAM,
+                rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK,
+                None,
+            )
+            .map_err(|errno| at(errno.into()))?;
+            let file =
+                SocketFile::listen(&socket, path, None, BACKLOG).map_err(|error| at(error.into_io()))?;
+            Ok((Listener::Unix(socket.into(), file), listen.clone()))
         }
         Peer::Tcp(address) => {
             let listener = TcpListener::bind(address.as_str()).map_err(at)?;
@@ -223,7 +243,7 @@ impl Keeper {
         while !self.stopped() {
             let served = match listener {
                 Listener::Tcp(listener) => listener.accept().map(|(stream, _)| self.spawn(stream)),
-                Listener::Unix(listener) => listener.accept().map(|(stream, _)| self.spawn(stream)),
+                Listener::Unix(listener, _) => listener.accept().map(|(stream, _)| self.spawn(stream)),
             };
             match served {
                 Ok(thread) => threads.extend(thread),

@@ -8,12 +8,14 @@
 //!          log, or the new one
 //! Owner    one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use super::log::{Change, Entry, LogError, Stretch, head, lock, record};
+use memlift_engine::own_file;
+
+use super::log::{Change, Entry, LogError, Stretch, head, is_log, lock, record};
 use super::{Node, locked, upload_of};
 use crate::map::ADDRESS_END;
 
@@ -112,7 +114,8 @@ impl Node {
         }
         writer.commit()?;
         let Some(log) = &writer.log else { return Ok(None) };
-        let path = log.path.clone();
+        // Of a link, what it leads to is replaced.
+        let path = log.path.canonicalize().unwrap_or_else(|_| log.path.clone());
         let new = beside(&path);
         let system = |error: io::Error| LogError::System { path: new.clone(), error };
         let (mut position, before_bytes) = (log.bytes, log.bytes);
@@ -129,7 +132,10 @@ impl Node {
             registry.list().map(|(tenant, runner)| (tenant, upload_of(runner.program()))).collect()
         };
 
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&new).map_err(system)?;
+        let file = own_file::open(&new, is_log).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => LogError::Foreign(new.clone()),
+            _ => system(error),
+        })?;
         lock(&file, &new)?;
         file.set_len(0).map_err(system)?;
         let mut sink = Sink { file: BufWriter::with_capacity(1 << 20, file), bytes: 0, buffer: Vec::new() };

@@ -343,6 +343,12 @@ pub struct Replayed {
     pub cut_bytes: u64,
 }
 
+/// Returns true if a file that starts like this is a log.
+pub(super) fn is_log(start: &[u8]) -> bool {
+    let length = start.len().min(MAGIC.len());
+    start[..length] == MAGIC[..length]
+}
+
 impl Log {
     /// Opens a log, or begins one, for the memory of `bytes` from `base` on; hands out what it holds, in order.
     ///
@@ -364,6 +370,11 @@ impl Log {
             .truncate(false)
             .open(path)
             .map_err(system)?;
+        let stat = file.metadata().map_err(system)?;
+        if !stat.is_file() {
+            // A FIFO would be waited for, and a device written to.
+            return Err(LogError::Foreign(path.to_owned()));
+        }
         lock(&file, path)?;
         let length = file.metadata().map_err(system)?.len();
         let head = head(base, bytes);

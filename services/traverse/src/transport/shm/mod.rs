@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use memlift_engine::complete::{Parker, WaitPolicy, Waited, Waiter};
 use memlift_engine::region::{Access, Region, RegionOptions};
+use memlift_engine::socket_file::SocketFile;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -35,6 +36,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"MLWALKS1");
 const VERSION: u32 = 1;
 const HELLO_BYTES: usize = 24;
 const WELCOME_BYTES: usize = 16;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 /// Clients of one node's shard.
 const CONNECTIONS_MAX: usize = 256;
 /// How long a client waits for its welcome.
@@ -62,7 +65,7 @@ impl Connection {
 /// A node's side (many clients) or a client's (one node).
 #[derive(Debug)]
 pub struct Shm {
-    listener: Option<(OwnedFd, Option<PathBuf>)>,
+    listener: Option<(OwnedFd, Option<SocketFile>)>,
     /// Connections whose Hello has not come yet.
     greeting: VecDeque<OwnedFd>,
     connections: Vec<Connection>,
@@ -96,7 +99,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, rustix::io::Errno> {
 }
 
 impl Shm {
-    fn new(listener: Option<(OwnedFd, Option<PathBuf>)>) -> Shm {
+    fn new(listener: Option<(OwnedFd, Option<SocketFile>)>) -> Shm {
         Shm {
             listener,
             greeting: VecDeque::new(),
@@ -118,19 +121,18 @@ impl Shm {
         let (address, path) = address(name)?;
         let what = || format!("listen on shm:{name}");
         let listener = socket(SocketFlags::NONBLOCK).map_err(TransportError::system(what()))?;
-        if let Err(error) = rustix::net::bind(&listener, &address) {
-            // A socket file that nobody listens on was left by a node that died.
-            let left = path.as_deref().filter(|_| error == rustix::io::Errno::ADDRINUSE).filter(|_| {
-                socket(SocketFlags::NONBLOCK).is_ok_and(|probe| {
-                    rustix::net::connect(&probe, &address) == Err(rustix::io::Errno::CONNREFUSED)
-                })
-            });
-            let Some(left) = left else { return Err(TransportError::system(what())(error)) };
-            std::fs::remove_file(left).map_err(TransportError::system(what()))?;
-            rustix::net::bind(&listener, &address).map_err(TransportError::system(what()))?;
-        }
-        rustix::net::listen(&listener, 128).map_err(TransportError::system(what()))?;
-        Ok(Shm::new(Some((listener, path))))
+        let file = match path {
+            Some(path) => Some(
+                SocketFile::listen(&listener, &path, None, BACKLOG)
+                    .map_err(|error| TransportError::system(what())(error.into_io()))?,
+            ),
+            None => {
+                rustix::net::bind(&listener, &address).map_err(TransportError::system(what()))?;
+                rustix::net::listen(&listener, BACKLOG).map_err(TransportError::system(what()))?;
+                None
+            }
+        };
+        Ok(Shm::new(Some((listener, file))))
     }
 
     /// Another shard of the same node: clients go to whichever takes them first.
@@ -432,8 +434,8 @@ impl Transport for Shm {
 
 impl Drop for Shm {
     fn drop(&mut self) {
-        if let Some((_, Some(path))) = &self.listener {
-            let _ = std::fs::remove_file(path);
+        if let Some((_, Some(file))) = &self.listener {
+            file.remove();
         }
     }
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory of sessions that do nothing: it goes back without a call, and comes again with one.
+//!
+//! Method  the real clock for the janitor's thread; ticks by hand where only the order counts
+
+use super::{pattern, server, unique};
+use memlift_ipc::{Client, ClientOptions, ServerOptions, Watch};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::time::{Duration, Instant};
+
+const START: u64 = 64 << 10;
+
+fn pools(client: &Client) -> (u64, u64) {
+    let stats = client.stats();
+    (stats.request_pool_bytes, stats.response_pool_bytes)
+}
+
+#[test]
+fn an_idle_session_gives_its_memory_back() {
+    let name = unique("idle");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    assert_eq!(pools(&client), (START, START), "an open session");
+    let data = pattern(30 << 20);
+    for _ in 0..2 {
+        assert!(client.call("echo", data.as_slice(), None).unwrap().to_vec() == data);
+        assert!(pools(&client) >= (30 << 20, 30 << 20));
+        let end = Instant::now() + Duration::from_secs(60);
+        while pools(&client) != (START, START) {
+            assert!(Instant::now() < end, "{:?}", pools(&client));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(client.call("echo", b"x".as_slice(), None).unwrap().to_vec(), b"x");
+}
+
+#[test]
+fn what_is_in_use_stays_and_what_is_not_goes() {
+    let name = unique("parts");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let data = pattern(2 << 20);
+    let answer = client.call("echo", data.as_slice(), None).unwrap();
+    let mut loan = client.loan(3 << 20).unwrap();
+    loan.write_at(0, &pattern(3 << 20));
+    client.idle_for_a_while();
+    let (requests, responses) = pools(&client);
+    assert!((3 << 20..5 << 20).contains(&requests), "{requests}: the loan's segment, not the request's");
+    assert!(responses >= 2 << 20, "{responses}: the answer is viewed");
+    assert!(answer.to_vec() == data);
+    assert!(client.call("echo", &loan, None).unwrap().to_vec() == pattern(3 << 20));
+    drop((answer, loan));
+    client.idle_for_a_while();
+    assert_eq!(pools(&client), (START, START));
+    // Numbers of segments do not come back; more of them than may be there at once come and go.
+    for _ in 0..100 {
+        assert_eq!(client.call("length", &data[..300_000], None).unwrap().to_vec(), b"300000");
+        client.idle_for_a_while();
+        assert_eq!(pools(&client), (START, START));
+    }
+}
+
+#[test]
+fn a_closed_session_has_no_pools_and_its_answers_live_on() {
+    let name = unique("closed");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let data = pattern(2 << 20);
+    let answer = client.call("echo", data.as_slice(), None).unwrap();
+    let mut loan = client.loan(1 << 20).unwrap();
+    client.close();
+    assert_eq!(pools(&client), (0, 0));
+    assert!(answer.to_vec() == data);
+    loan.write_at(0, &data[..1 << 20]);
+    drop((answer, loan));
+    assert_eq!(client.stats().request_used_bytes, 0);
+}
+
+#[test]
+fn a_session_that_a_loop_watches_gives_back_in_its_turns() {
+    let name = unique("watched");
+    let _server = server(&name, ServerOptions::default());
+    let client = Client::connect(&name, ClientOptions::default()).unwrap();
+    let watch = Watch::new(client.clone()).unwrap();
+    let data = pattern(2 << 20);
+    let outgoing = memlift_ipc::Outgoing::from(data.as_slice());
+    watch.submit("echo", &outgoing, None).unwrap().unwrap();
+    let mut answered = 0;
+    let end = Instant::now() + Duration::from_secs(60);
+    while answered == 0 || pools(&client) != (START, START) {
+        assert!(Instant::now() < end, "{:?}", pools(&client));
+        let mut readable = [PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)];
+        let soon = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        poll(&mut readable, Some(&soon)).unwrap();
+        answered += watch.turn(true).unwrap().len();
+    }
+}
