@@ -106,7 +106,7 @@ pub unsafe extern "C" fn memlift_hash_create(
     fault::run(|| {
         let walks = given(walks, "walks")?.clone();
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
-        let made = HashMap::create(&mut *walks.lock(), log2)?;
+        let made = HashMap::create(&mut *walks.lock()?, log2)?;
         let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
         // SAFETY: the caller's promise.
         unsafe { hand(map, hash, "map") }
@@ -185,7 +185,7 @@ fn locked_both<T>(
     map: &Hash,
     run: impl FnOnce(&mut memlift::traverse::client::Client, &mut HashMap) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let mut client = map.walks.lock();
+    let mut client = map.walks.lock()?;
     run(&mut client, &mut locked(&map.map))
 }
 
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn memlift_ordered_create(
 ) -> c_int {
     fault::run(|| {
         let walks = given(walks, "walks")?.clone();
-        let made = OrderedMap::create(&mut *walks.lock(), value_bytes)?;
+        let made = OrderedMap::create(&mut *walks.lock()?, value_bytes)?;
         let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
         // SAFETY: the caller's promise.
         unsafe { hand(map, ordered, "map") }
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn memlift_ordered_get(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let got = locked(&map.map).get(&mut *client, number)?;
         value_out(got, value, room, std::ptr::null_mut(), found)
     })
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn memlift_ordered_insert(
 ) -> c_int {
     fault::run(|| {
         let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let new = locked(&map.map).insert(&mut *client, number, value)?;
         flag(fresh, new)
     })
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn memlift_ordered_delete(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let gone = locked(&map.map).remove(&mut *client, number)?;
         flag(removed, gone)
     })
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn memlift_ordered_range(
         let result = if first > last || limit == 0 {
             Vec::new()
         } else {
-            map.walks.lock().walk(&map.handle.range_walk(first..=last, limit as u64))?.result
+            map.walks.lock()?.walk(&map.handle.range_walk(first..=last, limit as u64))?.result
         };
         put(count, result.len() / record, "count")?;
         copy_out(&result, records, room, "the range")
@@ -420,7 +420,7 @@ pub unsafe extern "C" fn memlift_ordered_aggregate(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let found = locked(&map.map).aggregate(&mut *client, first..=last)?;
         put(totals, Totals { count: found.count, sum: found.sum, min: found.min, max: found.max }, "totals")
     })

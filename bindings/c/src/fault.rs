@@ -194,7 +194,7 @@ impl From<ClientError> for Fault {
             ClientError::Refused { .. } => BAD_PROGRAM,
             ClientError::Corrupt { .. } => WRONG_STRUCTURE,
             ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => BAD_ARGUMENT,
-            ClientError::Transport(_) | ClientError::Map(_) => NOT_CONNECTED,
+            ClientError::Transport(_) | ClientError::Map(_) | ClientError::Forked => NOT_CONNECTED,
             _ => INTERNAL,
         };
         Fault { code, text: Some(error.to_string()) }

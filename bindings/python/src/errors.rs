@@ -105,6 +105,7 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
         ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => "BadArgument",
         ClientError::Input { .. } => "BadInput",
         ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailable",
+        ClientError::Forked => "Closed",
         ClientError::Io(error) => return error.into(),
         _ => "Error",
     };

@@ -5,9 +5,10 @@
 //! Not here maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
+
+use memlift_engine::region::{process_mark, random};
 
 use super::ring::Ring;
 use super::route::{Reach, Routes};
@@ -32,12 +33,13 @@ impl Client {
             reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach { name, link: index, peer }));
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
         let mut client = Client {
             links: transports,
             reaches,
             routes: Routes::default(),
-            client: config.client.unwrap_or(random),
+            process: process_mark(),
+            // From the kernel: the keys of the standard library's hash maps are the same in a forked child.
+            client: config.client.unwrap_or_else(random),
             config,
             nonce: now.as_nanos() as u64,
             next_sequence: 1,

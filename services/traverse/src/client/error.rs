@@ -161,6 +161,9 @@ pub enum ClientError {
         "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
     )]
     Interrupted,
+    /// The client was connected before a fork.
+    #[error("this client belongs to the process that this one was forked from: connect after the fork")]
+    Forked,
     /// Nobody can wait for this.
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),

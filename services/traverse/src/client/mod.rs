@@ -7,7 +7,8 @@
 //!          walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
 //! Order    each request takes effect once: nodes know it by (client, incarnation, sequence), and remember what it changed until
 //!          `settled` says that its answer has come
-//! Owner    a client is one thread's; [`Shared`] is a client behind a lock
+//! Owner    a client is one thread's, and of the process that connected: in a forked child each call ends with
+//!          [`ClientError::Forked`]. [`Shared`] is a client behind a lock
 //! Not here what the bytes mean (`structures`), which way is shortest (`choice`)
 //!
 //! The parts: `connect` who is there, `route` who has what, `send` and `answer` the two halves of a request's life (`flight`),
@@ -45,6 +46,7 @@ pub use request::{Answer, Request};
 pub use route::Link;
 
 use memlift_engine::observe::{self, Work};
+use memlift_engine::region::process_mark;
 use memlift_spec::trace;
 
 use crate::map::Map;
@@ -90,6 +92,8 @@ pub struct Client {
     reaches: Vec<Reach>,
     routes: Routes,
     config: Config,
+    /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
+    process: u64,
     client: u64,
     nonce: u64,
     next_sequence: u64,
@@ -182,8 +186,9 @@ impl Client {
     /// Sends a request; with [`Config::window`] of them under way it first waits for one to end.
     ///
     /// # Errors
-    /// Nobody has the address; the transport failed.
+    /// Nobody has the address; the transport failed; [`ClientError::Forked`].
     pub fn submit(&mut self, request: Request) -> Result<Ticket> {
+        self.in_its_process()?;
         while !self.has_room() {
             if self.poll()? == 0 {
                 self.pause(TIMEOUT_MIN)?;
@@ -204,6 +209,7 @@ impl Client {
     /// # Errors
     /// The transport failed.
     pub fn poll(&mut self) -> Result<usize> {
+        self.in_its_process()?;
         self.flush()?;
         let mut came = 0;
         // Taken first and looked at then: what follows from a packet may be sent over the same transport.
@@ -233,6 +239,11 @@ impl Client {
         }
         self.flush()?;
         Ok(came)
+    }
+
+    /// Two processes that send under one number, or take each other's answers from one socket, lose changes.
+    fn in_its_process(&self) -> Result<()> {
+        if self.process == process_mark() { Ok(()) } else { Err(ClientError::Forked) }
     }
 
     fn flush(&mut self) -> Result<()> {

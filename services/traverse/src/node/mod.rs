@@ -222,7 +222,7 @@ impl Node {
             compacting: Mutex::default(),
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
-            identity: (now.as_nanos() as u64).rotate_left(32) ^ u64::from(std::process::id()),
+            identity: memlift_engine::region::random(),
             nonce: AtomicU64::new(now.as_nanos() as u64),
             stats: Arc::default(),
         };

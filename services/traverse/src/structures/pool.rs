@@ -4,11 +4,14 @@
 //! Flow     [`Pool::take`] ─▶ … the node is linked, removed, unlinked … ─▶ [`Pool::retire`] ──grace──▶ [`Pool::take`]
 //! Order    what is retired was unlinked: no new walk comes to it. A walk that is there already is over, or its client has given
 //!          up waiting, when [`GRACE`] has passed: so a client must not wait longer for a walk than that
-//! Owner    one client; what it has taken and not linked is lost to the node when it ends
+//! Owner    one client of one process: a forked child has none of its parent's memory, and takes its own. What a client has
+//!          taken and not linked is lost to the node when it ends
 //! Not here who unlinks
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
+
+use memlift_engine::region::process_mark;
 
 use super::heap::Heap;
 use crate::client::{ClientError, Result};
@@ -23,6 +26,8 @@ const ALIGN_MAX: u64 = 256;
 /// See the module.
 #[derive(Debug)]
 pub struct Pool {
+    /// Whose memory it is.
+    process: u64,
     grace: Duration,
     /// The rest of the newest slab.
     rest: (u64, u64),
@@ -44,10 +49,18 @@ impl Pool {
     /// A pool whose retired memory rests for so long.
     #[must_use]
     pub fn new(grace: Duration) -> Pool {
-        Pool { grace, rest: (0, 0), resting: VecDeque::new(), free: HashMap::new() }
+        Pool { process: process_mark(), grace, rest: (0, 0), resting: VecDeque::new(), free: HashMap::new() }
+    }
+
+    /// In a forked child all of it is the parent's.
+    fn own(&mut self) {
+        if self.process != process_mark() {
+            *self = Pool::new(self.grace);
+        }
     }
 
     fn ripen(&mut self) {
+        self.own();
         while let Some(&(since, address, bytes)) = self.resting.front() {
             if since.elapsed() < self.grace {
                 break;
@@ -92,11 +105,13 @@ impl Pool {
 
     /// Memory that was never linked: it can be used again at once.
     pub fn put_back(&mut self, address: u64, bytes: u64) {
+        self.own();
         self.free.entry(rounded(bytes)).or_default().push(address);
     }
 
     /// Memory that was unlinked just now.
     pub fn retire(&mut self, address: u64, bytes: u64) {
+        self.own();
         self.resting.push_back((Instant::now(), address, rounded(bytes)));
     }
 
