@@ -32,6 +32,7 @@ pub struct Ordered {
 pub struct HashHandle {
     heads: u64,
     log2: u64,
+    memory: u64,
 }
 
 /// `memlift_ordered_handle`
@@ -40,6 +41,7 @@ pub struct HashHandle {
 pub struct OrderedHandle {
     cell: u64,
     value_bytes: u64,
+    memory: u64,
 }
 
 /// `memlift_key`
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn memlift_hash_open(
         if handle.log2 > 40 {
             return Err(Fault::argument("the handle is none of a hash map"));
         }
+        walks.lock()?.check_memory(handle.heads, handle.memory)?;
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
         let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
         // SAFETY: the caller's promise.
@@ -144,8 +147,9 @@ pub unsafe extern "C" fn memlift_hash_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashHandle) -> c_int {
     fault::run(|| {
-        let at = given(map, "map")?.handle;
-        put(handle, HashHandle { heads: at.heads, log2: at.log2.into() }, "handle")
+        let map = given(map, "map")?;
+        let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.heads));
+        put(handle, HashHandle { heads: at.heads, log2: at.log2.into(), memory }, "handle")
     })
 }
 
@@ -286,6 +290,7 @@ pub unsafe extern "C" fn memlift_ordered_open(
         if !(1..=ordered::VALUE_BYTES_MAX as u64).contains(&handle.value_bytes) {
             return Err(Fault::argument("the handle is none of an ordered map"));
         }
+        walks.lock()?.check_memory(handle.cell, handle.memory)?;
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
         let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
         // SAFETY: the caller's promise.
@@ -301,8 +306,9 @@ pub unsafe extern "C" fn memlift_ordered_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut OrderedHandle) -> c_int {
     fault::run(|| {
-        let at = given(map, "map")?.handle;
-        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64 }, "handle")
+        let map = given(map, "map")?;
+        let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.cell));
+        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64, memory }, "handle")
     })
 }
 

@@ -311,6 +311,16 @@ impl WalkClient {
         })
     }
 
+    /// Which memory an address is of; 0: not known.
+    fn memory_of(&self, py: Python<'_>, address: u64) -> PyResult<u64> {
+        self.with(py, |open| Ok(open.client.memory_of(address)))
+    }
+
+    /// An exception if the address is of another memory than it was.
+    fn check_memory(&self, py: Python<'_>, address: u64, memory: u64) -> PyResult<()> {
+        self.with(py, |open| open.client.check_memory(address, memory))
+    }
+
     /// What was there before.
     fn fetch_add(&self, py: Python<'_>, address: u64, addend: u64) -> PyResult<u64> {
         self.with(py, |open| Ok(open.client.call(Request::apply(apply(false), address, addend, 0))?.value))

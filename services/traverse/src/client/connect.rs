@@ -12,6 +12,7 @@ use memlift_engine::region::{process_mark, random};
 
 use super::ring::Ring;
 use super::route::{Reach, Routes};
+use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
 use super::{Client, ClientError, Config, Counts, Link, Request, Result, route};
@@ -30,7 +31,13 @@ impl Client {
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {
             transports.push(link.transport);
-            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach { name, link: index, peer }));
+            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach {
+                name,
+                link: index,
+                peer,
+                cluster: 0,
+                changed: false,
+            }));
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut client = Client {
@@ -38,8 +45,10 @@ impl Client {
             reaches,
             routes: Routes::default(),
             process: process_mark(),
+            session: Session::default(),
             // From the kernel: the keys of the standard library's hash maps are the same in a forked child.
-            client: config.client.unwrap_or_else(random),
+            sender: random(),
+            heard: Heard::nothing(),
             config,
             nonce: now.as_nanos() as u64,
             next_sequence: 1,
@@ -60,8 +69,10 @@ impl Client {
             wait: Wait::default(),
             steppers: Steppers::default(),
         };
+        client.session.client = client.config.client.unwrap_or_else(random);
         for node in 0..client.reaches.len() {
             let answer = client.call(Request::map(node))?;
+            client.reaches[node].cluster = answer.cluster;
             client.routes.assign(answer.address, answer.address.saturating_add(answer.value), node);
         }
         Ok(client)

@@ -5,8 +5,9 @@
 //!          [`Client::call_many`] the same with many under way, [`Shared::call`] as a future
 //!          no answer in time: the same packet again, one attempt higher; `NeedProgram`: the program is uploaded; `Continue`: the
 //!          walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
-//! Order    each request takes effect once: nodes know it by (client, incarnation, sequence), and remember what it changed until
-//!          `settled` says that its answer has come
+//! Order    each request takes effect once: nodes know it by (client, session, sequence), and remember what it changed until
+//!          `settled` says that its answer has come. What was found by one request and is asked by with another carries the nodes'
+//!          clock of the first: nodes refuse it once the memory may have been used again
 //! Owner    a client is one thread's, and of the process that connected: in a forked child each call ends with
 //!          [`ClientError::Forked`]. [`Shared`] is a client behind a lock
 //! Not here what the bytes mean (`structures`), which way is shortest (`choice`)
@@ -28,6 +29,7 @@ mod request;
 mod ring;
 mod route;
 mod send;
+mod session;
 #[expect(unsafe_code, reason = "calls compiled steps on bytes that it has")]
 mod stepper;
 mod upload;
@@ -55,6 +57,7 @@ use crate::transport::Transport;
 use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
 use flight::Flight;
 use route::{Reach, Routes};
+use session::{Heard, Session};
 use stepper::Steppers;
 use wait::Wait;
 
@@ -94,7 +97,10 @@ pub struct Client {
     config: Config,
     /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
     process: u64,
-    client: u64,
+    session: Session,
+    /// Who seals its packets, over all sessions.
+    sender: u64,
+    heard: Heard,
     nonce: u64,
     next_sequence: u64,
     next_ticket: u64,
@@ -131,6 +137,24 @@ impl Client {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.reaches.len()
+    }
+
+    /// Which memory an address is of: what a handle keeps besides it, for [`Client::check_memory`]. 0: not known.
+    pub fn memory_of(&mut self, address: u64) -> u64 {
+        self.routes.owner(address).map_or(0, |node| self.reaches[node].cluster)
+    }
+
+    /// Whether an address is still of this memory ([`Client::memory_of`]).
+    ///
+    /// # Errors
+    /// [`ClientError::OtherMemory`]: what was there is gone, and others may have got the address.
+    pub fn check_memory(&mut self, address: u64, memory: u64) -> Result<()> {
+        let node = self.routes.owner(address).unwrap_or(0);
+        let Some(reach) = self.reaches.get(node) else { return Ok(()) };
+        if memory == 0 || reach.cluster == 0 || reach.cluster == memory {
+            return Ok(());
+        }
+        Err(ClientError::OtherMemory { node: reach.name.clone(), had: memory, has: reach.cluster })
     }
 
     /// The settings.
@@ -189,6 +213,9 @@ impl Client {
     /// Nobody has the address; the transport failed; [`ClientError::Forked`].
     pub fn submit(&mut self, request: Request) -> Result<Ticket> {
         self.in_its_process()?;
+        if request.writes() || request.kind.changes_memory() {
+            self.prepare_change()?;
+        }
         while !self.has_room() {
             if self.poll()? == 0 {
                 self.pause(TIMEOUT_MIN)?;
