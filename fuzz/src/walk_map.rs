@@ -33,6 +33,7 @@ fn join(name: &str, port: u16) -> Join {
         recovered: false,
         epoch: 0,
         tenant: 0,
+        cluster: 0,
     }
 }
 

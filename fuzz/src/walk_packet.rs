@@ -9,7 +9,9 @@ use memlift_traverse::builder::{Builder, R4, R5, equal, node, scratch};
 use memlift_traverse::node::{Alone, Node, NodeOptions, upload_of};
 use memlift_traverse::program::Program;
 use memlift_traverse::transport::{Peer, Transport, TransportError};
-use memlift_traverse::wire::{ApplyOperands, FLAG_WRITES, Header, Keys, Kind, PACKET_BYTES_MAX, Packet};
+use memlift_traverse::wire::{
+    ApplyOperands, FLAG_SINCE, FLAG_WRITES, Header, Keys, Kind, PACKET_BYTES_MAX, PACKET_HEADER_BYTES, Packet,
+};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -89,20 +91,20 @@ pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     while !input.is_empty() {
         let mut bytes = input.piece(PACKET_BYTES_MAX + 1).to_vec();
-        assert!(keys.open(&bytes).is_err() || bytes.len() > 160, "a MAC was guessed");
-        if Packet::parse(&bytes).is_err() && bytes.len() >= 144 {
+        assert!(keys.open(&bytes).is_err() || bytes.len() >= PACKET_HEADER_BYTES + 16, "a MAC was guessed");
+        if Packet::parse(&bytes).is_err() && bytes.len() >= PACKET_HEADER_BYTES {
             // Good where everything would be refused at once, so that what is behind is reached.
             let length = bytes.len() as u16;
-            bytes[..5].copy_from_slice(b"MLPK\x01");
-            bytes[6] &= 0b1010;
+            bytes[..5].copy_from_slice(b"MLPK\x02");
+            bytes[6] &= 0b10_1010;
             bytes[7] = 0;
             bytes[8..10].copy_from_slice(&length.to_le_bytes());
-            bytes[10..12].copy_from_slice(&(length - 144).to_le_bytes());
-            bytes[122..128].fill(0);
+            bytes[10..12].copy_from_slice(&(length - PACKET_HEADER_BYTES as u16).to_le_bytes());
+            bytes[122..124].fill(0);
             // Nobody guesses a hash.
             let hash = hashes[usize::from(bytes[80] & 1)];
             bytes[80..96].copy_from_slice(&hash[..16]);
-            if length <= 144 + 16 {
+            if usize::from(length) <= PACKET_HEADER_BYTES + 16 {
                 bytes[12..14].copy_from_slice(&16_u16.to_le_bytes());
             }
         }
@@ -152,6 +154,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (header(Kind::Read, 6, at, 32), Vec::new()),
         (header(Kind::Free, 7, at, 64), Vec::new()),
         (header(Kind::Map, 8, at, 0), Vec::new()),
+        (Header { flags: FLAG_SINCE, clock: 1, ..header(Kind::Read, 10, at, 32) }, Vec::new()),
+        (Header { cluster: 1, ..header(Kind::Read, 11, at, 32) }, Vec::new()),
+        (Header { session: 1, ..header(Kind::End, 12, 0, 0) }, Vec::new()),
     ];
     let pieces: Vec<Vec<u8>> = packets
         .iter()

@@ -135,7 +135,7 @@ fn walked(answer: Answer) -> Result<Walked, BenchError> {
         Status::Missing => Outcome::Missing,
         status => return Err(failed(format!("a walk that reads ended with {status:?}"))),
     };
-    Ok(Walked { outcome, scratch: Scratch(answer.body), result: answer.result })
+    Ok(Walked { outcome, scratch: Scratch(answer.body), result: answer.result, since: answer.since })
 }
 
 impl Reader {

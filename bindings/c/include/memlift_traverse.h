@@ -116,10 +116,12 @@ int memlift_walks_write(const memlift_walks *walks, uint64_t address, const void
 
 typedef struct memlift_hash memlift_hash;
 
-/* Where a map is: may be kept, sent, and opened by any client. */
+/* Where a map is: may be kept, sent, and opened by any client. memory says which memory the address is of: a node that was started
+ * again without its log has another one, and opening gives MEMLIFT_NO_ADDRESS. 0: not checked. */
 typedef struct memlift_hash_handle {
     uint64_t heads;
     uint64_t log2;
+    uint64_t memory;
 } memlift_hash_handle;
 
 typedef struct memlift_key {
@@ -149,6 +151,7 @@ typedef struct memlift_ordered memlift_ordered;
 typedef struct memlift_ordered_handle {
     uint64_t cell;
     uint64_t value_bytes;
+    uint64_t memory; /* as in memlift_hash_handle */
 } memlift_ordered_handle;
 
 typedef struct memlift_aggregate {

@@ -32,6 +32,7 @@ pub struct Ordered {
 pub struct HashHandle {
     heads: u64,
     log2: u64,
+    memory: u64,
 }
 
 /// `memlift_ordered_handle`
@@ -40,6 +41,7 @@ pub struct HashHandle {
 pub struct OrderedHandle {
     cell: u64,
     value_bytes: u64,
+    memory: u64,
 }
 
 /// `memlift_key`
@@ -106,7 +108,7 @@ pub unsafe extern "C" fn memlift_hash_create(
     fault::run(|| {
         let walks = given(walks, "walks")?.clone();
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
-        let made = HashMap::create(&mut *walks.lock(), log2)?;
+        let made = HashMap::create(&mut *walks.lock()?, log2)?;
         let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
         // SAFETY: the caller's promise.
         unsafe { hand(map, hash, "map") }
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn memlift_hash_open(
         if handle.log2 > 40 {
             return Err(Fault::argument("the handle is none of a hash map"));
         }
+        walks.lock()?.check_memory(handle.heads, handle.memory)?;
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
         let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
         // SAFETY: the caller's promise.
@@ -144,8 +147,9 @@ pub unsafe extern "C" fn memlift_hash_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_hash_where(map: *const Hash, handle: *mut HashHandle) -> c_int {
     fault::run(|| {
-        let at = given(map, "map")?.handle;
-        put(handle, HashHandle { heads: at.heads, log2: at.log2.into() }, "handle")
+        let map = given(map, "map")?;
+        let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.heads));
+        put(handle, HashHandle { heads: at.heads, log2: at.log2.into(), memory }, "handle")
     })
 }
 
@@ -185,7 +189,7 @@ fn locked_both<T>(
     map: &Hash,
     run: impl FnOnce(&mut memlift::traverse::client::Client, &mut HashMap) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    let mut client = map.walks.lock();
+    let mut client = map.walks.lock()?;
     run(&mut client, &mut locked(&map.map))
 }
 
@@ -263,7 +267,7 @@ pub unsafe extern "C" fn memlift_ordered_create(
 ) -> c_int {
     fault::run(|| {
         let walks = given(walks, "walks")?.clone();
-        let made = OrderedMap::create(&mut *walks.lock(), value_bytes)?;
+        let made = OrderedMap::create(&mut *walks.lock()?, value_bytes)?;
         let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
         // SAFETY: the caller's promise.
         unsafe { hand(map, ordered, "map") }
@@ -286,6 +290,7 @@ pub unsafe extern "C" fn memlift_ordered_open(
         if !(1..=ordered::VALUE_BYTES_MAX as u64).contains(&handle.value_bytes) {
             return Err(Fault::argument("the handle is none of an ordered map"));
         }
+        walks.lock()?.check_memory(handle.cell, handle.memory)?;
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
         let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
         // SAFETY: the caller's promise.
@@ -301,8 +306,9 @@ pub unsafe extern "C" fn memlift_ordered_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_ordered_where(map: *const Ordered, handle: *mut OrderedHandle) -> c_int {
     fault::run(|| {
-        let at = given(map, "map")?.handle;
-        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64 }, "handle")
+        let map = given(map, "map")?;
+        let (at, memory) = (map.handle, map.walks.lock()?.memory_of(map.handle.cell));
+        put(handle, OrderedHandle { cell: at.cell, value_bytes: at.value_bytes as u64, memory }, "handle")
     })
 }
 
@@ -332,7 +338,7 @@ pub unsafe extern "C" fn memlift_ordered_get(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let got = locked(&map.map).get(&mut *client, number)?;
         value_out(got, value, room, std::ptr::null_mut(), found)
     })
@@ -353,7 +359,7 @@ pub unsafe extern "C" fn memlift_ordered_insert(
 ) -> c_int {
     fault::run(|| {
         let (map, value) = (given(map, "map")?, bytes(value, length, "value")?);
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let new = locked(&map.map).insert(&mut *client, number, value)?;
         flag(fresh, new)
     })
@@ -372,7 +378,7 @@ pub unsafe extern "C" fn memlift_ordered_delete(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let gone = locked(&map.map).remove(&mut *client, number)?;
         flag(removed, gone)
     })
@@ -399,7 +405,7 @@ pub unsafe extern "C" fn memlift_ordered_range(
         let result = if first > last || limit == 0 {
             Vec::new()
         } else {
-            map.walks.lock().walk(&map.handle.range_walk(first..=last, limit as u64))?.result
+            map.walks.lock()?.walk(&map.handle.range_walk(first..=last, limit as u64))?.result
         };
         put(count, result.len() / record, "count")?;
         copy_out(&result, records, room, "the range")
@@ -420,7 +426,7 @@ pub unsafe extern "C" fn memlift_ordered_aggregate(
 ) -> c_int {
     fault::run(|| {
         let map = given(map, "map")?;
-        let mut client = map.walks.lock();
+        let mut client = map.walks.lock()?;
         let found = locked(&map.map).aggregate(&mut *client, first..=last)?;
         put(totals, Totals { count: found.count, sum: found.sum, min: found.min, max: found.max }, "totals")
     })

@@ -184,17 +184,24 @@ impl From<PersistError> for Fault {
 impl From<ClientError> for Fault {
     fn from(error: ClientError) -> Fault {
         let code = match error {
-            ClientError::Silent { .. } | ClientError::Interrupted => NO_ANSWER,
-            ClientError::Nowhere { .. } | ClientError::Unreachable { .. } => NO_ADDRESS,
+            ClientError::Silent { .. } | ClientError::Interrupted | ClientError::SessionOver { .. } => {
+                NO_ANSWER
+            }
+            ClientError::Nowhere { .. }
+            | ClientError::Unreachable { .. }
+            | ClientError::OtherMemory { .. } => NO_ADDRESS,
             ClientError::Forbidden { .. } => FORBIDDEN,
             ClientError::Full { .. } => NODE_FULL,
             ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => WALK_FAILED,
-            ClientError::Contended { .. } => CONTENDED,
+            ClientError::Contended { .. } | ClientError::Outdated => CONTENDED,
             ClientError::Busy(_) => BUSY,
             ClientError::Refused { .. } => BAD_PROGRAM,
             ClientError::Corrupt { .. } => WRONG_STRUCTURE,
-            ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => BAD_ARGUMENT,
-            ClientError::Transport(_) | ClientError::Map(_) => NOT_CONNECTED,
+            ClientError::TooLong { .. }
+            | ClientError::Place(_)
+            | ClientError::NotUnderWay(_)
+            | ClientError::Taken { .. } => BAD_ARGUMENT,
+            ClientError::Transport(_) | ClientError::Map(_) | ClientError::Forked => NOT_CONNECTED,
             _ => INTERNAL,
         };
         Fault { code, text: Some(error.to_string()) }

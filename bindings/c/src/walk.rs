@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use memlift::engine::region::process_mark;
 use memlift::traverse::bpf::elf;
 use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Ticket};
 use memlift::traverse::error::Error;
@@ -21,11 +22,23 @@ use crate::fault::{self, Fault, MORE, OK, TARGET_TOO_SMALL, free, hand, null};
 
 /// `memlift_walks`: a client.
 #[derive(Clone)]
-pub struct Walks(Arc<Mutex<Client>>);
+pub struct Walks {
+    client: Arc<Mutex<Client>>,
+    /// The process that connected.
+    process: u64,
+}
 
 impl Walks {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Client> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(client: Client) -> Walks {
+        Walks { client: Arc::new(Mutex::new(client)), process: process_mark() }
+    }
+
+    /// In a forked child the lock may be held for ever, by a thread that only the parent has.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Client>, Fault> {
+        if self.process != process_mark() {
+            return Err(ClientError::Forked.into());
+        }
+        Ok(self.client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -167,7 +180,7 @@ pub unsafe extern "C" fn memlift_walks_connect(
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
         // SAFETY: the caller's promise.
-        unsafe { hand(walks, Walks(Arc::new(Mutex::new(client))), "walks") }
+        unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }
 
@@ -188,7 +201,7 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
         let map = source.connect().and_then(|mut source| source.read()).map_err(wrong)?;
         let client = Client::of_map(&map, config(options)?)?;
         // SAFETY: the caller's promise.
-        unsafe { hand(walks, Walks(Arc::new(Mutex::new(client))), "walks") }
+        unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }
 
@@ -348,7 +361,7 @@ pub unsafe extern "C" fn memlift_walk(
 ) -> c_int {
     fault::run(|| {
         let walk = walk_of(program, start, scratch, scratch_bytes)?;
-        let answer = given(walks, "walks")?.lock().call(Request::walk(&walk))?;
+        let answer = given(walks, "walks")?.lock()?.call(Request::walk(&walk))?;
         tell(&answer, (scratch, scratch_bytes), (result, result_room), walked)
     })
 }
@@ -378,7 +391,7 @@ pub unsafe extern "C" fn memlift_walk_many(
             .iter()
             .map(|one| walk_of(one.program, one.start, one.scratch, one.scratch_bytes))
             .collect::<Result<Vec<Walk>, Fault>>()?;
-        let answers = client.lock().call_many(wanted.iter().map(Request::walk));
+        let answers = client.lock()?.call_many(wanted.iter().map(Request::walk));
         for (one, answer) in requests.iter_mut().zip(answers) {
             let (pad, result) = ((one.scratch, one.scratch_bytes), (one.result, one.result_room));
             one.code = fault::run(|| tell(&answer?, pad, result, &raw mut one.walked));
@@ -407,7 +420,7 @@ pub unsafe extern "C" fn memlift_walk_submit(
         if ticket.is_null() {
             return Err(null("ticket"));
         }
-        let mut client = client.lock();
+        let mut client = client.lock()?;
         let sent = client.submit(Request::walk(&walk))?;
         // Leaves now: who polls later is not waited for.
         client.poll()?;
@@ -433,7 +446,7 @@ pub unsafe extern "C" fn memlift_walk_poll(
 ) -> c_int {
     let mut more = false;
     let code = fault::run(|| {
-        let mut client = given(walks, "walks")?.lock();
+        let mut client = given(walks, "walks")?.lock()?;
         let ticket = Ticket::numbered(ticket);
         let until = std::time::Instant::now() + Duration::from_millis(wait_ms.into());
         loop {
@@ -465,7 +478,7 @@ pub unsafe extern "C" fn memlift_walk_poll(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) -> c_int {
     fault::run(|| {
-        given(walks, "walks")?.lock().abandon(Ticket::numbered(ticket));
+        given(walks, "walks")?.lock()?.abandon(Ticket::numbered(ticket));
         Ok(())
     })
 }
@@ -478,7 +491,7 @@ pub unsafe extern "C" fn memlift_walk_abandon(walks: *const Walks, ticket: u64) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, address: *mut u64) -> c_int {
     fault::run(|| {
-        let made = given(walks, "walks")?.lock().allocate(count)?;
+        let made = given(walks, "walks")?.lock()?.allocate(count)?;
         put(address, made, "address")
     })
 }
@@ -490,7 +503,7 @@ pub unsafe extern "C" fn memlift_walks_alloc(walks: *const Walks, count: u64, ad
 /// As the header says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_walks_free(walks: *const Walks, address: u64, count: u64) -> c_int {
-    fault::run(|| Ok(given(walks, "walks")?.lock().free(address, count)?))
+    fault::run(|| Ok(given(walks, "walks")?.lock()?.free(address, count)?))
 }
 
 /// Reads.
@@ -506,7 +519,7 @@ pub unsafe extern "C" fn memlift_walks_read(
     count: usize,
 ) -> c_int {
     fault::run(|| {
-        let read = given(walks, "walks")?.lock().read(address, count)?;
+        let read = given(walks, "walks")?.lock()?.read(address, count)?;
         copy_out(&read, target, count, "what was read")
     })
 }
@@ -525,6 +538,6 @@ pub unsafe extern "C" fn memlift_walks_write(
 ) -> c_int {
     fault::run(|| {
         let data = bytes(source, count, "source")?;
-        Ok(given(walks, "walks")?.lock().write(address, data)?)
+        Ok(given(walks, "walks")?.lock()?.write(address, data)?)
     })
 }

@@ -104,7 +104,7 @@ static void hashes_of(memlift_walks *walks) {
     GOOD(memlift_hash_where(map, &handle));
     CHECK(handle.log2 == 7);
     GOOD(memlift_hash_open(walks, handle, &again));
-    IS(MEMLIFT_BAD_ARGUMENT, memlift_hash_open(walks, (memlift_hash_handle){handle.heads, 99}, &again));
+    IS(MEMLIFT_BAD_ARGUMENT, memlift_hash_open(walks, (memlift_hash_handle){handle.heads, 99, 0}, &again));
     int flag;
     uint64_t before;
     size_t length;
@@ -148,7 +148,7 @@ static void ordered_of(memlift_walks *walks) {
     GOOD(memlift_ordered_create(walks, 8, &map));
     GOOD(memlift_ordered_where(map, &handle));
     GOOD(memlift_ordered_open(walks, handle, &again));
-    IS(MEMLIFT_BAD_ARGUMENT, memlift_ordered_open(walks, (memlift_ordered_handle){handle.cell, 0}, &again));
+    IS(MEMLIFT_BAD_ARGUMENT, memlift_ordered_open(walks, (memlift_ordered_handle){handle.cell, 0, 0}, &again));
     int flag;
     int64_t value;
     for (uint64_t key = 0; key < 300; key++) {

@@ -106,6 +106,11 @@ pub fn walk_error(py: Python<'_>, error: ClientError) -> PyErr {
         ClientError::TooLong { .. } | ClientError::Place(_) | ClientError::NotUnderWay(_) => "BadArgument",
         ClientError::Input { .. } => "BadInput",
         ClientError::Transport(_) | ClientError::Map(_) => "ServerUnavailable",
+        ClientError::Forked => "Closed",
+        ClientError::OtherMemory { .. } => "NoSuchAddress",
+        ClientError::SessionOver { .. } => "DeadlineExceeded",
+        ClientError::Outdated => "Contended",
+        ClientError::Taken { .. } => "BadArgument",
         ClientError::Io(error) => return error.into(),
         _ => "Error",
     };

@@ -205,6 +205,36 @@ def test_computes_as_python_does(client):
         assert found == expected(count, kind, low, keys, limit), (count, kind, low, keys, limit)
 
 
+LIMIT = -1
+
+
+class Signs(Struct):
+    found: u64
+
+
+@iterator
+def constants(node: Wide, scratch: Signs):
+    if LIMIT < 0:
+        scratch.found += 1
+    if 0 > LIMIT:
+        scratch.found += 2
+    if LIMIT >= 0:
+        scratch.found += 4
+    if -2 < LIMIT <= -1:
+        scratch.found += 8
+    if not LIMIT < -1:
+        scratch.found += 16
+    if node.low > LIMIT:
+        scratch.found += 32
+    return done()
+
+
+def test_constants_below_zero_are_compared_with_their_sign(client):
+    address = client.allocate(256)
+    client.write(address, Wide.pack(count=0, kind=0, low=3, keys=[0] * 15).ljust(256, b"\0"))
+    assert client.walk(constants, address, found=0).state.found == 1 + 2 + 8 + 16 + 32
+
+
 class Cell(Struct):
     next: u64
     value: u64
@@ -339,6 +369,14 @@ def by_sign():
         return done()
 
 
+def by_limit():
+    @iterator
+    def wrong(node: Cell, scratch: Pad):
+        if node.value > LIMIT:
+            return missing()
+        return done()
+
+
 def by_index():
     @iterator
     def wrong(node: Wide, scratch: Sums):
@@ -388,6 +426,7 @@ def by_round():
         (by_end, 3, "without a verdict"),
         (by_call, 3, "calls nothing but"),
         (by_sign, 3, "a number with a sign meets one without"),
+        (by_limit, 3, "LIMIT is below 0, and the other side has no sign"),
         (by_index, 3, "has 15 numbers, from 0 on"),
         (by_global, 3, "pytest is a module: only whole numbers"),
         (by_statement, 3, "has no `with`"),

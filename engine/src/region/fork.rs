@@ -2,12 +2,14 @@
 //! Notices a fork with one load.
 //!
 //! Flow    a page that the kernel zeroes in children holds the pid of its process; 0 means: a child, look again.
+//!         [`process_mark`] is the same for everybody: a random number in such a page.
 //! Order   the pid is stored with Release by [`ForkMark::claim`] and loaded with Acquire by
 //!         [`ForkMark::is_own`].
 //! Owner   one per process, never unmapped.
 //! Not here what has to be made anew after a fork. Before Linux 4.14, where pages cannot be wiped, `is_own`
-//!         asks for the pid each time.
+//!         and `process_mark` ask for the pid each time.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::getpid;
@@ -53,4 +55,76 @@ impl ForkMark {
 /// This process's pid, asked from the kernel.
 pub(crate) fn own_pid() -> u64 {
     getpid().as_raw_nonzero().get() as u64
+}
+
+/// A random number that all threads of this process share and that a child of a fork does not: it draws its own. Whatever
+/// belongs to one process (sockets, sequence numbers, free memory) keeps the number it was made under and compares it before
+/// each use. Costs one load where pages can be wiped on fork (Linux 4.14), a system call elsewhere.
+pub fn process_mark() -> u64 {
+    static MARK: OnceLock<ForkMark> = OnceLock::new();
+    /// Without a wiped page: the number, good for the process whose pid the mark holds.
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    let mark = MARK.get_or_init(ForkMark::new);
+    let word = if mark.mapping.is_some() {
+        mark.word()
+    } else {
+        if !mark.is_own() {
+            DRAWN.store(random(), Ordering::Release);
+            mark.claim();
+        }
+        &DRAWN
+    };
+    match word.load(Ordering::Acquire) {
+        0 => {
+            let fresh = random();
+            word.compare_exchange(0, fresh, Ordering::AcqRel, Ordering::Acquire)
+                .map_or_else(|there| there, |_| fresh)
+        }
+        drawn => drawn,
+    }
+}
+
+/// A number from the kernel's generator, not 0: unlike the keys of the standard library's hash maps it differs between a
+/// process and its forked children.
+#[must_use]
+pub fn random() -> u64 {
+    loop {
+        let mut bytes = [0_u8; 8];
+        // SAFETY: `bytes` is eight writable bytes, and lives for the call.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        let drawn = u64::from_ne_bytes(bytes);
+        // Up to 256 bytes come whole; a signal before the generator was seeded gives fewer.
+        if got == 8 && drawn != 0 {
+            return drawn;
+        }
+        if got < 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forks by the system call alone, past the handlers of the C library; the child's number comes back through its exit.
+    #[test]
+    fn a_forked_child_has_another_mark_and_draws_other_numbers() {
+        let (mark, next) = (process_mark(), random());
+        assert_eq!(mark, process_mark(), "the same throughout a process");
+        assert_eq!(std::thread::spawn(process_mark).join().expect("a thread"), mark);
+        // SAFETY: the child makes system calls and ends by `_exit`; it takes no lock and allocates nothing.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            let other = process_mark();
+            let right = other != mark && other == process_mark() && random() != next;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is a writable int.
+        let waited = unsafe { libc::waitpid(child as libc::pid_t, &raw mut status, 0) };
+        assert_eq!((i64::from(waited), status), (child, 0));
+        assert_eq!(process_mark(), mark);
+    }
 }

@@ -31,6 +31,7 @@ mod window;
 
 pub use error::RegionError;
 pub(crate) use fork::{ForkMark, own_pid};
+pub use fork::{process_mark, random};
 pub use group::{GroupStat, MemoryGroup};
 pub use headroom::Headroom;
 pub(crate) use huge::{free_huge_pages, huge_page_bytes};

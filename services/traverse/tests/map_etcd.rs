@@ -113,6 +113,7 @@ fn join(name: &str, port: u16, incarnation: u64) -> Join {
         recovered: false,
         epoch: 0,
         tenant: 0,
+        cluster: 0,
     }
 }
 

@@ -240,7 +240,16 @@ struct World {
 
 fn join(name: &str, port: u16, incarnation: u64, recovered: bool) -> Join {
     let addresses = vec![format!("127.0.0.1:{port}").parse().expect("an address")];
-    Join { name: name.to_owned(), addresses, incarnation, bytes: RANGE_BYTES, recovered, epoch: 0, tenant: 0 }
+    Join {
+        name: name.to_owned(),
+        addresses,
+        incarnation,
+        bytes: RANGE_BYTES,
+        recovered,
+        epoch: 0,
+        tenant: 0,
+        cluster: 0,
+    }
 }
 
 impl World {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memlift_traverse::client::Config;
+use memlift_traverse::client::{ClientError, Config};
 use memlift_traverse::node::{Alone, Durability, Node, NodeOptions};
 use memlift_traverse::structures::HashMap;
 use memlift_traverse::transport::shm::Shm;
@@ -116,15 +116,19 @@ fn a_client_goes_on_with_a_node_that_was_started_again_in_the_middle() {
             assert_eq!(got.as_deref(), Some(&value.to_le_bytes()[..]), "key {key} after {round} restarts");
         }
     }
-    // Another one without the data and the programs of the one before: it is told the programs again.
+    // Another one without the data and the programs of the one before: to the client that knew the old one it is another memory.
     child.kill().expect("killed");
     child.wait().expect("gone");
     let (mut child, _) = start(&name, &folder.path().join("another.log"));
-    let uploads = client.counts().uploads;
+    let refused = HashMap::create(&mut client, 6).expect_err("addresses are of the old memory");
+    assert!(matches!(refused, ClientError::OtherMemory { .. }), "{refused}");
+    assert!(matches!(map.get(&mut client, 7_u64), Err(ClientError::OtherMemory { .. })));
+    let config = Config { deadline: Duration::from_secs(60), ..Config::default() };
+    let mut client = memlift_traverse::client::Client::shm(&[&name], config).expect("connected");
     let mut map = HashMap::create(&mut client, 6).expect("another map");
     map.insert(&mut client, 7_u64, b"seven").expect("inserted");
     assert_eq!(map.get(&mut client, 7_u64).expect("asked").as_deref(), Some(&b"seven"[..]));
-    assert!(client.counts().uploads > uploads);
+    assert!(client.counts().uploads > 0, "it is told the programs");
     child.kill().expect("killed");
     child.wait().expect("gone");
 }

@@ -3,18 +3,18 @@
 #![forbid(unsafe_code)]
 
 use memlift_traverse::wire::{
-    ApplyOperands, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_WRITES, Header, Keys, Kind, PACKET_BYTES_FRAME,
-    PACKET_BYTES_MAX, Packet, PacketError, Reply, Status, used,
+    ApplyOperands, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Keys, Kind,
+    PACKET_BYTES_FRAME, PACKET_BYTES_MAX, Packet, PacketError, Reply, Status, used,
 };
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = Header> {
     let numbers = prop::array::uniform8(any::<u64>());
-    let kind = (1u8..=11).prop_map(|byte| Kind::from_byte(byte).expect("all eleven"));
+    let kind = (1u8..=13).prop_map(|byte| Kind::from_byte(byte).expect("all thirteen"));
     (kind, any::<u8>(), numbers, any::<[u8; 16]>(), any::<[u8; 16]>(), 1u64..u64::MAX, any::<u16>()).prop_map(
         |(kind, hops, numbers, program, address, sequence, port)| Header {
-            flags: [0, FLAG_WRITES, FLAG_CONTINUED][usize::from(port) % 3],
-            status: Status::from_byte(hops % 17).expect("below 17"),
+            flags: [0, FLAG_WRITES, FLAG_CONTINUED, FLAG_SINCE][usize::from(port) % 4],
+            status: Status::from_byte(hops % 22).expect("below 22"),
             hops,
             client: numbers[0],
             incarnation: numbers[1] as u32,
@@ -32,6 +32,9 @@ fn any_header() -> impl Strategy<Value = Header> {
             reply: Reply { address, port },
             sender: numbers[0].rotate_left(7),
             nonce: numbers[3].rotate_left(9),
+            clock: numbers[4] as u32,
+            cluster: numbers[5].rotate_left(11),
+            session: numbers[6].rotate_left(13),
             ..Header::new(kind)
         },
     )
@@ -139,7 +142,7 @@ fn each_field_that_cannot_be_is_named() {
         Packet::parse(&bytes).map(|_| ()).expect_err("a field that cannot be")
     };
     assert_eq!(changed(0, b'X'), PacketError::Magic);
-    assert_eq!(changed(4, 2), PacketError::Version(2));
+    assert_eq!(changed(4, 1), PacketError::Version(1));
     assert_eq!(changed(5, 0), PacketError::Field("kind"));
     assert_eq!(changed(7, 0x80), PacketError::Field("flags"));
     assert_eq!(changed(8, 1), PacketError::Field("packet bytes"));
@@ -149,7 +152,7 @@ fn each_field_that_cannot_be_is_named() {
     assert_eq!(changed(32, 0), PacketError::Field("sequence"));
     assert_eq!(changed(40, 6), PacketError::Field("sequence"));
     assert_eq!(changed(6, 4), PacketError::Field("reply port"));
-    assert_eq!(changed(125, 1), PacketError::Field("reserved"));
+    assert_eq!(changed(123, 1), PacketError::Field("reserved"));
     let (tenant, mut sealed) = (9, Vec::new());
     Header { tenant, ..header }.format(&[1], &mut sealed);
     assert_eq!(keys().open(&sealed).expect_err("no such tenant"), PacketError::Forged(9));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The packet of traverse: one layout for what a client asks, what nodes send on, and what comes back.
 //!
-//! Layout   header of 144 bytes · body · where the packet is authenticated, 16 bytes of MAC
+//! Layout   header of 160 bytes · body · where the packet is authenticated, 16 bytes of MAC
 //!          0 magic · 4 version u8 · 5 kind u8 · 6 flags u16 · 8 packet bytes u16 · 10 body bytes u16
 //!          12 scratchpad bytes u16 · 14 status u8 · 15 hops u8 · 16 client u64 · 24 incarnation u32 · 28 attempt u32
 //!          32 sequence u64 · 40 settled u64 · 48 tenant u32 · 52 iterations u32 · 56 epoch u64 · 64 address u64
 //!          72 value u64 · 80 program, 16 bytes · 96 piece u32 · 100 pieces u32 · 104 reply address, 16 bytes
-//!          120 reply port u16 · 122 reserved u16 · 124 reserved u32 · 128 sender u64 · 136 nonce u64
+//!          120 reply port u16 · 122 reserved u16 · 124 clock u32 · 128 sender u64 · 136 nonce u64 · 144 cluster u64
+//!          152 session u64
 //! Order    little endian; reserved bytes are 0. `address` lies in the first two cache lines at a multiple of 8, so that a
 //!          switch finds it without parsing
 //! Not here what the fields mean together: `docs/formats/packet.md`
@@ -17,9 +18,9 @@
 /// The first four bytes.
 pub const PACKET_MAGIC: [u8; 4] = *b"MLPK";
 /// Of the layout.
-pub const PACKET_VERSION: u8 = 1;
+pub const PACKET_VERSION: u8 = 2;
 /// Bytes before the body.
-pub const PACKET_HEADER_BYTES: usize = 144;
+pub const PACKET_HEADER_BYTES: usize = 160;
 /// Bytes after the body, with [`FLAG_AUTHENTICATED`].
 pub const PACKET_MAC_BYTES: usize = 16;
 /// The longest body: the largest scratchpad with the operands of an apply before it.
@@ -57,6 +58,8 @@ pub const KIND_DECIDED: u8 = 10;
 pub const KIND_MAP: u8 = 11;
 /// Node to node: a message about a range that moves; `tenant` is [`TENANT_NODES`].
 pub const KIND_MIGRATE: u8 = 12;
+/// A client goes: all its requests are settled, and its session ends. It is not answered.
+pub const KIND_END: u8 = 13;
 
 /// The tenant that nodes are to each other; no client is.
 pub const TENANT_NODES: u32 = u32::MAX;
@@ -71,6 +74,8 @@ pub const FLAG_FORWARDED: u16 = 4;
 pub const FLAG_CONTINUED: u16 = 8;
 /// In a decision or an answer that travels from node to node: relay it to the client.
 pub const FLAG_RELAY: u16 = 16;
+/// The sender got the addresses that it asks by at `clock`: memory that was given back since may have been used again.
+pub const FLAG_SINCE: u16 = 32;
 
 /// Status: the scratchpad is the answer.
 pub const STATUS_DONE: u8 = 0;
@@ -109,6 +114,14 @@ pub const STATUS_STALE: u8 = 15;
 pub const STATUS_LIMIT: u8 = 16;
 /// Status, no end: the request was sent on to the node of the entry in the body, and this is not its first attempt.
 pub const STATUS_SENT_ON: u8 = 17;
+/// Status: this session is over: forgotten, or ended. Nothing was done now; what was done before is not known any more.
+pub const STATUS_EXPIRED: u8 = 18;
+/// Status: another process uses this client's number.
+pub const STATUS_TAKEN: u8 = 19;
+/// Status: the packet is for the memory of another cluster, or of an earlier start; `value` is this one's `cluster`.
+pub const STATUS_FOREIGN: u8 = 20;
+/// Status: since [`FLAG_SINCE`]'s clock memory may have been used again; nothing was changed. Start again.
+pub const STATUS_OUTDATED: u8 = 21;
 /// From here on: a fault of the program, the number of `Verdict`.
 pub const STATUS_FAULT: u8 = 0x80;
 
@@ -139,12 +152,15 @@ pub mod at {
     pub const REPLY_ADDRESS: usize = 104;
     pub const REPLY_PORT: usize = 120;
     pub const RESERVED: usize = 122;
+    pub const CLOCK: usize = 124;
     pub const SENDER: usize = 128;
     pub const NONCE: usize = 136;
+    pub const CLUSTER: usize = 144;
+    pub const SESSION: usize = 152;
 }
 
 const _: () = {
-    assert!(at::NONCE + 8 == PACKET_HEADER_BYTES);
+    assert!(at::SESSION + 8 == PACKET_HEADER_BYTES);
     assert!(at::ADDRESS == 64, "switches read it there");
     assert!(PACKET_HEADER_BYTES + 1024 + APPLY_OPERAND_BYTES + PACKET_MAC_BYTES <= PACKET_BYTES_FRAME);
     assert!(PACKET_BYTES_MAX < u16::MAX as usize);

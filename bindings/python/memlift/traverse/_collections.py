@@ -28,26 +28,29 @@ _PAGE = 1 << 16
 
 
 class HashHandle(NamedTuple):
-    """Where a hash map is, and what is in it."""
+    """Where a hash map is, and what is in it; memory: which memory the address is of, 0 if that is not to be checked."""
 
     heads: int
     log2: int
     key: str
     value: Any
+    memory: int = 0
 
 
 class OrderedHandle(NamedTuple):
-    """Where an ordered map is, and what is in it."""
+    """Where an ordered map is, and what is in it; memory as `HashHandle` has it."""
 
     cell: int
     value: Any
+    memory: int = 0
 
 
 class ListHandle(NamedTuple):
-    """Where a list is, and what is in it."""
+    """Where a list is, and what is in it; memory as `HashHandle` has it."""
 
     head: int
     value: Any
+    memory: int = 0
 
 
 class Aggregate(NamedTuple):
@@ -109,8 +112,9 @@ class HashMap(MutableMapping[Any, Any]):
 
     @classmethod
     def open(cls, client: Client, handle: HashHandle | Iterable[Any]) -> Self:
-        """The map that a handle names. That it is there is found out by the first walk."""
-        heads, log2, key, value = handle
+        """The map that a handle names. NoSuchAddress: its memory is gone, with all that was in it."""
+        heads, log2, key, value, memory = HashHandle(*handle)
+        client._native.check_memory(heads, memory)
         return cls(client, _native.WalkHash.open(client._native, heads, log2), key, Values(_dtype(value)))
 
     @classmethod
@@ -124,7 +128,7 @@ class HashMap(MutableMapping[Any, Any]):
     def handle(self) -> HashHandle:
         """Where it is."""
         heads, log2 = self._native.handle
-        return HashHandle(heads, log2, self._key, _kind(self._values))
+        return HashHandle(heads, log2, self._key, _kind(self._values), self._client._native.memory_of(heads))
 
     def _pack(self, key: Any) -> Any:
         if self._key == "int":
@@ -288,7 +292,8 @@ class OrderedMap(MutableMapping[int, Any]):
     @classmethod
     def open(cls, client: Client, handle: OrderedHandle | Iterable[Any]) -> Self:
         """The map that a handle names."""
-        cell, value = handle
+        cell, value, memory = OrderedHandle(*handle)
+        client._native.check_memory(cell, memory)
         values = _fixed(_dtype(value))
         return cls(client, _native.WalkOrdered.open(client._native, cell, values.bytes), values)
 
@@ -302,7 +307,8 @@ class OrderedMap(MutableMapping[int, Any]):
     @property
     def handle(self) -> OrderedHandle:
         """Where it is."""
-        return OrderedHandle(self._native.handle[0], _kind(self._values))
+        cell = self._native.handle[0]
+        return OrderedHandle(cell, _kind(self._values), self._client._native.memory_of(cell))
 
     def get(self, key: int, default: Any = None) -> Any:
         """The value of a key."""
@@ -480,13 +486,15 @@ class List:
     @classmethod
     def open(cls, client: Client, handle: ListHandle | Iterable[Any]) -> Self:
         """The list that a handle names."""
-        head, value = handle
+        head, value, memory = ListHandle(*handle)
+        client._native.check_memory(head, memory)
         return cls(client, _native.WalkList.open(client._native, head), Values(_dtype(value)))
 
     @property
     def handle(self) -> ListHandle:
         """Where it is."""
-        return ListHandle(self._native.head, _kind(self._values))
+        head = self._native.head
+        return ListHandle(head, _kind(self._values), self._client._native.memory_of(head))
 
     def _pack(self, value: Any) -> Any:
         return b"" if value is None else self._values.pack(value)

@@ -8,6 +8,7 @@ Order   an index that is not known to be inside is compared first; outside, the 
 """
 
 import ast
+import operator
 import re
 
 from memlift.errors import BadProgram
@@ -22,6 +23,14 @@ _GUARD = 0x83
 _FREE = (0, 4)  # for values on the way; 5 is for what has to go around the stack
 _AROUND = 5
 _VARIABLES = (6, 7, 8, 9)
+_HOLDS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 
 
@@ -535,7 +544,17 @@ class Writer:
         comparison = _COMPARISONS.get(type(op))
         if comparison is None:
             raise self.error(test, "an iterator compares with == != < <= > >=")
+        numbers = [self.kinds.constant(side) for side in (left, right)]
+        if numbers[0] is not None and numbers[1] is not None:
+            # Both are known here, with their signs.
+            if not _HOLDS[comparison](numbers[0], numbers[1]):
+                self.code.jump(no)
+            return
         kind = self.kinds.both(self.kinds.kind(left), self.kinds.kind(right), test)
+        negative = [side for side, number in zip((left, right), numbers, strict=True) if number is not None and number < 0]
+        if negative and kind != "signed" and comparison not in ("==", "!="):
+            text = ast.unparse(negative[0])
+            raise self.error(test, f"{text} is below 0, and the other side has no sign: say i64(…) of it, or compare with another number")
         unless = SIGNED[NOT[comparison]] if kind == "signed" else NOT[comparison]
         register = self._any(left, free)
         held = register == free[0]

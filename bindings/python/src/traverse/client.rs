@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use memlift::engine::region::process_mark;
 use memlift::traverse::client::{Answer, Client, ClientError, Config, Request, Routing, Ticket};
 use memlift::traverse::map::Source;
 use memlift::traverse::structures::{Heap, Scratch, Walk};
@@ -51,7 +52,7 @@ pub struct WalkClient {
     open: Mutex<Option<Open>>,
     /// What a signal handler raised while somebody waited.
     raised: Arc<Mutex<Option<PyErr>>>,
-    process: u32,
+    process: u64,
     nodes: Vec<String>,
 }
 
@@ -84,10 +85,9 @@ impl WalkClient {
         py: Python<'_>,
         run: impl FnOnce(&mut Open) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
-        if self.process != std::process::id() {
-            let text =
-                "this client belongs to the process that this one was forked from: connect after the fork";
-            return Err(new(py, "Closed", (text,)));
+        // Before the lock: a thread that only the parent has may hold it.
+        if self.process != process_mark() {
+            return Err(walk_error(py, ClientError::Forked));
         }
         let ran = py.detach(|| locked(&self.open).as_mut().map(run));
         match ran {
@@ -162,7 +162,7 @@ impl WalkClient {
             }
         })));
         let open = Mutex::new(Some(Open { client, watched: HashSet::new() }));
-        Ok(WalkClient { open, raised, process: std::process::id(), nodes })
+        Ok(WalkClient { open, raised, process: process_mark(), nodes })
     }
 
     /// Makes a walk.
@@ -311,6 +311,16 @@ impl WalkClient {
         })
     }
 
+    /// Which memory an address is of; 0: not known.
+    fn memory_of(&self, py: Python<'_>, address: u64) -> PyResult<u64> {
+        self.with(py, |open| Ok(open.client.memory_of(address)))
+    }
+
+    /// An exception if the address is of another memory than it was.
+    fn check_memory(&self, py: Python<'_>, address: u64, memory: u64) -> PyResult<()> {
+        self.with(py, |open| open.client.check_memory(address, memory))
+    }
+
     /// What was there before.
     fn fetch_add(&self, py: Python<'_>, address: u64, addend: u64) -> PyResult<u64> {
         self.with(py, |open| Ok(open.client.call(Request::apply(apply(false), address, addend, 0))?.value))
@@ -342,6 +352,8 @@ impl WalkClient {
 
     /// Ends it; what is under way is given up.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| locked(&self.open).take());
+        if self.process == process_mark() {
+            py.detach(|| locked(&self.open).take());
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memlift::traverse::client::{ClientError, Request};
+use memlift::traverse::client::{Client, ClientError, Request};
 use memlift::traverse::structures::chain::{Chain, HEADER_BYTES, KEY_BYTES_MAX, Key, Seen, VALUE_BYTES_MAX};
 use memlift::traverse::structures::{Aggregate, HashMap, Heap, List, OrderedMap, hash, ordered};
 use pyo3::prelude::*;
@@ -85,7 +85,7 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
     let short: Vec<Request> = seen
         .iter()
         .filter(|one| !inside(one) && bytes(one) <= most)
-        .map(|one| Request::read(one.address + HEADER_BYTES as u64, bytes(one)))
+        .map(|one| Request::read(one.address + HEADER_BYTES as u64, bytes(one)).since(one.since))
         .collect();
     let mut read = open.client.call_many(short).into_iter();
     let mut entries = Vec::with_capacity(seen.len());
@@ -96,7 +96,7 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
             let corrupt = ClientError::Corrupt { address: one.address, what: "node of a chain" };
             read.next().unwrap_or(Err(corrupt))?.body
         } else {
-            open.client.read(one.address + HEADER_BYTES as u64, bytes(one))?
+            open.client.read_since(one.address + HEADER_BYTES as u64, bytes(one), one.since)?
         };
         if body.len() != bytes(one) {
             return Err(ClientError::Corrupt { address: one.address, what: "node of a chain" });
@@ -105,6 +105,21 @@ fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError>
         entries.push((number, body[..one.key_bytes as usize].to_vec(), body[room(one)..].to_vec()));
     }
     Ok(entries)
+}
+
+/// The contents of what a scan finds; scanned again when the nodes that it found are too old to be read.
+fn fresh(
+    open: &mut Open,
+    scan: impl Fn(&mut Client) -> Result<Vec<Seen>, ClientError>,
+) -> Result<Vec<Content>, ClientError> {
+    for _ in 0..100 {
+        let seen = scan(&mut open.client)?;
+        match contents(open, &seen) {
+            Err(ClientError::Outdated) => {}
+            found => return found,
+        }
+    }
+    Err(ClientError::Outdated)
 }
 
 fn entries<'py>(py: Python<'py>, found: Vec<Content>) -> Vec<Entry<'py>> {
@@ -204,8 +219,7 @@ impl WalkHash {
         let last = head.saturating_add(SCAN_HEADS).min(heads) - 1;
         let found = self.client.get().with(py, |open| {
             let first = Chain(self.handle.heads + 8 * head);
-            let seen = first.scan(&mut open.client, self.handle.heads + 8 * last)?;
-            contents(open, &seen)
+            fresh(open, |client| first.scan(client, self.handle.heads + 8 * last))
         })?;
         Ok((entries(py, found), (last + 1 < heads).then_some(last + 1)))
     }
@@ -308,7 +322,7 @@ impl WalkOrdered {
     fn found<'py>(&self, py: Python<'py>, status: u8, scratch: &[u8]) -> Option<Bound<'py, PyBytes>> {
         use memlift::traverse::structures::{Outcome, Scratch, Walked};
         let outcome = if status == 0 { Outcome::Done } else { Outcome::Missing };
-        let walked = Walked { outcome, scratch: Scratch(scratch.to_vec()), result: Vec::new() };
+        let walked = Walked { outcome, scratch: Scratch(scratch.to_vec()), result: Vec::new(), since: 0 };
         optional(py, self.handle.found(&walked))
     }
 
@@ -366,10 +380,8 @@ impl WalkList {
 
     /// All of it, as (number, None, value).
     fn entries<'py>(&self, py: Python<'py>) -> PyResult<Vec<Entry<'py>>> {
-        let found = self.client.get().with(py, |open| {
-            let seen = locked(&self.list).scan(&mut open.client)?;
-            contents(open, &seen)
-        })?;
+        let found =
+            self.client.get().with(py, |open| fresh(open, |client| locked(&self.list).scan(client)))?;
         Ok(entries(py, found))
     }
 

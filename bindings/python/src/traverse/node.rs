@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use memlift::engine::region::process_mark;
 use memlift::traverse::map;
 use memlift::traverse::node::{Alone, Durability, Node, NodeError, NodeOptions, Router};
 use memlift::traverse::transport::Transport;
@@ -30,11 +31,17 @@ pub struct WalkNode {
     places: Vec<String>,
     stop: Arc<AtomicBool>,
     threads: Mutex<Vec<JoinHandle<Result<(), NodeError>>>>,
+    /// The process that the threads are in.
+    process: u64,
 }
 
 impl WalkNode {
     /// Ends the threads; what one of them failed with.
     fn end(&self) -> Option<String> {
+        if self.process != process_mark() {
+            // A forked child has neither the threads nor the node, and may never get these locks.
+            return None;
+        }
         self.stop.store(true, Ordering::Relaxed);
         let threads: Vec<_> = self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
         let mut failed = None;
@@ -53,6 +60,10 @@ impl WalkNode {
     where
         T: Send,
     {
+        if self.process != process_mark() {
+            let text = "the node runs in the process that this one was forked from: ask it there";
+            return Err(new(py, "Closed", (text,)));
+        }
         let ran = py.detach(|| self.node.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(run));
         ran.ok_or_else(|| new(py, "Closed", ("the node was stopped: start another one",)))
     }
@@ -175,7 +186,7 @@ impl WalkNode {
             }
             let range = (node.memory().base(), node.memory().bytes());
             let (node, threads) = (Mutex::new(Some(node)), Mutex::new(threads));
-            Ok(WalkNode { node, range, places, stop, threads })
+            Ok(WalkNode { node, range, places, stop, threads, process: process_mark() })
         })
         .map_err(|text: String| new(py, "NodeFailed", (text,)))
     }

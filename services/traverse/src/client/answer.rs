@@ -31,15 +31,15 @@ impl Client {
             return Ok(());
         };
         let header = packet.header;
-        let mine = header.client == self.client
-            && header.incarnation == self.config.incarnation
+        let mine = header.incarnation == self.config.incarnation
             && header.tenant == self.config.tenant
             && matches!(header.kind, Kind::Answer | Kind::Chunk);
         let flight = if mine { self.flights.get_mut(&header.sequence) } else { None };
-        let Some(flight) = flight else {
+        let Some(flight) = flight.filter(|flight| flight.session.client == header.client) else {
             self.counts.stray += 1;
             return Ok(());
         };
+        self.heard.hear(header.session);
         if header.kind == Kind::Answer && header.status == Status::SentOn {
             let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);
             let further = flight.beyond.as_ref().is_none_or(|(hops, _)| header.hops <= *hops);
@@ -100,6 +100,8 @@ impl Client {
                     result,
                     iterations: self.config.iterations.saturating_sub(header.iterations),
                     visits: flight.visits,
+                    since: header.clock,
+                    cluster: header.cluster,
                 };
                 self.finish(sequence, Ok(answer));
             }
@@ -117,6 +119,32 @@ impl Client {
                 } else if let Some(flight) = self.flights.remove(&sequence) {
                     return self.send_flight(flight);
                 }
+            }
+            Status::Outdated if flight.request.is_walk() && flight.request.since == 0 => {
+                flight.restart();
+                if flight.restarts > self.config.restarts {
+                    self.finish(sequence, Err(ClientError::Outdated));
+                } else if let Some(flight) = self.flights.remove(&sequence) {
+                    return self.send_flight(flight);
+                }
+            }
+            Status::Outdated => self.finish(sequence, Err(ClientError::Outdated)),
+            Status::Expired if flight.changes() => {
+                let node = self.reaches[flight.node].name.clone();
+                return self.session_over(sequence, ClientError::SessionOver { node }, header.value);
+            }
+            Status::Taken => {
+                let client = flight.session.client;
+                let error = ClientError::Taken { client };
+                if self.config.client.is_none() {
+                    return self.session_over(sequence, error, 0);
+                }
+                self.finish(sequence, Err(error));
+            }
+            Status::Foreign => {
+                let reach = &self.reaches[flight.node];
+                let (node, had, has) = (reach.name.clone(), reach.cluster, header.cluster);
+                self.finish(sequence, Err(ClientError::OtherMemory { node, had, has }));
             }
             Status::NeedProgram => return self.upload(sequence),
             Status::Hops => {
@@ -258,6 +286,7 @@ impl Client {
         flight.address = header.address;
         flight.body = body;
         flight.continued = true;
+        flight.since = header.clock;
         flight.iterations = header.iterations;
         flight.visits += 1;
         flight.node = self.routes.owner(header.address).unwrap_or(flight.node);

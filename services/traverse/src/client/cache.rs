@@ -3,8 +3,9 @@
 //!
 //! Layout   pieces of [`PIECE_BYTES`], at multiples of that
 //! Order    a piece is as old as its read: it is not used again after [`Cache::max_age`], nor when the map's epoch has changed.
-//!          Within that time a walk may see what others have changed since. Nodes of ordered maps never change, and rest
-//!          longer than that before their memory is used again: only the cell, which is read anew each time, says what is newest
+//!          Within that time a walk may see what others have changed since. What a piece leads to is asked for by the nodes' clock
+//!          of its read, so memory that was used again since is not taken for what it was. Nodes of ordered maps never change: only
+//!          the cell, which is read anew each time, says what is newest
 //! Owner    one client
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +20,7 @@ struct Piece {
     used: u64,
     read: Instant,
     epoch: u64,
+    since: u32,
 }
 
 /// See the module.
@@ -57,8 +59,8 @@ impl Cache {
         self.pieces.len() * PIECE_BYTES as usize
     }
 
-    /// The piece that starts at `place`, if it may be used in this epoch.
-    pub fn get(&mut self, place: u64, epoch: u64) -> Option<&[u8]> {
+    /// The piece that starts at `place`, if it may be used in this epoch, and the nodes' clock when it was read.
+    pub fn get(&mut self, place: u64, epoch: u64) -> Option<(&[u8], u32)> {
         let fresh = self
             .pieces
             .get(&place)
@@ -74,11 +76,11 @@ impl Cache {
         self.by_use.remove(&piece.used);
         piece.used = self.clock;
         self.by_use.insert(self.clock, place);
-        Some(&piece.bytes)
+        Some((&piece.bytes, piece.since))
     }
 
-    /// Keeps a piece; the one that was not used for longest goes if there is no room.
-    pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64) {
+    /// Keeps a piece that was read at this clock; the one that was not used for longest goes if there is no room.
+    pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64, since: u32) {
         self.forget(place);
         if self.most == 0 {
             return;
@@ -89,7 +91,13 @@ impl Cache {
         }
         self.clock += 1;
         self.by_use.insert(self.clock, place);
-        self.pieces.insert(place, Piece { bytes, used: self.clock, read: Instant::now(), epoch });
+        self.pieces.insert(place, Piece { bytes, used: self.clock, read: Instant::now(), epoch, since });
+    }
+
+    /// Drops all pieces.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.by_use.clear();
     }
 
     /// Drops a piece.
@@ -108,14 +116,14 @@ mod tests {
     fn the_least_recently_used_goes_and_another_epoch_is_another_world() {
         let mut cache = Cache::new(3 * 256, Duration::from_secs(3600));
         for place in [0, 256, 512] {
-            cache.put(place, vec![place as u8; 256], 1);
+            cache.put(place, vec![place as u8; 256], 1, 0);
         }
         assert!(cache.get(0, 1).is_some(), "used again");
-        cache.put(768, vec![0; 256], 1);
+        cache.put(768, vec![0; 256], 1, 0);
         assert!(cache.get(256, 1).is_none() && cache.get(0, 1).is_some() && cache.bytes() == 768);
         assert!(cache.get(0, 2).is_none() && cache.get(0, 1).is_none(), "an old epoch's piece is dropped");
         let mut old = Cache::new(1 << 20, Duration::ZERO);
-        old.put(0, vec![0; 256], 1);
+        old.put(0, vec![0; 256], 1, 0);
         assert!(old.get(0, 1).is_none(), "too old at once");
     }
 }

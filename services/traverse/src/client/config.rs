@@ -34,7 +34,9 @@ pub struct Config {
     pub routing: Routing,
     /// Times that a walk is started again because of writers.
     pub restarts: u32,
-    /// The client's number; `None`: by chance. Whoever uses a number again raises the incarnation.
+    /// The client's number; `None`: by chance, another one every minute. Nodes refuse a second client of one number; whoever uses
+    /// one again raises the incarnation. A client with a number of its own that was quiet for ten minutes gets
+    /// [`super::ClientError::SessionOver`] once.
     pub client: Option<u64>,
     /// Which life of that client.
     pub incarnation: u32,

@@ -5,12 +5,14 @@
 //! Not here maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
+use memlift_engine::region::{process_mark, random};
+
 use super::ring::Ring;
 use super::route::{Reach, Routes};
+use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
 use super::{Client, ClientError, Config, Counts, Link, Request, Result, route};
@@ -29,15 +31,24 @@ impl Client {
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {
             transports.push(link.transport);
-            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach { name, link: index, peer }));
+            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach {
+                name,
+                link: index,
+                peer,
+                cluster: 0,
+                changed: false,
+            }));
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
         let mut client = Client {
             links: transports,
             reaches,
             routes: Routes::default(),
-            client: config.client.unwrap_or(random),
+            process: process_mark(),
+            session: Session::default(),
+            // From the kernel: the keys of the standard library's hash maps are the same in a forked child.
+            sender: random(),
+            heard: Heard::nothing(),
             config,
             nonce: now.as_nanos() as u64,
             next_sequence: 1,
@@ -58,8 +69,10 @@ impl Client {
             wait: Wait::default(),
             steppers: Steppers::default(),
         };
+        client.session.client = client.config.client.unwrap_or_else(random);
         for node in 0..client.reaches.len() {
             let answer = client.call(Request::map(node))?;
+            client.reaches[node].cluster = answer.cluster;
             client.routes.assign(answer.address, answer.address.saturating_add(answer.value), node);
         }
         Ok(client)

@@ -161,6 +161,44 @@ pub enum ClientError {
         "the wait was interrupted: what was asked may have happened or not; asking again does it once more"
     )]
     Interrupted,
+    /// The node's memory is not the one that the addresses are of.
+    #[error(
+        "node {node} has memory {has:#x}, and the address is of memory {had:#x}: the node was started again without its log, or the \
+         map of its cluster was made anew. What was there is gone with the old one; connect again and make it anew"
+    )]
+    OtherMemory {
+        /// Which node.
+        node: String,
+        /// The memory that the client, or the handle, knows.
+        had: u64,
+        /// The memory that is there.
+        has: u64,
+    },
+    /// The node does not know any more what was done.
+    #[error(
+        "node {node} has forgotten this client's session, so nobody knows whether this change was made before; it is not made now. \
+         The client has begun a new session: read what is there and decide"
+    )]
+    SessionOver {
+        /// Which node.
+        node: String,
+    },
+    /// Two clients have one number.
+    #[error(
+        "another process is client {client:#x} at this node: leave `Config::client` to chance, or raise `Config::incarnation`"
+    )]
+    Taken {
+        /// The number.
+        client: u64,
+    },
+    /// Addresses that were got so long ago that their memory may have been used again.
+    #[error(
+        "what was read before is too old to go on by, each time: start again, and see why it takes so long"
+    )]
+    Outdated,
+    /// The client was connected before a fork.
+    #[error("this client belongs to the process that this one was forked from: connect after the fork")]
+    Forked,
     /// Nobody can wait for this.
     #[error("ticket {0} is not under way: its answer was taken before, or it was abandoned")]
     NotUnderWay(u64),

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::request::Request;
+use super::session::Session;
 use crate::wire::{Header, Kind};
 
 /// A ticket for a request: its answer is asked for with it.
@@ -41,6 +42,10 @@ pub(super) struct Flight {
     /// `None`: the client's own.
     pub ticket: Option<Ticket>,
     pub request: Request,
+    /// Under which it was sent.
+    pub session: Session,
+    /// The nodes' clock when the addresses were got that it asks by; 0: it begins.
+    pub since: u32,
     pub attempt: u32,
     pub started: Instant,
     pub sent: Instant,
@@ -89,6 +94,8 @@ impl Flight {
             body: request.body.clone(),
             continued: false,
             iterations,
+            session: Session::default(),
+            since: request.since,
             result: Vec::new(),
             visits: 1,
             restarts: 0,
@@ -136,6 +143,7 @@ impl Flight {
         self.address = self.request.address;
         self.body = self.request.body.clone();
         self.continued = false;
+        self.since = self.request.since;
         self.result.clear();
         self.restarts += 1;
         self.anew();

@@ -17,7 +17,8 @@ fn walked(answer: Answer) -> Result<Walked> {
         Status::Differs => Outcome::Differs(answer.value),
         status => return Err(ClientError::Rejected { status, reason: "no answer to a walk".to_owned() }),
     };
-    Ok(Walked { outcome, scratch: crate::structures::Scratch(answer.body), result: answer.result })
+    let scratch = crate::structures::Scratch(answer.body);
+    Ok(Walked { outcome, scratch, result: answer.result, since: answer.since })
 }
 
 impl Heap for Client {
@@ -30,8 +31,12 @@ impl Heap for Client {
     }
 
     fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>> {
+        self.read_since(address, bytes, 0)
+    }
+
+    fn read_since(&mut self, address: u64, bytes: usize, since: u32) -> Result<Vec<u8>> {
         let most = self.packet_bytes();
-        let piece = |at: usize| Request::read(address + at as u64, most.min(bytes - at));
+        let piece = |at: usize| Request::read(address + at as u64, most.min(bytes - at)).since(since);
         let mut read = Vec::with_capacity(bytes);
         for answer in self.call_many((0..bytes).step_by(most.max(1)).map(piece)) {
             read.extend_from_slice(&answer?.body);
@@ -80,7 +85,22 @@ impl Heap for Client {
         expected: u64,
         fresh: u64,
     ) -> Result<std::result::Result<(), u64>> {
-        let answer = self.call(Request::apply(ApplyKind::CompareSwap, address, expected, fresh))?;
+        self.compare_swap_since(address, expected, fresh, 0)
+    }
+
+    fn clock(&mut self) -> u32 {
+        self.heard.now()
+    }
+
+    fn compare_swap_since(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+        since: u32,
+    ) -> Result<std::result::Result<(), u64>> {
+        let request = Request::apply(ApplyKind::CompareSwap, address, expected, fresh).since(since);
+        let answer = self.call(request)?;
         match answer.status {
             Status::Applied => Ok(Ok(())),
             _ => Ok(Err(answer.value)),

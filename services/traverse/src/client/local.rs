@@ -30,11 +30,19 @@ pub struct Local {
 }
 
 /// The window's bytes, if all of its pieces are there.
-fn gather(cache: &mut Cache, epoch: u64, from: u64, bytes: u64, window: &mut Vec<u8>) -> bool {
+fn gather(
+    cache: &mut Cache,
+    epoch: u64,
+    from: u64,
+    bytes: u64,
+    window: &mut Vec<u8>,
+    since: &mut u32,
+) -> bool {
     window.clear();
     for place in (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize)
     {
-        let Some(piece) = cache.get(place, epoch) else { return false };
+        let Some((piece, read)) = cache.get(place, epoch) else { return false };
+        *since = if *since == 0 { read } else { read.min(*since) };
         let (start, end) = (from.max(place) - place, (from + bytes).min(place + PIECE_BYTES) - place);
         let Some(piece) = piece.get(start as usize..end as usize) else { return false };
         window.extend_from_slice(piece);
@@ -44,13 +52,13 @@ fn gather(cache: &mut Cache, epoch: u64, from: u64, bytes: u64, window: &mut Vec
 
 impl Client {
     /// Brings pieces into the cache, all at a time; those that nobody has are left out.
-    fn fetch(&mut self, cache: &mut Cache, places: &[u64]) -> Result<()> {
-        let requests = places.iter().map(|&place| Request::read(place, PIECE_BYTES as usize));
+    fn fetch(&mut self, cache: &mut Cache, places: &[u64], since: u32) -> Result<()> {
+        let requests = places.iter().map(|&place| Request::read(place, PIECE_BYTES as usize).since(since));
         let answers = self.call_many(requests);
         for (&place, answer) in places.iter().zip(answers) {
             let epoch = self.epoch();
             match answer {
-                Ok(answer) => cache.put(place, answer.body, epoch),
+                Ok(answer) => cache.put(place, answer.body, epoch, answer.since),
                 Err(ClientError::Forbidden { .. } | ClientError::Nowhere { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -65,9 +73,10 @@ impl Client {
     pub fn fetch_range(&mut self, cache: &mut Cache, base: u64, bytes: u64) -> Result<()> {
         let first = base / PIECE_BYTES * PIECE_BYTES;
         let places: Vec<u64> = (first..base.saturating_add(bytes)).step_by(PIECE_BYTES as usize).collect();
-        self.fetch(cache, &places)
+        self.fetch(cache, &places, 0)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a walk has, taken apart")]
     fn window(
         &mut self,
         cache: &mut Cache,
@@ -76,21 +85,24 @@ impl Client {
         anew: bool,
         gone: &mut Local,
         window: &mut Vec<u8>,
+        since: &mut u32,
     ) -> Result<()> {
         let places =
             || (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize);
         if anew {
             places().for_each(|place| cache.forget(place));
-        } else if gather(cache, self.epoch(), from, bytes, window) {
+        } else if gather(cache, self.epoch(), from, bytes, window, since) {
             return Ok(());
         }
         let epoch = self.epoch();
         let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
         gone.reads += missing.len() as u64;
-        self.fetch(cache, &missing)?;
+        self.fetch(cache, &missing, *since)?;
         // A cache too small for one window is none: then the window is read as it is.
-        if !gather(cache, self.epoch(), from, bytes, window) {
-            *window = self.read(from, bytes as usize)?;
+        if !gather(cache, self.epoch(), from, bytes, window, since) {
+            let clock = self.heard.now();
+            *window = self.read_since(from, bytes as usize, *since)?;
+            *since = if *since == 0 { clock } else { *since };
         }
         Ok(())
     }
@@ -114,13 +126,28 @@ impl Client {
         let mut scratch = request.scratch.0.clone();
         scratch.resize(program.scratch_bytes(), 0);
         let (mut cur, mut result) = (request.start, Vec::new());
-        let mut restarts = 0;
+        let (mut restarts, mut since) = (0, 0);
+        let again = |scratch: &mut Vec<u8>, result: &mut Vec<u8>| {
+            scratch.clone_from(&request.scratch.0);
+            scratch.resize(program.scratch_bytes(), 0);
+            result.clear();
+        };
         let fault =
             |cur, verdict| ClientError::Fault { program: program.name().to_owned(), address: cur, verdict };
         while gone.steps < u64::from(self.config().iterations) {
             let from = cur.wrapping_add_signed(i64::from(window.first));
             let anew = gone.steps == 0 || cur == request.start;
-            self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node)?;
+            match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut since) {
+                Err(ClientError::Outdated) if restarts < self.config().restarts => {
+                    // The pieces that led here are too old.
+                    restarts += 1;
+                    cache.clear();
+                    again(&mut scratch, &mut result);
+                    (cur, since) = (request.start, 0);
+                    continue;
+                }
+                got => got?,
+            }
             let mut walk = step::Walk { fuel: FUEL, ..step::Walk::default() };
             let begun = Instant::now();
             let verdict = stepping.step(program, &node, &mut scratch, &mut walk);
@@ -139,7 +166,17 @@ impl Client {
                 Verdict::Apply => {
                     let kind =
                         ApplyKind::from_number(walk.apply).ok_or_else(|| fault(cur, Verdict::BadVerdict))?;
-                    let answer = self.call(Request::apply(kind, walk.address, walk.a, walk.b))?;
+                    let apply = Request::apply(kind, walk.address, walk.a, walk.b).since(since);
+                    let answer = match self.call(apply) {
+                        Err(ClientError::Outdated) if restarts < self.config().restarts => {
+                            restarts += 1;
+                            cache.clear();
+                            again(&mut scratch, &mut result);
+                            (cur, since) = (request.start, 0);
+                            continue;
+                        }
+                        answer => answer?,
+                    };
                     cache.forget(walk.address / PIECE_BYTES * PIECE_BYTES);
                     Some(match answer.status {
                         Status::Applied => Outcome::Applied(answer.value),
@@ -151,16 +188,15 @@ impl Client {
                     if restarts > self.config().restarts {
                         return Err(ClientError::Contended { what: "a walk", times: restarts });
                     }
-                    scratch.clone_from(&request.scratch.0);
-                    scratch.resize(program.scratch_bytes(), 0);
-                    result.clear();
+                    again(&mut scratch, &mut result);
+                    since = 0;
                     walk.next = request.start;
                     None
                 }
                 verdict => return Err(fault(cur, verdict)),
             };
             if let Some(outcome) = outcome {
-                return Ok(Walked { outcome, scratch: Scratch(scratch), result });
+                return Ok(Walked { outcome, scratch: Scratch(scratch), result, since });
             }
             cur = walk.next;
         }

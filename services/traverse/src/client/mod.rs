@@ -5,9 +5,11 @@
 //!          [`Client::call_many`] the same with many under way, [`Shared::call`] as a future
 //!          no answer in time: the same packet again, one attempt higher; `NeedProgram`: the program is uploaded; `Continue`: the
 //!          walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
-//! Order    each request takes effect once: nodes know it by (client, incarnation, sequence), and remember what it changed until
-//!          `settled` says that its answer has come
-//! Owner    a client is one thread's; [`Shared`] is a client behind a lock
+//! Order    each request takes effect once: nodes know it by (client, session, sequence), and remember what it changed until
+//!          `settled` says that its answer has come. What was found by one request and is asked by with another carries the nodes'
+//!          clock of the first: nodes refuse it once the memory may have been used again
+//! Owner    a client is one thread's, and of the process that connected: in a forked child each call ends with
+//!          [`ClientError::Forked`]. [`Shared`] is a client behind a lock
 //! Not here what the bytes mean (`structures`), which way is shortest (`choice`)
 //!
 //! The parts: `connect` who is there, `route` who has what, `send` and `answer` the two halves of a request's life (`flight`),
@@ -27,6 +29,7 @@ mod request;
 mod ring;
 mod route;
 mod send;
+mod session;
 #[expect(unsafe_code, reason = "calls compiled steps on bytes that it has")]
 mod stepper;
 mod upload;
@@ -45,6 +48,7 @@ pub use request::{Answer, Request};
 pub use route::Link;
 
 use memlift_engine::observe::{self, Work};
+use memlift_engine::region::process_mark;
 use memlift_spec::trace;
 
 use crate::map::Map;
@@ -53,6 +57,7 @@ use crate::transport::Transport;
 use crate::wire::{Hash, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES};
 use flight::Flight;
 use route::{Reach, Routes};
+use session::{Heard, Session};
 use stepper::Steppers;
 use wait::Wait;
 
@@ -90,7 +95,12 @@ pub struct Client {
     reaches: Vec<Reach>,
     routes: Routes,
     config: Config,
-    client: u64,
+    /// The process that connected ([`process_mark`]): sockets, rings and numbers are its own.
+    process: u64,
+    session: Session,
+    /// Who seals its packets, over all sessions.
+    sender: u64,
+    heard: Heard,
     nonce: u64,
     next_sequence: u64,
     next_ticket: u64,
@@ -127,6 +137,24 @@ impl Client {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.reaches.len()
+    }
+
+    /// Which memory an address is of: what a handle keeps besides it, for [`Client::check_memory`]. 0: not known.
+    pub fn memory_of(&mut self, address: u64) -> u64 {
+        self.routes.owner(address).map_or(0, |node| self.reaches[node].cluster)
+    }
+
+    /// Whether an address is still of this memory ([`Client::memory_of`]).
+    ///
+    /// # Errors
+    /// [`ClientError::OtherMemory`]: what was there is gone, and others may have got the address.
+    pub fn check_memory(&mut self, address: u64, memory: u64) -> Result<()> {
+        let node = self.routes.owner(address).unwrap_or(0);
+        let Some(reach) = self.reaches.get(node) else { return Ok(()) };
+        if memory == 0 || reach.cluster == 0 || reach.cluster == memory {
+            return Ok(());
+        }
+        Err(ClientError::OtherMemory { node: reach.name.clone(), had: memory, has: reach.cluster })
     }
 
     /// The settings.
@@ -182,8 +210,12 @@ impl Client {
     /// Sends a request; with [`Config::window`] of them under way it first waits for one to end.
     ///
     /// # Errors
-    /// Nobody has the address; the transport failed.
+    /// Nobody has the address; the transport failed; [`ClientError::Forked`].
     pub fn submit(&mut self, request: Request) -> Result<Ticket> {
+        self.in_its_process()?;
+        if request.writes() || request.kind.changes_memory() {
+            self.prepare_change()?;
+        }
         while !self.has_room() {
             if self.poll()? == 0 {
                 self.pause(TIMEOUT_MIN)?;
@@ -204,6 +236,7 @@ impl Client {
     /// # Errors
     /// The transport failed.
     pub fn poll(&mut self) -> Result<usize> {
+        self.in_its_process()?;
         self.flush()?;
         let mut came = 0;
         // Taken first and looked at then: what follows from a packet may be sent over the same transport.
@@ -233,6 +266,11 @@ impl Client {
         }
         self.flush()?;
         Ok(came)
+    }
+
+    /// Two processes that send under one number, or take each other's answers from one socket, lose changes.
+    fn in_its_process(&self) -> Result<()> {
+        if self.process == process_mark() { Ok(()) } else { Err(ClientError::Forked) }
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -22,6 +22,7 @@ pub struct Request {
     pub(super) node: Option<usize>,
     pub(super) piece: (u32, u32),
     pub(super) hash: Option<crate::wire::Hash>,
+    pub(super) since: u32,
 }
 
 impl Request {
@@ -35,6 +36,7 @@ impl Request {
             node: None,
             piece: (0, 0),
             hash: None,
+            since: 0,
         }
     }
 
@@ -46,6 +48,12 @@ impl Request {
             program: Some(Arc::clone(&walk.program)),
             ..Request::new(Kind::Walk, walk.start, 0)
         }
+    }
+
+    /// Asks by addresses that an answer brought ([`Answer::since`]): refused once their memory may have been used again.
+    #[must_use]
+    pub fn since(self, clock: u32) -> Request {
+        Request { since: clock, ..self }
     }
 
     pub(super) fn is_walk(&self) -> bool {
@@ -118,6 +126,10 @@ pub struct Answer {
     pub iterations: u32,
     /// Visits that it took: one, and one more for each time that the client sent it on.
     pub visits: u32,
+    /// The nodes' clock when what it says was begun to be read: addresses in it are good for [`Request::since`].
+    pub since: u32,
+    /// Which cluster's memory the node has that answered.
+    pub cluster: u64,
 }
 
 impl Answer {

@@ -26,6 +26,10 @@ pub(super) struct Reach {
     pub name: String,
     pub link: usize,
     pub peer: Peer,
+    /// Whose memory it has, as far as is known; 0: nothing was heard.
+    pub cluster: u64,
+    /// Something was changed there, or asked to be.
+    pub changed: bool,
 }
 
 /// Ranges of addresses, by their first one.
@@ -86,7 +90,7 @@ pub(super) fn socket_of(node: &Node) -> Option<SocketAddr> {
 }
 
 /// The node among those that can be reached; one at a socket is reached over any link that has sockets.
-pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node) -> Option<usize> {
+pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Option<usize> {
     let same = |reach: &Reach| {
         reach.name == node.name
             || node.addresses.iter().any(|address| match address {
@@ -105,12 +109,20 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node) -> Option<usize> {
     }
     let socket = socket_of(node)?;
     let link = reaches.iter().find(|reach| matches!(reach.peer, Peer::Socket(_)))?.link;
-    reaches.push(Reach { name: node.name.clone(), link, peer: Peer::Socket(socket) });
+    reaches.push(Reach {
+        name: node.name.clone(),
+        link,
+        peer: Peer::Socket(socket),
+        cluster,
+        changed: false,
+    });
     Some(reaches.len() - 1)
 }
 
 pub(super) fn take_entry(routes: &mut Routes, reaches: &mut Vec<Reach>, entry: &Entry) -> bool {
-    let Some(node) = entry.node.as_ref().and_then(|node| known(reaches, node)) else { return false };
+    let Some(node) = entry.node.as_ref().and_then(|node| known(reaches, node, entry.cluster)) else {
+        return false;
+    };
     routes.epoch = routes.epoch.max(entry.epoch);
     routes.assign(entry.range.base, entry.range.end(), node);
     true
@@ -123,7 +135,7 @@ pub(super) fn take_map(routes: &mut Routes, reaches: &mut Vec<Reach>, map: &Map)
     *routes = Routes { epoch: map.epoch(), ..Routes::default() };
     for range in map.ranges() {
         let owner = range.owner.and_then(|id| map.node(id));
-        if let Some(node) = owner.and_then(|node| known(reaches, node)) {
+        if let Some(node) = owner.and_then(|node| known(reaches, node, map.cluster())) {
             routes.assign(range.base, range.end(), node);
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::flight::Flight;
 use super::upload::hash_of;
 use super::{BACKOFF_MIN, Client, ClientError, Request, Result, Routing, TIMEOUT_MAX, TIMEOUT_MIN, Ticket};
-use crate::wire::{FLAG_CONTINUED, FLAG_WRITES, Header, Kind, used};
+use crate::wire::{FLAG_CONTINUED, FLAG_SINCE, FLAG_WRITES, Header, Kind, used};
 
 /// A piece of an upload is sent so often; a node that does not answer then is gone, or will ask.
 const UPLOAD_ATTEMPTS: u32 = 4;
@@ -31,7 +31,8 @@ impl Client {
     }
 
     /// Sends a flight under a new number.
-    pub(super) fn send_flight(&mut self, flight: Flight) -> Result<()> {
+    pub(super) fn send_flight(&mut self, mut flight: Flight) -> Result<()> {
+        flight.session = self.session;
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         // A walk that writes is begun once at its first node, which must hold its program by then.
@@ -56,8 +57,13 @@ impl Client {
         let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
         flight.sent = Instant::now();
         flight.timeout = (timeout * (1 << flight.attempt.min(6))).min(TIMEOUT_MAX);
+        let reach = &mut self.reaches[flight.node];
+        reach.changed |= flight.changes();
         let request = &flight.request;
         let mut flags = 0;
+        if flight.since != 0 {
+            flags |= FLAG_SINCE;
+        }
         if request.writes() {
             flags |= FLAG_WRITES;
         }
@@ -70,7 +76,7 @@ impl Client {
             flags,
             hops,
             scratch_bytes: program.map_or(0, |program| program.scratch_bytes() as u16),
-            client: self.client,
+            client: flight.session.client,
             incarnation: self.config.incarnation,
             attempt: flight.attempt,
             sequence,
@@ -83,16 +89,19 @@ impl Client {
             program: program.map_or(request.hash.unwrap_or_default(), hash_of),
             piece: request.piece.0,
             pieces: request.piece.1,
-            sender: self.client,
+            sender: self.sender,
             nonce: self.nonce,
+            clock: if flight.since == 0 { self.heard.now() } else { flight.since },
+            // What a node has is asked of whoever it is.
+            cluster: if request.kind == Kind::Map { 0 } else { reach.cluster },
+            session: if flight.changes() { flight.session.number } else { 0 },
             ..Header::new(request.kind)
         };
         self.nonce += 1;
         let body = if program.is_some() { used(&flight.body) } else { &flight.body[..] };
-        let reach = &self.reaches[flight.node];
+        let (link, peer) = (reach.link, reach.peer);
         self.packet.clear();
         self.config.keys.seal(&header, body, &mut self.packet);
-        let (link, peer) = (reach.link, reach.peer);
         let transport = &mut self.links[link];
         let most = transport.packet_bytes();
         if self.packet.len() > most {

@@ -48,6 +48,7 @@ impl Client {
     /// # Errors
     /// The transport failed.
     pub fn wait(&mut self, at_most: Duration) -> Result<()> {
+        self.in_its_process()?;
         self.flush()?;
         let many = self.links.len() > 1;
         let at_most = if many { at_most.min(Duration::from_micros(100)) } else { at_most };
@@ -76,6 +77,7 @@ impl Client {
     /// # Errors
     /// The system has none left.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
+        self.in_its_process()?;
         if self.wait.epoll.is_none() {
             let system = |error| TransportError::system("an epoll descriptor")(error);
             let all = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -96,6 +98,7 @@ impl Client {
     /// # Errors
     /// The transport failed.
     pub fn arm(&mut self) -> Result<bool> {
+        self.in_its_process()?;
         self.flush()?;
         let mut ready = false;
         for link in &mut self.links {

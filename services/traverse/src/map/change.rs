@@ -31,6 +31,8 @@ pub struct Join {
     pub epoch: u64,
     /// Whose its memory is; 0: everybody's.
     pub tenant: u32,
+    /// The cluster that its memory, and its log, belong to; 0: none yet.
+    pub cluster: u64,
 }
 
 impl Map {
@@ -67,8 +69,25 @@ impl Map {
                 join.name, join.epoch, self.epoch
             )));
         }
+        if join.cluster != 0 && join.cluster != self.cluster {
+            return Err(MapError::refused(format!(
+                "the memory of node {} belongs to cluster {:#x}, this is the map of {}: it was made anew after the old one was lost, or \
+                 is another cluster's. Put the old map back, or start the node without its log and lose its data",
+                join.name,
+                join.cluster,
+                if self.cluster == 0 {
+                    "a new cluster".to_owned()
+                } else {
+                    format!("cluster {:#x}", self.cluster)
+                }
+            )));
+        }
         let bytes = join.bytes / PAGE_BYTES * PAGE_BYTES;
         let mut map = self.next()?;
+        if map.cluster == 0 {
+            // Whoever comes first founds the cluster; no start of a node is like another one.
+            map.cluster = join.incarnation.max(1);
+        }
         let known = self.node_named(&join.name).cloned();
         let id = match &known {
             Some(node) if node.state == State::Up && node.incarnation != join.incarnation => {
@@ -112,7 +131,11 @@ impl Map {
         if has == 0 && bytes > 0 && !same_start {
             map.grant(id, bytes, join.tenant)?;
         }
-        if map.nodes == self.nodes && map.ranges == self.ranges && map.moves == self.moves {
+        if map.cluster == self.cluster
+            && map.nodes == self.nodes
+            && map.ranges == self.ranges
+            && map.moves == self.moves
+        {
             return Ok((self.clone(), id));
         }
         Ok((map.checked()?, id))

@@ -2,7 +2,7 @@
 //! A map as bytes: for coordinators, etcd and, one range at a time, for the answer that a range has moved.
 //!
 //! Layout   0 magic "MLMP" · 4 version u16 · 6 kind u16 (0 map, 1 entry) · 8 CRC-32C of all from byte 12 · 12 bytes of all u32 ·
-//!          16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · then varints, see docs/formats/map.md
+//!          16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · 32 cluster u64 · then varints, see docs/formats/map.md
 //!          A range takes about 6 bytes: the gap before it and its size in pages, owner, permissions, tenant, age
 //! Order    one map has one encoding: varints are as short as possible, everything is sorted, nothing is left over. So equal
 //!          bytes are equal maps, and what decodes encodes to the same bytes
@@ -23,9 +23,9 @@ use super::{MapError, Place};
 /// First bytes of every encoding.
 pub const MAGIC: [u8; 4] = *b"MLMP";
 /// Version of this layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes before the varints.
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = 40;
 /// Most bytes of a map: as many as etcd takes in one value, and room for 100,000 ranges.
 pub const MAP_BYTES_MAX: usize = 4 << 20;
 /// Most bytes of an [`Entry`]: it fits in a packet.
@@ -37,6 +37,8 @@ const KIND_ENTRY: u16 = 1;
 /// What a node answers for a range that is not its own: the range, and whom to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Of the map that says so.
+    pub cluster: u64,
     /// Of the map that says so.
     pub epoch: u64,
     /// The range.
@@ -54,13 +56,14 @@ impl Entry {
             Place::Lost(range) => (*range, None),
             Place::Nowhere => return None,
         };
-        Some(Entry { epoch: map.epoch(), range, node })
+        Some(Entry { cluster: map.cluster(), epoch: map.epoch(), range, node })
     }
 
     /// As bytes, at most [`ENTRY_BYTES_MAX`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new(KIND_ENTRY, self.epoch, usize::from(self.node.is_some()), 0, 1);
+        let mut writer =
+            Writer::new(KIND_ENTRY, self.cluster, self.epoch, usize::from(self.node.is_some()), 0, 1);
         if let Some(node) = &self.node {
             writer.node(node, 0);
         }
@@ -83,6 +86,7 @@ impl Entry {
         reader.end()?;
         // The same checks as for a map of one range.
         let map = Map {
+            cluster: counts.cluster,
             epoch: counts.epoch,
             next_base: range.end(),
             next_node: node.as_ref().map_or(0, |node| node.id.0.saturating_add(1)),
@@ -94,7 +98,7 @@ impl Entry {
         if range.owner != node.as_ref().map(|node| node.id) {
             return Err(MapError::invalid("the entry's node is not the owner of its range"));
         }
-        Ok(Entry { epoch: counts.epoch, range, node })
+        Ok(Entry { cluster: counts.cluster, epoch: counts.epoch, range, node })
     }
 }
 
@@ -102,8 +106,14 @@ impl Map {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer =
-            Writer::new(KIND_MAP, self.epoch, self.nodes.len(), self.moves.len(), self.ranges.len());
+        let mut writer = Writer::new(
+            KIND_MAP,
+            self.cluster,
+            self.epoch,
+            self.nodes.len(),
+            self.moves.len(),
+            self.ranges.len(),
+        );
         writer.number(self.next_base / PAGE_BYTES);
         writer.number(u64::from(self.next_node));
         let mut after = 0;
@@ -156,14 +166,15 @@ impl Map {
         }
         let moves = (0..counts.moves).map(|_| reader.movement()).collect::<Result<Vec<_>, _>>()?;
         reader.end()?;
-        let map = Map { epoch: counts.epoch, next_base, next_node, nodes, ranges, moves };
+        let (cluster, epoch) = (counts.cluster, counts.epoch);
+        let map = Map { cluster, epoch, next_base, next_node, nodes, ranges, moves };
         map.validate()?;
         Ok(map)
     }
 }
 
 impl Writer {
-    fn new(kind: u16, epoch: u64, nodes: usize, moves: usize, ranges: usize) -> Writer {
+    fn new(kind: u16, cluster: u64, epoch: u64, nodes: usize, moves: usize, ranges: usize) -> Writer {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + 40 * nodes + 8 * ranges);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -173,6 +184,7 @@ impl Writer {
         bytes.extend((nodes as u16).to_le_bytes());
         bytes.extend((moves as u16).to_le_bytes());
         bytes.extend((ranges as u32).to_le_bytes());
+        bytes.extend(cluster.to_le_bytes());
         debug_assert_eq!(bytes.len(), HEADER_BYTES);
         Writer { bytes }
     }
@@ -241,6 +253,7 @@ impl Writer {
 }
 
 struct Counts {
+    cluster: u64,
     epoch: u64,
     nodes: usize,
     moves: usize,
@@ -271,7 +284,8 @@ impl<'b> Reader<'b> {
         let nodes = u16::from_le_bytes(reader.fixed()?).into();
         let moves = u16::from_le_bytes(reader.fixed()?).into();
         let ranges = u32::from_le_bytes(reader.fixed()?) as usize;
-        Ok((reader, Counts { epoch, nodes, moves, ranges }))
+        let cluster = u64::from_le_bytes(reader.fixed()?);
+        Ok((reader, Counts { cluster, epoch, nodes, moves, ranges }))
     }
 
     /// A number of pages, in bytes.

@@ -204,10 +204,12 @@ impl Keep {
         }
         // The data is that of this start, whatever it was when it first joined.
         let newest = self.authority.read()?;
-        if newest.node(self.id).is_none() {
+        let own = self.shared.map().cluster();
+        if newest.cluster() == own && newest.node(self.id).is_none() {
             return Err(self.forgotten());
         }
-        let join = Join { recovered: true, epoch: self.shared.map().epoch(), ..self.join.clone() };
+        let map = self.shared.map();
+        let join = Join { recovered: true, epoch: map.epoch(), cluster: map.cluster(), ..self.join.clone() };
         let (map, id, _) = self.authority.join(&join)?;
         if id != self.id {
             return Err(self.forgotten());

@@ -65,7 +65,8 @@ impl Request {
                     writer.address(address);
                 }
                 let recovered = u64::from(join.recovered);
-                for number in [join.incarnation, join.bytes, recovered, join.epoch, join.tenant.into()] {
+                let tenant = u64::from(join.tenant);
+                for number in [join.incarnation, join.bytes, recovered, join.epoch, tenant, join.cluster] {
                     writer.number(number);
                 }
             }
@@ -208,6 +209,7 @@ impl Reader<'_> {
         };
         let epoch = self.number()?;
         let tenant = u32::try_from(self.number()?).map_err(|_| self.fault("a tenant's number"))?;
-        Ok(Join { name, addresses, incarnation, bytes, recovered, epoch, tenant })
+        let cluster = self.number()?;
+        Ok(Join { name, addresses, incarnation, bytes, recovered, epoch, tenant, cluster })
     }
 }

@@ -124,6 +124,8 @@ pub enum Place<'m> {
 /// All nodes and ranges in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
+    /// Which cluster: drawn when its first node joins, 0 before that and in maps that are written by hand.
+    pub(super) cluster: u64,
     pub(super) epoch: u64,
     pub(super) next_base: u64,
     pub(super) next_node: u16,
@@ -137,6 +139,7 @@ impl Map {
     #[must_use]
     pub fn empty() -> Map {
         Map {
+            cluster: 0,
             epoch: 1,
             next_base: 1 << 32,
             next_node: 0,
@@ -157,9 +160,16 @@ impl Map {
         let next_node = nodes.last().map_or(0, |node| node.id.0.saturating_add(1));
         let next_base =
             ranges.last().map_or(1 << 32, |range| range.base.saturating_add(range.bytes).max(1 << 32));
-        let map = Map { epoch, next_base, next_node, nodes, ranges, moves: Vec::new() };
+        let map = Map { cluster: 0, epoch, next_base, next_node, nodes, ranges, moves: Vec::new() };
         map.validate()?;
         Ok(map)
+    }
+
+    /// Which cluster's it is: a number that no other one has, 0 for maps that are written by hand. An address means something in
+    /// its cluster only.
+    #[must_use]
+    pub fn cluster(&self) -> u64 {
+        self.cluster
     }
 
     /// Which version of the map this is; from 1.

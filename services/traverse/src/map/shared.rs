@@ -177,7 +177,9 @@ impl Shared {
     /// Makes a map the current one, if it is newer. Gives whether it was.
     pub fn publish(&self, map: Map) -> bool {
         let mut now = self.now();
-        if map.epoch() <= now.map.epoch() {
+        // A map of another cluster gives the same addresses to others.
+        let other = now.map.cluster() != 0 && map.cluster() != now.map.cluster();
+        if other || map.epoch() <= now.map.epoch() {
             return false;
         }
         now.map = Arc::new(map);

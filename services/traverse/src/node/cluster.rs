@@ -78,17 +78,23 @@ impl Cluster {
         let (bytes, prefault) = (node.bytes, node.prefault);
         let (node, replayed) = Node::open(NodeOptions { base: 0, bytes: 0, ..node })?;
         let by_hand = matches!(source, Source::File(_));
-        let known = node.writer().epoch;
+        let (known, cluster) = (node.writer().epoch, node.cluster());
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let incarnation = now.as_nanos() as u64;
         let recovered = replayed.records > 0;
-        let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0 };
+        let join = Join { name, addresses, incarnation, bytes, recovered, epoch: known, tenant: 0, cluster };
         if !by_hand {
             wait_for_lease(&source, &join)?;
         }
         let member = Arc::new(Member::join(source, join)?);
         let me = member.id().ok_or_else(|| ClusterError::Unfit("it did not join as a node".to_owned()))?;
         let map = member.shared().map();
+        // Addresses of a map that is written by hand may be given twice: there each node's memory has its own number.
+        match (map.cluster(), cluster) {
+            (0, 0) => node.join_cluster(memlift_engine::region::random())?,
+            (0, _) => {}
+            (of_map, _) => node.join_cluster(of_map)?,
+        }
         let mut writer = node.writer();
         writer.settle_with(&map, me, !by_hand, prefault).map_err(ClusterError::Unfit)?;
         writer.commit()?;

@@ -125,6 +125,7 @@ impl Node {
             writer.allocator.extents().map(|(base, bytes, _)| (base, bytes)).collect();
         let owned = writer.allocator.stretches();
         let (outcomes, watermarks, epoch) = (writer.once.all(), writer.once.watermarks(), writer.epoch);
+        let (bounds, clock, cluster) = (writer.once.bounds(), writer.clock.now(), writer.cluster);
         let head_of = log.head_of;
         drop(writer);
         let programs: Vec<(u32, Vec<u8>)> = {
@@ -159,8 +160,13 @@ impl Node {
                 }
             }
             sink.put(Change::State(part, cuts))?;
+            sink.put(Change::Cluster(cluster))?;
+            sink.put(Change::Clock(clock))?;
             for id in watermarks {
                 sink.put(Change::Settled(id))?;
+            }
+            for (tenant, bound) in bounds {
+                sink.put(Change::Forgotten(tenant, bound))?;
             }
             for (id, known) in outcomes {
                 sink.entry(&Entry { change: Change::None, request: Some((id, known)) })?;

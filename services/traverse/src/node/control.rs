@@ -20,7 +20,7 @@ use super::shard::Shard;
 use super::stats::Counter;
 use crate::transport::Peer;
 use crate::wire::{
-    ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Header, Kind,
+    ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Header, Kind,
     PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, Packet, Status,
 };
 
@@ -35,6 +35,10 @@ impl Shard {
         let header = packet.header;
         match header.kind {
             Kind::Walk | Kind::Migrate => {}
+            Kind::End => {
+                locked(&self.core.writer).end(&header);
+                locked(&self.core.relays).remove(&(header.tenant, header.client));
+            }
             Kind::Register => self.register(peer, packet),
             Kind::Allocate | Kind::Free | Kind::Write => self.change(peer, packet),
             Kind::Apply => self.apply(peer, packet),
@@ -117,7 +121,7 @@ impl Shard {
         self.answer_to(header, peer, answer, &entry);
     }
 
-    fn refuse(&mut self, header: &Header, peer: Peer, status: Status, reason: &str) {
+    pub(super) fn refuse(&mut self, header: &Header, peer: Peer, status: Status, reason: &str) {
         let body = reason.as_bytes()[..reason.len().min(512)].to_vec();
         self.reply(header, peer, &Outcome { status, value: 0, address: header.address, body });
     }
@@ -154,11 +158,24 @@ impl Shard {
         match begin {
             Begin::Run => return true,
             Begin::Drop => {}
-            Begin::Resume(operands, body) => self.dispatch(*header, peer, operands, &body),
-            Begin::Answer(outcome) => self.reply(header, peer, &outcome),
-            Begin::Refuse(status) => {
-                self.refuse(header, peer, status, "too many requests are open, or this one is long over")
+            Begin::Resume(operands, body, since) => {
+                let header = Header { clock: since, flags: header.flags | FLAG_SINCE, ..*header };
+                self.dispatch(header, peer, operands, &body);
             }
+            Begin::Answer(outcome, since) => self.reply(&Header { clock: since, ..*header }, peer, &outcome),
+            // A session from this number on is a new one.
+            Begin::Refuse(Status::Expired) => {
+                let value = locked(&self.core.writer).session_bound(header.tenant);
+                let outcome =
+                    Outcome { status: Status::Expired, value, address: header.address, body: Vec::new() };
+                self.reply(header, peer, &outcome);
+            }
+            Begin::Refuse(status) => self.refuse(
+                header,
+                peer,
+                status,
+                "too many requests or clients are open, or this one is long over",
+            ),
         }
         self.tally.add(Counter::Repeated, 1);
         false
@@ -187,7 +204,7 @@ impl Shard {
         // What ended is remembered, and what its client goes on with as another request: a copy of this one that comes late must not
         // begin anew. Chunks are not remembered, so with them what goes on may. All else the client mends, and sends again.
         let ends = match status {
-            Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden => true,
+            Status::Done | Status::Missing | Status::Fault(_) | Status::Forbidden | Status::Outdated => true,
             Status::Continue | Status::Hops | Status::Retry => header.pieces == header.piece,
             _ => false,
         };
@@ -220,9 +237,8 @@ impl Shard {
             return self.post(peer, header, body);
         }
         let nonce = self.core.nonce.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let header = Header { sender: self.core.identity, nonce, ..header };
         let mut packet = Vec::new();
-        self.core.keys.seal(&header, body, &mut packet);
+        self.core.keys.seal(&self.core.signed(&header, nonce), body, &mut packet);
         let inboxes = locked(&self.core.inboxes);
         if inboxes.get(shard).is_none_or(|inbox| inbox.send((peer, packet)).is_err()) {
             self.tally.add(Counter::Lost, 1);
@@ -252,7 +268,8 @@ impl Shard {
                 let Some((reply, flag)) = self.reply_for(&apply, peer) else {
                     return self.answer_client(&header, peer, &outcome(Status::WrongNode));
                 };
-                let flags = header.flags | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | flag;
+                let given = FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | FLAG_SINCE;
+                let flags = header.flags | given | flag;
                 let epoch = self.router.epoch().max(header.epoch);
                 let on = Header { flags, reply, epoch, status: Status::Done, ..apply };
                 let body = [&operands.bytes()[..], body].concat();
@@ -284,7 +301,14 @@ impl Shard {
             let mut writer = locked(&self.core.writer);
             let settled = matches!(
                 header.status,
-                Status::Applied | Status::Differs | Status::Forbidden | Status::BadRequest | Status::Stale
+                Status::Applied
+                    | Status::Differs
+                    | Status::Forbidden
+                    | Status::BadRequest
+                    | Status::Stale
+                    | Status::Expired
+                    | Status::Taken
+                    | Status::Outdated
             );
             if settled && writer.is_decided(header) {
                 let (status, value, address) = (header.status, header.value, header.address);
@@ -406,6 +430,10 @@ impl Shard {
         let mut outcome =
             Outcome { status: Status::Done, value: header.value, address: header.address, body: Vec::new() };
         self.core.memory.load(header.address, header.value as usize, &mut outcome.body);
+        // Asked after the bytes were read: what uses the memory again brings its clock before it writes.
+        if self.core.clock.outdated(header.clock) {
+            return self.refuse(header, peer, Status::Outdated, "");
+        }
         self.reply(header, peer, &outcome);
     }
 }

@@ -22,7 +22,7 @@ use super::once::{Id, Known, Outcome};
 use crate::wire::{ApplyOperands, Status};
 
 const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEAD_BYTES: usize = 64;
 /// Longest record: what an allocator knows about a range.
 const RECORD_BYTES_MAX: usize = 1 << 31;
@@ -99,6 +99,12 @@ pub enum Change {
     Epoch(u64),
     /// A client's requests before this one are over.
     Settled(Id),
+    /// Sessions of a tenant below this number were forgotten.
+    Forgotten(u32, u64),
+    /// The node's clock was there.
+    Clock(u32),
+    /// The addresses are this cluster's, or this memory's.
+    Cluster(u64),
 }
 
 /// What can happen to a stretch of addresses.
@@ -189,24 +195,41 @@ impl Entry {
             }
             Change::Settled(id) => {
                 to.push(9);
-                words(to, &[u64::from(id.tenant), id.client, u64::from(id.incarnation), id.settled]);
+                words(
+                    to,
+                    &[u64::from(id.tenant), id.client, u64::from(id.incarnation), id.settled, id.session],
+                );
+            }
+            Change::Forgotten(tenant, bound) => {
+                to.push(10);
+                words(to, &[u64::from(*tenant), *bound]);
+            }
+            Change::Clock(clock) => {
+                to.push(11);
+                words(to, &[u64::from(*clock)]);
+            }
+            Change::Cluster(cluster) => {
+                to.push(12);
+                words(to, &[*cluster]);
             }
         }
         let Some((id, known)) = &self.request else { return };
-        words(to, &[u64::from(id.tenant), id.client, u64::from(id.incarnation), id.sequence, id.settled]);
+        let incarnation = u64::from(id.incarnation);
+        words(to, &[u64::from(id.tenant), id.client, incarnation, id.sequence, id.settled, id.session]);
         match known {
             Known::Running(attempt) => {
                 to.push(0);
                 words(to, &[u64::from(*attempt)]);
             }
-            Known::Decided(operands, body) => {
+            Known::Decided(operands, body, since) => {
                 to.push(1);
                 to.extend_from_slice(&operands.bytes());
+                words(to, &[u64::from(*since)]);
                 piece(to, body);
             }
-            Known::Settled(outcome) => {
+            Known::Settled(outcome, since) => {
                 to.extend_from_slice(&[2, outcome.status.byte()]);
-                words(to, &[outcome.value, outcome.address]);
+                words(to, &[outcome.value, outcome.address, u64::from(*since)]);
                 piece(to, &outcome.body);
             }
         }
@@ -228,9 +251,12 @@ impl Entry {
             8 => Change::Epoch(rest.word()?),
             9 => {
                 let (tenant, client, incarnation) = (rest.tenant()?, rest.word()?, rest.tenant()?);
-                let settled = rest.word()?;
-                Change::Settled(Id { tenant, client, incarnation, sequence: settled, settled })
+                let (settled, session) = (rest.word()?, rest.word()?);
+                Change::Settled(Id { tenant, client, incarnation, sequence: settled, settled, session })
             }
+            10 => Change::Forgotten(rest.tenant()?, rest.word()?),
+            11 => Change::Clock(rest.tenant()?),
+            12 => Change::Cluster(rest.word()?),
             _ => return None,
         };
         if rest.0.is_empty() {
@@ -242,16 +268,19 @@ impl Entry {
             incarnation: rest.tenant()?,
             sequence: rest.word()?,
             settled: rest.word()?,
+            session: rest.word()?,
         };
         let known = match rest.byte()? {
             0 => Known::Running(rest.tenant()?),
-            1 => Known::Decided(rest.operands()?, rest.piece()?),
-            2 => Known::Settled(Outcome {
-                status: Status::from_byte(rest.byte()?)?,
-                value: rest.word()?,
-                address: rest.word()?,
-                body: rest.piece()?,
-            }),
+            1 => {
+                let (operands, since) = (rest.operands()?, rest.tenant()?);
+                Known::Decided(operands, rest.piece()?, since)
+            }
+            2 => {
+                let (status, value, address) = (Status::from_byte(rest.byte()?)?, rest.word()?, rest.word()?);
+                let since = rest.tenant()?;
+                Known::Settled(Outcome { status, value, address, body: rest.piece()? }, since)
+            }
             _ => return None,
         };
         rest.0.is_empty().then_some(Entry { change, request: Some((id, known)) })
@@ -497,7 +526,7 @@ mod tests {
     use super::*;
 
     fn entries() -> Vec<Entry> {
-        let id = Id { tenant: 1, client: 2, incarnation: 3, sequence: 4, settled: 2 };
+        let id = Id { tenant: 1, client: 2, incarnation: 3, sequence: 4, settled: 2, session: 9 };
         let operands = ApplyOperands { kind: 1, address: 1 << 32, a: 5, b: 6 };
         let outcome = Outcome { status: Status::Applied, value: 5, address: 0, body: vec![1, 2, 3] };
         vec![
@@ -511,9 +540,12 @@ mod tests {
             Entry { change: Change::Settled(Id { sequence: 2, ..id }), request: None },
             Entry {
                 change: Change::Write(1 << 32, vec![6; 8]),
-                request: Some((id, Known::Settled(outcome))),
+                request: Some((id, Known::Settled(outcome, 6))),
             },
-            Entry { change: Change::None, request: Some((id, Known::Decided(operands, vec![9]))) },
+            Entry { change: Change::None, request: Some((id, Known::Decided(operands, vec![9], 5))) },
+            Entry { change: Change::Forgotten(1, 77), request: None },
+            Entry { change: Change::Clock(78), request: None },
+            Entry { change: Change::Cluster(79), request: None },
             Entry { change: Change::Program(1, vec![1; 300]), request: None },
         ]
     }

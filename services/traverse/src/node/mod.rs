@@ -7,6 +7,7 @@
 //! Owner    [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
 //! Not here replication: a node that is lost takes what it had with it, except for what is in its log
 
+mod clock;
 mod cluster;
 mod compact;
 mod control;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use memlift_engine::region::RegionError;
 
+pub use clock::{Clock, GRACE};
 pub use cluster::{Cluster, ClusterError, ClusterOptions};
 pub use compact::{Compacted, Compacting};
 pub use log::{Durability, LogError, Replayed};
@@ -107,9 +109,9 @@ pub struct NodeOptions {
     pub keys: Keys,
     /// Where changes are logged.
     pub log: Option<(PathBuf, Durability)>,
-    /// Programs of one tenant.
+    /// Programs of one tenant that are held; of more, those that were asked for longest ago are registered again when they are needed.
     pub programs_per_tenant: usize,
-    /// Clients whose changes are remembered.
+    /// Sessions of clients whose changes are remembered: about 100 bytes each, and what their clients have not settled.
     pub clients: usize,
     /// Run machine code where that is possible.
     pub compile: bool,
@@ -125,8 +127,8 @@ impl Default for NodeOptions {
             iterations_per_visit: ITERATIONS_PER_VISIT,
             keys: Keys::none(),
             log: None,
-            programs_per_tenant: 64,
-            clients: 4096,
+            programs_per_tenant: 256,
+            clients: 1 << 18,
             compile: true,
         }
     }
@@ -157,6 +159,9 @@ struct Core {
     progress: Mutex<Vec<Progress>>,
     /// Held by whoever makes the log short.
     compacting: Mutex<()>,
+    clock: Arc<Clock>,
+    /// Which cluster's memory this is, or which memory of a node without one.
+    cluster: AtomicU64,
     workspaces: OnceLock<usize>,
     iterations_per_visit: u32,
     /// This node as a sender of packets, and the number of its next one.
@@ -206,13 +211,20 @@ impl Node {
         }
         let mut registry = Registry::new(options.programs_per_tenant, options.compile);
         let log = options.log.as_ref().map(|(path, durability)| (path.as_path(), *durability));
-        let (writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
+        let (mut writer, replayed) = Writer::open(memory.clone(), options.clients, log, &mut registry)?;
+        writer.clock.tick();
+        // A node of a cluster hears whose its memory is when it joins.
+        if writer.cluster == 0 && bytes > 0 {
+            writer.belongs_to(memlift_engine::region::random());
+            writer.commit()?;
+        }
+        let (clock, cluster) = (writer.clock.clone(), AtomicU64::new(writer.cluster));
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let core = Core {
             memory,
             writer: Mutex::new(writer),
             registry: RwLock::new(registry),
-            senders: Mutex::new(Senders::new(options.clients.saturating_mul(4))),
+            senders: Mutex::new(Senders::new(options.clients)),
             relays: Mutex::default(),
             inboxes: Mutex::default(),
             gateway: OnceLock::new(),
@@ -220,9 +232,11 @@ impl Node {
             mover: OnceLock::new(),
             progress: Mutex::default(),
             compacting: Mutex::default(),
+            clock,
+            cluster,
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
-            identity: (now.as_nanos() as u64).rotate_left(32) ^ u64::from(std::process::id()),
+            identity: memlift_engine::region::random(),
             nonce: AtomicU64::new(now.as_nanos() as u64),
             stats: Arc::default(),
         };
@@ -250,6 +264,24 @@ impl Node {
     /// The one that changes it, for programs in this process.
     pub fn writer(&self) -> MutexGuard<'_, Writer> {
         locked(&self.core.writer)
+    }
+
+    /// Which cluster's memory this is, or which memory of a node without one: packets for another one are refused.
+    #[must_use]
+    pub fn cluster(&self) -> u64 {
+        self.core.cluster.load(Ordering::Relaxed)
+    }
+
+    /// It belongs to this cluster from now on.
+    ///
+    /// # Errors
+    ///
+    /// The log cannot be written.
+    pub(super) fn join_cluster(&self, cluster: u64) -> Result<(), LogError> {
+        let mut writer = self.writer();
+        writer.belongs_to(cluster);
+        self.core.cluster.store(cluster, Ordering::Relaxed);
+        writer.commit()
     }
 
     /// What it has done.

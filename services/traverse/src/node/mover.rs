@@ -157,6 +157,7 @@ impl Mover {
                 sequence: 1,
                 tenant: TENANT_NODES,
                 epoch: map.epoch(),
+                clock: self.core.clock.now(),
                 sender: self.core.identity,
                 nonce: self.core.nonce.fetch_add(1, Ordering::Relaxed),
                 ..Header::new(Kind::Migrate)

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each change exactly once: what is remembered of requests that change memory, until their client has heard.
 //!
+//! - **Sessions** a client's requests belong to a session, whose number grows. One that was quiet for [`QUIET`], or that its client
+//!   has ended and whose room is needed, is forgotten. Numbers up to the greatest forgotten one are refused from then on, unless
+//!   they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a client
+//!   lives, another one with the same number is refused: two processes have drawn, or were given, the same
+//!
 //! Flow     request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
 //! Order    a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two
 //!          attempts that run at once the later one counts; what the earlier one comes to is dropped
@@ -8,11 +13,23 @@
 //! Not here the log, which makes this outlive the process (`log`)
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
 
 use crate::wire::{ApplyOperands, Header, Status};
 
 /// Requests of one client that may be unsettled.
 pub const WINDOW: u64 = 1024;
+
+/// A session of which nothing was heard for so long is forgotten when others come.
+pub const QUIET: Duration = Duration::from_secs(600);
+/// The same when there is no room left: clients begin a new session before theirs is as old as that.
+const QUIET_WHEN_FULL: Duration = Duration::from_secs(120);
+/// A client number whose session was not heard of for so long may be another process's.
+const ALIVE: Duration = Duration::from_secs(60);
+/// Between two looks for sessions to forget.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The same while there is no room.
+const FULL_LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Which request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +44,8 @@ pub struct Id {
     pub sequence: u64,
     /// Those before are settled.
     pub settled: u64,
+    /// Of which session of the client.
+    pub session: u64,
 }
 
 impl Id {
@@ -39,6 +58,7 @@ impl Id {
             incarnation: header.incarnation,
             sequence: header.sequence,
             settled: header.settled,
+            session: header.session,
         }
     }
 }
@@ -61,10 +81,10 @@ pub struct Outcome {
 pub enum Known {
     /// It runs, in this attempt.
     Running(u32),
-    /// What it changes is decided; whether that has happened, the address's owner knows.
-    Decided(ApplyOperands, Vec<u8>),
-    /// It is over.
-    Settled(Outcome),
+    /// What it changes is decided, by what was read at this clock; whether that has happened, the address's owner knows.
+    Decided(ApplyOperands, Vec<u8>, u32),
+    /// It is over; what it says was begun to be read at this clock.
+    Settled(Outcome, u32),
 }
 
 /// What to do with a request.
@@ -75,17 +95,21 @@ pub enum Begin {
     /// An attempt that is not older runs already.
     Drop,
     /// Go on with what was decided.
-    Resume(ApplyOperands, Vec<u8>),
-    /// Answer this.
-    Answer(Outcome),
+    Resume(ApplyOperands, Vec<u8>, u32),
+    /// Answer this, which was begun to be read at this clock.
+    Answer(Outcome, u32),
     /// It cannot be begun.
     Refuse(Status),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Client {
+    session: u64,
     incarnation: u32,
     settled: u64,
+    /// Its client has said that it goes.
+    ended: bool,
+    heard: Instant,
     known: BTreeMap<u64, Known>,
 }
 
@@ -94,32 +118,124 @@ struct Client {
 pub struct Once {
     clients: HashMap<(u32, u64), Client>,
     most: usize,
+    /// Of each tenant: sessions below were forgotten, unless they are known.
+    bounds: BTreeMap<u32, u64>,
+    next_look: Instant,
+    /// When all are looked through again for room: not for each one that finds none.
+    next_full_look: Instant,
+}
+
+/// Why a client's entry is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    /// A packet that may begin something.
+    Request,
+    /// What a log or another node has remembered: there is room for it, whoever has to go.
+    Memory,
 }
 
 impl Once {
     /// For as many clients.
     #[must_use]
     pub fn new(most: usize) -> Once {
-        Once { clients: HashMap::new(), most }
+        Once {
+            clients: HashMap::new(),
+            most: most.max(1),
+            bounds: BTreeMap::new(),
+            next_look: Instant::now(),
+            next_full_look: Instant::now(),
+        }
     }
 
-    fn client(&mut self, id: &Id) -> Result<&mut Client, Status> {
-        if !self.clients.contains_key(&(id.tenant, id.client)) {
-            if self.clients.len() >= self.most {
-                // Clients that have settled everything could only send what is refused anyway, or something new.
-                self.clients.retain(|_, client| !client.known.is_empty());
+    fn forget_client(&mut self, tenant: u32, client: u64) {
+        if let Some(gone) = self.clients.remove(&(tenant, client)) {
+            self.bound(tenant, gone.session.saturating_add(1));
+        }
+    }
+
+    /// Sessions of a tenant below this number were forgotten.
+    pub fn bound(&mut self, tenant: u32, bound: u64) {
+        let entry = self.bounds.entry(tenant).or_default();
+        *entry = bound.max(*entry);
+    }
+
+    /// The number below which a tenant's sessions were forgotten.
+    #[must_use]
+    pub fn bound_of(&self, tenant: u32) -> u64 {
+        self.bounds.get(&tenant).copied().unwrap_or(0)
+    }
+
+    /// Tenants, and the number below which their sessions were forgotten.
+    #[must_use]
+    pub fn bounds(&self) -> Vec<(u32, u64)> {
+        self.bounds.iter().map(|(tenant, bound)| (*tenant, *bound)).collect()
+    }
+
+    /// Forgets sessions that are over; with `full`, those too whose clients would begin a new one by now.
+    fn sweep(&mut self, full: bool) {
+        let quiet = if full { QUIET_WHEN_FULL } else { QUIET };
+        let over = |client: &Client| (full && client.ended) || client.heard.elapsed() >= quiet;
+        let gone: Vec<(u32, u64)> =
+            self.clients.iter().filter(|(_, client)| over(client)).map(|(&key, _)| key).collect();
+        gone.into_iter().for_each(|(tenant, client)| self.forget_client(tenant, client));
+    }
+
+    /// Makes room for one more client; false: there is none.
+    fn make_room(&mut self, wanted: For) -> bool {
+        let now = Instant::now();
+        if now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            self.sweep(false);
+        }
+        if self.clients.len() >= self.most && now >= self.next_full_look {
+            self.sweep(true);
+            self.next_full_look = now + FULL_LOOK_EVERY;
+        }
+        if self.clients.len() >= self.most && wanted == For::Memory {
+            let longest = self.clients.iter().min_by_key(|(_, client)| client.heard).map(|(&key, _)| key);
+            longest.into_iter().for_each(|(tenant, client)| self.forget_client(tenant, client));
+        }
+        self.clients.len() < self.most
+    }
+
+    fn client(&mut self, id: &Id, wanted: For) -> Result<&mut Client, Status> {
+        let key = (id.tenant, id.client);
+        let known =
+            self.clients.get(&key).map(|known| (known.incarnation, known.session, known.ended, known.heard));
+        let fresh = match known {
+            Some((incarnation, _, _, _)) if id.incarnation < incarnation => return Err(Status::Stale),
+            Some((incarnation, _, _, _)) if id.incarnation > incarnation => true,
+            Some((_, session, _, _)) if id.session == session => false,
+            Some((_, session, ended, heard)) => {
+                if wanted == For::Request && !ended && heard.elapsed() < ALIVE {
+                    return Err(Status::Taken);
+                }
+                if id.session < session {
+                    return Err(Status::Expired);
+                }
+                true
             }
-            if self.clients.len() >= self.most {
+            None => true,
+        };
+        if fresh {
+            // Also where it takes the place of one that is known: that one's requests are refused by this one's number.
+            if wanted == For::Request && id.session < self.bound_of(id.tenant) {
+                return Err(Status::Expired);
+            }
+            self.forget_client_for(&key, id);
+            if !self.make_room(wanted) {
                 return Err(Status::Limit);
             }
         }
-        let client = self.clients.entry((id.tenant, id.client)).or_default();
-        if id.incarnation < client.incarnation {
-            return Err(Status::Stale);
-        }
-        if id.incarnation > client.incarnation {
-            *client = Client { incarnation: id.incarnation, ..Client::default() };
-        }
+        let client = self.clients.entry(key).or_insert_with(|| Client {
+            session: id.session,
+            incarnation: id.incarnation,
+            settled: 0,
+            ended: false,
+            heard: Instant::now(),
+            known: BTreeMap::new(),
+        });
+        client.heard = Instant::now();
         if id.settled > client.settled {
             client.settled = id.settled;
             client.known = client.known.split_off(&id.settled);
@@ -133,9 +249,31 @@ impl Once {
         Ok(client)
     }
 
+    /// An earlier session of the same client goes. Its number is below the new one's, or its incarnation is, by which its packets
+    /// are known while the new one lives; afterwards the bound holds for both.
+    fn forget_client_for(&mut self, key: &(u32, u64), id: &Id) {
+        if let Some(gone) = self.clients.remove(key)
+            && gone.session > id.session
+        {
+            self.bound(key.0, gone.session.saturating_add(1));
+        }
+    }
+
+    /// A client goes: everything of its session is settled.
+    pub fn end(&mut self, id: &Id) {
+        if let Some(client) = self.clients.get_mut(&(id.tenant, id.client))
+            && (client.incarnation, client.session) == (id.incarnation, id.session)
+        {
+            client.ended = true;
+            self.next_full_look = Instant::now();
+            client.settled = client.settled.max(id.settled);
+            client.known = client.known.split_off(&id.settled);
+        }
+    }
+
     /// What to do with an attempt at a request.
     pub fn begin(&mut self, id: &Id, attempt: u32) -> Begin {
-        let client = match self.client(id) {
+        let client = match self.client(id, For::Request) {
             Ok(client) => client,
             Err(status) => return Begin::Refuse(status),
         };
@@ -149,8 +287,8 @@ impl Once {
                 Begin::Run
             }
             Some(Known::Running(_)) => Begin::Drop,
-            Some(Known::Decided(operands, body)) => Begin::Resume(*operands, body.clone()),
-            Some(Known::Settled(outcome)) => Begin::Answer(outcome.clone()),
+            Some(Known::Decided(operands, body, since)) => Begin::Resume(*operands, body.clone(), *since),
+            Some(Known::Settled(outcome, since)) => Begin::Answer(outcome.clone(), *since),
         }
     }
 
@@ -158,7 +296,7 @@ impl Once {
     #[must_use]
     pub fn runs(&self, id: &Id, attempt: u32) -> bool {
         self.clients.get(&(id.tenant, id.client)).is_some_and(|client| {
-            client.incarnation == id.incarnation
+            (client.incarnation, client.session) == (id.incarnation, id.session)
                 && client.known.get(&id.sequence) == Some(&Known::Running(attempt))
         })
     }
@@ -167,7 +305,8 @@ impl Once {
     #[must_use]
     pub fn known(&self, id: &Id) -> Option<&Known> {
         let client = self.clients.get(&(id.tenant, id.client))?;
-        (client.incarnation == id.incarnation).then(|| client.known.get(&id.sequence)).flatten()
+        let same = (client.incarnation, client.session) == (id.incarnation, id.session);
+        same.then(|| client.known.get(&id.sequence)).flatten()
     }
 
     /// A request that was begun and came to nothing that has to be remembered: another attempt may begin.
@@ -181,25 +320,27 @@ impl Once {
 
     /// Remembers something, also of a request that was not begun here; false: it is stale, or there is no room.
     pub fn note(&mut self, id: &Id, known: Known) -> bool {
-        self.client(id).is_ok_and(|client| {
+        self.client(id, For::Memory).is_ok_and(|client| {
             client.known.insert(id.sequence, known);
             true
         })
     }
 
-    /// Requests of a client before `settled` are over; false: there is no room for the client.
-    pub fn settled(&mut self, id: &Id) -> bool {
+    /// Requests of a client before `settled` are over.
+    pub fn settled(&mut self, id: &Id) {
         // Stale: more is known already.
-        !matches!(self.client(id), Err(Status::Limit))
+        let _ = self.client(id, For::Memory);
     }
 
     /// What is remembered of requests that are over, or decided here, in order.
     pub fn all(&self) -> Vec<(Id, Known)> {
         let mut all = Vec::new();
         for (&(tenant, client), of) in &self.clients {
-            let Client { incarnation, settled, .. } = *of;
+            let Client { session, incarnation, settled, .. } = *of;
             all.extend(of.known.iter().filter(|(_, known)| !matches!(known, Known::Running(_))).map(
-                |(&sequence, known)| (Id { tenant, client, incarnation, sequence, settled }, known.clone()),
+                |(&sequence, known)| {
+                    (Id { tenant, client, incarnation, sequence, settled, session }, known.clone())
+                },
             ));
         }
         all.sort_unstable_by_key(|(id, _)| (id.tenant, id.client, id.sequence));
@@ -209,8 +350,8 @@ impl Once {
     /// How far each client has settled its requests.
     pub fn watermarks(&self) -> Vec<Id> {
         let id = |(&(tenant, client), of): (&(u32, u64), &Client)| {
-            let Client { incarnation, settled, .. } = *of;
-            Id { tenant, client, incarnation, sequence: settled, settled }
+            let Client { session, incarnation, settled, .. } = *of;
+            Id { tenant, client, incarnation, sequence: settled, settled, session }
         };
         let mut all: Vec<Id> = self.clients.iter().map(id).collect();
         all.sort_unstable_by_key(|id| (id.tenant, id.client));
@@ -229,7 +370,7 @@ mod tests {
     use super::*;
 
     fn id(sequence: u64, settled: u64) -> Id {
-        Id { tenant: 1, client: 2, incarnation: 3, sequence, settled }
+        Id { tenant: 1, client: 2, incarnation: 3, sequence, settled, session: 7 }
     }
 
     fn outcome(value: u64) -> Outcome {
@@ -244,18 +385,18 @@ mod tests {
         assert_eq!(once.begin(&id(5, 1), 2), Begin::Run);
         assert_eq!(once.begin(&id(5, 1), 1), Begin::Drop);
         assert!(!once.runs(&id(5, 1), 0) && once.runs(&id(5, 1), 2));
-        assert!(once.note(&id(5, 1), Known::Settled(outcome(9))));
-        assert_eq!(once.begin(&id(5, 1), 3), Begin::Answer(outcome(9)));
+        assert!(once.note(&id(5, 1), Known::Settled(outcome(9), 3)));
+        assert_eq!(once.begin(&id(5, 1), 3), Begin::Answer(outcome(9), 3));
         assert_eq!(once.begin(&id(6, 6), 0), Begin::Run);
         assert_eq!(once.begin(&id(5, 1), 4), Begin::Refuse(Status::Stale), "settled is never taken back");
         assert_eq!(once.begin(&id(6 + WINDOW, 6), 0), Begin::Refuse(Status::Limit));
         assert_eq!(once.size(), (1, 1));
         let mut other = Once::new(2);
-        assert!(once.watermarks().iter().all(|id| other.settled(id)));
-        assert!(once.note(&id(6, 6), Known::Settled(outcome(3))));
-        assert_eq!(once.all(), [(id(6, 6), Known::Settled(outcome(3)))]);
+        once.watermarks().iter().for_each(|id| other.settled(id));
+        assert!(once.note(&id(6, 6), Known::Settled(outcome(3), 3)));
+        assert_eq!(once.all(), [(id(6, 6), Known::Settled(outcome(3), 3))]);
         assert!(once.all().into_iter().all(|(id, known)| other.note(&id, known)));
-        assert_eq!(other.begin(&id(6, 6), 1), Begin::Answer(outcome(3)), "the other one knows as much");
+        assert_eq!(other.begin(&id(6, 6), 1), Begin::Answer(outcome(3), 3), "the other one knows as much");
         assert_eq!(other.begin(&id(5, 1), 9), Begin::Refuse(Status::Stale));
     }
 
@@ -267,11 +408,70 @@ mod tests {
         assert_eq!(once.begin(&id(5, 1), 1), Begin::Refuse(Status::Stale), "an earlier life");
         assert_eq!(once.begin(&Id { tenant: 9, ..id(5, 1) }, 0), Begin::Run);
         assert_eq!(once.begin(&Id { client: 9, ..id(5, 1) }, 0), Begin::Refuse(Status::Limit));
-        once.forget(&Id { tenant: 9, ..id(5, 1) }, 0);
+        once.end(&Id { tenant: 9, ..id(6, 6) });
+        assert_eq!(once.begin(&Id { client: 9, ..id(5, 1) }, 0), Begin::Run, "room of one that has gone");
+        assert_eq!(once.begin(&Id { tenant: 9, ..id(5, 1) }, 1), Begin::Refuse(Status::Expired), "forgotten");
+    }
+
+    #[test]
+    fn clients_that_come_and_go_leave_room_and_none_runs_twice() {
+        let mut once = Once::new(4);
+        let of = |client: u64| Id {
+            tenant: 1,
+            client,
+            incarnation: 1,
+            sequence: 1,
+            settled: 1,
+            session: 100 + client,
+        };
+        for client in 1..200 {
+            assert_eq!(once.begin(&of(client), 0), Begin::Run, "client {client}");
+            assert!(once.note(&of(client), Known::Settled(outcome(client), 3)));
+            assert_eq!(once.begin(&of(client), 1), Begin::Answer(outcome(client), 3));
+            once.end(&Id { sequence: 2, settled: 2, ..of(client) });
+            assert!(once.size().0 <= 4);
+        }
+        for client in 1..200 {
+            let again = once.begin(&of(client), 2);
+            assert!(
+                matches!(again, Begin::Refuse(Status::Expired | Status::Stale)),
+                "client {client}: {again:?}"
+            );
+        }
+        // What one node has forgotten the next one that gets its ranges, or its log, does not begin either.
+        let mut other = Once::new(4);
+        once.bounds().into_iter().for_each(|(tenant, bound)| other.bound(tenant, bound));
+        once.watermarks().iter().for_each(|id| other.settled(id));
+        for client in 1..200 {
+            let again = other.begin(&of(client), 2);
+            assert!(
+                matches!(again, Begin::Refuse(Status::Expired | Status::Stale)),
+                "client {client}: {again:?}"
+            );
+        }
         assert_eq!(
-            once.begin(&Id { client: 9, ..id(5, 1) }, 0),
+            once.begin(&Id { tenant: 2, ..of(1) }, 0),
             Begin::Run,
-            "room of one that has nothing open"
+            "another tenant's sessions are its own"
         );
+    }
+
+    #[test]
+    fn a_number_has_one_living_owner() {
+        let mut once = Once::new(4);
+        assert_eq!(once.begin(&id(5, 1), 0), Begin::Run);
+        for session in [6, 8] {
+            assert_eq!(
+                once.begin(&Id { session, ..id(5, 1) }, 0),
+                Begin::Refuse(Status::Taken),
+                "session {session}"
+            );
+        }
+        assert!(once.runs(&id(5, 1), 0) && !once.runs(&Id { session: 8, ..id(5, 1) }, 0));
+        once.end(&Id { session: 8, ..id(9, 9) });
+        assert_eq!(once.begin(&id(5, 1), 0), Begin::Drop, "only its owner ends a session");
+        once.end(&id(6, 6));
+        assert_eq!(once.begin(&Id { session: 8, ..id(1, 1) }, 0), Begin::Run, "it is free again");
+        assert_eq!(once.begin(&id(6, 6), 0), Begin::Refuse(Status::Taken));
     }
 }

@@ -23,6 +23,18 @@ pub(super) struct Outbox {
     packets: Vec<(Peer, usize)>,
 }
 
+impl Core {
+    /// A packet as this node's: an answer says which memory, and what the clock is.
+    pub(super) fn signed(&self, header: &Header, nonce: u64) -> Header {
+        let header = Header { sender: self.identity, nonce, ..*header };
+        if !matches!(header.kind, Kind::Answer | Kind::Chunk) {
+            return header;
+        }
+        let (cluster, session) = (self.cluster.load(Ordering::Relaxed), u64::from(self.clock.now()));
+        Header { cluster, session, ..header }
+    }
+}
+
 impl Outbox {
     /// Seals a packet; false: it is longer than `most` bytes.
     pub(super) fn put(&mut self, core: &Core, most: usize, to: Peer, header: &Header, body: &[u8]) -> bool {
@@ -33,8 +45,7 @@ impl Outbox {
             return false;
         }
         let nonce = if authenticated { core.nonce.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let header = Header { sender: core.identity, nonce, ..*header };
-        core.keys.seal(&header, body, &mut self.bytes);
+        core.keys.seal(&core.signed(header, nonce), body, &mut self.bytes);
         self.packets.push((to, self.bytes.len()));
         true
     }

@@ -3,12 +3,14 @@
 //!
 //! Flow     pieces of an upload ──[`Registry::piece`]──▶ all there ──▶ hash, verify, compile ──▶ [`Runner`], shared by all shards
 //! Layout   an upload: bytes of the name u8 · name · encoding of the program; a piece says its place in bytes
-//! Order    registering again what is there changes nothing
+//! Order    registering again what is there changes nothing. A tenant's programs are a cache: with as many as it may hold, the one
+//!          that was asked for longest ago goes, and whoever sends a walk of it is told to register it again
 //! Owner    the registry, behind a lock that no hop takes: a shard keeps the runners that it uses
 //! Not here what a program may do (`verify`)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::interp;
 use crate::program::Program;
@@ -117,6 +119,13 @@ struct Upload {
     come: Vec<bool>,
 }
 
+/// A program, and when it was asked for last.
+#[derive(Debug)]
+struct Held {
+    runner: Arc<Runner>,
+    asked: AtomicU64,
+}
+
 /// What became of a piece.
 #[derive(Debug)]
 pub enum Piece {
@@ -131,7 +140,9 @@ pub enum Piece {
 /// See the module's header.
 #[derive(Debug)]
 pub struct Registry {
-    programs: BTreeMap<(u32, Hash), Arc<Runner>>,
+    programs: BTreeMap<(u32, Hash), Held>,
+    /// Counts the times that a program was asked for.
+    asked: AtomicU64,
     uploads: BTreeMap<(u32, u64, Hash), Upload>,
     per_tenant: usize,
     compile: bool,
@@ -141,18 +152,21 @@ impl Registry {
     /// Room for `per_tenant` programs of each tenant; `compile` as far as this machine can.
     #[must_use]
     pub fn new(per_tenant: usize, compile: bool) -> Registry {
-        Registry { programs: BTreeMap::new(), uploads: BTreeMap::new(), per_tenant, compile }
+        let asked = AtomicU64::new(0);
+        Registry { programs: BTreeMap::new(), asked, uploads: BTreeMap::new(), per_tenant, compile }
     }
 
     /// A tenant's program.
     #[must_use]
     pub fn get(&self, tenant: u32, hash: &Hash) -> Option<Arc<Runner>> {
-        self.programs.get(&(tenant, *hash)).cloned()
+        let held = self.programs.get(&(tenant, *hash))?;
+        held.asked.store(self.asked.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(held.runner.clone())
     }
 
     /// Name and hash of a tenant's programs.
     pub fn list(&self) -> impl Iterator<Item = (u32, &Arc<Runner>)> {
-        self.programs.iter().map(|((tenant, _), runner)| (*tenant, runner))
+        self.programs.iter().map(|((tenant, _), held)| (*tenant, &held.runner))
     }
 
     /// Holds a program.
@@ -165,12 +179,14 @@ impl Registry {
         if let Some(runner) = self.get(tenant, &hash) {
             return Ok(runner);
         }
-        if self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16])).count() >= self.per_tenant {
-            let most = self.per_tenant;
-            return Err((Status::Limit, format!("the tenant holds {most} programs, which is all it may")));
+        let own = || self.programs.range((tenant, [0; 16])..=(tenant, [0xff; 16]));
+        if own().count() >= self.per_tenant {
+            let last = own().min_by_key(|(_, held)| held.asked.load(Ordering::Relaxed)).map(|(key, _)| *key);
+            last.and_then(|key| self.programs.remove(&key));
         }
         let runner = Arc::new(Runner::new(program, self.compile));
-        self.programs.insert((tenant, hash), runner.clone());
+        let asked = AtomicU64::new(self.asked.fetch_add(1, Ordering::Relaxed));
+        self.programs.insert((tenant, hash), Held { runner: runner.clone(), asked });
         Ok(runner)
     }
 

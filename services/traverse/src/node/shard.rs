@@ -23,8 +23,8 @@ use crate::memory::Ranges;
 use crate::slot::{RUN, Region};
 use crate::transport::{Peer, Transport};
 use crate::wire::{
-    FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, PacketError, Status,
-    TENANT_NODES,
+    FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE, FLAG_WRITES, Hash, Header, Kind, PACKET_BYTES_MAX, Packet,
+    PacketError, Status, TENANT_NODES,
 };
 
 /// Rounds of one turn.
@@ -138,6 +138,7 @@ impl Shard {
     ///
     /// The transport or the log failed.
     pub fn turn(&mut self) -> Result<bool, NodeError> {
+        self.core.clock.tick();
         let mut news = self.router.refresh();
         let generation = self.core.memory.generation();
         if generation != self.generation {
@@ -244,6 +245,9 @@ impl Shard {
         if nodes_only && !matches!(peer, Peer::Socket(socket) if self.router.is_node(socket)) {
             return self.tally.add(Counter::Foreign, 1);
         }
+        let Some(header) = self.admitted(peer, header) else { return };
+        let packet = Packet { header, ..packet };
+        let header = &packet.header;
         match (header.kind, peer) {
             (Kind::Walk, _) => self.start(peer, header, packet.body),
             (Kind::Migrate, Peer::Socket(from)) if header.tenant == TENANT_NODES => {
@@ -253,6 +257,40 @@ impl Shard {
             }
             _ => self.control(peer, &packet),
         }
+    }
+
+    /// The header with the clock by which its request is judged; `None`: it was refused.
+    fn admitted(&mut self, peer: Peer, header: &Header) -> Option<Header> {
+        let clock = &self.core.clock;
+        // Of an answer the clock is that of who gave it: what it says was changed was changed by then.
+        let answers = matches!(header.kind, Kind::Answer | Kind::Chunk);
+        let seen = if answers { u32::try_from(header.session).unwrap_or(u32::MAX) } else { header.clock };
+        let possible = clock.merge(seen);
+        let now = clock.now();
+        if answers {
+            return Some(*header);
+        }
+        if !possible {
+            self.refuse(header, peer, Status::BadRequest, "its clock is more than a day ahead of the node's");
+            return None;
+        }
+        let between_nodes = header.has(FLAG_FORWARDED) || !header.kind.is_request();
+        let own = self.core.cluster.load(Ordering::Relaxed);
+        if !between_nodes
+            && !matches!(header.kind, Kind::Map | Kind::Register | Kind::End)
+            && header.cluster != 0
+            && header.cluster != own
+        {
+            self.refuse(header, peer, Status::Foreign, "");
+            return None;
+        }
+        // Sessions are numbered by the clock: one from the future would make all others look old once it is forgotten.
+        if header.session >> 32 > u64::from(now) {
+            self.refuse(header, peer, Status::Expired, "");
+            return None;
+        }
+        let since = if header.has(FLAG_SINCE) || between_nodes { header.clock } else { now };
+        Some(Header { clock: since, ..*header })
     }
 
     /// A walk has come.

@@ -4,7 +4,8 @@
 //! Flow     leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
 //!          comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
 //! Layout   what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
-//!          u32 before it: how far clients have settled, and the outcomes of requests about the range
+//!          u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of requests
+//!          about the range
 //! Order    a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
 //! Owner    a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
 //! Not here when which step is due (`mover`)
@@ -106,11 +107,15 @@ impl Writer {
             let bytes = (all.len() - start - 4) as u32;
             all[start..start + 4].copy_from_slice(&bytes.to_le_bytes());
         };
+        entry(&Entry { change: Change::Clock(self.clock.now()), request: None });
+        for (tenant, bound) in self.once.bounds() {
+            entry(&Entry { change: Change::Forgotten(tenant, bound), request: None });
+        }
         for id in self.once.watermarks() {
             entry(&Entry { change: Change::Settled(id), request: None });
         }
         for (id, known) in self.once.all() {
-            if matches!(&known, Known::Settled(outcome) if outcome.address.wrapping_sub(base) < bytes) {
+            if matches!(&known, Known::Settled(outcome, _) if outcome.address.wrapping_sub(base) < bytes) {
                 entry(&Entry { change: Change::None, request: Some((id, known)) });
             }
         }
@@ -149,17 +154,14 @@ impl Writer {
         if !rest.is_empty() {
             return Err(broken());
         }
-        let full =
-            "this node remembers the requests of as many clients as it may: raise that, or use another node";
         for entry in entries {
             match (&entry.change, &entry.request) {
-                (Change::Settled(id), None) => {
-                    if !self.once.settled(id) {
-                        return Err(full.to_owned());
-                    }
-                }
+                (Change::Settled(id), None) => self.once.settled(id),
+                (Change::Forgotten(tenant, bound), None) => self.once.bound(*tenant, *bound),
+                // Who was refused by the clock of the range's last node is refused by this one's.
+                (Change::Clock(clock), None) => drop(self.clock.merge(*clock)),
                 // What is stale here is stale for its client too.
-                (Change::None, Some((id, known @ Known::Settled(_)))) => {
+                (Change::None, Some((id, known @ Known::Settled(..)))) => {
                     self.once.note(id, known.clone());
                 }
                 _ => return Err(broken()),

@@ -16,7 +16,9 @@ use super::stats::Counter;
 use crate::slot::{Region, STOPPED};
 use crate::step::Verdict;
 use crate::transport::Peer;
-use crate::wire::{ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_WRITES, Header, Kind, Status};
+use crate::wire::{
+    ApplyOperands, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_SINCE, FLAG_WRITES, Header, Kind, Status,
+};
 
 /// Times that a walk starts again by itself before its client is told.
 const RESTARTS_MAX: u32 = 64;
@@ -214,6 +216,11 @@ impl Shard {
             self.tally.add(Counter::Faults, 1);
         }
         let iterations = context.header.iterations.saturating_sub(hops);
+        // A walk that took so long may have seen memory that was used again. Asked after its last step.
+        let (status, operands) = match self.core.clock.outdated(context.header.clock) {
+            true => (Status::Outdated, None),
+            false => (status, operands),
+        };
         if context.header.has(FLAG_WRITES) || status == Status::WrongNode {
             let header = Header { iterations, pieces: context.chunk, ..context.header };
             let body = lane.used(at).1.to_vec();
@@ -255,7 +262,7 @@ impl Shard {
         let (slot, context) = (&lane.slots[at], &lane.contexts[at]);
         let used_up = context.given - slot.hops_left.min(context.given);
         let on = Header {
-            flags: header.flags | FLAG_FORWARDED | FLAG_CONTINUED | reply.1,
+            flags: header.flags | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_SINCE | reply.1,
             hops: header.hops - 1,
             iterations: header.iterations.saturating_sub(used_up),
             epoch: self.router.epoch().max(header.epoch),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use memlift_spec::operand::walk::ApplyKind;
 
 use super::NodeError;
+use super::clock::Clock;
 use super::log::{Change, Durability, Entry, Log, LogError, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
@@ -31,6 +32,12 @@ pub struct Writer {
     pub(super) reserved: BTreeMap<u64, u64>,
     /// The newest epoch of the map that is known to this node, over all its starts.
     pub(super) epoch: u64,
+    /// Shared with the shards.
+    pub(super) clock: Arc<Clock>,
+    /// What of the clock is in the log.
+    logged_clock: u32,
+    /// Which cluster's memory this is, or which memory of a node without one; 0: not known yet.
+    pub(super) cluster: u64,
 }
 
 impl Writer {
@@ -43,7 +50,18 @@ impl Writer {
     ) -> Result<(Writer, Replayed), NodeError> {
         let allocator = Allocator::new(memory.clone());
         let (once, reserved) = (Once::new(clients), BTreeMap::new());
-        let mut writer = Writer { allocator, once, log: None, reserved, epoch: 0, memory: memory.clone() };
+        let clock = Arc::new(Clock::default());
+        let mut writer = Writer {
+            allocator,
+            once,
+            log: None,
+            reserved,
+            epoch: 0,
+            memory: memory.clone(),
+            clock,
+            logged_clock: 0,
+            cluster: 0,
+        };
         let Some((path, durability)) = log else { return Ok((writer, Replayed::default())) };
         let mut wrong = None;
         let (log, replayed) = Log::replay(path, memory.base(), memory.bytes(), durability, |entry| {
@@ -93,9 +111,13 @@ impl Writer {
                 self.allocator = Allocator::restore(self.memory.clone(), cuts, &part);
             }
             Change::Epoch(epoch) => self.epoch = self.epoch.max(epoch),
-            Change::Settled(id) => {
-                self.once.settled(&id);
+            Change::Settled(id) => self.once.settled(&id),
+            Change::Forgotten(tenant, bound) => self.once.bound(tenant, bound),
+            Change::Clock(clock) => {
+                self.clock.merge(clock);
+                self.logged_clock = clock;
             }
+            Change::Cluster(cluster) => self.cluster = cluster,
             Change::Program(tenant, upload) => {
                 let program = program_of(&upload)?;
                 registry.insert(tenant, program).map_err(|(_, reason)| reason)?;
@@ -125,12 +147,31 @@ impl Writer {
 
     /// Remembers, in the log too, how a request ended.
     pub fn settle(&mut self, header: &Header, change: Change, outcome: &Outcome) {
-        self.note(header, change, Known::Settled(outcome.clone()));
+        self.note(header, change, Known::Settled(outcome.clone(), header.clock));
     }
 
     /// Remembers, in the log too, what a request will change elsewhere.
     pub fn decide(&mut self, header: &Header, operands: ApplyOperands, body: &[u8]) {
-        self.note(header, Change::None, Known::Decided(operands, body.to_vec()));
+        self.note(header, Change::None, Known::Decided(operands, body.to_vec(), header.clock));
+    }
+
+    /// Sessions of a tenant below this number were forgotten.
+    #[must_use]
+    pub fn session_bound(&self, tenant: u32) -> u64 {
+        self.once.bound_of(tenant)
+    }
+
+    /// A client goes.
+    pub fn end(&mut self, header: &Header) {
+        self.once.end(&Id::of(header));
+    }
+
+    /// The addresses are this cluster's, or this memory's.
+    pub(super) fn belongs_to(&mut self, cluster: u64) {
+        if self.cluster != cluster {
+            self.cluster = cluster;
+            self.append(Change::Cluster(cluster));
+        }
     }
 
     /// Whether a change elsewhere is decided and its outcome not known yet.
@@ -187,6 +228,13 @@ impl Writer {
 
     /// Changes a word of this node for a request that was begun; the answer is remembered.
     pub fn apply(&mut self, header: &Header, operands: &ApplyOperands, body: &[u8]) -> Outcome {
+        // Under the writer's lock: whoever uses the memory again has brought the clock before it was written.
+        if self.clock.outdated(header.clock) {
+            let outcome =
+                Outcome { status: Status::Outdated, value: 0, address: operands.address, body: Vec::new() };
+            self.settle(header, Change::None, &outcome);
+            return outcome;
+        }
         let known = ApplyKind::from_number(operands.kind).is_some();
         let may = self.allocator.may_write(header.tenant, operands.address, 8);
         let (status, value) = match (known && operands.address.is_multiple_of(8), may) {
@@ -232,7 +280,13 @@ impl Writer {
     ///
     /// What the system says: the node must stop.
     pub fn commit(&mut self) -> Result<(), LogError> {
-        self.log.as_mut().map_or(Ok(()), Log::commit)
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let clock = self.clock.now();
+        if clock > self.logged_clock {
+            self.logged_clock = clock;
+            log.append(&Entry { change: Change::Clock(clock), request: None });
+        }
+        log.commit()
     }
 
     /// For programs in this process that fill a node's memory themselves; not logged.

@@ -161,6 +161,8 @@ pub struct Seen {
     pub key_bytes: u32,
     /// The first eight bytes behind its header.
     pub first: u64,
+    /// The memory's clock when it was found.
+    pub since: u32,
 }
 
 /// A chain, by the address of its head.
@@ -188,7 +190,7 @@ impl Chain {
     /// The value in the answer of [`Chain::find_walk`]; `None`: no such key.
     ///
     /// # Errors
-    /// As reading has.
+    /// [`ClientError::Outdated`]: walk again; else as reading has.
     pub fn found(
         heap: &mut impl Heap,
         key: Key<'_>,
@@ -212,7 +214,7 @@ impl Chain {
             return Err(ClientError::Corrupt { address: walked.scratch.word(AT), what: "node of a chain" });
         }
         let at = walked.scratch.word(AT).wrapping_add((HEADER_BYTES + key.room()) as u64);
-        heap.read(at, bytes).map(Some)
+        heap.read_since(at, bytes, walked.since).map(Some)
     }
 
     /// The value of a key.
@@ -220,8 +222,14 @@ impl Chain {
     /// # Errors
     /// Why it has no answer.
     pub fn get(self, heap: &mut impl Heap, key: Key<'_>, with_value: bool) -> Result<Option<Vec<u8>>> {
-        let walked = heap.walk(&self.find_walk(key, with_value)?)?;
-        Chain::found(heap, key, with_value, walked)
+        for _ in 0..TRIES {
+            let walked = heap.walk(&self.find_walk(key, with_value)?)?;
+            match Chain::found(heap, key, with_value, walked) {
+                Err(ClientError::Outdated) => {}
+                found => return found,
+            }
+        }
+        Err(ClientError::Outdated)
     }
 
     /// Gives a key a value; true: it had none.
@@ -273,10 +281,14 @@ impl Chain {
                     // There: the new node takes the place of the old one, whose next word becomes the way to it.
                     let (old, next) = (walked.scratch.word(AT), walked.scratch.word(NEXT));
                     heap.write(fresh, &next.to_le_bytes())?;
-                    if heap.compare_swap(old, next, fresh | 1)?.is_ok() {
-                        *linked = true;
-                        self.tidy(heap, pool)?;
-                        return Ok(false);
+                    match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
+                        Ok(Ok(())) => {
+                            *linked = true;
+                            self.tidy(heap, pool)?;
+                            return Ok(false);
+                        }
+                        Ok(Err(_)) | Err(ClientError::Outdated) => {}
+                        Err(error) => return Err(error),
                     }
                     heap.write(fresh, &0_u64.to_le_bytes())?;
                 }
@@ -382,12 +394,13 @@ impl Chain {
 
     /// Retires the nodes that a walk's apply has unlinked.
     fn retire(self, heap: &mut impl Heap, pool: &mut Pool, walked: &Walked) -> Result<()> {
+        let clock = heap.clock();
         for index in 0..walked.scratch.word(RUN).min(RUN_MAX) as usize {
             let address = walked.scratch.word(REMOVED + index * 8);
             let header = Scratch(heap.read(address, HEADER_BYTES)?);
             let (value, key) = (header.half(16) as u64, header.half(20) as u64);
             let bytes = (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32);
-            pool.retire(address, bytes);
+            pool.retire(clock, address, bytes);
         }
         Ok(())
     }
@@ -398,9 +411,11 @@ impl Chain {
     /// Why there was no answer.
     pub fn scan(self, heap: &mut impl Heap, last: u64) -> Result<Vec<Seen>> {
         let walked = heap.walk(&self.request(&shipped::CHAIN_SCAN, Scratch::new().with(LAST, last)))?;
+        let since = walked.since;
         let seen = |piece: &[u8]| {
             let piece = Scratch(piece.to_vec());
             Seen {
+                since,
                 address: piece.word(0),
                 word: piece.word(8),
                 value_bytes: piece.half(16),

@@ -127,7 +127,12 @@ impl HashMap {
         let answers = heap.walk_many(&walks);
         let mut values = Vec::with_capacity(keys.len());
         for (walked, &key) in answers.into_iter().zip(keys) {
-            let value = Chain::found(heap, Key::Number(key), with_value, walked?)?;
+            let value = match Chain::found(heap, Key::Number(key), with_value, walked?) {
+                Err(ClientError::Outdated) => {
+                    self.chain(Key::Number(key)).get(heap, Key::Number(key), with_value)?
+                }
+                found => found?,
+            };
             values.push(self.note(value));
         }
         Ok(values)

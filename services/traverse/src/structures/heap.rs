@@ -34,6 +34,8 @@ pub struct Walked {
     pub scratch: Scratch,
     /// What it emitted.
     pub result: Vec<u8>,
+    /// The memory's clock when it began: for [`Heap::read_since`] and [`Heap::compare_swap_since`] with what it found.
+    pub since: u32,
 }
 
 /// A scratchpad, read and written by words. What is beyond its end is 0.
@@ -122,6 +124,21 @@ pub trait Heap {
     /// Why it has no answer.
     fn read(&mut self, address: u64, bytes: usize) -> Result<Vec<u8>>;
 
+    /// Reads bytes at an address that was found at this clock.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Outdated`]: the memory may have been used again since; or why it has no answer.
+    fn read_since(&mut self, address: u64, bytes: usize, since: u32) -> Result<Vec<u8>> {
+        let _ = since;
+        self.read(address, bytes)
+    }
+
+    /// The memory's clock: what is unlinked now, no request may use any more that found it more than
+    /// [`GRACE`](super::pool::GRACE) ago. 0: there is none, and nobody else.
+    fn clock(&mut self) -> u32 {
+        0
+    }
+
     /// Writes bytes that no walk reads yet.
     ///
     /// # Errors
@@ -158,4 +175,20 @@ pub trait Heap {
         expected: u64,
         fresh: u64,
     ) -> Result<std::result::Result<(), u64>>;
+
+    /// The same with an address and a value that were found at this clock.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Outdated`]: the memory may have been used again since, and nothing was changed; or why it
+    /// has no answer.
+    fn compare_swap_since(
+        &mut self,
+        address: u64,
+        expected: u64,
+        fresh: u64,
+        since: u32,
+    ) -> Result<std::result::Result<(), u64>> {
+        let _ = since;
+        self.compare_swap(address, expected, fresh)
+    }
 }

@@ -105,7 +105,9 @@ impl Heap for Image {
                 .step(program.function())
                 .unwrap_or_else(|broken| panic!("the verifier let {} do this: {broken}", program.name()));
             self.steps += 1;
-            let done = |outcome, scratch, result| Ok(Walked { outcome, scratch: Scratch(scratch), result });
+            let done = |outcome, scratch, result| {
+                Ok(Walked { outcome, scratch: Scratch(scratch), result, since: 0 })
+            };
             match Verdict::from_return(stepped) {
                 Verdict::Next => {}
                 Verdict::Emit => {

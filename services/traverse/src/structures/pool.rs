@@ -2,19 +2,23 @@
 //! Memory for nodes of collections: taken from the heap in slabs, and used again when no walk can be at it any more.
 //!
 //! Flow     [`Pool::take`] ─▶ … the node is linked, removed, unlinked … ─▶ [`Pool::retire`] ──grace──▶ [`Pool::take`]
-//! Order    what is retired was unlinked: no new walk comes to it. A walk that is there already is over, or its client has given
-//!          up waiting, when [`GRACE`] has passed: so a client must not wait longer for a walk than that
-//! Owner    one client; what it has taken and not linked is lost to the node when it ends
+//! Order    what is retired was unlinked: no new walk comes to it. It is used again when the nodes' clock is more than [`GRACE`]
+//!          further; a request that may have found it before is refused from then on, whenever it comes (`node/clock`)
+//! Owner    one client of one process: a forked child has none of its parent's memory, and takes its own. What a client has
+//!          taken and not linked is lost to the node when it ends
 //! Not here who unlinks
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use memlift_engine::region::process_mark;
 
 use super::heap::Heap;
 use crate::client::{ClientError, Result};
 
-/// How long retired memory rests: longer than a client waits for an answer ([`crate::client::Config::deadline`]).
-pub const GRACE: Duration = Duration::from_secs(30);
+/// How long retired memory rests, by the nodes' clock. A request that takes longer than that is made again, or ends with
+/// [`ClientError::Outdated`].
+pub const GRACE: Duration = Duration::from_secs(crate::node::GRACE as u64);
 /// What is taken from the heap at a time.
 pub const SLAB_BYTES: u64 = 64 << 10;
 /// Nodes start at a multiple of the least power of two that holds them, of this at most.
@@ -23,10 +27,12 @@ const ALIGN_MAX: u64 = 256;
 /// See the module.
 #[derive(Debug)]
 pub struct Pool {
-    grace: Duration,
+    /// Whose memory it is.
+    process: u64,
+    grace_s: u32,
     /// The rest of the newest slab.
     rest: (u64, u64),
-    resting: VecDeque<(Instant, u64, u64)>,
+    resting: VecDeque<(u32, u64, u64)>,
     free: HashMap<u64, Vec<u64>>,
 }
 
@@ -44,12 +50,27 @@ impl Pool {
     /// A pool whose retired memory rests for so long.
     #[must_use]
     pub fn new(grace: Duration) -> Pool {
-        Pool { grace, rest: (0, 0), resting: VecDeque::new(), free: HashMap::new() }
+        let grace_s = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+        Pool {
+            process: process_mark(),
+            grace_s,
+            rest: (0, 0),
+            resting: VecDeque::new(),
+            free: HashMap::new(),
+        }
     }
 
-    fn ripen(&mut self) {
+    /// In a forked child all of it is the parent's.
+    fn own(&mut self) {
+        if self.process != process_mark() {
+            *self = Pool::new(Duration::from_secs(self.grace_s.into()));
+        }
+    }
+
+    fn ripen(&mut self, clock: u32) {
+        self.own();
         while let Some(&(since, address, bytes)) = self.resting.front() {
-            if since.elapsed() < self.grace {
+            if self.grace_s > 0 && clock <= since.saturating_add(self.grace_s) {
                 break;
             }
             self.resting.pop_front();
@@ -63,7 +84,7 @@ impl Pool {
     /// [`ClientError::Full`]
     pub fn take(&mut self, heap: &mut impl Heap, bytes: u64) -> Result<u64> {
         let bytes = rounded(bytes);
-        self.ripen();
+        self.ripen(heap.clock());
         if let Some(address) = self.free.get_mut(&bytes).and_then(Vec::pop) {
             return Ok(address);
         }
@@ -92,12 +113,14 @@ impl Pool {
 
     /// Memory that was never linked: it can be used again at once.
     pub fn put_back(&mut self, address: u64, bytes: u64) {
+        self.own();
         self.free.entry(rounded(bytes)).or_default().push(address);
     }
 
-    /// Memory that was unlinked just now.
-    pub fn retire(&mut self, address: u64, bytes: u64) {
-        self.resting.push_back((Instant::now(), address, rounded(bytes)));
+    /// Memory that was unlinked before the heap's clock was asked.
+    pub fn retire(&mut self, clock: u32, address: u64, bytes: u64) {
+        self.own();
+        self.resting.push_back((clock, address, rounded(bytes)));
     }
 
     /// How many pieces rest.

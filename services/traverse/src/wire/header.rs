@@ -9,8 +9,8 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use memlift_spec::operand::packet::{
-    APPLY_OPERAND_BYTES, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_WRITES,
-    PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PACKET_MAGIC, PACKET_VERSION,
+    APPLY_OPERAND_BYTES, FLAG_AUTHENTICATED, FLAG_CONTINUED, FLAG_FORWARDED, FLAG_RELAY, FLAG_SINCE,
+    FLAG_WRITES, PACKET_BODY_BYTES_MAX, PACKET_HEADER_BYTES, PACKET_MAC_BYTES, PACKET_MAGIC, PACKET_VERSION,
     PROGRAM_HASH_BYTES, at,
 };
 
@@ -18,7 +18,8 @@ use super::{Kind, Status};
 
 /// The largest scratchpad.
 const SCRATCH_BYTES_MAX: usize = PACKET_BODY_BYTES_MAX - APPLY_OPERAND_BYTES;
-const FLAGS_KNOWN: u16 = FLAG_AUTHENTICATED | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY;
+const FLAGS_KNOWN: u16 =
+    FLAG_AUTHENTICATED | FLAG_WRITES | FLAG_FORWARDED | FLAG_CONTINUED | FLAG_RELAY | FLAG_SINCE;
 
 /// A program, by the first bytes of its BLAKE3.
 pub type Hash = [u8; PROGRAM_HASH_BYTES];
@@ -67,7 +68,7 @@ pub enum PacketError {
     #[error("not a packet of memlift walks: it does not start with MLPK")]
     Magic,
     /// Of another version.
-    #[error("a packet of version {0}, this side speaks version 1: update the older side")]
+    #[error("a packet of version {0}, this side speaks version 2: update the older side")]
     Version(u8),
     /// A field holds what it cannot.
     #[error("a packet's field `{0}` holds what it must not")]
@@ -124,6 +125,13 @@ pub struct Header {
     pub sender: u64,
     /// Its packets in order: never twice the same.
     pub nonce: u64,
+    /// Seconds of the nodes' clock. Of a request: the newest that its sender knows of; with `FLAG_SINCE`, when it got the
+    /// addresses that it asks by. Of an answer: when what it says was begun to be read.
+    pub clock: u32,
+    /// Which cluster's memory, or which start's of a node without one, the addresses are; 0: not known.
+    pub cluster: u64,
+    /// Of a request: the client's session, a number that grows. Of an answer: the node's clock.
+    pub session: u64,
 }
 
 impl Header {
@@ -152,6 +160,9 @@ impl Header {
             reply: Reply::default(),
             sender: 0,
             nonce: 0,
+            clock: 0,
+            cluster: 0,
+            session: 0,
         }
     }
 
@@ -166,6 +177,7 @@ impl Header {
             sequence: self.sequence,
             tenant: self.tenant,
             program: self.program,
+            clock: self.clock,
             status,
             ..Header::new(Kind::Answer)
         }
@@ -220,9 +232,11 @@ impl Header {
         let [low, high] = words(&self.reply.address);
         put(at::REPLY_ADDRESS, low);
         put(at::REPLY_ADDRESS + 8, high);
-        put(at::REPLY_PORT, u64::from(self.reply.port));
+        put(at::REPLY_PORT, pair(u32::from(self.reply.port), self.clock));
         put(at::SENDER, self.sender);
         put(at::NONCE, self.nonce);
+        put(at::CLUSTER, self.cluster);
+        put(at::SESSION, self.session);
         packet.extend_from_slice(body);
         packet.extend_from_slice(&[0; PACKET_MAC_BYTES][..mac]);
     }
@@ -286,7 +300,7 @@ impl<'a> Packet<'a> {
         {
             return Err(PacketError::Field("scratchpad bytes"));
         }
-        if head[at::RESERVED..at::SENDER].iter().any(|&byte| byte != 0) {
+        if head[at::RESERVED..at::CLOCK].iter().any(|&byte| byte != 0) {
             return Err(PacketError::Field("reserved"));
         }
         let (piece, pieces) = (u32_at(head, at::PIECE), u32_at(head, at::PIECES));
@@ -323,6 +337,9 @@ impl<'a> Packet<'a> {
             reply,
             sender: u64_at(head, at::SENDER),
             nonce: u64_at(head, at::NONCE),
+            clock: u32_at(head, at::CLOCK),
+            cluster: u64_at(head, at::CLUSTER),
+            session: u64_at(head, at::SESSION),
         };
         Ok(Packet { header, body: &rest[..body_bytes] })
     }

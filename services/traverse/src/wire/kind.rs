@@ -6,11 +6,12 @@
 
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
-    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_FREE, KIND_MAP, KIND_MIGRATE,
-    KIND_READ, KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST, STATUS_BUSY,
-    STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FULL, STATUS_HOPS,
-    STATUS_ITERATIONS, STATUS_LIMIT, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_REFUSED, STATUS_RETRY,
-    STATUS_SENT_ON, STATUS_STALE, STATUS_WRONG_NODE,
+    KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_END, KIND_FREE, KIND_MAP,
+    KIND_MIGRATE, KIND_READ, KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST,
+    STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_EXPIRED, STATUS_FAULT,
+    STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS, STATUS_LIMIT,
+    STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED, STATUS_REFUSED, STATUS_RETRY, STATUS_SENT_ON,
+    STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
 };
 
 /// What a packet is.
@@ -41,6 +42,8 @@ pub enum Kind {
     Map = KIND_MAP,
     /// Node to node: about a range that moves.
     Migrate = KIND_MIGRATE,
+    /// A client goes; not answered.
+    End = KIND_END,
 }
 
 impl Kind {
@@ -60,11 +63,12 @@ impl Kind {
             KIND_DECIDED => Kind::Decided,
             KIND_MAP => Kind::Map,
             KIND_MIGRATE => Kind::Migrate,
+            KIND_END => Kind::End,
             _ => return None,
         })
     }
 
-    /// Whether a client may send it: it will be answered.
+    /// Whether a client may send it.
     #[must_use]
     pub fn is_request(self) -> bool {
         !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided | Kind::Migrate)
@@ -116,6 +120,14 @@ pub enum Status {
     Limit,
     /// No end: it was sent on to the node that the body names, and is not answered yet.
     SentOn,
+    /// The session is over.
+    Expired,
+    /// Another process uses the client's number.
+    Taken,
+    /// The memory is of another cluster or of a later start.
+    Foreign,
+    /// Memory may have been used again since the addresses were got; nothing was changed.
+    Outdated,
     /// The program failed: [`Verdict::is_fault`].
     Fault(Verdict),
 }
@@ -143,6 +155,10 @@ impl Status {
             STATUS_STALE => Status::Stale,
             STATUS_LIMIT => Status::Limit,
             STATUS_SENT_ON => Status::SentOn,
+            STATUS_EXPIRED => Status::Expired,
+            STATUS_TAKEN => Status::Taken,
+            STATUS_FOREIGN => Status::Foreign,
+            STATUS_OUTDATED => Status::Outdated,
             STATUS_FAULT.. => {
                 let verdict = Verdict::from_return(u32::from(byte));
                 if verdict as u32 != u32::from(byte) {
@@ -176,6 +192,10 @@ impl Status {
             Status::Stale => STATUS_STALE,
             Status::Limit => STATUS_LIMIT,
             Status::SentOn => STATUS_SENT_ON,
+            Status::Expired => STATUS_EXPIRED,
+            Status::Taken => STATUS_TAKEN,
+            Status::Foreign => STATUS_FOREIGN,
+            Status::Outdated => STATUS_OUTDATED,
             Status::Fault(verdict) => verdict as u32 as u8,
         }
     }
@@ -197,6 +217,6 @@ mod tests {
                 assert_eq!(kind as u8, byte);
             }
         }
-        assert_eq!(statuses, 18 + 4, "every status and the four faults");
+        assert_eq!(statuses, 22 + 4, "every status and the four faults");
     }
 }

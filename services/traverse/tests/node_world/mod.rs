@@ -142,6 +142,7 @@ pub struct Client {
     pub tenant: u32,
     pub id: u64,
     pub incarnation: u32,
+    pub session: u64,
     pub sequence: u64,
     nonce: u64,
     /// Later answers to requests that were answered before: the same ones, for those that change something.
@@ -158,6 +159,7 @@ impl Client {
             tenant: 0,
             id,
             incarnation: 1,
+            session: 0,
             sequence: 0,
             nonce: 0,
             again: 0,
@@ -185,6 +187,7 @@ impl Client {
         Header {
             client: self.id,
             incarnation: self.incarnation,
+            session: self.session,
             tenant: self.tenant,
             sequence: self.sequence,
             settled: self.sequence,

@@ -221,17 +221,18 @@ impl OrderedMap {
         Ok(Handle::aggregated(&heap.walk(&self.handle.aggregate_walk(keys))?))
     }
 
-    fn path(&self, heap: &mut impl Heap, key: u64) -> Result<Path> {
+    /// The nodes from the root to a leaf, and the memory's clock when they were found.
+    fn path(&self, heap: &mut impl Heap, key: u64) -> Result<(Path, u32)> {
         let walked =
             heap.walk(&self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key)))?;
-        Path::parse(&walked.result)
+        Ok((Path::parse(&walked.result)?, walked.since))
     }
 
     /// Writes an edit's nodes and swaps the root: whether nobody else did meanwhile.
     fn commit(
         &mut self,
         heap: &mut impl Heap,
-        path: &Path,
+        (path, since): (&Path, u32),
         edit: Edit,
         spare: &mut Vec<u64>,
     ) -> Result<bool> {
@@ -241,12 +242,16 @@ impl OrderedMap {
         let many = edit.count();
         let (writes, root) = edit.place(spare);
         heap.write_many(&writes)?;
-        if heap.compare_swap(self.handle.cell, path.root(), root)?.is_err() {
-            return Ok(false);
+        // By the root's address: it is no other root's as long as the clock is not too far from when it was read.
+        match heap.compare_swap_since(self.handle.cell, path.root(), root, since) {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(ClientError::Outdated) => return Ok(false),
+            Err(error) => return Err(error),
         }
+        let clock = heap.clock();
         spare.drain(..many);
         for &(address, _) in path.0.iter().filter(|(address, _)| *address != root) {
-            self.pool.retire(address, NODE_BYTES as u64);
+            self.pool.retire(clock, address, NODE_BYTES as u64);
         }
         Ok(true)
     }
@@ -261,13 +266,13 @@ impl OrderedMap {
         let mut spare = Vec::new();
         let mut done = Err(ClientError::Contended { what, times: TRIES });
         for _ in 0..TRIES {
-            let path = self.path(heap, key)?;
+            let (path, since) = self.path(heap, key)?;
             let Some(edit) = edit(&path) else {
                 done = Ok(None);
                 break;
             };
             // On an error the root may be swapped or not: then the new nodes are left alone.
-            if self.commit(heap, &path, edit, &mut spare)? {
+            if self.commit(heap, (&path, since), edit, &mut spare)? {
                 done = Ok(Some(path));
                 break;
             }
@@ -302,7 +307,7 @@ impl OrderedMap {
             self.pool.put_back(place, self.handle.record_bytes() as u64);
         }
         let old = changed?.and_then(|path| path.value(key));
-        self.retire_record(old);
+        self.retire_record(heap, old);
         Ok(old.is_none())
     }
 
@@ -313,13 +318,13 @@ impl OrderedMap {
     pub fn remove(&mut self, heap: &mut impl Heap, key: u64) -> Result<bool> {
         let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
         let old = changed.and_then(|path| path.value(key));
-        self.retire_record(old);
+        self.retire_record(heap, old);
         Ok(old.is_some())
     }
 
-    fn retire_record(&mut self, record: Option<u64>) {
+    fn retire_record(&mut self, heap: &mut impl Heap, record: Option<u64>) {
         if let Some(record) = record.filter(|_| !self.handle.inline()) {
-            self.pool.retire(record, self.handle.record_bytes() as u64);
+            self.pool.retire(heap.clock(), record, self.handle.record_bytes() as u64);
         }
     }
 }

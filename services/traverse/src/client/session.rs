@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Under which number a client's changes are made, and the nodes' clock as it knows it.
+//!
+//! - **Flow** before a change: [`Client::begin_session`] ─▶ changes ─▶ the session is older than [`SESSION_AGE`] and nothing is
+//!   under way: a new one, of another client number ─▶ the client goes: `End` to each node that it has changed something at
+//! - **Order** nodes forget sessions that are quiet, the oldest first, and refuse what comes later with their numbers; a client
+//!   never keeps one that long while it may begin another. A session's number starts with the nodes' clock, so it is greater than
+//!   all that were forgotten
+//! - **Owner** a session is of one client in one process: its number has 32 random bits behind the clock
+//! - **Not here** what a node does with them (`node/once`)
+
+use std::time::{Duration, Instant};
+
+use memlift_engine::region::{process_mark, random};
+
+use super::flight::Flight;
+use super::{Client, ClientError, Result, TIMEOUT_MIN};
+use crate::wire::{Header, Kind};
+
+/// After this a client begins a new session when nothing of the old one is under way.
+const SESSION_AGE: Duration = Duration::from_secs(30);
+/// After this it waits for that.
+const SESSION_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// See the module's header.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Session {
+    /// The client's number while it lasts.
+    pub client: u64,
+    pub number: u64,
+    begun: Option<Instant>,
+}
+
+/// The newest clock that was heard, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard(u32, Instant);
+
+impl Heard {
+    pub fn nothing() -> Heard {
+        Heard(0, Instant::now())
+    }
+
+    /// The clock by now: every node that hears of it takes it over.
+    pub fn now(self) -> u32 {
+        if self.0 == 0 {
+            return 0;
+        }
+        self.0.saturating_add(u32::try_from(self.1.elapsed().as_secs()).unwrap_or(u32::MAX))
+    }
+
+    pub fn hear(&mut self, clock: u64) {
+        if let Ok(clock) = u32::try_from(clock)
+            && clock > self.now()
+        {
+            *self = Heard(clock, Instant::now());
+        }
+    }
+}
+
+impl Flight {
+    /// Whether it changes memory.
+    pub fn changes(&self) -> bool {
+        self.request.writes() || self.request.kind.changes_memory()
+    }
+}
+
+impl Client {
+    /// The number that nodes know the client by just now.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.session.client
+    }
+
+    /// Before a change is sent: a session that nodes do not forget while it is under way.
+    pub(super) fn prepare_change(&mut self) -> Result<()> {
+        let age = self.session.begun.map(|begun| begun.elapsed());
+        // A number that was given to the client stays: what nodes know of it then says who it is.
+        if age.is_some_and(|age| age < SESSION_AGE || self.config.client.is_some()) {
+            return Ok(());
+        }
+        while self.flights.values().any(Flight::changes) {
+            if age.is_some_and(|age| age < SESSION_AGE_MAX) {
+                return Ok(());
+            }
+            if self.poll()? == 0 {
+                self.pause(TIMEOUT_MIN)?;
+            }
+        }
+        self.begin_session(0);
+        Ok(())
+    }
+
+    /// Changes from now on are of a new session, whose number is greater than `bound`.
+    pub(super) fn begin_session(&mut self, bound: u64) {
+        let clock = u64::from(self.heard.now());
+        let client = self.config.client.unwrap_or_else(random);
+        let number = (clock << 32 | random() >> 32).max(bound.saturating_add(random() >> 44));
+        // Numbers begin with the clock: a node that hears of this one has that clock.
+        self.heard.hear(number >> 32);
+        self.session = Session { client, number, begun: Some(Instant::now()) };
+    }
+
+    /// The session of a change is over at a node, or its number is another client's. If it was sent once only it was not carried
+    /// out, and is sent under a new session, of a number greater than `bound`.
+    pub(super) fn session_over(&mut self, sequence: u64, error: ClientError, bound: u64) -> Result<()> {
+        let Some(flight) = self.flights.get_mut(&sequence) else { return Ok(()) };
+        flight.restarts += 1;
+        let again = flight.attempt == 0 && flight.restarts < 4;
+        if flight.session.number == self.session.number {
+            self.begin_session(bound);
+        }
+        if !again {
+            self.finish(sequence, Err(error));
+            return Ok(());
+        }
+        let Some(mut flight) = self.flights.remove(&sequence) else { return Ok(()) };
+        flight.anew();
+        self.send_flight(flight)
+    }
+
+    /// Tells the nodes at which something was changed that nothing more comes. One that does not hear it finds out by itself.
+    fn say_goodbye(&mut self) -> Result<()> {
+        let header = Header {
+            client: self.session.client,
+            incarnation: self.config.incarnation,
+            sequence: self.next_sequence,
+            settled: self.next_sequence,
+            tenant: self.config.tenant,
+            clock: self.heard.now(),
+            session: self.session.number,
+            sender: self.sender,
+            ..Header::new(Kind::End)
+        };
+        let mut packet = Vec::new();
+        for reach in self.reaches.iter().filter(|reach| reach.changed) {
+            packet.clear();
+            self.nonce += 1;
+            let header = Header { nonce: self.nonce, cluster: reach.cluster, ..header };
+            self.config.keys.seal(&header, &[], &mut packet);
+            let _ = self.links[reach.link].send(reach.peer, &packet)?;
+            self.unsent.insert(reach.link);
+        }
+        self.flush()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // In a forked child the session is the parent's, and goes on.
+        if self.process == process_mark() && self.session.begun.is_some() {
+            let _ = self.say_goodbye();
+        }
+    }
+}
