@@ -10,7 +10,7 @@ pub(crate) mod delta;
 pub(crate) mod plain;
 pub(crate) mod polynomial;
 
-use crate::{Isa, Kernels};
+use crate::{Isa, Kernels, Shaped};
 
 /// The table of this level.
 pub(crate) static KERNELS: Kernels = Kernels {
@@ -31,4 +31,18 @@ pub(crate) static KERNELS: Kernels = Kernels {
     delta_apply: delta::apply,
     copy_strided: plain::copy_strided,
     copy_strided_nt: plain::copy_strided,
+    // SAFETY: for each of them: the caller's promise is the same.
+    shaped: Shaped {
+        copy: |target, source, bytes, _| unsafe { plain::copy(target, source, bytes) },
+        fill: |target, pattern, bytes, _| unsafe { plain::fill(target, pattern, bytes) },
+        copy_crc32c: |target, source, bytes, seed, _| unsafe {
+            crc::copy_crc32c(target, source, bytes, seed)
+        },
+        dualcast: |target1, target2, source, bytes, _| unsafe {
+            plain::dualcast(target1, target2, source, bytes)
+        },
+        copy_strided: |target, source, rows, row_bytes, stride, _| unsafe {
+            plain::copy_strided(target, source, rows, row_bytes, stride)
+        },
+    },
 };
