@@ -179,7 +179,7 @@ pub fn child() -> Option<ExitCode> {
         Some("memlift_1core") => Memlift::get(true).and_then(|ours| serve(&ours, arguments)),
         Some("glibc") => serve(&Glibc::new(), arguments),
         Some("plain") => serve(&Plain::default(), arguments),
-        Some(BUSY) => Ok(keep_busy()),
+        Some(BUSY) => keep_busy(),
         Some(crate::probe::NAME) => crate::probe::serve(arguments),
         Some(crate::ipc::NAME) => crate::ipc::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
@@ -248,7 +248,7 @@ impl Party for Plain {
 }
 
 /// Keeps one core busy until stdin ends, which it does with the process that asked for it.
-fn keep_busy() {
+fn keep_busy() -> Result<(), BenchError> {
     std::thread::spawn(|| {
         let mut word = 1_u64;
         loop {
@@ -256,6 +256,7 @@ fn keep_busy() {
         }
     });
     let _ = std::io::stdin().lock().lines().last();
+    Ok(())
 }
 
 /// What keeps a core busy is called.

@@ -55,6 +55,7 @@ pub use definition::Definition;
 pub use dropins::{Dropin, preload, tap};
 pub use error::BenchError;
 pub use probe::{Compared, compare};
+pub use record::date;
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
 pub use tour::{Chapter, TourOptions, tour};

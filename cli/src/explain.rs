@@ -118,7 +118,7 @@ fn copy_text(explanation: &Explanation) -> String {
         Origin::Builtin { why } => text += &format!("by built-in numbers: {why}\n"),
         Origin::Untrusted { why, time_s } => {
             let age = age(*time_s);
-            text += &format!("not trusted, built-in numbers used: the calibration is {age}, and {why}\n");
+            text += &format!("not trusted, built-in numbers used: {why}; measured {age}\n");
         }
         Origin::File { path } => {
             let age = age(explanation.time_s);

@@ -86,10 +86,11 @@ impl Numbers {
         let thresholds = &loaded.calibration.thresholds;
         let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
         self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
+        // Both are the process's: an engine without numbers leaves those of another engine alone.
         if loaded.is_measured() {
             set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
+            place::apply_shapes(&loaded.calibration);
         }
-        place::apply_shapes(&loaded.calibration);
         self.refine.reset();
     }
 }

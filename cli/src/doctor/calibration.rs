@@ -24,7 +24,7 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
         Origin::File { path } => path.display().to_string(),
         Origin::Measured => "in memory only".to_owned(),
         Origin::Untrusted { why, time_s } => {
-            let found = format!("not trusted, built-in numbers used: {}, {why}", age(*time_s));
+            let found = format!("not trusted, built-in numbers used: {why}; measured {}", age(*time_s));
             let again = "memlift calibrate again, when nothing else runs";
             return vec![Check::absent("calibration", found).advise(again), shape(engine)];
         }
@@ -70,13 +70,14 @@ fn shape(engine: &Engine) -> Check {
     Check::usable("shape of copies", format!("{found} (pages at once x bytes of a vector + bytes ahead)"))
 }
 
-/// How long ago, for reports.
+/// The day and how long ago that is, for reports.
 pub fn age(time_s: u64) -> String {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(time_s);
-    match SystemTime::now().duration_since(then).map(|age| age.as_secs()) {
+    let age = match SystemTime::now().duration_since(then).map(|age| age.as_secs()) {
         Ok(seconds @ 0..3600) => format!("{} minutes old", seconds / 60),
         Ok(seconds @ 3600..172_800) => format!("{} hours old", seconds / 3600),
         Ok(seconds) => format!("{} days old", seconds / 86_400),
         Err(_) => "from the future: check the clock".to_owned(),
-    }
+    };
+    format!("of {}, {age}", memlift_bench::date(time_s))
 }

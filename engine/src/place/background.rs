@@ -8,7 +8,7 @@
 //! - **Limits** a machine that is never quiet is given up after [`LOOKS`] looks; a file that says "not trusted" is believed
 //!   for an hour (`store`)
 
-use super::quiet::idle_cores;
+use super::quiet::{cores, idle_cores};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,9 +64,7 @@ impl Background {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                if idle_cores(1) > 0
-                    || std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1)
-                {
+                if idle_cores(1) > 0 || cores() == 1 {
                     measure(&stop);
                     return;
                 }

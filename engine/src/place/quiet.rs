@@ -9,6 +9,7 @@
 //!   the machine was busy if tasks queued up, if this thread waited, or if repeats of the same work differ.
 
 use serde::{Deserialize, Serialize};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Most that the third quartile of a point's repeats may lie above the first, for the median point.
@@ -49,12 +50,23 @@ fn running(loadavg: &str) -> Option<usize> {
     running.parse().ok().filter(|&running| running > 0)
 }
 
+/// Cores that this process may use. Quotas are read once, because that takes several files; the affinity each time.
+pub(super) fn cores() -> usize {
+    static ALLOWED: OnceLock<usize> = OnceLock::new();
+    let allowed =
+        *ALLOWED.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()));
+    let pinned = rustix::thread::sched_getaffinity(None).map_or(allowed, |set| set.count() as usize);
+    allowed.min(pinned).max(1)
+}
+
 /// Cores of this process without work at this moment. `mine` tasks of those that run do not count: the caller, and engine
 /// threads that only wait. Tasks elsewhere on the machine count as if they were on this process's cores.
 pub(crate) fn idle_cores(mine: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let others = running_tasks().map_or(0, |running| running.saturating_sub(mine.max(1)));
-    (cores - 1).saturating_sub(others)
+    let spare = cores() - 1;
+    if spare == 0 {
+        return 0;
+    }
+    spare.saturating_sub(running_tasks().map_or(0, |running| running.saturating_sub(mine.max(1))))
 }
 
 /// What `/proc/stat` says of all CPUs, in its ticks.
@@ -87,7 +99,7 @@ impl Watch {
     /// Begins to watch. With `for_sharing` every second core must be idle, or copies that several cores share cannot be
     /// measured; else it is enough that no task has to wait.
     pub fn new(for_sharing: bool) -> Watch {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as f64;
+        let cores = cores() as f64;
         Watch {
             start: Instant::now(),
             scheduled: scheduled_ns(),
