@@ -10,7 +10,13 @@ fn main() {
     println!("cargo:rerun-if-changed=corpora/rmat.c");
     let mut build = cc::Build::new();
     build
-        .files(["limits/reference.c", "limits/durable.c", "limits/walks.c", "corpora/rmat.c"])
+        .files([
+            "limits/reference.c",
+            "limits/loops.c",
+            "limits/durable.c",
+            "limits/walks.c",
+            "corpora/rmat.c",
+        ])
         .opt_level(3)
         .pic(true)
         .warnings(true);

@@ -4,20 +4,22 @@
 //!
 //! Flow     this program, started again with [`CHILD_ARGUMENT`] and a contender's name, inherits the memfds of the areas ─▶
 //!          it maps them, prefaulted ─▶ one line per wish on its stdin, one line per answer on its stdout
-//! Layout   `describe` ─▶ text · `sweep` ─▶ `ok` · `copy SOURCE BYTES` ─▶ `NANOSECONDS CPU_NANOSECONDS FAULTS` ·
-//!          `limit SOURCE BYTES` ─▶ `NANOSECONDS 0 0`
+//! Layout   `describe` ─▶ text · `sweep` ─▶ `ok` · `PASS SOURCE BYTES` ─▶ `NANOSECONDS CPU_NANOSECONDS FAULTS VALUE` ·
+//!          `limit SOURCE BYTES` ─▶ `NANOSECONDS 0 0 0`
 //! Owner    [`Contender`] ends the process; the process also ends when its stdin does
 
 use std::ffi::OsString;
+use std::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use crate::area::Area;
 use crate::child::Bound;
-use crate::copier::{self, Copier, Glibc};
+use crate::copier::{Copier, Glibc};
 use crate::copy::Areas;
 use crate::ours::Memlift;
+use crate::pass::{Buffers, Pass, Plain};
 use crate::{BenchError, machine, reference};
 
 /// First argument of a contender's process. No command of the CLI has this name.
@@ -36,6 +38,8 @@ pub enum Who {
     Glibc,
     /// memcpy that stores past the cache from this size on, bytes.
     GlibcTuned(usize),
+    /// The fastest of some loops in C.
+    Plain,
 }
 
 impl Who {
@@ -44,6 +48,7 @@ impl Who {
             Who::Memlift => "memlift",
             Who::MemliftOneCore => "memlift_1core",
             Who::Glibc | Who::GlibcTuned(_) => "glibc",
+            Who::Plain => "plain",
         }
     }
 }
@@ -57,6 +62,8 @@ pub struct Took {
     pub cpu_s: f64,
     /// Page faults.
     pub faults: u64,
+    /// What the pass gave: the CRC, or 0.
+    pub value: u64,
 }
 
 /// A running contender.
@@ -110,7 +117,7 @@ impl Contender {
         Ok(match self.who {
             Who::GlibcTuned(bytes) => format!("{text}, but {TUNABLE}={bytes}"),
             Who::Glibc => format!("{text}, as shipped"),
-            Who::Memlift | Who::MemliftOneCore => text,
+            Who::Memlift | Who::MemliftOneCore | Who::Plain => text,
         })
     }
 
@@ -122,9 +129,9 @@ impl Contender {
         }
     }
 
-    /// Lets it copy once from a source.
-    pub fn copy(&mut self, source: usize, bytes: usize) -> Result<Took, BenchError> {
-        self.timed(&format!("copy {source} {bytes}"))
+    /// Lets it run a pass once, on a source.
+    pub fn run(&mut self, pass: Pass, source: usize, bytes: usize) -> Result<Took, BenchError> {
+        self.timed(&format!("{} {source} {bytes}", pass.name()))
     }
 
     /// Lets it copy once with the reference routine: what one core and the memory give.
@@ -136,8 +143,8 @@ impl Contender {
         let answer = self.ask(wish)?;
         let numbers: Vec<u64> = answer.split(' ').filter_map(|word| word.parse().ok()).collect();
         match numbers[..] {
-            [wall_ns, cpu_ns, faults] => {
-                Ok(Took { seconds: wall_ns as f64 * 1e-9, cpu_s: cpu_ns as f64 * 1e-9, faults })
+            [wall_ns, cpu_ns, faults, value] => {
+                Ok(Took { seconds: wall_ns as f64 * 1e-9, cpu_s: cpu_ns as f64 * 1e-9, faults, value })
             }
             _ => Err(self.answer(&answer)),
         }
@@ -168,9 +175,11 @@ pub fn child() -> Option<ExitCode> {
     }
     let who = arguments.next();
     let served = match who.as_deref().and_then(|name| name.to_str()) {
-        Some("memlift") => Memlift::get(false).and_then(|copier| serve(&copier, arguments)),
-        Some("memlift_1core") => Memlift::get(true).and_then(|copier| serve(&copier, arguments)),
+        Some("memlift") => Memlift::get(false).and_then(|ours| serve(&ours, arguments)),
+        Some("memlift_1core") => Memlift::get(true).and_then(|ours| serve(&ours, arguments)),
         Some("glibc") => serve(&Glibc::new(), arguments),
+        Some("plain") => serve(&Plain::default(), arguments),
+        Some(BUSY) => keep_busy(),
         Some(crate::probe::NAME) => crate::probe::serve(arguments),
         Some(crate::ipc::NAME) => crate::ipc::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
@@ -191,7 +200,79 @@ fn bad_wish(wish: &str) -> BenchError {
     BenchError::Answer { program: "whoever started this contender".to_owned(), answer: wish.to_owned() }
 }
 
-fn serve<C: Copier>(copier: &C, mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
+/// Something that runs passes.
+trait Party {
+    /// One pass.
+    fn pass(&self, pass: Pass, buffers: Buffers<'_>) -> u64;
+    /// How it is configured.
+    fn text(&self) -> String;
+    /// Before a pass is timed. `cold` evicts everything, for a party that tries ways first.
+    fn prepare(&self, _pass: Pass, _buffers: Buffers<'_>, _cold: &dyn Fn()) {}
+}
+
+impl Party for Memlift {
+    fn pass(&self, pass: Pass, buffers: Buffers<'_>) -> u64 {
+        self.run(pass, buffers)
+    }
+
+    fn text(&self) -> String {
+        self.describe()
+    }
+}
+
+impl Party for Glibc {
+    fn pass(&self, _pass: Pass, buffers: Buffers<'_>) -> u64 {
+        let (target, source) = (black_box(buffers.target.start()), black_box(buffers.source.start()));
+        // SAFETY: both parts are mapped for these bytes and are apart.
+        unsafe { self.copy(target, source, black_box(buffers.target.bytes())) };
+        0
+    }
+
+    fn text(&self) -> String {
+        self.describe()
+    }
+}
+
+impl Party for Plain {
+    fn pass(&self, pass: Pass, buffers: Buffers<'_>) -> u64 {
+        self.run(pass, buffers)
+    }
+
+    fn text(&self) -> String {
+        self.describe()
+    }
+
+    fn prepare(&self, pass: Pass, buffers: Buffers<'_>, cold: &dyn Fn()) {
+        self.learn(pass, buffers, cold);
+    }
+}
+
+/// Keeps one core busy until stdin ends, which it does with the process that asked for it.
+fn keep_busy() -> Result<(), BenchError> {
+    std::thread::spawn(|| {
+        let mut word = 1_u64;
+        loop {
+            word = black_box(word.wrapping_mul(3));
+        }
+    });
+    let _ = std::io::stdin().lock().lines().last();
+    Ok(())
+}
+
+/// What keeps a core busy is called.
+pub(crate) const BUSY: &str = "busy";
+
+/// Starts a process that keeps one core busy until it is dropped.
+pub(crate) fn busy() -> Result<(ChildStdin, Bound), BenchError> {
+    let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
+    let mut command = Command::new(&program);
+    command.arg(CHILD_ARGUMENT).arg(BUSY).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = Bound::start(&mut command)?;
+    let stdin = child.process().stdin.take().expect("stdin is piped");
+    Ok((stdin, child))
+}
+
+fn serve<P: Party>(party: &P, mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let mut number = || {
         let argument = arguments.next().and_then(|text| text.to_str()?.parse::<usize>().ok());
         argument.ok_or_else(|| bad_wish("no number"))
@@ -210,25 +291,29 @@ fn serve<C: Copier>(copier: &C, mut arguments: impl Iterator<Item = OsString>) -
         let line = line.map_err(BenchError::system("reading a wish"))?;
         let words: Vec<&str> = line.split(' ').collect();
         let answer = match words[..] {
-            ["describe"] => copier.describe(),
+            ["describe"] => party.text(),
             ["sweep"] => {
                 areas.sweep();
                 "ok".to_owned()
             }
-            [routine @ ("copy" | "limit"), source, bytes] => {
+            [routine, source, bytes] => {
                 let number = |text: &str| text.parse::<usize>().map_err(|_| bad_wish(&line));
-                let (source, bytes) = (number(source)?, number(bytes)?);
-                let source = areas.sources.get(source).ok_or_else(|| bad_wish(&line))?.part(0, bytes);
-                let target = areas.target.part(0, bytes);
-                if routine == "copy" {
-                    let faults = machine::faults();
-                    let timed = copier::time(copier, target, source, 1);
-                    let faults = machine::faults() - faults;
-                    format!("{:.0} {:.0} {faults}", timed.seconds * 1e9, timed.cpu_s * 1e9)
-                } else {
+                let (turn, bytes) = (number(source)?, number(bytes)?);
+                let source = areas.sources.get(turn).ok_or_else(|| bad_wish(&line))?;
+                if routine == "limit" {
                     let start = std::time::Instant::now();
-                    reference::copy_nt(target, source);
-                    format!("{} 0 0", start.elapsed().as_nanos())
+                    reference::copy_nt(areas.target.part(0, bytes), source.part(0, bytes));
+                    format!("{} 0 0 0", start.elapsed().as_nanos())
+                } else {
+                    let pass = Pass::from_name(routine).ok_or_else(|| bad_wish(&line))?;
+                    let buffers = areas.buffers(pass, turn, bytes);
+                    party.prepare(pass, buffers, &|| areas.sweep());
+                    let faults = machine::faults();
+                    let (cpu, start) = (machine::cpu_seconds(), std::time::Instant::now());
+                    let value = party.pass(pass, buffers);
+                    let took_ns = start.elapsed().as_nanos();
+                    let cpu_ns = (machine::cpu_seconds() - cpu) * 1e9;
+                    format!("{took_ns} {cpu_ns:.0} {} {value}", machine::faults() - faults)
                 }
             }
             _ => return Err(bad_wish(&line)),

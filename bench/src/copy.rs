@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench copy`: memlift's copy against memcpy, cold and hot.
+//! `memlift bench copy`: memlift's copy against memcpy, cold and hot; copy with CRC, dualcast and fill against loops in C.
 //!
 //! Flow     areas (two sources with different bytes, a target, a sweep) ─▶ pairs A B, B A, … ─▶ rows
 //! Cold     everybody sweeps more than twice the measured last-level cache, then one copy is timed
 //! Hot      copies repeat on the same bytes, as many per sample as make it long against the clock
+//! Busy     as cold, against memlift on one core, while another process keeps one core busy
 //! Check    within a pair both sides copy different sources to the same target, which is then compared by checksum:
 //!          a copy that does nothing, or not all, is found
 //! Order    all areas are prefaulted memfds with small pages, the same for both sides
@@ -14,6 +15,7 @@ mod hot;
 
 use crate::area::{Area, Part};
 use crate::definition::Definition;
+use crate::pass::{Buffers, Pass, word};
 use crate::row::Sink;
 use crate::{BenchError, Options, Row, cache, machine, reference};
 
@@ -34,16 +36,18 @@ pub struct Areas {
 }
 
 impl Areas {
-    fn new(largest_bytes: usize, sweep_bytes: usize) -> Result<Areas, BenchError> {
-        let bytes = (largest_bytes + SLACK_BYTES).next_multiple_of(machine::page_bytes());
+    /// Room for sources of `source_bytes` and targets of `target_bytes` together.
+    fn new(source_bytes: usize, target_bytes: usize, sweep_bytes: usize) -> Result<Areas, BenchError> {
+        let room = |bytes: usize| (bytes + SLACK_BYTES).next_multiple_of(machine::page_bytes());
+        let (bytes, target_bytes) = (room(source_bytes), room(target_bytes));
         let (needed_bytes, available_bytes) =
-            ((3 * bytes + sweep_bytes) as u64 + SPARE_BYTES, machine::available_bytes());
+            ((2 * bytes + target_bytes + sweep_bytes) as u64 + SPARE_BYTES, machine::available_bytes());
         if needed_bytes > available_bytes {
             return Err(BenchError::Memory { needed_bytes, available_bytes });
         }
         let areas = Areas {
             sources: [Area::shared(bytes)?, Area::shared(bytes)?],
-            target: Area::shared(bytes)?,
+            target: Area::shared(target_bytes)?,
             sweep: Area::shared(sweep_bytes)?,
         };
         for (seed, area) in areas.all().into_iter().enumerate() {
@@ -57,16 +61,35 @@ impl Areas {
         [&self.sources[0], &self.sources[1], &self.target, &self.sweep]
     }
 
+    /// What a pass of `bytes` on source `turn` works with.
+    pub fn buffers(&self, pass: Pass, turn: usize, bytes: usize) -> Buffers<'_> {
+        let target = self.target.part(0, bytes);
+        let second = bytes.next_multiple_of(machine::page_bytes());
+        let target2 = if pass.targets() == 2 { self.target.part(second, bytes) } else { target };
+        Buffers { source: self.sources[turn].part(0, bytes), target, target2, word: word(turn) }
+    }
+
     /// Reads so much that nothing else is left in the caches.
     pub fn sweep(&self) {
         std::hint::black_box(reference::xor64(self.sweep.part(0, self.sweep.bytes())));
     }
 }
 
+/// Under which conditions a cold row is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Where {
+    /// As memlift is configured.
+    AsConfigured,
+    /// memlift is held to one core.
+    OneCore,
+    /// Another process keeps one core busy.
+    Busy,
+}
+
 /// What a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    Cold { bytes: usize, one_core: bool },
+    Cold { pass: Pass, bytes: usize, place: Where },
     Hot { bytes: usize, misaligned: bool },
     HotMean,
 }
@@ -75,20 +98,31 @@ impl Kind {
     fn parse(name: &str) -> Option<Kind> {
         let parts: Vec<&str> = name.split('/').collect();
         let bytes = |text: &str| text.parse::<usize>().ok().filter(|bytes| *bytes > 0);
-        Some(match parts[..] {
-            ["copy", "hot", "geomean"] => Kind::HotMean,
-            ["copy", size, "cold"] => Kind::Cold { bytes: bytes(size)?, one_core: false },
-            ["copy", size, "cold", "1core"] => Kind::Cold { bytes: bytes(size)?, one_core: true },
-            ["copy", size, "hot"] => Kind::Hot { bytes: bytes(size)?, misaligned: false },
-            ["copy", size, "hot", "misaligned"] => Kind::Hot { bytes: bytes(size)?, misaligned: true },
-            _ => return None,
-        })
+        let cold = |pass, size, place| Some(Kind::Cold { pass, bytes: bytes(size)?, place });
+        match parts[..] {
+            ["copy", "hot", "geomean"] => Some(Kind::HotMean),
+            ["copy", size, "cold", "1core"] => cold(Pass::Copy, size, Where::OneCore),
+            ["copy", size, "busy"] => cold(Pass::Copy, size, Where::Busy),
+            ["copy", size, "hot"] => Some(Kind::Hot { bytes: bytes(size)?, misaligned: false }),
+            ["copy", size, "hot", "misaligned"] => Some(Kind::Hot { bytes: bytes(size)?, misaligned: true }),
+            [pass, size, "cold"] => cold(Pass::from_name(pass)?, size, Where::AsConfigured),
+            _ => None,
+        }
     }
 
+    /// Bytes that are read.
     fn bytes(self) -> usize {
         match self {
             Kind::Cold { bytes, .. } | Kind::Hot { bytes, .. } => bytes,
             Kind::HotMean => 0,
+        }
+    }
+
+    /// Bytes that are written.
+    fn target_bytes(self) -> usize {
+        match self {
+            Kind::Cold { pass, bytes, .. } => pass.targets() * bytes.next_multiple_of(machine::page_bytes()),
+            _ => self.bytes(),
         }
     }
 }
@@ -105,24 +139,20 @@ pub(crate) fn run(
         .filter(|row| matches!(parse(row), Some(Kind::Hot { .. })))
         .collect();
     let wants_mean = definitions.iter().any(|row| parse(row) == Some(Kind::HotMean));
-    let largest_bytes = definitions
-        .iter()
-        .chain(hot_all.iter().filter(|_| wants_mean))
-        .filter_map(parse)
-        .map(Kind::bytes)
-        .max()
-        .unwrap_or(0);
+    let kinds = || definitions.iter().chain(hot_all.iter().filter(|_| wants_mean)).filter_map(parse);
+    let source_bytes = kinds().map(Kind::bytes).max().unwrap_or(0);
+    let target_bytes = kinds().map(Kind::target_bytes).max().unwrap_or(0);
     eprintln!("measuring the last-level cache …");
     let cache_bytes = cache::measure(options.quick)?;
     eprintln!("{} MiB; mapping and touching the areas …", cache_bytes >> 20);
-    let areas = Areas::new(largest_bytes, cache::sweep_bytes(cache_bytes))?;
+    let areas = Areas::new(source_bytes, target_bytes, cache::sweep_bytes(cache_bytes))?;
     let mut cold = cold::Cold::new(&areas, cache_bytes, options.quick);
     let mut hot = hot::Hot::new(&areas, options.quick);
     let mut failed = 0;
     for definition in definitions {
         eprintln!("{} against {} …", definition.name, definition.rival);
         let row = match parse(definition) {
-            Some(Kind::Cold { bytes, one_core }) => cold.row(definition, bytes, one_core),
+            Some(Kind::Cold { pass, bytes, place }) => cold.row(definition, pass, bytes, place),
             Some(Kind::Hot { bytes, misaligned }) => hot.row(definition, bytes, misaligned),
             Some(Kind::HotMean) => hot_all
                 .iter()
@@ -162,12 +192,16 @@ mod tests {
         }
         assert_eq!(Kind::parse("copy/0/cold"), None);
         assert_eq!(Kind::parse("copy/64/warm"), None);
-        assert_eq!(Kind::parse("copy/64/cold/1core"), Some(Kind::Cold { bytes: 64, one_core: true }));
+        assert_eq!(Kind::parse("fill/64/busy"), None);
+        let cold = |pass, place| Some(Kind::Cold { pass, bytes: 64, place });
+        assert_eq!(Kind::parse("copy/64/cold/1core"), cold(Pass::Copy, Where::OneCore));
+        assert_eq!(Kind::parse("copy/64/busy"), cold(Pass::Copy, Where::Busy));
+        assert_eq!(Kind::parse("dualcast/64/cold"), cold(Pass::Dualcast, Where::AsConfigured));
     }
 
     #[test]
     fn a_copy_that_does_nothing_is_found() {
-        let areas = Areas::new(1 << 16, 1 << 16).expect("memory");
+        let areas = Areas::new(1 << 16, 1 << 16, 1 << 16).expect("memory");
         let sum = reference::checksum(areas.sources[1].part(0, 1 << 16));
         let wrong = verify("copy/65536/cold", "nobody", areas.target.part(0, 1 << 16), sum);
         assert!(matches!(wrong, Err(BenchError::Wrong { .. })));

@@ -28,6 +28,8 @@ mod machine;
 #[expect(unsafe_code, reason = "calls the engine on raw memory")]
 mod ours;
 mod pairs;
+#[expect(unsafe_code, reason = "calls C loops on raw memory")]
+mod pass;
 mod persist;
 mod pin;
 #[expect(unsafe_code, reason = "calls a libz or libcrypto that a program of this machine uses")]
@@ -53,6 +55,7 @@ pub use definition::Definition;
 pub use dropins::{Dropin, preload, tap};
 pub use error::BenchError;
 pub use probe::{Compared, compare};
+pub use record::date;
 pub use row::{CpuSeconds, Row, Verdict};
 pub use statistics::{geometric_mean, geometric_mean_low, median, ratio, ratio_low};
 pub use tour::{Chapter, TourOptions, tour};
@@ -69,7 +72,7 @@ pub struct Options {
     pub quick: bool,
     /// One JSON object per line on stdout instead of the table.
     pub json: bool,
-    /// Append the rows to `bench/record/<cpu>/<date>.jsonl` of the checkout that holds the current folder.
+    /// Append the rows to `bench/record/<cpu, family and model>/<date>.jsonl` of the checkout that holds the current folder.
     pub record: bool,
     /// Write a page with drawings of the rows into this folder.
     pub report: Option<std::path::PathBuf>,

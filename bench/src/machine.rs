@@ -24,10 +24,14 @@ fn cpuinfo(key: &str) -> Option<String> {
     fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
 }
 
-/// The CPU's name, without family and model, as a folder name.
+/// [`cpu_name`] as a folder name: `amd-epyc-family-25-model-17`.
 pub fn cpu_folder() -> String {
+    folder(&cpu_name())
+}
+
+fn folder(name: &str) -> String {
     let mut folder = String::new();
-    for character in marketing_name().replace("(R)", "").replace("(TM)", "").chars() {
+    for character in name.replace("(R)", "").replace("(TM)", "").chars() {
         if character.is_ascii_alphanumeric() {
             folder.push(character.to_ascii_lowercase());
         } else if !folder.ends_with('-') && !folder.is_empty() {
@@ -134,6 +138,15 @@ mod tests {
             word = std::hint::black_box(word ^ index);
         }
         assert!(cpu_seconds() > before, "{word}");
+    }
+
+    #[test]
+    fn folders_tell_families_apart() {
+        assert_eq!(folder("AMD EPYC, family 25 model 17"), "amd-epyc-family-25-model-17");
+        assert_eq!(
+            folder("Intel(R) Xeon(R) Processor, family 6 model 143"),
+            "intel-xeon-processor-family-6-model-143"
+        );
     }
 
     #[test]

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift's copy as a contender: the engine as a program would open it, and one that stays on its core.
 //!
-//! Order    an engine that has no calibration for this machine measures one first, as `memlift calibrate` does
+//! Order    an engine that has no calibration for this machine measures one first, as `memlift calibrate` does; where the
+//!          machine is busy the built-in numbers stay, and `describe` says so
 //! Owner    both engines live as long as the process
 
+use std::hint::black_box;
 use std::sync::OnceLock;
 
 use memlift_engine::config::Config;
 use memlift_engine::place::Origin;
+use memlift_engine::submit::Pattern;
 use memlift_engine::{Cache, Engine};
+use memlift_kernels::Routine;
 
 use crate::BenchError;
 use crate::copier::Copier;
+use crate::pass::{Buffers, Pass};
 
 /// The engine behind `Copier`.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +40,42 @@ impl Memlift {
         };
         Ok(Memlift { engine, one_core })
     }
+
+    /// An engine that reads no calibration and makes none.
+    #[cfg(test)]
+    pub fn built_in() -> Result<Memlift, BenchError> {
+        static BUILT_IN: OnceLock<Engine> = OnceLock::new();
+        let wrong = |reason: String| BenchError::Engine { reason };
+        let variables = [("MEMLIFT_CALIBRATION".into(), "/dev/null".into())];
+        let config = Config::load_from(&[], variables).map_err(|error| wrong(error.to_string()))?;
+        let opened = Engine::open(&config).map_err(|error| wrong(error.to_string()))?;
+        Ok(Memlift { engine: BUILT_IN.get_or_init(|| opened), one_core: true })
+    }
+
+    /// One pass; gives the CRC if there is one.
+    pub fn run(&self, pass: Pass, buffers: Buffers<'_>) -> u64 {
+        let (target, source) = (black_box(buffers.target.start()), black_box(buffers.source.start()));
+        let bytes = black_box(buffers.target.bytes());
+        // SAFETY: all parts are mapped for `bytes`, the targets are writable, and none overlaps another. No other process
+        // touches them while a contender works, so that slices may be made of them.
+        unsafe {
+            match pass {
+                Pass::Copy => self.engine.copy_raw(target, source, bytes, Cache::Auto),
+                Pass::CopyCrc => {
+                    return u64::from(self.engine.copy_crc32c_raw(target, source, bytes, 0, Cache::Auto));
+                }
+                Pass::Dualcast => {
+                    let slice = |start| std::slice::from_raw_parts_mut(start, bytes);
+                    let source = std::slice::from_raw_parts(source, bytes);
+                    self.engine.dualcast(slice(target), slice(buffers.target2.start()), source);
+                }
+                Pass::Fill => {
+                    self.engine.fill_raw(target, Pattern::Eight(buffers.word), bytes, Cache::Auto);
+                }
+            }
+        }
+        0
+    }
 }
 
 fn open(one_core: bool) -> Result<Engine, BenchError> {
@@ -44,11 +85,31 @@ fn open(one_core: bool) -> Result<Engine, BenchError> {
         config.engine.split = false;
     }
     let engine = Engine::open(&config).map_err(|error| wrong(error.to_string()))?;
-    if matches!(engine.placer().loaded().origin, Origin::Builtin { .. }) {
+    if !engine.placer().loaded().is_measured() {
         eprintln!("calibrating, as memlift calibrate does …");
-        engine.calibrate().map_err(|error| wrong(error.to_string()))?;
+        let calibrated = engine.calibrate().map_err(|error| wrong(error.to_string()))?;
+        if !calibrated.measured.trust.trusted {
+            eprintln!("not trusted, built-in numbers used: {}", calibrated.measured.trust.why);
+        }
     }
     Ok(engine)
+}
+
+/// By which numbers and in which shapes an engine copies.
+fn numbers(engine: &Engine) -> String {
+    let loaded = engine.placer().loaded();
+    let shape = |bytes| memlift_kernels::shape(Routine::Copy, bytes, engine.kernels().isa);
+    let how = match &loaded.origin {
+        Origin::Builtin { .. } => "built-in numbers".to_owned(),
+        Origin::Untrusted { why, .. } => format!("built-in numbers, since {why}"),
+        Origin::File { .. } | Origin::Measured => "calibrated".to_owned(),
+    };
+    format!(
+        "{how}, shapes {} at 1 MiB, {} at 32 MiB, {} at 128 MiB",
+        shape(1 << 20),
+        shape(1 << 25),
+        shape(1 << 27)
+    )
 }
 
 impl Copier for Memlift {
@@ -61,6 +122,6 @@ impl Copier for Memlift {
     fn describe(&self) -> String {
         let isa = self.engine.kernels().isa;
         let cores = if self.one_core { "held to one core" } else { "as configured" };
-        format!("Engine::copy {cores}, kernels {isa:?}, calibrated")
+        format!("Engine::copy {cores}, kernels {isa:?}, {}", numbers(self.engine))
     }
 }

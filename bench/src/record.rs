@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps what was measured: `bench/record/<cpu>/<date>.jsonl` of the checkout around the current folder.
+//! Keeps what was measured: `bench/record/<cpu, family and model>/<date>.jsonl` of the checkout around the current folder.
 //!
 //! Layout   one JSON object per row: the row's fields, and under `machine` the CPU, its cores, the kernel, the
 //!          time (UTC) and the version of memlift
@@ -54,7 +54,7 @@ fn checkout() -> Result<PathBuf, BenchError> {
 }
 
 /// Year-month-day (UTC) of seconds since 1970. Source: Howard Hinnant, chrono-compatible low-level date algorithms.
-fn date(seconds: u64) -> String {
+pub fn date(seconds: u64) -> String {
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

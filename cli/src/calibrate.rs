@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift calibrate`: measures this machine once and keeps the result on disk for every program that uses memlift.
+//!
+//! Exit   0 also when the machine was busy: the answer is then that the built-in numbers serve, and `trust` in the JSON
+//!        says why
 
-use memlift::engine::Engine;
-use memlift::engine::place::{Calibration, Line};
+use memlift::engine::place::{Calibration, Line, ShapeFrom};
+use memlift::engine::{Calibrated, Engine};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -13,15 +16,17 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
     let engine = open()?;
     print::progress("measuring this machine, about a second; leave it alone meanwhile");
     let calibrated = engine.calibrate().map_err(|error| Failure::Unavailable(error.to_string()))?;
-    let calibration = &calibrated.loaded.calibration;
+    let calibration = &calibrated.measured;
+    let trust = &calibration.trust;
     let path = calibrated.saved.as_ref().map(|path| path.display().to_string());
     if as_json {
         let saved = path.as_ref().ok();
         print::json(&json!({ "calibration": calibration, "saved": saved }))?;
     } else {
         print::line(&text(calibration))?;
-        if let Ok(path) = &path {
-            print::line(&format!("\nkept in {path}; measured in {} ms", calibration.took_ms))?;
+        print::line(&format!("\n{}", verdict(&calibrated)))?;
+        if let (Ok(path), true) = (&path, trust.trusted) {
+            print::line(&format!("kept in {path}; measured in {} ms", calibration.took_ms))?;
         }
     }
     match calibrated.saved {
@@ -33,6 +38,25 @@ pub fn run(as_json: bool) -> Result<(), Failure> {
 /// An engine of the configuration of this process.
 pub fn open() -> Result<Engine, Failure> {
     Engine::open(&config::load()?).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+/// By which numbers memlift goes on.
+fn verdict(calibrated: &Calibrated) -> String {
+    let trust = &calibrated.measured.trust;
+    if trust.trusted {
+        return format!("trusted      repeats differ by {:.0} %", (trust.spread - 1.0) * 100.0);
+    }
+    let numbers =
+        if calibrated.loaded.is_measured() { "the earlier calibration" } else { "built-in numbers" };
+    format!("not trusted, {numbers} used: {}; run it again when the machine is quiet", trust.why)
+}
+
+/// The shapes of copies past the cache, as `SHAPE from SIZE`.
+pub fn shapes(calibration: &Calibration) -> String {
+    let one = |shape: &ShapeFrom| {
+        format!("{} from {} ({:.1} GB/s)", shape.shape, print::bytes(shape.from_bytes), shape.gb_per_s)
+    };
+    calibration.shapes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn text(calibration: &Calibration) -> String {
@@ -72,6 +96,7 @@ fn thresholds(calibration: &Calibration) -> String {
             from(found.split_from_cold_bytes),
             from(found.split_from_hot_bytes)
         ),
+        format!("shape        {}", shapes(calibration)),
         format!("gate         below {} a copy is not looked at", print::bytes(found.gate_bytes)),
     ]
     .join("\n")

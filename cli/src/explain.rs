@@ -9,6 +9,7 @@ use memlift::engine::place::{Explanation, Origin, reason_text};
 use memlift::spec::Opcode;
 use serde_json::{Value, json};
 
+use crate::doctor::calibration::age;
 use crate::failure::Failure;
 use crate::grammar;
 use crate::top::nanoseconds;
@@ -115,9 +116,17 @@ fn copy_text(explanation: &Explanation) -> String {
     );
     match &explanation.origin {
         Origin::Builtin { why } => text += &format!("by built-in numbers: {why}\n"),
-        Origin::File { path } => text += &format!("by the calibration in {}\n", path.display()),
-        Origin::Measured => text += "by a calibration of this process\n",
+        Origin::Untrusted { why, time_s } => {
+            let age = age(*time_s);
+            text += &format!("not trusted, built-in numbers used: {why}; measured {age}\n");
+        }
+        Origin::File { path } => {
+            let age = age(explanation.time_s);
+            text += &format!("by the calibration in {}, trusted, {age}\n", path.display());
+        }
+        Origin::Measured => text += "by a calibration of this process, trusted\n",
     }
+    text += &format!("past the cache it would walk in the shape {}\n", explanation.shape);
     let rows: Vec<Vec<String>> = explanation
         .candidates
         .iter()

@@ -91,6 +91,8 @@ pub struct EngineConfig {
     pub spin_us_max: u64,
     /// Calibration file to use instead of the one in the cache folder.
     pub calibration: Option<PathBuf>,
+    /// Whether an engine that copies much and has no calibration measures one in the background.
+    pub calibrate: bool,
     /// Whether one large copy may be shared between the caller and a worker.
     pub split: bool,
 }
@@ -206,6 +208,7 @@ impl Config {
             },
             spin_us_max: get("engine.spin_us_max").number(),
             calibration: path("engine.calibration"),
+            calibrate: get("engine.calibrate").flag(),
             split: get("engine.split").flag(),
         };
         let ipc = IpcConfig {

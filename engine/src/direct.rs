@@ -10,10 +10,10 @@
 
 use crate::engine::Engine;
 use crate::observe::{self, CacheState, DecisionRecord, Executor};
-use crate::place::{Choice, Why};
-use crate::run::{Share, record, share_chunk_bytes};
+use crate::place::{self, Choice, PIECE_BYTES, Picked, Why};
+use crate::run::{Share, Stores, record, share_chunk_bytes};
 use crate::submit::{Cache, Pattern, Queue};
-use memlift_kernels::repeat_8;
+use memlift_kernels::{Routine, Shape, repeat_8, shape};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
@@ -49,7 +49,7 @@ impl Engine {
     pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
         // SAFETY: passed on from the caller.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 (self.copy)(target, source, bytes);
             } else {
                 self.copy_placed(target, source, bytes, cache);
@@ -60,7 +60,7 @@ impl Engine {
     #[inline(never)]
     unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
         // SAFETY: passed on from the caller.
-        let state = unsafe { self.placer.cache_state(cache, target, source, bytes) };
+        let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
         let start_ns = observe::now_ns();
         // SAFETY: passed on from the caller.
@@ -95,12 +95,12 @@ impl Engine {
         streams: bool,
     ) -> Result<(), Lost> {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
-        let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
         if bytes < STREAM_BYTES_MIN {
             // SAFETY: passed on from the caller.
-            unsafe { copy(target, source, bytes) };
+            unsafe { (self.kernels.copy)(target, source, bytes) };
             return Ok(());
         }
+        let stores = self.stores(streams, bytes);
         let dsa = if by == Executor::Idxd { self.dsa().ok() } else { None };
         let executor = match by {
             Executor::Idxd if dsa.is_some() => Executor::Idxd,
@@ -109,7 +109,8 @@ impl Engine {
             _ => Executor::InlineTemporal,
         };
         let cache = if streams { CacheState::Cold } else { CacheState::Hot };
-        let predicted_ns = self.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
+        let predicted_ns =
+            self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
         let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
         let start_ns = observe::now_ns();
         // SAFETY: passed on from the caller, who keeps both ranges valid until this returns, which is after `finish`.
@@ -121,28 +122,69 @@ impl Engine {
                     return Err(lost);
                 }
             } else if executor == Executor::Worker {
-                let share = Share::new(copy, target, source, bytes, share_chunk_bytes(bytes));
+                let share = Share::new(self.kernels, stores, target, source, bytes, share_chunk_bytes(bytes));
                 match self.worker.offer(&share, self.worker.threads().min((bytes >> 20).max(1))) {
                     0 => share.finish(),
                     _ => share.finish_by_others(predicted_ns as u64),
                 }
             } else {
-                copy(target, source, bytes);
+                stores.copy(self.kernels, target, source, bytes);
             }
         }
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
         Ok(())
     }
 
+    /// How a copy of `bytes` stores.
+    fn stores(&self, streams: bool, bytes: usize) -> Stores {
+        if streams {
+            Stores::Streaming(shape(Routine::Copy, bytes, self.kernels.isa))
+        } else {
+            Stores::Temporal
+        }
+    }
+
     unsafe fn copy_shared(&self, target: *mut u8, source: *const u8, bytes: usize, state: CacheState) {
-        let ns =
-            |executor| self.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, state).unwrap_or(f64::MAX);
+        let ns = |executor| {
+            self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, state).unwrap_or(f64::MAX)
+        };
         let streams = state == CacheState::Cold || ns(Executor::InlineNt) < ns(Executor::InlineTemporal);
-        let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
+        let stores = self.stores(streams, bytes);
+        let chunk_bytes = share_chunk_bytes(bytes);
         // SAFETY: the caller keeps both ranges valid until this returns, which is after `finish`.
-        let share = unsafe { Share::new(copy, target, source, bytes, share_chunk_bytes(bytes)) };
-        self.worker.offer(&share, self.worker.threads().min(bytes >> 20));
+        let share = unsafe { Share::new(self.kernels, stores, target, source, bytes, chunk_bytes) };
+        let mut helpers = self.worker.threads().min(bytes >> 20);
+        if helpers > 1 {
+            helpers = helpers.min(self.idle_cores());
+        }
+        self.worker.offer(&share, helpers);
         share.finish();
+    }
+
+    /// Cores that are idle at this moment and could help. Engine threads that only wait do not count as busy.
+    fn idle_cores(&self) -> usize {
+        place::idle_cores(1 + self.worker.awake())
+    }
+
+    /// Streams `bytes` by `run`, which is given an offset, a size and a shape. Now and then the first piece tries another
+    /// shape than the one in use; `unit` divides the piece. What both have cost is learned.
+    fn stream(&self, routine: Routine, bytes: usize, unit: usize, mut run: impl FnMut(usize, usize, Shape)) {
+        let refine = &self.numbers.refine;
+        let Picked { shape, tried } = refine.pick(routine, bytes);
+        let mut timed = |offset: usize, part: usize, used: Shape| {
+            let start_ns = observe::now_ns();
+            run(offset, part, used);
+            let took_ns = observe::now_ns() - start_ns;
+            refine.learn(routine, bytes, used, took_ns as f64 / part as f64);
+        };
+        let piece = PIECE_BYTES.min(bytes / 2) / unit.max(1) * unit;
+        match tried.filter(|_| piece > 0) {
+            Some(tried) => {
+                timed(0, piece, tried);
+                timed(piece, bytes - piece, shape);
+            }
+            None => timed(0, bytes, shape),
+        }
     }
 
     /// Gathers `rows` rows of `row_bytes`, each `source_stride` bytes after the one before, into a packed target.
@@ -165,16 +207,30 @@ impl Engine {
         unsafe {
             if contiguous {
                 self.copy_raw(target, source, bytes, cache);
-            } else if bytes < self.placer.gate_bytes() {
+            } else if bytes < self.numbers.placer.gate_bytes() {
                 (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
             } else {
                 // Rows far apart make sampling say little: the target and the first row stand for all.
-                let state = self.placer.cache_state(cache, target, target, bytes);
+                let state = self.numbers.placer.cache_state(cache, target, target, bytes);
                 let choice = self.choose(Opcode::STRIDED_COPY, bytes, state, false);
                 let start_ns = observe::now_ns();
-                let streams = choice.executor == Executor::InlineNt;
-                let copy = if streams { self.kernels.copy_strided_nt } else { self.kernels.copy_strided };
-                copy(target, source, rows, row_bytes, source_stride);
+                if choice.executor == Executor::InlineNt {
+                    self.stream(Routine::Strided, bytes, row_bytes, |offset, part, shape| {
+                        let first = (offset / row_bytes) as isize;
+                        let source = source.wrapping_offset(first.wrapping_mul(source_stride as isize));
+                        let (target, rows) = (target.add(offset), part / row_bytes);
+                        (self.kernels.shaped.copy_strided)(
+                            target,
+                            source,
+                            rows,
+                            row_bytes,
+                            source_stride,
+                            shape,
+                        );
+                    });
+                } else {
+                    (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
+                }
                 self.done(&choice, Opcode::STRIDED_COPY, bytes, start_ns, Some((target, source)));
             }
         }
@@ -200,13 +256,19 @@ impl Engine {
         };
         // SAFETY: passed on from the caller.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.fill)(target, pattern, bytes);
             }
             let choice = self.choose_for(Opcode::FILL, target, target, bytes, cache);
             let start_ns = observe::now_ns();
-            let streams = choice.executor == Executor::InlineNt;
-            (if streams { self.kernels.fill_nt } else { self.kernels.fill })(target, pattern, bytes);
+            if choice.executor == Executor::InlineNt {
+                // Pieces are multiples of the pattern.
+                self.stream(Routine::Fill, bytes, 64, |offset, part, shape| {
+                    (self.kernels.shaped.fill)(target.add(offset), pattern, part, shape);
+                });
+            } else {
+                (self.kernels.fill)(target, pattern, bytes);
+            }
             self.done(&choice, Opcode::FILL, bytes, start_ns, None);
         }
     }
@@ -232,7 +294,7 @@ impl Engine {
     pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
         // SAFETY: passed on from the caller.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.compare)(first, second, bytes);
             }
             let start_ns = observe::now_ns();
@@ -258,7 +320,7 @@ impl Engine {
     pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
         // SAFETY: passed on from the caller.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.crc32c)(source, bytes, seed);
             }
             let start_ns = observe::now_ns();
@@ -296,14 +358,20 @@ impl Engine {
     ) -> u32 {
         // SAFETY: passed on from the caller.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.copy_crc32c)(target, source, bytes, seed);
             }
             let choice = self.choose_for(Opcode::COPY_CRC, target, source, bytes, cache);
             let start_ns = observe::now_ns();
-            let streams = choice.executor == Executor::InlineNt;
-            let copy = if streams { self.kernels.copy_crc32c_nt } else { self.kernels.copy_crc32c };
-            let value = copy(target, source, bytes, seed);
+            let mut value = seed;
+            if choice.executor == Executor::InlineNt {
+                self.stream(Routine::CopyCrc, bytes, 64, |offset, part, shape| {
+                    let (target, source) = (target.add(offset), source.add(offset));
+                    value = (self.kernels.shaped.copy_crc32c)(target, source, part, value, shape);
+                });
+            } else {
+                value = (self.kernels.copy_crc32c)(target, source, bytes, seed);
+            }
             self.done(&choice, Opcode::COPY_CRC, bytes, start_ns, Some((target, source)));
             value
         }
@@ -323,14 +391,19 @@ impl Engine {
         let (target, target2, source) = (target.as_mut_ptr(), target2.as_mut_ptr(), source.as_ptr());
         // SAFETY: all three slices have this length, and unique borrows overlap no other.
         unsafe {
-            if bytes < self.placer.gate_bytes() {
+            if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.dualcast)(target, target2, source, bytes);
             }
             let choice = self.choose_for(Opcode::DUALCAST, target, source, bytes, Cache::Auto);
             let start_ns = observe::now_ns();
-            let streams = choice.executor == Executor::InlineNt;
-            let copy = if streams { self.kernels.dualcast_nt } else { self.kernels.dualcast };
-            copy(target, target2, source, bytes);
+            if choice.executor == Executor::InlineNt {
+                self.stream(Routine::Dualcast, bytes, 64, |offset, part, shape| {
+                    let (target, target2) = (target.add(offset), target2.add(offset));
+                    (self.kernels.shaped.dualcast)(target, target2, source.add(offset), part, shape);
+                });
+            } else {
+                (self.kernels.dualcast)(target, target2, source, bytes);
+            }
             self.done(&choice, Opcode::DUALCAST, bytes, start_ns, Some((target, source)));
         }
     }
@@ -344,13 +417,15 @@ impl Engine {
         cache: Cache,
     ) -> Choice {
         // SAFETY: passed on from the caller.
-        let state = unsafe { self.placer.cache_state(cache, target, source, bytes) };
+        let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         self.choose(opcode, bytes, state, false)
     }
 
     fn choose(&self, opcode: Opcode, bytes: usize, state: CacheState, may_split: bool) -> Choice {
-        let splits = may_split && self.splits && bytes >= 1 << 20 && self.worker.idle() > 0;
-        self.placer.choose(opcode, bytes, state, |executor| executor != Executor::Split || splits)
+        let splits = may_split && self.splits && bytes >= 1 << 20;
+        self.numbers.placer.choose(opcode, bytes, state, |executor| {
+            executor != Executor::Split || (splits && self.worker.idle() > 0 && self.idle_cores() > 0)
+        })
     }
 
     /// An operation that has one way to be done is only counted.
@@ -369,9 +444,12 @@ impl Engine {
     ) {
         let measured_ns = observe::now_ns() - start_ns;
         if choice.why != Why::Only {
-            self.placer.learn(choice, opcode, bytes, measured_ns as f64);
+            self.numbers.placer.learn(choice, opcode, bytes, measured_ns as f64);
         }
         observe::record(choice.executor, opcode, bytes as u64, measured_ns, true);
+        if self.background.saw(bytes) {
+            self.calibrate_later();
+        }
         let record = DecisionRecord {
             time_ns: start_ns,
             opcode,

@@ -5,7 +5,8 @@
 //!          numbers ──▶ synchronous calls (`direct`) and queues
 //! Owner    an engine owns its threads, which start when the first work is handed to them and end with it. The
 //!          process-wide one (`global`) lives for ever.
-//! Cost     opening reads the configuration and one file and starts nothing
+//! Cost     opening reads the configuration and one file and starts nothing. An engine without numbers of this machine
+//!          measures some in the background once it has copied much (`place::background`)
 //! Not here what the synchronous calls do: see `direct`
 
 use crate::complete::WaitPolicy;
@@ -13,7 +14,9 @@ use crate::config::Config;
 use crate::error::EngineError;
 use crate::facility::{self, Facility};
 use crate::observe::CacheState;
-use crate::place::{self, CalibrateError, Explanation, Loaded, Origin, Placer, StoreError};
+use crate::place::{
+    self, Background, CalibrateError, Calibration, Explanation, Loaded, Origin, Placer, Refine, StoreError,
+};
 use crate::run::{Absent, Hands, Inline, Worker, WorkerSettings, open_dsa};
 use crate::submit::{BatchTicket, Operation, Queue, Reason, Rejected, RejectedBatch, Ticket};
 use memlift_idxd::Idxd;
@@ -31,16 +34,65 @@ const DSA_BYTES_MIN: usize = 4096;
 /// Runs memory operations. Share it as `&Engine` or `Arc<Engine>`.
 pub struct Engine {
     pub(crate) copy: CopyFn,
-    pub(crate) placer: Placer,
     pub(crate) kernels: &'static Kernels,
+    pub(crate) numbers: Arc<Numbers>,
     pub(crate) worker: Arc<Worker>,
     pub(crate) splits: bool,
+    pub(crate) background: Background,
     hands: Arc<Hands>,
     policy: WaitPolicy,
     queue: Queue,
     /// Looked for when it is first wanted.
     dsa: OnceLock<Result<Dsa, Absent>>,
-    calibration_path: Option<PathBuf>,
+}
+
+/// What an engine decides by. The thread that calibrates in the background holds it, too.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    pub placer: Placer,
+    pub refine: Refine,
+    hands: Arc<Hands>,
+    path: Option<PathBuf>,
+}
+
+impl Numbers {
+    /// Decides by `measured` from now on if it is to be trusted, and keeps it on disk. One that is not to be trusted
+    /// replaces nothing that is.
+    fn adopt(&self, measured: Calibration) -> Calibrated {
+        let path = self.path.as_deref();
+        let before = self.placer.loaded();
+        let isa = self.hands.kernels().isa;
+        let saved = if measured.trust.trusted || !place::load(path, isa).is_measured() {
+            place::save(&measured, path)
+        } else {
+            place::default_or(path, &measured.machine)
+        };
+        let loaded = if measured.trust.trusted {
+            let origin = saved.as_ref().map_or(Origin::Measured, |path| Origin::File { path: path.clone() });
+            Loaded { calibration: measured.clone(), origin }
+        } else if before.is_measured() {
+            before
+        } else {
+            Loaded::untrusted(&measured)
+        };
+        self.placer.replace(loaded.clone());
+        self.apply();
+        Calibrated { measured, loaded, saved }
+    }
+
+    /// Lets executors and kernels use the thresholds and shapes in use.
+    fn apply(&self) {
+        let loaded = self.placer.loaded();
+        let thresholds = &loaded.calibration.thresholds;
+        let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
+        self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
+        // Both are the process's: an engine without numbers leaves those of another engine alone.
+        if loaded.is_measured() {
+            set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
+            place::apply_shapes(&loaded.calibration);
+        }
+        self.refine.reset();
+    }
 }
 
 impl std::fmt::Debug for Engine {
@@ -68,7 +120,9 @@ impl Dsa {
 /// What [`Engine::calibrate`] measured, and whether it could be kept.
 #[derive(Debug)]
 pub struct Calibrated {
-    /// What the engine decides by from now on.
+    /// What was measured, and if that is to be trusted.
+    pub measured: Calibration,
+    /// What the engine decides by from now on: what was measured if it is to be trusted, else the numbers it had.
     pub loaded: Loaded,
     /// Where it is kept, or why it is only in memory.
     pub saved: Result<PathBuf, StoreError>,
@@ -103,21 +157,27 @@ impl Engine {
         } else {
             Queue::inline(Inline::new(RING_DEPTH, Arc::clone(&hands)), policy)
         };
-        let loaded = place::load(config.engine.calibration.as_deref());
-        let engine = Engine {
+        let loaded = place::load(config.engine.calibration.as_deref(), kernels.isa);
+        let background = Background::new(config.engine.calibrate && place::is_worth_measuring(&loaded));
+        let numbers = Numbers {
+            placer: Placer::new(loaded, kernels.isa),
+            refine: Refine::new(kernels.isa),
+            hands: Arc::clone(&hands),
+            path: config.engine.calibration.clone(),
+        };
+        numbers.apply();
+        Engine {
             copy: kernels.copy,
-            placer: Placer::new(loaded),
             kernels,
+            numbers: Arc::new(numbers),
             worker,
             splits: config.engine.split,
+            background,
             hands,
             policy,
             queue,
             dsa: OnceLock::new(),
-            calibration_path: config.engine.calibration.clone(),
-        };
-        engine.apply_thresholds();
-        engine
+        }
     }
 
     /// The process-wide engine, configured by `memlift.toml` and `MEMLIFT_*`. A configuration that cannot be used is
@@ -152,7 +212,7 @@ impl Engine {
 
     /// The placement.
     pub fn placer(&self) -> &Placer {
-        &self.placer
+        &self.numbers.placer
     }
 
     /// How waits wait, by configuration.
@@ -251,43 +311,42 @@ impl Engine {
 
     /// Who would run an operation of `bytes` bytes now, and why. `Unknown` takes what the size suggests.
     pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
-        self.placer.explain(opcode, bytes, cache)
+        self.numbers.placer.explain(opcode, bytes, cache)
     }
 
-    /// Measures the machine (about a second), decides by that from now on, and keeps it on disk.
+    /// Measures the machine (about a second). Decides by that from now on and keeps it on disk, unless the machine was busy.
     ///
     /// # Errors
     ///
     /// [`CalibrateError`] when there is no memory to measure with; nothing has changed then.
     pub fn calibrate(&self) -> Result<Calibrated, CalibrateError> {
-        let calibration = place::calibrate(self.kernels, &self.worker)?;
-        let saved = place::save(&calibration, self.calibration_path.as_deref());
-        let origin = saved.as_ref().map_or(Origin::Measured, |path| Origin::File { path: path.clone() });
-        let loaded = Loaded { calibration, origin };
-        self.placer.replace(loaded.clone());
-        self.apply_thresholds();
-        Ok(Calibrated { loaded, saved })
+        self.background.cancel();
+        Ok(self.numbers.adopt(place::calibrate(self.kernels, &self.worker)?))
+    }
+
+    /// Calibrates in the background. Nobody waits for it.
+    #[cold]
+    pub(crate) fn calibrate_later(&self) {
+        let (kernels, numbers) = (self.kernels, Arc::clone(&self.numbers));
+        self.background.start(move |stop| {
+            // Without memory for it the built-in numbers stay.
+            if let Ok(measured) = place::calibrate_alone(kernels, stop)
+                && !stop.load(std::sync::atomic::Ordering::Relaxed)
+            {
+                numbers.adopt(measured);
+            }
+        });
     }
 
     /// Time until a queued operation has completed, nanoseconds.
     fn predict_queued_ns(&self, opcode: Opcode, bytes: usize) -> u64 {
         use crate::observe::Executor::{InlineTemporal, Worker};
         let cold = CacheState::Cold;
-        let predicted = self
-            .placer
+        let placer = &self.numbers.placer;
+        let predicted = placer
             .predict_ns(Worker, opcode, bytes, cold)
-            .or_else(|| self.placer.predict_ns(InlineTemporal, opcode, bytes, cold));
+            .or_else(|| placer.predict_ns(InlineTemporal, opcode, bytes, cold));
         predicted.map_or(0, |ns| ns as u64)
-    }
-
-    fn apply_thresholds(&self) {
-        let loaded = self.placer.loaded();
-        let thresholds = &loaded.calibration.thresholds;
-        let limit = |bytes: Option<u64>| bytes.map_or(usize::MAX, |bytes| bytes as usize);
-        self.hands.stream_from(limit(thresholds.nt_from_cold_bytes));
-        if !matches!(loaded.origin, Origin::Builtin { .. }) {
-            set_rep_movsb_from(limit(thresholds.rep_movsb_from_bytes));
-        }
     }
 }
 

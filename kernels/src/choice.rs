@@ -7,7 +7,7 @@
 //! Not here allocation: the environment is read in place, because an allocator may be what calls us.
 
 use crate::arch;
-use crate::{Isa, Kernels, repeat};
+use crate::{Isa, Kernels, repeat, shape};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::io::Write;
@@ -36,6 +36,7 @@ pub fn for_isa(isa: Isa) -> Option<&'static Kernels> {
         return None;
     }
     repeat::detect();
+    shape::detect();
     Some(arch::table(isa))
 }
 
@@ -70,6 +71,7 @@ fn choose() -> &'static Kernels {
         }
     };
     repeat::detect();
+    shape::detect();
     let kernels = arch::table(isa);
     ACTIVE.store(core::ptr::from_ref(kernels).cast_mut(), Ordering::Relaxed);
     kernels

@@ -46,6 +46,7 @@ mod delta;
 #[expect(unsafe_code, reason = "reads the environment without allocating")]
 mod choice;
 mod repeat;
+mod shape;
 #[expect(unsafe_code, reason = "maps a page that other processes may read")]
 pub mod counters;
 #[expect(unsafe_code, reason = "flushes cache lines by address")]
@@ -61,7 +62,8 @@ pub use delta::{DELTA_ENTRY_BYTES, Delta, DeltaError};
 pub use flush::{CACHE_LINE_BYTES, cache_flush};
 pub use isa::Isa;
 pub use repeat::{rep_movsb_from, set_rep_movsb_from};
+pub use shape::{Routine, SHAPE_CLASSES, Shape, set_shape, shape, shape_class, shape_class_bytes};
 pub use table::{
     CompareFn, ComparePatternFn, CopyCrcFn, CopyFn, CopyStridedFn, CrcFn, DeltaApplyFn, DeltaCreateFn,
-    DualcastFn, FillFn, Kernels, repeat_8,
+    DualcastFn, FillFn, Kernels, Shaped, repeat_8,
 };

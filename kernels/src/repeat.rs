@@ -50,11 +50,8 @@ pub(crate) fn detect() {
 #[cfg(target_arch = "x86_64")]
 fn default_from() -> usize {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
-    let leaf0 = __cpuid(0);
-    let vendor = [leaf0.ebx, leaf0.edx, leaf0.ecx].map(u32::to_le_bytes);
-    let intel = vendor == [*b"Genu", *b"ineI", *b"ntel"];
-    let fsrm = leaf0.eax >= 7 && __cpuid_count(7, 0).edx & 1 << 4 != 0;
-    if intel && fsrm { FROM_INTEL } else { usize::MAX }
+    let fsrm = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & 1 << 4 != 0;
+    if crate::isa::is_intel() && fsrm { FROM_INTEL } else { usize::MAX }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

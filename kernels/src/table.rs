@@ -6,9 +6,9 @@
 //!         aligned. Zero bytes are allowed everywhere, with any pointer.
 //! Order   names ending in `_nt` store past the cache, for targets that will not be read soon, and end with a
 //!         store fence. Below a few hundred bytes they store normally.
-//! Not here when `_nt` pays: the engine measures that.
+//! Not here when `_nt` pays, and with which shape: the engine measures that.
 
-use crate::{Delta, DeltaError, Isa};
+use crate::{Delta, DeltaError, Isa, Shape};
 
 /// `(target, source, bytes)`.
 pub type CopyFn = unsafe fn(target: *mut u8, source: *const u8, bytes: usize);
@@ -54,6 +54,31 @@ pub type DeltaApplyFn = unsafe fn(
 pub type CopyStridedFn =
     unsafe fn(target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
 
+/// The routines that store past the cache, told in which shape. The fields of [`Kernels`] that end in `_nt` are these
+/// with the shape that [`shape`](crate::shape) gives. Portable routines ignore it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shaped {
+    /// See [`Kernels::copy_nt`].
+    pub copy: unsafe fn(target: *mut u8, source: *const u8, bytes: usize, shape: Shape),
+    /// See [`Kernels::fill_nt`].
+    pub fill: unsafe fn(target: *mut u8, pattern: u128, bytes: usize, shape: Shape),
+    /// See [`Kernels::copy_crc32c_nt`].
+    pub copy_crc32c:
+        unsafe fn(target: *mut u8, source: *const u8, bytes: usize, seed: u32, shape: Shape) -> u32,
+    /// See [`Kernels::dualcast_nt`].
+    pub dualcast:
+        unsafe fn(target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize, shape: Shape),
+    /// See [`Kernels::copy_strided_nt`].
+    pub copy_strided: unsafe fn(
+        target: *mut u8,
+        source: *const u8,
+        rows: usize,
+        row_bytes: usize,
+        source_stride: i64,
+        shape: Shape,
+    ),
+}
+
 /// The routines of one instruction set.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
@@ -97,6 +122,8 @@ pub struct Kernels {
     pub copy_strided: CopyStridedFn,
     /// The same past the cache.
     pub copy_strided_nt: CopyStridedFn,
+    /// The routines past the cache, in a shape of the caller's choice.
+    pub shaped: Shaped,
 }
 
 /// The pattern of [`FillFn`] that repeats 8 bytes, least significant first.

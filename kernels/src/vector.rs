@@ -25,6 +25,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn store_aligned(self, target: *mut u8);
     /// Writes `BYTES` bytes to an aligned target, past the cache.
     unsafe fn stream(self, target: *mut u8);
+    /// The same in two stores of half the size, where there are such.
+    unsafe fn stream_halves(self, target: *mut u8);
     /// Repeats a 16-byte pattern.
     unsafe fn splat(pattern: u128) -> Self;
     /// One bit per byte that differs, lowest address first.

@@ -4,7 +4,7 @@
 
 mod memory;
 
-use memlift_kernels::{Isa, Kernels, cache_flush, for_isa, set_rep_movsb_from};
+use memlift_kernels::{Isa, Kernels, Shape, cache_flush, for_isa, set_rep_movsb_from};
 use memory::SWEEP_BYTES;
 
 const PAGE_BYTES: usize = 4096;
@@ -95,6 +95,61 @@ fn no_level_leaves_its_buffers() {
             for bytes in (0..=SWEEP_BYTES).chain(long) {
                 for at_end in 0..4 {
                     run_all(kernels, &rooms, bytes, at_end & 1 != 0, at_end & 2 != 0);
+                }
+            }
+        }
+    }
+}
+
+/// Runs every routine past the cache in one shape, with each buffer against a closed page.
+fn run_shape(kernels: &Kernels, rooms: &[Fenced; 3], bytes: usize, shape: Shape, at_end: usize) {
+    let source = rooms[0].buffer(bytes, at_end & 1 != 0);
+    let target = rooms[1].buffer(bytes, at_end & 2 != 0);
+    let target2 = rooms[2].buffer(bytes, at_end & 2 != 0);
+    let shaped = &kernels.shaped;
+    // SAFETY: each buffer lies in a room of its own, and all are `bytes` long.
+    unsafe {
+        (shaped.fill)(source, 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10, bytes, shape);
+        (shaped.copy)(target, source, bytes, shape);
+        assert_eq!((kernels.compare)(source, target, bytes), None);
+        (kernels.fill)(target, 0, bytes);
+        let value = (kernels.crc32c)(source, bytes, 0);
+        assert_eq!((shaped.copy_crc32c)(target, source, bytes, 0, shape), value);
+        assert_eq!((kernels.compare)(source, target, bytes), None);
+        (kernels.fill)(target, 0, bytes);
+        (shaped.dualcast)(target, target2, source, bytes, shape);
+        assert_eq!((kernels.compare)(source, target, bytes), None);
+        assert_eq!((kernels.compare)(target, target2, bytes), None);
+        (kernels.fill)(target, 0, bytes);
+        let rows = if bytes.is_multiple_of(3) { 3 } else { 1 };
+        (shaped.copy_strided)(target, source, rows, bytes / rows, (bytes / rows) as i64, shape);
+        assert_eq!((kernels.compare)(source, target, bytes), None);
+    }
+}
+
+#[test]
+fn no_shape_leaves_its_buffers() {
+    let rooms = [Fenced::new(), Fenced::new(), Fenced::new()];
+    let pages = |count: usize| count * PAGE_BYTES;
+    let sizes: Vec<usize> = (500..=640)
+        .chain([1, 2, 3, 4, 5, 8, 9, 16].into_iter().flat_map(|count| {
+            [
+                pages(count) - 65,
+                pages(count) - 64,
+                pages(count) - 1,
+                pages(count),
+                pages(count) + 1,
+                pages(count) + 64,
+            ]
+        }))
+        .chain([12345, 33333, 200_001, ROOM_BYTES])
+        .collect();
+    for isa in Isa::ALL {
+        let Some(kernels) = for_isa(isa) else { continue };
+        for shape in Shape::candidates(isa) {
+            for &bytes in &sizes {
+                for at_end in 0..4 {
+                    run_shape(kernels, &rooms, bytes, shape, at_end);
                 }
             }
         }

@@ -4,7 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use memlift::engine::Engine;
+use memlift::engine::observe::CacheState;
 use memlift::engine::place::Origin;
+use memlift::spec::Opcode;
 
 use super::Check;
 use crate::print;
@@ -21,10 +23,16 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
     let path = match &loaded.origin {
         Origin::File { path } => path.display().to_string(),
         Origin::Measured => "in memory only".to_owned(),
+        Origin::Untrusted { why, time_s } => {
+            let found = format!("not trusted, built-in numbers used: {why}; measured {}", age(*time_s));
+            let again = "memlift calibrate again, when nothing else runs";
+            return vec![Check::absent("calibration", found).advise(again), shape(engine)];
+        }
         Origin::Builtin { why } => {
             return vec![
                 Check::absent("calibration", format!("built-in numbers: {why}"))
                     .advise("memlift calibrate takes a second and makes large copies faster"),
+                shape(engine),
             ];
         }
     };
@@ -33,7 +41,15 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
         bytes.map_or("never".to_owned(), |bytes| format!("from {}", print::bytes(bytes)))
     };
     vec![
-        Check::usable("calibration", format!("{}, {path}", age(loaded.calibration.time_s))),
+        Check::usable(
+            "calibration",
+            format!(
+                "trusted, {}, repeats differed by {:.0} %, {path}",
+                age(loaded.calibration.time_s),
+                (loaded.calibration.trust.spread - 1.0) * 100.0
+            ),
+        ),
+        shape(engine),
         Check::usable("cache", format!("{} stay there, as measured", print::bytes(found.cache_bytes))),
         Check::usable(
             "streaming stores",
@@ -43,12 +59,25 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
     ]
 }
 
-fn age(time_s: u64) -> String {
+/// How copies past the cache walk memory.
+fn shape(engine: &Engine) -> Check {
+    let at = |bytes: u64| {
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let explained = engine.explain(Opcode::MEMMOVE, size, CacheState::Cold);
+        format!("{} at {}", explained.shape, print::bytes(bytes))
+    };
+    let found = [1 << 20, 32 << 20, 128 << 20].map(at).join(", ");
+    Check::usable("shape of copies", format!("{found} (pages at once x bytes of a vector + bytes ahead)"))
+}
+
+/// The day and how long ago that is, for reports.
+pub fn age(time_s: u64) -> String {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(time_s);
-    match SystemTime::now().duration_since(then).map(|age| age.as_secs()) {
+    let age = match SystemTime::now().duration_since(then).map(|age| age.as_secs()) {
         Ok(seconds @ 0..3600) => format!("{} minutes old", seconds / 60),
         Ok(seconds @ 3600..172_800) => format!("{} hours old", seconds / 3600),
         Ok(seconds) => format!("{} days old", seconds / 86_400),
         Err(_) => "from the future: check the clock".to_owned(),
-    }
+    };
+    format!("of {}, {age}", memlift_bench::date(time_s))
 }

@@ -5,7 +5,7 @@
 //! Exit   0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
 //!        absent (–) has a fallback.
 
-mod calibration;
+pub mod calibration;
 mod cpu;
 mod dsa;
 mod facilities;

@@ -283,7 +283,7 @@ fn this_cpu(trace: &Trace) -> Result<(Cpu, String), Failure> {
     let origin = match &loaded.origin {
         Origin::File { path } => format!("calibration of this machine, {}", path.display()),
         Origin::Measured => "calibration of this machine".to_owned(),
-        Origin::Builtin { why } => {
+        Origin::Builtin { why } | Origin::Untrusted { why, .. } => {
             format!("built-in numbers ({why}); `memlift calibrate` measures this machine")
         }
     };

@@ -71,6 +71,13 @@ pub const KEYS: &[Key] = &[
         doc: "calibration file to use instead of the one that memlift calibrate keeps in the cache folder",
     },
     Key {
+        name: "engine.calibrate",
+        kind: Kind::Flag,
+        default: || Value::Flag(true),
+        doc: "whether a process that has copied 1 GiB without a calibration measures this machine in the background, by at \
+              most one second of one core",
+    },
+    Key {
         name: "engine.split",
         kind: Kind::Flag,
         default: || Value::Flag(true),

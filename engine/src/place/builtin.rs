@@ -41,8 +41,11 @@ pub(super) fn calibration() -> Calibration {
     Calibration {
         format: FORMAT,
         machine: Machine::read(),
+        isa: String::new(),
         time_s: 0,
         took_ms: 0,
+        trust: super::Trust::assumed(),
+        shapes: Vec::new(),
         thresholds: Thresholds {
             gate_bytes: super::GATE_BYTES_MIN as u64,
             nt_from_hot_bytes: Some(CACHE_BYTES),

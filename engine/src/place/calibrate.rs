@@ -1,23 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calibration: about a second of measuring what this machine's memory operations cost.
 //!
-//! Flow     two buffers, prefaulted ─▶ read sweep (cache size) ─▶ load latency (hot or cold) ─▶ string moves ─▶
-//!          copies hot and cold, with and without streaming ─▶ shared with a worker ─▶ other operations ─▶ lines
-//! Method   hot: the same buffers again and again. Cold: windows that move through both buffers, so that a window
-//!          was last touched a whole round ago, which is more than a cache holds. Lower quartiles of interleaved
-//!          repeats: every candidate is measured once per round, so that a slow moment hits all of them.
-//! Not here cache sizes from cpuid. The machine that this was written on reports 105 MiB of last-level cache and
-//!          behaves as if it had a fraction.
+//! - **Flow** two buffers, prefaulted ─▶ read sweep (cache size) ─▶ load latency (hot or cold) ─▶ string moves ─▶ the shape
+//!   of copies past the cache ─▶ copies hot and cold, with and without streaming ─▶ shared with a worker ─▶ other
+//!   operations ─▶ lines
+//! - **Alone** in the background: small buffers, no worker, at most [`BUDGET`] of one core. The cache's size and what
+//!   sharing costs stay built in.
+//! - **Method** hot: the same buffers again and again. Cold: windows that move through both buffers, so that a window was
+//!   last touched a whole round ago, which is more than a cache holds; windows of small buffers are flushed instead.
+//!   Lower quartiles of interleaved repeats: every candidate is measured once per round, so that a slow moment hits all
+//!   of them.
+//! - **Trust** a [`Watch`] says if the machine was quiet meanwhile
+//! - **Not here** cache sizes from cpuid. The machine that this was written on reports 105 MiB of last-level cache and
+//!   behaves as if it had a fraction.
 
+use super::background::BUDGET;
+use super::builtin;
 use super::fit::{fit, median, quiet};
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT, Line, Model, Thresholds};
+use super::quiet::{Trust, Watch};
 use super::residency::load_cycles;
+use super::shapes::{self, ShapeFrom};
 use crate::observe::{CacheState, Executor};
 use crate::region::{Headroom, HugePages, Region, RegionError, RegionOptions};
-use crate::run::{Share, Worker, share_chunk_bytes};
-use memlift_kernels::{CopyFn, Kernels, rep_movsb_from, set_rep_movsb_from};
+use crate::run::{Share, Stores, Worker, share_chunk_bytes};
+use memlift_kernels::{Kernels, Shape, cache_flush, rep_movsb_from, set_rep_movsb_from};
 use memlift_spec::Opcode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Why calibration was not possible.
@@ -32,13 +42,15 @@ pub enum CalibrateError {
 /// Wanted size of each of the two buffers.
 const ARENA_BYTES: usize = 128 << 20;
 const ARENA_BYTES_MIN: usize = 16 << 20;
+/// Part of [`BUDGET`] after which no further point is begun: the last one must end within it, too.
+const BEGIN_WITHIN: f64 = 0.85;
 /// Sizes that copies are measured at, in powers of two.
 const COPY_SHIFTS: std::ops::RangeInclusive<u32> = 16..=26;
 /// Sizes that the other operations are measured at.
 const OTHER_SHIFTS: [u32; 4] = [17, 19, 21, 23];
 
 /// Two buffers and where the next cold window starts.
-struct Arena {
+pub(super) struct Arena {
     source: Region,
     target: Region,
     bytes: usize,
@@ -46,9 +58,9 @@ struct Arena {
 }
 
 impl Arena {
-    fn new() -> Result<Arena, RegionError> {
+    fn new(most_bytes: usize) -> Result<Arena, RegionError> {
         let headroom = usize::try_from(Headroom::read().bytes).unwrap_or(usize::MAX);
-        let mut bytes = ARENA_BYTES;
+        let mut bytes = most_bytes;
         while bytes > ARENA_BYTES_MIN && bytes * 3 > headroom {
             bytes /= 2;
         }
@@ -64,26 +76,40 @@ impl Arena {
         (self.target.base().wrapping_add(offset).cast_mut(), self.source.base().wrapping_add(offset))
     }
 
-    /// A window of both buffers that was not touched for a whole round. The odd half page keeps windows from
-    /// being aligned to each other in the same way every time.
-    fn cold(&mut self, bytes: usize) -> (*mut u8, *const u8) {
+    /// A window of both buffers that is in no cache. The odd page keeps windows from being aligned to each other in the
+    /// same way every time.
+    pub(super) fn cold(&mut self, bytes: usize) -> (*mut u8, *const u8) {
         let step = bytes.next_multiple_of(4096) + 4096;
         if self.cursor + bytes > self.bytes {
             self.cursor = 0;
         }
         let pair = self.pair(self.cursor);
         self.cursor += step;
+        if self.bytes < ARENA_BYTES {
+            // SAFETY: the window lies in the arena.
+            unsafe {
+                cache_flush(pair.0, bytes);
+                cache_flush(pair.1, bytes);
+            }
+        }
         pair
     }
+
+    /// The sizes that shapes are measured at: small, middle and large for this arena.
+    fn shape_sizes(&self) -> [usize; 3] {
+        [self.bytes / 128, self.bytes / 16, self.bytes / 4]
+    }
+}
+
+/// Nanoseconds that the calling thread has been on a core.
+fn core_ns() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 /// Nanoseconds of `work` on this thread. When the thread lost its core meanwhile, the core's time counts, not the
 /// clock's: other load must not be taken for slow memory.
-fn time(work: impl FnOnce()) -> f64 {
-    let core_ns = || {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
-    };
+pub(super) fn time(work: impl FnOnce()) -> f64 {
     let before_ns = core_ns();
     let start = Instant::now();
     work();
@@ -104,71 +130,40 @@ fn time_shared(work: impl FnOnce()) -> f64 {
 ///
 /// [`CalibrateError::Memory`].
 pub fn calibrate(kernels: &'static Kernels, worker: &Worker) -> Result<Calibration, CalibrateError> {
-    let start = Instant::now();
-    let mut arena = Arena::new()?;
-    let mut bench = Bench { kernels, worker, arena: &mut arena };
-    let cache_bytes = bench.cache_bytes();
-    let hot_cycles = bench.hot_cycles();
-    let rep_movsb_from_bytes = bench.rep_movsb();
-    set_rep_movsb_from(rep_movsb_from_bytes.map_or(usize::MAX, |bytes| bytes as usize));
-    let hand_off_ns = bench.hand_off_ns();
+    let mut arena = Arena::new(ARENA_BYTES)?;
+    let worker = Some(worker).filter(|worker| worker.threads() > 0);
+    let limit = Limit { until_ns: f64::INFINITY, stop: None };
+    let watch = Watch::new(worker.is_some());
+    Ok(Bench { kernels, worker, arena: &mut arena, watch, limit, shapes: Vec::new() }.calibration())
+}
 
-    let mut model = Model::default();
-    let hot = bench.copies(CacheState::Hot);
-    let cold = bench.copies(CacheState::Cold);
-    let nt_from_hot_bytes = crossing(&hot.temporal, &hot.streaming);
-    let nt_from_cold_bytes = crossing(&cold.temporal, &cold.streaming);
-    let best_hot = least(&hot.temporal, &hot.streaming);
-    let best_cold = least(&cold.temporal, &cold.streaming);
-    for (copies, best, cache) in [(&hot, &best_hot, CacheState::Hot), (&cold, &best_cold, CacheState::Cold)] {
-        model.push(Executor::InlineTemporal, Opcode::MEMMOVE, cache, fit(&copies.temporal));
-        model.push(Executor::InlineNt, Opcode::MEMMOVE, cache, fit(&copies.streaming));
-        if !copies.split.is_empty() {
-            model.push(Executor::Split, Opcode::MEMMOVE, cache, fit(&copies.split));
-        }
-        if hand_off_ns > 0 {
-            let later = |line: Line| Line { base_ns: line.base_ns + hand_off_ns as f64, ..line };
-            let lines = fit(best).into_iter().map(later).collect();
-            model.push(Executor::Worker, Opcode::MEMMOVE, cache, lines);
-        }
+/// Measures what one core does within [`BUDGET`], until `stop` is set.
+///
+/// # Errors
+///
+/// [`CalibrateError::Memory`].
+pub(crate) fn calibrate_alone(
+    kernels: &'static Kernels,
+    stop: &AtomicBool,
+) -> Result<Calibration, CalibrateError> {
+    let until_ns = core_ns() + BUDGET.as_nanos() as f64 * BEGIN_WITHIN;
+    let mut arena = Arena::new(ARENA_BYTES_MIN)?;
+    let limit = Limit { until_ns, stop: Some(stop) };
+    let watch = Watch::new(false);
+    Ok(Bench { kernels, worker: None, arena: &mut arena, watch, limit, shapes: Vec::new() }.calibration())
+}
+
+/// When to begin nothing more.
+struct Limit<'a> {
+    /// Core time of the thread, nanoseconds.
+    until_ns: f64,
+    stop: Option<&'a AtomicBool>,
+}
+
+impl Limit<'_> {
+    fn is_over(&self) -> bool {
+        core_ns() > self.until_ns || self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
-    bench.others(&mut model);
-
-    let split_from = |best: &[(u64, f64)], split: &[(u64, f64)]| {
-        let tail = &best[best.len() - split.len()..];
-        crossing(tail, split)
-    };
-    let split_gain = match (best_cold.last(), cold.split.last()) {
-        (Some(alone), Some(shared)) => alone.1 / shared.1.max(1.0),
-        _ => 0.0,
-    };
-    let split_from_cold_bytes = split_from(&best_cold, &cold.split);
-    let split_from_hot_bytes = split_from(&best_hot, &hot.split);
-    let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
-    Ok(Calibration {
-        format: FORMAT,
-        machine: Machine::read(),
-        time_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
-        took_ms: start.elapsed().as_millis() as u64,
-        thresholds: Thresholds {
-            gate_bytes: gates
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(1 << 40)
-                .max(super::GATE_BYTES_MIN as u64),
-            nt_from_hot_bytes,
-            nt_from_cold_bytes,
-            cache_bytes,
-            hot_cycles,
-            split_from_cold_bytes,
-            split_from_hot_bytes,
-            hand_off_ns,
-            rep_movsb_from_bytes,
-            split_gain,
-        },
-        model,
-    })
 }
 
 /// (bytes, ns), ascending.
@@ -201,11 +196,121 @@ fn least(a: &[(u64, f64)], b: &[(u64, f64)]) -> Points {
 
 struct Bench<'a> {
     kernels: &'static Kernels,
-    worker: &'a Worker,
+    /// Measured if it is there; it has threads.
+    worker: Option<&'a Worker>,
     arena: &'a mut Arena,
+    watch: Watch,
+    limit: Limit<'a>,
+    /// Measured early; everything later streams in them.
+    shapes: Vec<ShapeFrom>,
 }
 
 impl Bench<'_> {
+    fn calibration(mut self) -> Calibration {
+        let start = Instant::now();
+        let assumed = builtin::calibration();
+        self.watch.look();
+        // A small buffer cannot show where a large cache ends.
+        let is_whole = self.arena.bytes == ARENA_BYTES;
+        let cache_bytes = if is_whole { self.cache_bytes() } else { assumed.thresholds.cache_bytes };
+        let hot_cycles = self.hot_cycles();
+        let rep_before = rep_movsb_from();
+        // In the background the threshold stays as it is: measuring changes it for every thread of the process.
+        let rep_movsb_from_bytes = if is_whole {
+            self.rep_movsb()
+        } else {
+            Some(rep_before as u64).filter(|bytes| *bytes < usize::MAX as u64)
+        };
+        set_rep_movsb_from(rep_movsb_from_bytes.map_or(usize::MAX, |bytes| bytes as usize));
+        let sizes = self.arena.shape_sizes();
+        self.shapes = shapes::measure(self.kernels, self.arena, &mut self.watch, sizes);
+        let hand_off_ns = self.hand_off_ns();
+
+        let mut model = Model::default();
+        let hot = self.copies(CacheState::Hot);
+        let cold = self.copies(CacheState::Cold);
+        self.others(&mut model);
+        let trust = if self.limit.is_over() {
+            Trust { trusted: false, why: "it could not finish in time".to_owned(), ..self.watch.verdict() }
+        } else {
+            self.watch.verdict()
+        };
+        // Whoever asked decides by which numbers the process goes on.
+        set_rep_movsb_from(rep_before);
+
+        let nt_from_hot_bytes = crossing(&hot.temporal, &hot.streaming);
+        let nt_from_cold_bytes = crossing(&cold.temporal, &cold.streaming);
+        let best_hot = least(&hot.temporal, &hot.streaming);
+        let best_cold = least(&cold.temporal, &cold.streaming);
+        for (copies, best, cache) in
+            [(&hot, &best_hot, CacheState::Hot), (&cold, &best_cold, CacheState::Cold)]
+        {
+            // Out of time before the first size: such a calibration is not trusted, and needs no curve.
+            if best.is_empty() {
+                continue;
+            }
+            model.push(Executor::InlineTemporal, Opcode::MEMMOVE, cache, fit(&copies.temporal));
+            model.push(Executor::InlineNt, Opcode::MEMMOVE, cache, fit(&copies.streaming));
+            if !copies.split.is_empty() {
+                model.push(Executor::Split, Opcode::MEMMOVE, cache, fit(&copies.split));
+            }
+            if hand_off_ns > 0 {
+                let later = |line: Line| Line { base_ns: line.base_ns + hand_off_ns as f64, ..line };
+                let lines = fit(best).into_iter().map(later).collect();
+                model.push(Executor::Worker, Opcode::MEMMOVE, cache, lines);
+            }
+        }
+        add_strided(&mut model);
+
+        let split_from = |best: &[(u64, f64)], split: &[(u64, f64)]| {
+            let tail = &best[best.len() - split.len()..];
+            crossing(tail, split)
+        };
+        let split_gain = match (best_cold.last(), cold.split.last()) {
+            (Some(alone), Some(shared)) => alone.1 / shared.1.max(1.0),
+            _ => 0.0,
+        };
+        let (mut split_from_cold_bytes, mut split_from_hot_bytes) =
+            (split_from(&best_cold, &cold.split), split_from(&best_hot, &hot.split));
+        if self.worker.is_none() && !is_whole {
+            // Measured alone: sharing is what it was taken to be.
+            let built_in = assumed.model.curves.into_iter();
+            model.curves.extend(built_in.filter(|curve| curve.executor == Executor::Split.name()));
+            split_from_cold_bytes = assumed.thresholds.split_from_cold_bytes;
+            split_from_hot_bytes = assumed.thresholds.split_from_hot_bytes;
+        }
+        let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
+        // What was not measured is looked at.
+        let measured_bytes = cold.temporal.last().map_or(0, |point| point.0);
+        Calibration {
+            format: FORMAT,
+            machine: Machine::read(),
+            isa: self.kernels.isa.name().to_owned(),
+            time_s: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
+            took_ms: start.elapsed().as_millis() as u64,
+            trust,
+            shapes: self.shapes,
+            thresholds: Thresholds {
+                gate_bytes: gates
+                    .into_iter()
+                    .flatten()
+                    .min()
+                    .unwrap_or(2 * measured_bytes)
+                    .max(super::GATE_BYTES_MIN as u64),
+                nt_from_hot_bytes,
+                nt_from_cold_bytes,
+                cache_bytes,
+                hot_cycles,
+                split_from_cold_bytes,
+                split_from_hot_bytes,
+                hand_off_ns,
+                rep_movsb_from_bytes,
+                split_gain,
+            },
+            model,
+        }
+    }
+
     /// Up to which size a buffer is read from cache the second time: where bandwidth has fallen half way from
     /// what 1 MiB gives to what the whole buffer gives.
     fn cache_bytes(&mut self) -> u64 {
@@ -255,7 +360,7 @@ impl Bench<'_> {
 
     /// From which size on string moves are faster, over aligned and misaligned targets.
     fn rep_movsb(&mut self) -> Option<u64> {
-        let before = rep_movsb_from();
+        set_rep_movsb_from(usize::MAX);
         let mut rows = Vec::new();
         for shift in 12..=20 {
             let bytes = 1usize << shift;
@@ -263,39 +368,36 @@ impl Bench<'_> {
             // Some CPUs are as fast as ever at one alignment and ten times slower at another: each counts.
             let mut ratio = 0.0;
             for offset in [0, 7, 15, 32] {
+                let (target, source) = self.arena.pair(0);
+                let target = target.wrapping_add(offset);
                 let mut least = [f64::INFINITY; 2];
                 for _ in 0..3 {
-                    for (from, least) in [usize::MAX, 1].into_iter().zip(&mut least) {
-                        set_rep_movsb_from(from);
-                        let (target, source) = self.arena.pair(0);
-                        let target = target.wrapping_add(offset);
-                        *least = least.min(time(|| {
-                            for _ in 0..repeats {
-                                // SAFETY: both ranges lie in the arena.
-                                unsafe { (self.kernels.copy)(target, source, bytes) };
-                            }
-                        }));
-                    }
+                    // SAFETY: both ranges lie in the arena.
+                    least[0] = least[0].min(time(|| unsafe {
+                        (0..repeats).for_each(|_| (self.kernels.copy)(target, source, bytes));
+                    }));
+                    // SAFETY: as above.
+                    least[1] = least[1].min(time(|| unsafe {
+                        let copy = self.kernels.shaped.copy;
+                        (0..repeats).for_each(|_| copy(target, source, bytes, Shape::STRING));
+                    }));
                 }
                 ratio += least[1] / least[0].max(1.0) / 4.0;
             }
             rows.push((bytes as u64, ratio));
         }
-        set_rep_movsb_from(before);
         cheapest_threshold(&rows)
     }
 
     /// From offering nothing to a sleeping worker until it has answered; 0 without workers.
     fn hand_off_ns(&mut self) -> u64 {
-        if self.worker.threads() == 0 {
-            return 0;
-        }
-        self.worker.start();
+        let Some(worker) = self.worker else { return 0 };
+        worker.start();
         let mut times: Vec<f64> = (0..9)
             .map(|_| {
                 // Longer than any worker spins.
                 std::thread::sleep(Duration::from_micros(400));
-                time_shared(|| self.worker.round_trip())
+                time_shared(|| worker.round_trip())
             })
             .collect();
         quiet(&mut times) as u64
@@ -312,31 +414,40 @@ impl Bench<'_> {
 
     fn copies(&mut self, cache: CacheState) -> Copies {
         let mut copies = Copies::default();
-        let helpers = usize::from(self.worker.threads() > 0);
         for shift in self.shifts() {
+            if self.limit.is_over() {
+                break;
+            }
             let bytes = 1usize << shift;
             let rounds = ((24 << 20) / bytes).clamp(4, 15);
             let mut times = [Vec::new(), Vec::new(), Vec::new()];
             for _ in 0..rounds {
-                for (copy, times) in [self.kernels.copy, self.kernels.copy_nt].into_iter().zip(&mut times) {
+                let streaming = Stores::Streaming(shapes::at(&self.shapes, bytes, self.kernels.isa));
+                for (stores, times) in [Stores::Temporal, streaming].into_iter().zip(&mut times) {
                     let (target, source) = self.window(cache, bytes);
                     if cache == CacheState::Hot {
                         self.warm(target, source, bytes);
                     }
                     // SAFETY: the window lies in the arena.
-                    times.push(time(|| unsafe { copy(target, source, bytes) }));
+                    times.push(time(|| unsafe { stores.copy(self.kernels, target, source, bytes) }));
                 }
-                if helpers > 0 && shift >= 20 {
+                if let Some(worker) = self.worker.filter(|_| shift >= 20) {
                     let streams = cache == CacheState::Cold || quiet(&mut times[1]) < quiet(&mut times[0]);
-                    let copy = if streams { self.kernels.copy_nt } else { self.kernels.copy };
+                    let stores = if streams { streaming } else { Stores::Temporal };
                     let (target, source) = self.window(cache, bytes);
                     if cache == CacheState::Hot {
                         self.warm(target, source, bytes);
                     }
-                    times[2].push(time_shared(|| self.shared(copy, target, source, bytes, helpers)));
+                    times[2]
+                        .push(time_shared(|| shared(worker, self.kernels, stores, target, source, bytes)));
                 }
             }
             let [temporal, streaming, split] = &mut times;
+            if bytes >= 1 << 20 {
+                self.watch.point(temporal);
+                self.watch.point(streaming);
+                self.look();
+            }
             copies.temporal.push((bytes as u64, quiet(temporal)));
             copies.streaming.push((bytes as u64, quiet(streaming)));
             if !split.is_empty() {
@@ -355,11 +466,11 @@ impl Bench<'_> {
         }
     }
 
-    fn shared(&self, copy: CopyFn, target: *mut u8, source: *const u8, bytes: usize, helpers: usize) {
-        // SAFETY: the window lies in the arena, which outlives `finish`.
-        let share = unsafe { Share::new(copy, target, source, bytes, share_chunk_bytes(bytes)) };
-        self.worker.offer(&share, helpers);
-        share.finish();
+    /// Looks at the run queue when the engine's own thread is asleep.
+    fn look(&mut self) {
+        if self.worker.is_none_or(|worker| worker.awake() == 0) {
+            self.watch.look();
+        }
     }
 
     fn others(&mut self, model: &mut Model) {
@@ -376,6 +487,9 @@ impl Bench<'_> {
         for cache in [CacheState::Hot, CacheState::Cold] {
             let mut points = vec![Points::new(); all.len()];
             for shift in OTHER_SHIFTS {
+                if self.limit.is_over() {
+                    return;
+                }
                 let bytes = 1usize << shift;
                 let mut times = vec![Vec::new(); all.len()];
                 for _ in 0..if shift > 20 { 4 } else { 6 } {
@@ -395,17 +509,6 @@ impl Bench<'_> {
             for ((executor, opcode), points) in all.iter().zip(&points) {
                 model.push(*executor, *opcode, cache, fit(points));
             }
-            // Rows are gathered by the copy kernels; the difference is left to online correction.
-            for executor in [Executor::InlineTemporal, Executor::InlineNt] {
-                let copy = model.curves.iter().find(|curve| {
-                    curve.executor == executor.name()
-                        && curve.opcode == "memmove"
-                        && curve.cache == cache.name()
-                });
-                if let Some(lines) = copy.map(|curve| curve.lines.clone()) {
-                    model.push(executor, Opcode::STRIDED_COPY, cache, lines);
-                }
-            }
         }
     }
 
@@ -417,11 +520,12 @@ impl Bench<'_> {
     unsafe fn run(&self, executor: Executor, opcode: Opcode, to: *mut u8, from: *const u8, bytes: usize) {
         let k = self.kernels;
         let streams = executor == Executor::InlineNt;
+        let shape = shapes::at(&self.shapes, bytes, k.isa);
         // SAFETY: the caller vouches for both ranges; DUALCAST's second target is the second half of the first's.
         unsafe {
             match (opcode, streams) {
                 (Opcode::FILL, false) => (k.fill)(to, 0, bytes),
-                (Opcode::FILL, true) => (k.fill_nt)(to, 0, bytes),
+                (Opcode::FILL, true) => (k.shaped.fill)(to, 0, bytes, shape),
                 (Opcode::COMPARE, _) => {
                     std::hint::black_box((k.compare)(to, from, bytes));
                 }
@@ -429,13 +533,42 @@ impl Bench<'_> {
                     std::hint::black_box((k.copy_crc32c)(to, from, bytes, 0));
                 }
                 (Opcode::COPY_CRC, true) => {
-                    std::hint::black_box((k.copy_crc32c_nt)(to, from, bytes, 0));
+                    std::hint::black_box((k.shaped.copy_crc32c)(to, from, bytes, 0, shape));
                 }
                 (Opcode::DUALCAST, false) => (k.dualcast)(to, to.add(bytes), from, bytes),
-                (Opcode::DUALCAST, true) => (k.dualcast_nt)(to, to.add(bytes), from, bytes),
+                (Opcode::DUALCAST, true) => (k.shaped.dualcast)(to, to.add(bytes), from, bytes, shape),
                 _ => {
                     std::hint::black_box((k.crc32c)(from, bytes, 0));
                 }
+            }
+        }
+    }
+}
+
+/// One copy, shared with one worker.
+fn shared(
+    worker: &Worker,
+    kernels: &'static Kernels,
+    stores: Stores,
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+) {
+    // SAFETY: the window lies in the arena, which outlives `finish`.
+    let share = unsafe { Share::new(kernels, stores, target, source, bytes, share_chunk_bytes(bytes)) };
+    worker.offer(&share, 1);
+    share.finish();
+}
+
+/// Rows are gathered by the copy kernels; the difference is left to online correction.
+fn add_strided(model: &mut Model) {
+    for cache in [CacheState::Hot, CacheState::Cold] {
+        for executor in [Executor::InlineTemporal, Executor::InlineNt] {
+            let copy = model.curves.iter().find(|curve| {
+                curve.executor == executor.name() && curve.opcode == "memmove" && curve.cache == cache.name()
+            });
+            if let Some(lines) = copy.map(|curve| curve.lines.clone()) {
+                model.push(executor, Opcode::STRIDED_COPY, cache, lines);
             }
         }
     }

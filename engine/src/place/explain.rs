@@ -8,6 +8,7 @@ use super::model::Line;
 use super::store::Origin;
 use super::{Placer, SWITCH_BELOW};
 use crate::observe::{CacheState, Executor};
+use memlift_kernels::Routine;
 use memlift_spec::Opcode;
 
 /// Why an executor was taken.
@@ -73,6 +74,12 @@ pub struct Explanation {
     pub gate_bytes: usize,
     /// Where the lines come from.
     pub origin: Origin,
+    /// How copies of this size walk memory when they store past the cache.
+    pub shape: String,
+    /// When the lines were measured, seconds since 1970; 0: they are built in.
+    pub time_s: u64,
+    /// If the machine was quiet then.
+    pub trust: super::Trust,
 }
 
 pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
@@ -112,7 +119,14 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
             _ => "nothing is predicted to be faster than ordinary stores on the caller's core".to_owned(),
         }
     };
-    let origin = placer.loaded().origin;
+    let loaded = placer.loaded();
+    let shape = memlift_kernels::shape(routine(opcode), bytes, placer.isa).to_string();
+    let trust = match &loaded.origin {
+        Origin::Untrusted { why, .. } => {
+            super::Trust { trusted: false, why: why.clone(), ..super::Trust::assumed() }
+        }
+        _ => loaded.calibration.trust,
+    };
     Explanation {
         opcode: opcode.name(),
         bytes,
@@ -121,6 +135,20 @@ pub(super) fn explain(placer: &Placer, opcode: Opcode, bytes: usize, cache: Cach
         reason,
         candidates,
         gate_bytes,
-        origin,
+        origin: loaded.origin,
+        shape,
+        time_s: loaded.calibration.time_s,
+        trust,
+    }
+}
+
+/// The routine that streams for an opcode.
+fn routine(opcode: Opcode) -> Routine {
+    match opcode {
+        Opcode::COPY_CRC => Routine::CopyCrc,
+        Opcode::DUALCAST => Routine::Dualcast,
+        Opcode::FILL => Routine::Fill,
+        Opcode::STRIDED_COPY => Routine::Strided,
+        _ => Routine::Copy,
     }
 }

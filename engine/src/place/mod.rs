@@ -5,12 +5,15 @@
 //!          fastest, with hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
 //! Model    L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
 //!          state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
+//! Shape    how streaming copies walk memory (`shapes`); other routines start from it and learn (`refine`)
 //! Order    nothing here is locked: corrections are single relaxed words, and a lost update costs nothing
 //! Not here running anything. Sizes below the gate never come by.
 //!
 //! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while
 //! the program runs, and every decision can be asked why (`explain`).
 
+#[expect(unsafe_code, reason = "lowers the priority of its thread")]
+mod background;
 mod bandit;
 mod builtin;
 #[expect(unsafe_code, reason = "times kernels on buffers of its own")]
@@ -20,8 +23,12 @@ mod explain;
 mod fit;
 mod machine;
 mod model;
+mod quiet;
+mod refine;
 #[expect(unsafe_code, reason = "times single loads of memory that the caller vouches for")]
 mod residency;
+#[expect(unsafe_code, reason = "times kernels on calibration's buffers")]
+mod shapes;
 mod store;
 
 pub use bandit::{Bandit, Known, Pick, TRY_EVERY};
@@ -29,16 +36,28 @@ pub use calibrate::{CalibrateError, calibrate};
 pub use explain::{Candidate, Explanation, reason_text};
 pub use machine::Machine;
 pub use model::{Calibration, Curve, Line, Model, Thresholds};
+pub use quiet::Trust;
 pub use residency::timed_loads;
+pub use shapes::ShapeFrom;
 pub use store::{Loaded, Origin, StoreError, default_path};
 
+pub(crate) use background::Background;
+pub(crate) use calibrate::calibrate_alone;
 pub(crate) use explain::Why;
+pub(crate) use quiet::idle_cores;
+pub(crate) use refine::{PIECE_BYTES, Picked, Refine};
 pub(crate) use residency::Residency;
-pub(crate) use store::{load, save};
+pub(crate) use store::{default_or, is_worth_measuring, load, save};
+
+/// Lets the kernels use the shapes of a calibration.
+pub(crate) fn apply_shapes(calibration: &Calibration) {
+    shapes::apply(&calibration.shapes);
+}
 
 use crate::observe::{CacheState, Executor};
 use crate::submit::Cache;
 use correct::Correction;
+use memlift_kernels::Isa;
 use memlift_spec::Opcode;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -64,6 +83,8 @@ fn price(executor: Executor) -> f64 {
 /// Decides.
 #[derive(Debug)]
 pub struct Placer {
+    /// The kernels that are decided about.
+    isa: Isa,
     loaded: RwLock<Loaded>,
     /// Copies of what every decision reads, so that it takes no lock.
     fast: Fast,
@@ -91,9 +112,10 @@ pub(crate) struct Choice {
 }
 
 impl Placer {
-    /// Decides by `loaded`.
-    pub fn new(loaded: Loaded) -> Placer {
+    /// Decides by `loaded` about the kernels of `isa`.
+    pub fn new(loaded: Loaded, isa: Isa) -> Placer {
         let placer = Placer {
+            isa,
             fast: Fast {
                 gate_bytes: AtomicUsize::new(GATE_BYTES_MIN),
                 cache_bytes: AtomicUsize::new(0),
@@ -197,11 +219,12 @@ impl Placer {
         let incumbent = slot.load(Ordering::Relaxed);
         let mut held = None;
         for executor in [Executor::InlineTemporal, Executor::InlineNt, Executor::Split] {
-            if !allowed(executor) {
-                continue;
-            }
             let Some(predicted) = self.predict_ns(executor, opcode, bytes, cache) else { continue };
             let predicted = predicted * price(executor);
+            // To ask may take a system call: only for what could be chosen.
+            if predicted >= best.1 * EXPLORE_WITHIN || !allowed(executor) {
+                continue;
+            }
             if incumbent == executor as u32 + 1 {
                 held = Some((executor, predicted));
             }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Version of the calibration file. Another one is measured anew.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// What calibration found out about a machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -22,10 +22,16 @@ pub struct Calibration {
     pub format: u32,
     /// The machine it is true for.
     pub machine: super::Machine,
+    /// The instruction set of the kernels that were measured.
+    pub isa: String,
     /// When it was measured, seconds since 1970.
     pub time_s: u64,
     /// How long measuring took, milliseconds.
     pub took_ms: u64,
+    /// If it may be decided by.
+    pub trust: super::Trust,
+    /// How copies past the cache walk memory, by size.
+    pub shapes: Vec<super::ShapeFrom>,
     /// Sizes at which behaviour changes.
     pub thresholds: Thresholds,
     /// What everything costs.

@@ -4,12 +4,14 @@
 //! Flow     $MEMLIFT_CALIBRATION (or `engine.calibration`), else
 //!          $XDG_CACHE_HOME/memlift/calibration-DIGEST.json (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
 //! Order    written beside and renamed, so that a reader sees the old file or the new one
-//! Failure  missing, damaged, of another format or another machine: the built-in numbers serve, and `Origin` says
-//!          why. Unwritable: the calibration stays in memory, and the caller is told.
+//! Failure  missing, damaged, of another format, another machine or another instruction set, or measured while the
+//!          machine was busy: the built-in numbers serve, and `Origin` says why. Unwritable: the calibration stays in
+//!          memory, and the caller is told.
 
-use super::builtin;
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT};
+use super::{builtin, shapes};
+use memlift_kernels::Isa;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,6 +24,13 @@ pub enum Origin {
     Builtin {
         /// Why there is nothing better, and what to do about it.
         why: String,
+    },
+    /// Assumed, because the machine was busy when it was measured.
+    Untrusted {
+        /// What was seen.
+        why: String,
+        /// When, seconds since 1970.
+        time_s: u64,
     },
     /// Read.
     File {
@@ -39,6 +48,19 @@ pub struct Loaded {
     pub calibration: Calibration,
     /// Their origin.
     pub origin: Origin,
+}
+
+impl Loaded {
+    /// True if the numbers are of this machine.
+    pub fn is_measured(&self) -> bool {
+        matches!(self.origin, Origin::File { .. } | Origin::Measured)
+    }
+
+    /// The built-in numbers instead of those that were measured on a busy machine.
+    pub(crate) fn untrusted(measured: &Calibration) -> Loaded {
+        let origin = Origin::Untrusted { why: measured.trust.why.clone(), time_s: measured.time_s };
+        Loaded { calibration: builtin::calibration(), origin }
+    }
 }
 
 /// Why a calibration was not written.
@@ -65,14 +87,15 @@ pub fn default_path(machine: &Machine) -> Option<PathBuf> {
     Some(cache.join("memlift").join(format!("calibration-{}.json", machine.digest())))
 }
 
-/// The calibration of this machine from `path` (or its usual place), or the built-in one.
-pub(crate) fn load(path: Option<&Path>) -> Loaded {
+/// The calibration of this machine for the kernels of `isa` from `path` (or its usual place), or the built-in one.
+pub(crate) fn load(path: Option<&Path>, isa: Isa) -> Loaded {
     let machine = Machine::read();
-    let path = path.map(Path::to_owned).or_else(|| default_path(&machine));
-    let Some(path) = path else {
-        return builtin(StoreError::NoFolder.to_string());
+    let path = match default_or(path, &machine) {
+        Ok(path) => path,
+        Err(error) => return builtin(error.to_string()),
     };
-    match read(&path, &machine) {
+    match read(&path, &machine, isa) {
+        Ok(calibration) if !calibration.trust.trusted => Loaded::untrusted(&calibration),
         Ok(calibration) => Loaded { calibration, origin: Origin::File { path } },
         Err(why) => builtin(format!("{}: {why}; run `memlift calibrate`", path.display())),
     }
@@ -85,7 +108,7 @@ fn builtin(why: String) -> Loaded {
 /// A file this long is not one of ours.
 const BYTES_MAX: u64 = 1 << 20;
 
-fn read(path: &Path, machine: &Machine) -> Result<Calibration, String> {
+fn read(path: &Path, machine: &Machine, isa: Isa) -> Result<Calibration, String> {
     let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
     if length > BYTES_MAX {
         return Err(format!("{length} bytes are too many for a calibration"));
@@ -99,18 +122,41 @@ fn read(path: &Path, machine: &Machine) -> Result<Calibration, String> {
     if calibration.machine != *machine {
         return Err("measured on another machine or kernel".to_owned());
     }
-    if !calibration.model.is_sane() {
+    if calibration.isa != isa.name() {
+        return Err(format!(
+            "measured with the instruction set {}, this process uses {isa}",
+            calibration.isa
+        ));
+    }
+    if !calibration.model.is_sane() || !shapes::are_sane(&calibration.shapes) {
         return Err("damaged: coefficients out of range".to_owned());
     }
     Ok(calibration)
 }
 
+/// `path`, or the usual place for `machine`.
+pub(crate) fn default_or(path: Option<&Path>, machine: &Machine) -> Result<PathBuf, StoreError> {
+    path.map(Path::to_owned).or_else(|| default_path(machine)).ok_or(StoreError::NoFolder)
+}
+
+/// A busy machine is measured again after so many seconds.
+const RETRY_S: u64 = 3600;
+
+/// True if numbers of this machine are wanted: there are none, and none were measured in vain lately.
+pub(crate) fn is_worth_measuring(loaded: &Loaded) -> bool {
+    match loaded.origin {
+        Origin::Builtin { .. } => true,
+        Origin::Untrusted { time_s, .. } => {
+            let now_s = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
+            now_s.saturating_sub(time_s) >= RETRY_S
+        }
+        Origin::File { .. } | Origin::Measured => false,
+    }
+}
+
 /// Keeps `calibration` at `path` (or its usual place); gives where.
 pub(crate) fn save(calibration: &Calibration, path: Option<&Path>) -> Result<PathBuf, StoreError> {
-    let path = match path {
-        Some(path) => path.to_owned(),
-        None => default_path(&calibration.machine).ok_or(StoreError::NoFolder)?,
-    };
+    let path = default_or(path, &calibration.machine)?;
     let written = write(calibration, &path);
     written.map_err(|source| StoreError::Write { path: path.clone(), source })?;
     Ok(path)

@@ -124,6 +124,13 @@ impl Crew {
         self.seats.iter().filter(|seat| seat.at.load(Ordering::Relaxed) == IDLE).count()
     }
 
+    /// How many of the first `started` threads wait for work awake. A glance: it may have changed on return.
+    pub fn awake(&self, started: usize) -> usize {
+        let waits =
+            |seat: &&CachePadded<Seat>| seat.at.load(Ordering::Relaxed) == IDLE && !seat.park.is_parked();
+        self.seats.iter().take(started).filter(waits).count()
+    }
+
     /// Lets the threads end once the ring is empty.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);

@@ -28,7 +28,7 @@ mod worker;
 pub use device::{Absent, Finisher, node, open_dsa};
 pub use fork::generation;
 pub use inline::Inline;
-pub(crate) use share::{Share, share_chunk_bytes};
+pub(crate) use share::{Share, Stores, share_chunk_bytes};
 pub use worker::{Worker, WorkerSettings, WorkerStats};
 
 use memlift_kernels::Kernels;

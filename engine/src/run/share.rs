@@ -12,7 +12,7 @@
 //! copies the rest itself. Only a worker that loses its core in the middle of a chunk makes the caller wait.
 
 use crate::complete::{FutexParker, ParkWord, WaitPolicy, Waited, Waiter};
-use memlift_kernels::CopyFn;
+use memlift_kernels::{Kernels, Shape};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +23,38 @@ pub(crate) fn share_chunk_bytes(bytes: usize) -> usize {
     (bytes / 32).next_multiple_of(64 * 1024).clamp(128 * 1024, 2 << 20)
 }
 
+/// How the chunks are stored.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Stores {
+    /// Through the cache.
+    Temporal,
+    /// Past it, in this shape.
+    Streaming(Shape),
+    /// Not at all: handing over is measured.
+    None,
+}
+
+impl Stores {
+    /// One copy.
+    ///
+    /// # Safety
+    ///
+    /// `source` is readable and `target` writable for `bytes`, and they are apart.
+    pub unsafe fn copy(self, kernels: &Kernels, target: *mut u8, source: *const u8, bytes: usize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match self {
+                Stores::Temporal => (kernels.copy)(target, source, bytes),
+                Stores::Streaming(shape) => (kernels.shaped.copy)(target, source, bytes, shape),
+                Stores::None => {}
+            }
+        }
+    }
+}
+
 pub(crate) struct Share {
-    copy: CopyFn,
+    kernels: &'static Kernels,
+    stores: Stores,
     target: *mut u8,
     source: *const u8,
     bytes: usize,
@@ -49,14 +79,16 @@ impl Share {
     ///
     /// Both ranges are valid for `bytes` and apart until [`Share::finish`] has returned.
     pub unsafe fn new(
-        copy: CopyFn,
+        kernels: &'static Kernels,
+        stores: Stores,
         target: *mut u8,
         source: *const u8,
         bytes: usize,
         chunk_bytes: usize,
     ) -> Arc<Share> {
         Arc::new(Share {
-            copy,
+            kernels,
+            stores,
             target,
             source,
             bytes,
@@ -88,7 +120,9 @@ impl Share {
             let bytes = self.chunk_bytes.min(self.bytes - offset);
             // SAFETY: the chunk was claimed by this thread alone and is not finished, so the caller of `new`
             // still keeps both ranges valid.
-            unsafe { (self.copy)(self.target.add(offset), self.source.add(offset), bytes) };
+            unsafe {
+                self.stores.copy(self.kernels, self.target.add(offset), self.source.add(offset), bytes)
+            };
             copied += 1;
             if self.finished.fetch_add(1, Ordering::Release) + 1 == chunks {
                 FutexParker::new(&self.park, false).wake();

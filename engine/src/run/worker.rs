@@ -11,7 +11,7 @@
 //! When no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
 
 use super::crew::{Crew, Task};
-use super::{Hands, Share, Work, fork};
+use super::{Hands, Share, Stores, Work, fork};
 use crate::complete::WaitPolicy;
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -111,13 +111,18 @@ impl Worker {
 
     /// Lets a thread do nothing and waits for it: the cost of handing work over.
     pub(crate) fn round_trip(&self) {
-        let nothing: memlift_kernels::CopyFn = |_, _, _| {};
         let (target, source) = (std::ptr::null_mut(), std::ptr::null());
-        // SAFETY: the copy of one byte that is not made touches neither address.
-        let share = unsafe { Share::new(nothing, target, source, 1, 1) };
+        // SAFETY: no byte is copied, so neither address is touched.
+        let share = unsafe { Share::new(self.hands.kernels(), Stores::None, target, source, 1, 1) };
         if self.offer(&share, 1) == 1 {
             share.finish_by_others(20_000);
         }
+    }
+
+    /// Threads that wait for work awake, on a core. A glance: it may have changed on return.
+    pub(crate) fn awake(&self) -> usize {
+        let hold = self.hold();
+        hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
     }
 
     fn fresh(settings: WorkerSettings, hands: &Arc<Hands>) -> *mut Hold {

@@ -10,7 +10,7 @@ pub(crate) mod delta;
 pub(crate) mod plain;
 pub(crate) mod polynomial;
 
-use crate::{Isa, Kernels};
+use crate::{Isa, Kernels, Shaped};
 
 /// The table of this level.
 pub(crate) static KERNELS: Kernels = Kernels {
@@ -31,4 +31,22 @@ pub(crate) static KERNELS: Kernels = Kernels {
     delta_apply: delta::apply,
     copy_strided: plain::copy_strided,
     copy_strided_nt: plain::copy_strided,
+    shaped: Shaped {
+        // SAFETY: the caller's promise is the same.
+        copy: |target, source, bytes, _| unsafe { plain::copy(target, source, bytes) },
+        // SAFETY: as for `copy`.
+        fill: |target, pattern, bytes, _| unsafe { plain::fill(target, pattern, bytes) },
+        // SAFETY: as for `copy`.
+        copy_crc32c: |target, source, bytes, seed, _| unsafe {
+            crc::copy_crc32c(target, source, bytes, seed)
+        },
+        // SAFETY: as for `copy`.
+        dualcast: |target1, target2, source, bytes, _| unsafe {
+            plain::dualcast(target1, target2, source, bytes)
+        },
+        // SAFETY: as for `copy`.
+        copy_strided: |target, source, rows, row_bytes, stride, _| unsafe {
+            plain::copy_strided(target, source, rows, row_bytes, stride)
+        },
+    },
 };

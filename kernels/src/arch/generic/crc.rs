@@ -7,11 +7,9 @@
 //!         peer that changes the source meanwhile gets a value that fits neither version, as with any checksum.
 
 use super::copy::copy;
-use super::stream::{STREAM_FROM, head_bytes, lines};
+use super::stream::{LANE_BYTES, STREAM_FROM, head_bytes, lines};
+use crate::shape::Shape;
 use crate::vector::Vector;
-
-/// Bytes that are copied, then checked. Four pages: what the non-temporal walk takes at a time.
-const BLOCK_BYTES: usize = 16384;
 
 /// Moves a CRC state over bytes.
 pub(crate) trait Crc {
@@ -30,7 +28,7 @@ pub(crate) unsafe fn copy_crc32c<V: Vector, C: Crc>(
     let mut state = !seed;
     let mut offset = 0;
     while offset < bytes {
-        let block_bytes = (bytes - offset).min(BLOCK_BYTES / 4);
+        let block_bytes = (bytes - offset).min(LANE_BYTES);
         // SAFETY: the block lies within `bytes`, for which the caller promises both buffers.
         unsafe {
             copy::<V>(target.add(offset), source.add(offset), block_bytes);
@@ -41,13 +39,16 @@ pub(crate) unsafe fn copy_crc32c<V: Vector, C: Crc>(
     !state
 }
 
-/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+/// A block is what the shape's walk takes at a time.
+///
+/// See [`Shaped::copy_crc32c`](crate::Shaped::copy_crc32c).
 #[inline(always)]
 pub(crate) unsafe fn copy_crc32c_nt<V: Vector, C: Crc>(
     target: *mut u8,
     source: *const u8,
     bytes: usize,
     seed: u32,
+    shape: Shape,
 ) -> u32 {
     // SAFETY: the caller promises both buffers. The head is shorter than a line and `bytes` is longer; blocks lie
     // within `bytes` and start at aligned targets, because a block is a number of lines.
@@ -60,8 +61,8 @@ pub(crate) unsafe fn copy_crc32c_nt<V: Vector, C: Crc>(
         let mut offset = head_bytes(target);
         let mut state = !copy_crc32c::<V, C>(target, source, offset, seed);
         while offset < bytes {
-            let block_bytes = (bytes - offset).min(BLOCK_BYTES);
-            let done = lines::<V>(target.add(offset), source.add(offset), block_bytes);
+            let block_bytes = (bytes - offset).min(shape.lanes() * LANE_BYTES);
+            let done = lines::<V>(target.add(offset), source.add(offset), block_bytes, shape);
             copy::<V>(target.add(offset + done), source.add(offset + done), block_bytes - done);
             state = C::update(state, source.add(offset), block_bytes);
             offset += block_bytes;

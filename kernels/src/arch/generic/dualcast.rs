@@ -4,7 +4,8 @@
 //! Order   what both targets get is the same, even if another process changes the source meanwhile.
 
 use super::copy::{load_row, store_row};
-use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
+use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, is_narrow, walk_shaped};
+use crate::shape::Shape;
 use crate::vector::{Sixteen, Vector};
 
 /// See [`Kernels::dualcast`](crate::Kernels::dualcast).
@@ -102,15 +103,22 @@ impl<V: Vector> Lines for Dual<V> {
             i += V::BYTES;
         }
     }
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, offset: usize) {
+        // SAFETY: `walk` stays within the source.
+        unsafe { V::prefetch(self.source.add(offset)) }
+    }
 }
 
-/// See [`Kernels::dualcast_nt`](crate::Kernels::dualcast_nt).
+/// See [`Shaped::dualcast`](crate::Shaped::dualcast).
 #[inline(always)]
 pub(crate) unsafe fn dualcast_nt<V: Vector>(
     target1: *mut u8,
     target2: *mut u8,
     source: *const u8,
     bytes: usize,
+    shape: Shape,
 ) {
     let head = head_bytes(target1);
     // SAFETY: the caller promises all three buffers. The head is shorter than a line and `bytes` is longer; after it
@@ -120,15 +128,29 @@ pub(crate) unsafe fn dualcast_nt<V: Vector>(
             dualcast::<V>(target1, target2, source, bytes);
         } else {
             dualcast::<V>(target1, target2, source, head);
-            let mut dual = Dual::<V> {
-                target1: target1.add(head),
-                target2: target2.add(head),
-                source: source.add(head),
-                vector: core::marker::PhantomData,
-            };
-            let done = head + walk::<V, 2, _>(&mut dual, source.add(head), bytes - head);
+            let (to1, to2, from) = (target1.add(head), target2.add(head), source.add(head));
+            let done = head
+                + if is_narrow::<V>(shape) {
+                    dual::<V::Half>(to1, to2, from, bytes - head, shape)
+                } else {
+                    dual::<V>(to1, to2, from, bytes - head, shape)
+                };
             dualcast::<V>(target1.add(done), target2.add(done), source.add(done), bytes - done);
         }
         V::fence();
     }
+}
+
+/// The whole lines of `bytes`, to aligned targets. Gives the bytes copied.
+#[inline(always)]
+unsafe fn dual<V: Vector>(
+    target1: *mut u8,
+    target2: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    shape: Shape,
+) -> usize {
+    let mut dual = Dual::<V> { target1, target2, source, vector: core::marker::PhantomData };
+    // SAFETY: the caller promises all three buffers, the targets aligned to a line.
+    unsafe { walk_shaped(&mut dual, bytes, shape) }
 }

@@ -4,7 +4,8 @@
 //! The pattern starts at the target. A store at offset k needs the pattern turned by k modulo 16; vectors of 16, 32
 //! and 64 bytes in a row all need the same turn, so it is made once for the aligned middle and once for the tail.
 
-use super::stream::{LINE_BYTES, STREAM_FROM, head_bytes};
+use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, is_narrow, walk_shaped};
+use crate::shape::Shape;
 use crate::vector::{Sixteen, Vector};
 
 /// The pattern as it reads from `offset` on.
@@ -66,26 +67,49 @@ unsafe fn ends<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
     }
 }
 
-/// See [`Kernels::fill_nt`](crate::Kernels::fill_nt).
+/// Streams one vector over lines.
+struct Fill<V> {
+    target: *mut u8,
+    middle: V,
+}
+
+impl<V: Vector> Lines for Fill<V> {
+    #[inline(always)]
+    unsafe fn line(&mut self, _lane: usize, offset: usize) {
+        let mut i = offset;
+        while i < offset + LINE_BYTES {
+            // SAFETY: `walk` stays within the target, which is aligned to a line.
+            unsafe { self.middle.stream(self.target.add(i)) };
+            i += V::BYTES;
+        }
+    }
+
+    /// Nothing is read.
+    #[inline(always)]
+    unsafe fn prefetch(&self, _offset: usize) {}
+}
+
+/// See [`Shaped::fill`](crate::Shaped::fill).
 #[inline(always)]
-pub(crate) unsafe fn fill_nt<V: Vector>(target: *mut u8, pattern: u128, bytes: usize) {
-    // SAFETY: the caller promises the target. The head is shorter than a line, and `bytes` is longer.
+pub(crate) unsafe fn fill_nt<V: Vector>(target: *mut u8, pattern: u128, bytes: usize, shape: Shape) {
+    // SAFETY: the caller promises the target. The head is shorter than a line, and `bytes` is longer. A lane is a
+    // multiple of the pattern, so that one vector is right everywhere.
     unsafe {
         if bytes < STREAM_FROM {
             fill::<V>(target, pattern, bytes);
         } else {
-            let mut offset = head_bytes(target);
-            fill::<V>(target, pattern, offset);
-            let middle = V::splat(turned(pattern, offset));
-            while bytes - offset >= LINE_BYTES {
-                let mut i = offset;
-                while i < offset + LINE_BYTES {
-                    middle.stream(target.add(i));
-                    i += V::BYTES;
-                }
-                offset += LINE_BYTES;
-            }
-            fill::<V>(target.add(offset), turned(pattern, offset), bytes - offset);
+            let head = head_bytes(target);
+            fill::<V>(target, pattern, head);
+            let (middle, start) = (turned(pattern, head), target.add(head));
+            let done = head
+                + if is_narrow::<V>(shape) {
+                    let mut lines = Fill { target: start, middle: V::Half::splat(middle) };
+                    walk_shaped(&mut lines, bytes - head, shape)
+                } else {
+                    let mut lines = Fill { target: start, middle: V::splat(middle) };
+                    walk_shaped(&mut lines, bytes - head, shape)
+                };
+            fill::<V>(target.add(done), turned(pattern, done), bytes - done);
         }
         V::fence();
     }

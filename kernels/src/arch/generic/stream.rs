@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Non-temporal walks: the order in which lines are visited when both buffers are larger than the cache.
 //!
-//! Flow    blocks of `LANES` pages: line 0 of each page, line 1 of each page, … while the next block's lines are
-//!         prefetched; then the lines that do not fill a block, one after the other
+//! - **Flow** blocks of `LANES` pages: line 0 of each page, line 1 of each page, … while lines further on are prefetched;
+//!   then the lines that do not fill a block, one after the other. [`Shape`] says how many lanes, which vectors and how far
+//!   ahead.
 //!
 //! ```text
-//! for i in (0..4096).step_by(64) { for k in 0..LANES { prefetch(+LANES pages); line(k * 4096 + i) } }
+//! for i in (0..4096).step_by(64) { for k in 0..LANES { prefetch(line i + ahead of lane k); line(k * 4096 + i) } }
 //! ```
 //!
-//! Several pages at once keep several DRAM pages and several streams of the hardware prefetcher busy. On Sapphire
-//! Rapids four pages copy cold buffers 1.7 (32 MiB) and 1.3 (64 MiB and more) times as fast as the C library's memcpy
-//! (`memlift bench copy --only '*1core'`). Nothing beyond the source is prefetched.
-//!
-//! Order   `copy_nt` ends with a fence; `lines` and `walk` do not: their callers do.
+//! - **Prefetch** the last `ahead` bytes of a page ask for the first lines of the same lane in the next block; nothing beyond
+//!   the source is prefetched.
+//! - **Order** `copy_nt` ends with a fence; `lines` and `walk` do not: their callers do.
 
 use super::copy::copy;
+pub(crate) use crate::shape::LANE_BYTES;
+use crate::shape::Shape;
 use crate::vector::Vector;
+use core::marker::PhantomData;
 
 /// Bytes of one line: what one step visits.
 pub(crate) const LINE_BYTES: usize = 64;
-/// Bytes of one lane of a block.
-pub(crate) const LANE_BYTES: usize = 4096;
 /// Below this, the non-temporal routines store normally, in bytes.
 pub(crate) const STREAM_FROM: usize = 512;
 
@@ -28,47 +28,43 @@ pub(crate) const STREAM_FROM: usize = 512;
 pub(crate) trait Lines {
     /// Handles the 64 bytes at `offset`, which belong to this lane of the current block.
     unsafe fn line(&mut self, lane: usize, offset: usize);
+    /// Asks for the line at `offset`, which will be handled soon.
+    unsafe fn prefetch(&self, offset: usize);
     /// The block is complete.
     #[inline(always)]
     unsafe fn block(&mut self) {}
 }
 
 /// Visits as many blocks of `LANES` pages as fit, then the remaining whole lines (all in lane 0, one "block" each).
-/// Gives the bytes visited: the largest multiple of 64 within `bytes`.
+/// `ahead_bytes` is a multiple of a line, at most a lane. Gives the bytes visited: the largest multiple of 64 within `bytes`.
 #[inline(always)]
-pub(crate) unsafe fn walk<V: Vector, const LANES: usize, L: Lines>(
+pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
     lines: &mut L,
-    source: *const u8,
     bytes: usize,
+    ahead_bytes: usize,
 ) -> usize {
     let block_bytes = LANES * LANE_BYTES;
     let mut start = 0;
     // SAFETY: every line visited, and every line prefetched, lies within `bytes`, for which the caller promises the
     // buffers.
     unsafe {
-        while bytes - start >= 2 * block_bytes {
-            let mut offset = start;
-            while offset < start + LANE_BYTES {
-                let mut lane = 0;
-                while lane < LANES {
-                    V::prefetch(source.add(offset + lane * LANE_BYTES + block_bytes));
-                    lines.line(lane, offset + lane * LANE_BYTES);
-                    lane += 1;
+        while bytes - start >= block_bytes {
+            // The rest of a page looks ahead into the next block; where there is none, at the line itself.
+            let next_bytes = block_bytes - LANE_BYTES + ahead_bytes;
+            let rest_ahead = if bytes - start >= 2 * block_bytes { next_bytes } else { 0 };
+            let turn = start + LANE_BYTES - ahead_bytes;
+            let stretches = [(start, turn, ahead_bytes), (turn, start + LANE_BYTES, rest_ahead)];
+            for (from, to, ahead) in stretches {
+                let mut offset = from;
+                while offset < to {
+                    let mut lane = 0;
+                    while lane < LANES {
+                        lines.prefetch(offset + lane * LANE_BYTES + ahead);
+                        lines.line(lane, offset + lane * LANE_BYTES);
+                        lane += 1;
+                    }
+                    offset += LINE_BYTES;
                 }
-                offset += LINE_BYTES;
-            }
-            lines.block();
-            start += block_bytes;
-        }
-        if bytes - start >= block_bytes {
-            let mut offset = start;
-            while offset < start + LANE_BYTES {
-                let mut lane = 0;
-                while lane < LANES {
-                    lines.line(lane, offset + lane * LANE_BYTES);
-                    lane += 1;
-                }
-                offset += LINE_BYTES;
             }
             lines.block();
             start += block_bytes;
@@ -81,11 +77,24 @@ pub(crate) unsafe fn walk<V: Vector, const LANES: usize, L: Lines>(
     start
 }
 
+/// [`walk`] with as many lanes and as far ahead as a shape says.
+#[inline(always)]
+pub(crate) unsafe fn walk_shaped<L: Lines>(lines: &mut L, bytes: usize, shape: Shape) -> usize {
+    // SAFETY: passed on from the caller. A shape's distance is a multiple of a line and at most a lane.
+    unsafe {
+        match shape.lanes() {
+            4 => walk::<4, L>(lines, bytes, shape.ahead_bytes()),
+            2 => walk::<2, L>(lines, bytes, shape.ahead_bytes()),
+            _ => walk::<1, L>(lines, bytes, shape.ahead_bytes()),
+        }
+    }
+}
+
 /// Copies a line past the cache.
 struct Copy<V> {
     target: *mut u8,
     source: *const u8,
-    vector: core::marker::PhantomData<V>,
+    vector: PhantomData<V>,
 }
 
 impl<V: Vector> Lines for Copy<V> {
@@ -93,6 +102,12 @@ impl<V: Vector> Lines for Copy<V> {
     unsafe fn line(&mut self, _lane: usize, offset: usize) {
         // SAFETY: `walk` stays within the buffers; the target is aligned to a line.
         unsafe { stream_line::<V>(self.target.add(offset), self.source.add(offset)) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, offset: usize) {
+        // SAFETY: `walk` stays within the source.
+        unsafe { V::prefetch(self.source.add(offset)) }
     }
 }
 
@@ -107,12 +122,28 @@ pub(crate) unsafe fn stream_line<V: Vector>(target: *mut u8, source: *const u8) 
     }
 }
 
+/// True if the shape asks for vectors smaller than `V`, and there are some.
+#[inline(always)]
+pub(crate) fn is_narrow<V: Vector>(shape: Shape) -> bool {
+    V::BYTES > 16 && shape.vector_bytes() < V::BYTES
+}
+
 /// Streams the whole lines of `bytes` to an aligned target, without a fence. Gives the bytes copied.
 #[inline(always)]
-pub(crate) unsafe fn lines<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) -> usize {
-    let mut copy = Copy::<V> { target, source, vector: core::marker::PhantomData };
+pub(crate) unsafe fn lines<V: Vector>(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    shape: Shape,
+) -> usize {
     // SAFETY: the caller promises both buffers, the target aligned to a line.
-    unsafe { walk::<V, 4, _>(&mut copy, source, bytes) }
+    unsafe {
+        if is_narrow::<V>(shape) {
+            walk_shaped(&mut Copy::<V::Half> { target, source, vector: PhantomData }, bytes, shape)
+        } else {
+            walk_shaped(&mut Copy::<V> { target, source, vector: PhantomData }, bytes, shape)
+        }
+    }
 }
 
 /// Bytes from the target's start to its first whole line.
@@ -121,17 +152,19 @@ pub(crate) fn head_bytes(target: *const u8) -> usize {
     target.addr().wrapping_neg() % LINE_BYTES
 }
 
-/// See [`Kernels::copy_nt`](crate::Kernels::copy_nt).
+/// See [`Shaped::copy`](crate::Shaped::copy).
 #[inline(always)]
-pub(crate) unsafe fn copy_nt<V: Vector>(target: *mut u8, source: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy_nt<V: Vector>(target: *mut u8, source: *const u8, bytes: usize, shape: Shape) {
     // SAFETY: the caller promises both buffers. The head is shorter than a line, and `bytes` is longer.
     unsafe {
         if bytes < STREAM_FROM {
             copy::<V>(target, source, bytes);
+        } else if shape.is_string() {
+            V::repeat(target, source, bytes);
         } else {
             let head = head_bytes(target);
             V::short(target, source, head);
-            let done = head + lines::<V>(target.add(head), source.add(head), bytes - head);
+            let done = head + lines::<V>(target.add(head), source.add(head), bytes - head, shape);
             V::short(target.add(done), source.add(done), bytes - done);
         }
         V::fence();

@@ -8,6 +8,7 @@
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, LINE_BYTES, STREAM_FROM, head_bytes, lines};
+use crate::shape::Shape;
 use crate::vector::Vector;
 use core::mem::MaybeUninit;
 
@@ -74,7 +75,7 @@ impl Rows {
 #[repr(C, align(64))]
 struct Page(MaybeUninit<[u8; LANE_BYTES]>);
 
-/// See [`Kernels::copy_strided_nt`](crate::Kernels::copy_strided_nt).
+/// See [`Shaped::copy_strided`](crate::Shaped::copy_strided).
 #[inline(always)]
 pub(crate) unsafe fn copy_strided_nt<V: Vector>(
     target: *mut u8,
@@ -82,6 +83,7 @@ pub(crate) unsafe fn copy_strided_nt<V: Vector>(
     rows: usize,
     row_bytes: usize,
     source_stride: i64,
+    shape: Shape,
 ) {
     let bytes = rows.wrapping_mul(row_bytes);
     // SAFETY: the caller promises every row of the source, and `bytes` writable bytes. `Rows` stays within rows, each
@@ -99,13 +101,14 @@ pub(crate) unsafe fn copy_strided_nt<V: Vector>(
         rows.gather::<V>(target, done);
         while bytes - done >= LINE_BYTES {
             if rows.left_bytes >= LANE_BYTES {
-                let streamed = lines::<V>(target.add(done), rows.source(), rows.left_bytes);
+                let streamed = lines::<V>(target.add(done), rows.source(), rows.left_bytes, shape);
                 rows.advance(streamed);
                 done += streamed;
             } else {
                 let piece_bytes = (bytes - done).min(LANE_BYTES) / LINE_BYTES * LINE_BYTES;
                 rows.gather::<V>(page, piece_bytes);
-                done += lines::<V>(target.add(done), page, piece_bytes);
+                done +=
+                    lines::<V>(target.add(done), page, piece_bytes, Shape::walk(1, shape.vector_bytes(), 0));
             }
         }
         rows.gather::<V>(target.add(done), bytes - done);

@@ -13,50 +13,83 @@ macro_rules! entry_points {
     ) => {
         entry_points!(@functions $features;
             copy => generic::copy::copy::<$vector>, (target: *mut u8, source: *const u8, bytes: usize);
-            copy_nt => generic::stream::copy_nt::<$vector>, (target: *mut u8, source: *const u8, bytes: usize);
+            copy_nt => generic::stream::copy_nt::<$vector>,
+                (target: *mut u8, source: *const u8, bytes: usize, shape: $crate::Shape);
             move_overlapping => generic::copy::move_overlapping::<$vector>,
                 (target: *mut u8, source: *const u8, bytes: usize);
             fill => generic::fill::fill::<$vector>, (target: *mut u8, pattern: u128, bytes: usize);
-            fill_nt => generic::fill::fill_nt::<$vector>, (target: *mut u8, pattern: u128, bytes: usize);
+            fill_nt => generic::fill::fill_nt::<$vector>,
+                (target: *mut u8, pattern: u128, bytes: usize, shape: $crate::Shape);
             compare => generic::compare::compare::<$vector>,
                 (first: *const u8, second: *const u8, bytes: usize) -> Option<usize>;
             compare_pattern => generic::compare::compare_pattern::<$vector>,
                 (source: *const u8, pattern: u64, bytes: usize) -> Option<usize>;
             crc32c => $crc, (source: *const u8, bytes: usize, seed: u32) -> u32;
             copy_crc32c => $copy_crc, (target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32;
-            copy_crc32c_nt => $copy_crc_nt, (target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32;
+            copy_crc32c_nt => $copy_crc_nt,
+                (target: *mut u8, source: *const u8, bytes: usize, seed: u32, shape: $crate::Shape) -> u32;
             dualcast => generic::dualcast::dualcast::<$vector>,
                 (target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize);
-            dualcast_nt => generic::dualcast::dualcast_nt::<$vector>,
-                (target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize);
+            dualcast_nt => generic::dualcast::dualcast_nt::<$vector>, (
+                target1: *mut u8, target2: *mut u8, source: *const u8, bytes: usize, shape: $crate::Shape
+            );
             delta_create => generic::delta::create::<$vector>, (
                 record: *mut u8, record_bytes_max: usize, first: *const u8, second: *const u8, bytes: usize
             ) -> $crate::Delta;
             copy_strided => generic::strided::copy_strided::<$vector>,
                 (target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
-            copy_strided_nt => generic::strided::copy_strided_nt::<$vector>,
-                (target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64);
+            copy_strided_nt => generic::strided::copy_strided_nt::<$vector>, (
+                target: *mut u8, source: *const u8, rows: usize, row_bytes: usize, source_stride: i64,
+                shape: $crate::Shape
+            );
         );
 
         /// The table of this level.
         pub(crate) static KERNELS: $crate::Kernels = $crate::Kernels {
             isa: $isa,
             copy,
-            copy_nt,
+            copy_nt: |target, source, bytes| {
+                let shape = $crate::shape($crate::Routine::Copy, bytes, $isa);
+                // SAFETY: the caller's promise is the same.
+                unsafe { copy_nt(target, source, bytes, shape) }
+            },
             move_overlapping,
             fill,
-            fill_nt,
+            fill_nt: |target, pattern, bytes| {
+                let shape = $crate::shape($crate::Routine::Fill, bytes, $isa);
+                // SAFETY: the caller's promise is the same.
+                unsafe { fill_nt(target, pattern, bytes, shape) }
+            },
             compare,
             compare_pattern,
             crc32c,
             copy_crc32c,
-            copy_crc32c_nt,
+            copy_crc32c_nt: |target, source, bytes, seed| {
+                let shape = $crate::shape($crate::Routine::CopyCrc, bytes, $isa);
+                // SAFETY: the caller's promise is the same.
+                unsafe { copy_crc32c_nt(target, source, bytes, seed, shape) }
+            },
             dualcast,
-            dualcast_nt,
+            dualcast_nt: |target1, target2, source, bytes| {
+                let shape = $crate::shape($crate::Routine::Dualcast, bytes, $isa);
+                // SAFETY: the caller's promise is the same.
+                unsafe { dualcast_nt(target1, target2, source, bytes, shape) }
+            },
             delta_create,
             delta_apply: $crate::arch::all::delta::apply,
             copy_strided,
-            copy_strided_nt,
+            copy_strided_nt: |target, source, rows, row_bytes, source_stride| {
+                let shape = $crate::shape($crate::Routine::Strided, rows.wrapping_mul(row_bytes), $isa);
+                // SAFETY: the caller's promise is the same.
+                unsafe { copy_strided_nt(target, source, rows, row_bytes, source_stride, shape) }
+            },
+            shaped: $crate::Shaped {
+                copy: copy_nt,
+                fill: fill_nt,
+                copy_crc32c: copy_crc32c_nt,
+                dualcast: dualcast_nt,
+                copy_strided: copy_strided_nt,
+            },
         };
     };
     (@functions $features:literal;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CRC-32C with the instruction of SSE4.2, alone and while streaming.
 //!
-//! Flow    streaming: three pages side by side, one CRC stream each (the instruction wants three), every line checked and
-//!         stored before the next; per block the three states are joined
+//! Flow    streaming with four lanes: three pages side by side, one CRC stream each (the instruction wants three), every
+//!         line checked and stored before the next; per block the three states are joined. With fewer lanes: block by
+//!         block, as `generic` does it
 //! Order   what is checked is read right before what is stored, from the same line.
 
 use super::super::crc_instruction::{join, rest, update, words};
 use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, head_bytes, stream_line, walk};
+use crate::shape::Shape;
 use crate::vector::Vector;
 use core::arch::x86_64::__m256i;
 
@@ -38,6 +40,12 @@ impl Lines for StreamAndCheck {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(&self, offset: usize) {
+        // SAFETY: `walk` stays within the source.
+        unsafe { __m256i::prefetch(self.source.add(offset)) }
+    }
+
+    #[inline(always)]
     unsafe fn block(&mut self) {
         let [a, b, c] = self.states.map(|state| state as u32);
         // SAFETY: the caller's function enables SSE4.2 and PCLMULQDQ.
@@ -47,16 +55,22 @@ impl Lines for StreamAndCheck {
 
 /// Whole blocks side by side, what is left (less than a block) by `generic`.
 ///
-/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+/// See [`Shaped::copy_crc32c`](crate::Shaped::copy_crc32c).
 #[inline(always)]
-pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+pub(super) unsafe fn copy_crc32c_nt(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    seed: u32,
+    shape: Shape,
+) -> u32 {
     use super::super::crc_instruction::Instruction;
     use crate::arch::generic::crc::copy_crc32c_nt as by_block;
     // SAFETY: the caller promises both buffers. The head is shorter than a line and `bytes` is longer; after it the
     // target is aligned. `by_block` fences.
     unsafe {
-        if bytes < SIDE_BY_SIDE_FROM {
-            return by_block::<__m256i, Instruction>(target, source, bytes, seed);
+        if bytes < SIDE_BY_SIDE_FROM || shape.lanes() < 4 {
+            return by_block::<__m256i, Instruction>(target, source, bytes, seed, shape);
         }
         let head = head_bytes(target);
         __m256i::short(target, source, head);
@@ -64,13 +78,14 @@ pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: u
         let (target, source, bytes) = (target.add(head), source.add(head), bytes - head);
         let blocks_bytes = bytes - bytes % (3 * LANE_BYTES);
         let mut lines = StreamAndCheck { target, source, states: [u64::from(state), 0, 0] };
-        walk::<__m256i, 3, _>(&mut lines, source, blocks_bytes);
+        walk::<3, _>(&mut lines, blocks_bytes, shape.ahead_bytes());
         let value = !(lines.states[0] as u32);
         by_block::<__m256i, Instruction>(
             target.add(blocks_bytes),
             source.add(blocks_bytes),
             bytes - blocks_bytes,
             value,
+            shape,
         )
     }
 }

@@ -4,9 +4,9 @@
 use crate::vector::Vector;
 use core::arch::x86_64::{
     __m128i, __m256i, _MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm256_broadcastsi128_si256,
-    _mm256_castsi256_pd, _mm256_cmpeq_epi8, _mm256_cmpeq_epi64, _mm256_loadu_si256, _mm256_movemask_epi8,
-    _mm256_movemask_pd, _mm256_or_si256, _mm256_store_si256, _mm256_storeu_si256, _mm256_stream_si256,
-    _mm256_testz_si256, _mm256_xor_si256,
+    _mm256_castsi256_pd, _mm256_castsi256_si128, _mm256_cmpeq_epi8, _mm256_cmpeq_epi64,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_movemask_pd, _mm256_or_si256,
+    _mm256_store_si256, _mm256_storeu_si256, _mm256_stream_si256, _mm256_testz_si256, _mm256_xor_si256,
 };
 
 impl Vector for __m256i {
@@ -35,6 +35,15 @@ impl Vector for __m256i {
     unsafe fn stream(self, target: *mut u8) {
         // SAFETY: 32 writable bytes, aligned; the routine that streams ends with a fence.
         unsafe { _mm256_stream_si256(target.cast(), self) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_halves(self, target: *mut u8) {
+        // SAFETY: 32 writable bytes, aligned; the routine that streams ends with a fence.
+        unsafe {
+            _mm256_castsi256_si128(self).stream(target);
+            _mm256_extracti128_si256::<1>(self).stream(target.add(16));
+        }
     }
 
     #[inline(always)]

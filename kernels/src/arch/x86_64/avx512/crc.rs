@@ -14,7 +14,8 @@
 
 use super::super::crc_instruction::{rest, update};
 use crate::arch::all::polynomial;
-use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, STREAM_FROM, head_bytes, walk};
+use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, STREAM_FROM, head_bytes, is_narrow, walk};
+use crate::shape::Shape;
 use crate::vector::Vector;
 use core::arch::x86_64::{
     __m512i, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4,
@@ -137,41 +138,91 @@ unsafe fn folded<const COPY: bool>(target: *mut u8, source: *const u8, bytes: us
 }
 
 /// Streams lines and folds them: one remainder per lane of a block.
-struct StreamAndFold {
+struct StreamAndFold<const LANES: usize> {
     target: *mut u8,
     source: *const u8,
     by_64: __m512i,
-    remainders: [__m512i; 4],
+    narrow: bool,
+    remainders: [__m512i; LANES],
 }
 
-impl Lines for StreamAndFold {
+impl<const LANES: usize> Lines for StreamAndFold<LANES> {
     #[inline(always)]
     unsafe fn line(&mut self, lane: usize, offset: usize) {
         // SAFETY: `walk` stays within the buffers; the target is aligned to a line.
         unsafe {
             let data = __m512i::load(self.source.add(offset));
-            data.stream(self.target.add(offset));
+            if self.narrow {
+                data.stream_halves(self.target.add(offset));
+            } else {
+                data.stream(self.target.add(offset));
+            }
             self.remainders[lane] = fold(self.remainders[lane], self.by_64, data);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(&self, offset: usize) {
+        // SAFETY: `walk` stays within the source.
+        unsafe { __m512i::prefetch(self.source.add(offset)) }
     }
 
     /// Joins the lanes: each stands at the end of its page.
     #[inline(always)]
     unsafe fn block(&mut self) {
         const PAGE: u32 = LANE_BYTES as u32;
-        let [a, b, c, d] = self.remainders;
         // SAFETY: the caller's function enables AVX-512 and VPCLMULQDQ.
         unsafe {
-            let ab = fold(a, multipliers::<{ 3 * PAGE }>(), fold(b, multipliers::<{ 2 * PAGE }>(), d));
             let zero = _mm512_setzero_si512();
-            self.remainders = [fold(c, multipliers::<PAGE>(), ab), zero, zero, zero];
+            let joined = match self.remainders[..] {
+                [a, b, c, d] => {
+                    let ab =
+                        fold(a, multipliers::<{ 3 * PAGE }>(), fold(b, multipliers::<{ 2 * PAGE }>(), d));
+                    fold(c, multipliers::<PAGE>(), ab)
+                }
+                [a, b] => fold(a, multipliers::<PAGE>(), b),
+                _ => return,
+            };
+            self.remainders = [zero; LANES];
+            self.remainders[0] = joined;
         }
     }
 }
 
-/// See [`Kernels::copy_crc32c_nt`](crate::Kernels::copy_crc32c_nt).
+/// Streams and folds the whole lines of `bytes`, the first remainder being `start`. Gives the last one, and the bytes
+/// copied.
 #[inline(always)]
-pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: usize, seed: u32) -> u32 {
+unsafe fn stream_and_fold<const LANES: usize>(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    start: __m512i,
+    shape: Shape,
+) -> (__m512i, usize) {
+    // SAFETY: the caller promises both buffers, the target aligned to a line.
+    unsafe {
+        let mut lines = StreamAndFold::<LANES> {
+            target,
+            source,
+            by_64: multipliers::<64>(),
+            narrow: is_narrow::<__m512i>(shape),
+            remainders: [_mm512_setzero_si512(); LANES],
+        };
+        lines.remainders[0] = start;
+        let done = walk::<LANES, _>(&mut lines, bytes, shape.ahead_bytes());
+        (lines.remainders[0], done)
+    }
+}
+
+/// See [`Shaped::copy_crc32c`](crate::Shaped::copy_crc32c).
+#[inline(always)]
+pub(super) unsafe fn copy_crc32c_nt(
+    target: *mut u8,
+    source: *const u8,
+    bytes: usize,
+    seed: u32,
+    shape: Shape,
+) -> u32 {
     // SAFETY: the caller promises both buffers. The head is shorter than a line, and `bytes` is longer than two;
     // after the head the target is aligned.
     unsafe {
@@ -185,17 +236,17 @@ pub(super) unsafe fn copy_crc32c_nt(target: *mut u8, source: *const u8, bytes: u
         let state = rest(!seed, source, head);
         let first = __m512i::load(source.add(head));
         first.stream(target.add(head));
-        let zero = _mm512_setzero_si512();
+        let first = start(state, first);
         let done = head + LINE_BYTES;
-        let mut lines = StreamAndFold {
-            target: target.add(done),
-            source: source.add(done),
-            by_64: multipliers::<64>(),
-            remainders: [start(state, first), zero, zero, zero],
+        let (to, from, left) = (target.add(done), source.add(done), bytes - done);
+        let (remainder, walked) = match shape.lanes() {
+            4 => stream_and_fold::<4>(to, from, left, first, shape),
+            2 => stream_and_fold::<2>(to, from, left, first, shape),
+            _ => stream_and_fold::<1>(to, from, left, first, shape),
         };
-        let done = done + walk::<__m512i, 4, _>(&mut lines, source.add(done), bytes - done);
+        let done = done + walked;
         __m512i::short(target.add(done), source.add(done), bytes - done);
-        let state = rest(finish(lines.remainders[0]), source.add(done), bytes - done);
+        let state = rest(finish(remainder), source.add(done), bytes - done);
         __m512i::fence();
         !state
     }

@@ -4,8 +4,9 @@
 use crate::vector::Vector;
 use core::arch::x86_64::{
     __m256i, __m512i, _MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm512_broadcast_i32x4,
-    _mm512_cmpneq_epi8_mask, _mm512_cmpneq_epi64_mask, _mm512_loadu_si512, _mm512_or_si512,
-    _mm512_store_si512, _mm512_storeu_si512, _mm512_stream_si512, _mm512_test_epi64_mask, _mm512_xor_si512,
+    _mm512_castsi512_si256, _mm512_cmpneq_epi8_mask, _mm512_cmpneq_epi64_mask, _mm512_extracti64x4_epi64,
+    _mm512_loadu_si512, _mm512_or_si512, _mm512_store_si512, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_test_epi64_mask, _mm512_xor_si512,
 };
 
 impl Vector for __m512i {
@@ -34,6 +35,15 @@ impl Vector for __m512i {
     unsafe fn stream(self, target: *mut u8) {
         // SAFETY: 64 writable bytes, aligned; the routine that streams ends with a fence.
         unsafe { _mm512_stream_si512(target.cast(), self) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream_halves(self, target: *mut u8) {
+        // SAFETY: 64 writable bytes, aligned; the routine that streams ends with a fence.
+        unsafe {
+            _mm512_castsi512_si256(self).stream(target);
+            _mm512_extracti64x4_epi64::<1>(self).stream(target.add(32));
+        }
     }
 
     #[inline(always)]

@@ -37,6 +37,12 @@ impl Vector for __m128i {
     }
 
     #[inline(always)]
+    unsafe fn stream_halves(self, target: *mut u8) {
+        // SAFETY: passed on from the caller.
+        unsafe { self.stream(target) }
+    }
+
+    #[inline(always)]
     unsafe fn splat(pattern: u128) -> Self {
         // SAFETY: SSE2 is part of x86-64.
         unsafe { _mm_set_epi64x((pattern >> 64) as i64, pattern as i64) }
