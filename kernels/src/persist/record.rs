@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
 //!
-//! Flow    header (size, kind, reserved) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
+//! Flow    header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
 //!         the last ──▶ first store ──▶ … ──▶ write-back, line by line
 //! Order   the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
 //!         to last: before-images must not name a byte twice.
@@ -24,8 +24,8 @@ const WORD_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The header is none: its size is no multiple of 64 within what is available, its kind is unknown, or a reserved
-    /// field is not 0. So is a place that was never written.
+    /// The header is none: its size is no multiple of 64 within what is available, or its kind is unknown. So is a place that
+    /// was never written.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
     /// A record of another position: usually of an earlier round of the log.
@@ -207,7 +207,7 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
     let bytes = header.bytes as usize;
     let whole = bytes.is_multiple_of(RECORD_ALIGN) && bytes != 0 && bytes <= available;
     let known = matches!(header.kind, RECORD_RANGES | RECORD_LINES | RECORD_PAGES | RECORD_UNDO);
-    if !whole || !known || header.reserved != 0 {
+    if !whole || !known {
         return Err(Fault::Header);
     }
     if header.position != position {

@@ -311,10 +311,7 @@ fn log(snapshot: &Snapshot, header: &Header, lanes: &[LaneReport], findings: &mu
                 "a transaction was being written when its writer ended: it was not acknowledged, and is left out"
                     .to_owned()
             } else {
-                format!(
-                    "a record is torn, and {} good ones lie behind it: a crash before they were acknowledged, or damage that came later",
-                    report.behind
-                )
+                format!("a record is torn, and {} good ones lie behind it", report.behind)
             };
             findings.note(Part::Log, at, format!("lane {lane}: {what}"));
         }

@@ -244,7 +244,7 @@ impl Store {
         let target = lane.free(at, bound);
         let built = self.build_dirty(dirty, target, &mut state.counters)?;
         let record = &mut target[..built.bytes as usize];
-        record::place(record, built, at, self.next_sequence());
+        record::place(record, built, at, self.next_sequence(), state.durable);
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;

@@ -212,12 +212,8 @@ impl Store {
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
         let target = lane.free(at, bound);
-        let Some(built) = self.build(writes, target)? else {
-            if at != tail {
-                lane.publish(at);
-            }
-            return Ok(());
-        };
+        // A WRAP before it is not published: nothing made it durable, and no later record may claim it.
+        let Some(built) = self.build(writes, target)? else { return Ok(()) };
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         self.relieve(lane.tail() - lane.head(), lane.capacity)
     }
@@ -233,7 +229,7 @@ impl Store {
         at: u64,
     ) -> Result<()> {
         writes.sequence = self.next_sequence();
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, lane.tail());
         let salt = self.salts[lane.index as usize];
         self.medium
             .append_record(lane.offset(at), record, salt, &mut writes.counters)
@@ -296,7 +292,7 @@ impl Store {
         };
         let record = &mut target[..built.bytes as usize];
         writes.sequence = self.next_sequence();
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, state.durable);
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;

@@ -176,16 +176,19 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Fills a finished record's header but for the checksum. In whole words: see [`Words`].
+/// Fills a finished record's header but for the checksum; its lane is durable up to `durable_to`. In whole words: see [`Words`].
 #[inline(always)]
-pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64) {
-    header_words(record, built, position, sequence, 1);
+pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64, durable_to: u64) {
+    header_words(record, built, position, sequence, 1, RecordHeader::claim(position, durable_to));
 }
 
 #[inline(always)]
-fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8) {
+fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8, claim: u32) {
     let (words, _) = record.as_chunks_mut::<8>();
-    let rest = u64::from(built.kind) | u64::from(parts) << 8 | u64::from(built.entries) << 16;
+    let rest = u64::from(built.kind)
+        | u64::from(parts) << 8
+        | u64::from(built.entries) << 16
+        | u64::from(claim) << 32;
     for (target, word) in words.iter_mut().zip([built.bytes << 32, position, sequence, rest]) {
         *target = word.to_le_bytes();
     }
@@ -195,7 +198,7 @@ fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, p
 pub(crate) fn wrap(record: &mut [u8], position: u64) {
     record.fill(0);
     let built = Built { bytes: record.len() as u64, kind: RECORD_RANGES, entries: 0 };
-    header_words(record, built, position, 0, PARTS_WRAP);
+    header_words(record, built, position, 0, PARTS_WRAP, 0);
 }
 
 /// Fills the checksum.
@@ -216,7 +219,7 @@ pub(crate) fn header(record: &[u8]) -> RecordHeader {
         kind: record[24],
         parts: record[25],
         entries: u16::from_le_bytes([record[26], record[27]]),
-        reserved: u32_at(28),
+        claim: u32_at(28),
     }
 }
 
@@ -255,7 +258,7 @@ mod tests {
             builder.changed(4096, &words, Words::of(&changed));
             let built = builder.finish().unwrap();
             assert!(built.bytes as usize <= memory.len());
-            place(&mut memory, built, 0, 1);
+            place(&mut memory, built, 0, 1, 0);
             let mut replayed = before.to_vec();
             for (offset, data) in entries(&memory) {
                 let at = (offset - 4096) as usize;

@@ -58,7 +58,7 @@ impl Store {
             writes.undo_from = Some(tail);
             writes.sequence = self.next_sequence();
         }
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, tail);
         writes.counters += counters;
         (writes.undo_logged, writes.undo_entries) = (writes.touched.len(), writes.entries.len());
         self.medium
