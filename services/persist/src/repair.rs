@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use crate::catalog::Catalog;
 use crate::check::directory::{judge, marked};
 use crate::check::home::Home;
-use crate::check::objects::{Heap, resolve};
+use crate::check::objects::{Heap, Place, resolve};
+use crate::check::owned;
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
 use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
@@ -25,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::interleave;
 use crate::layout::{
-    CATALOG_BYTES, CATALOG_START, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
+    CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
 };
 use crate::medium::{Counters, Geometry, Mapped, Medium};
 use crate::options::{Domain, Mechanism};
@@ -447,23 +448,44 @@ impl Mend {
             let Some(place) = one.free else { continue };
             let entry = heap.directory[place.slab as usize];
             debug_assert!(place.slot < slots(entry.stride.into()).0);
-            let offset = place.slab * SLAB_BYTES + place.slot / 64 * 8;
-            let mut word = [0; 8];
-            home.read(&self.medium, offset, &mut word)?;
-            let set = u64::from_le_bytes(word) | 1 << (place.slot % 64);
-            if set == u64::from_le_bytes(word) {
-                continue;
-            }
             let what = format!(
                 "the {} at {:#x} of the heap was free, and {} points to it: in use again",
                 types.name(place.tag),
                 place.start,
                 one.field
             );
-            self.change(Part::Bitmap, home.place(offset), what);
-            home.store(&self.medium, offset, &set.to_le_bytes(), &mut self.counters)?;
+            self.mark(&home, &place, true, what)?;
+        }
+        let owned = owned::look(&heap, &self.header)?;
+        for place in owned.free {
+            let what =
+                format!("the object at {:#x} of the heap was free, and is led to: in use again", place.start);
+            self.mark(&home, &place, true, what)?;
+        }
+        for place in
+            owned.stray.iter().filter(|place| heap.directory[place.slab as usize].state == Entry::SLOTS)
+        {
+            let what = format!(
+                "the slot at {:#x} of the heap was in use, and nothing leads to it: free",
+                place.start
+            );
+            self.mark(&home, place, false, what)?;
         }
         self.harden()
+    }
+
+    /// Marks a slot as in use or free, if it is not yet.
+    fn mark(&mut self, home: &Home, place: &Place, used: bool, what: String) -> Result<()> {
+        let offset = place.slab * SLAB_BYTES + place.slot / 64 * 8;
+        let mut word = [0; 8];
+        home.read(&self.medium, offset, &mut word)?;
+        let (before, bit) = (u64::from_le_bytes(word), 1 << (place.slot % 64));
+        let after = if used { before | bit } else { before & !bit };
+        if after == before {
+            return Ok(());
+        }
+        self.change(Part::Bitmap, home.place(offset), what);
+        home.store(&self.medium, offset, &after.to_le_bytes(), &mut self.counters)
     }
 
     fn close(&mut self) -> Result<()> {

@@ -7,9 +7,6 @@
 //!          any order: the pool opens with a prefix
 //! Not here all images of a power cut: the simulator's tests
 
-#[path = "golden/sample.rs"]
-mod sample;
-
 use std::path::{Path, PathBuf};
 
 use memlift_persist::check::{Part, check};
