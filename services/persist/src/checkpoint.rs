@@ -193,7 +193,6 @@ impl Store {
         target: &mut [u8],
         counters: &mut Counters,
     ) -> Result<record::Built> {
-        let bound = target.len() as u64;
         let mut builder = Builder::of_lines(target);
         if let Some(shadow) = &self.shadow {
             let mut shadow = shadow.write();
@@ -207,7 +206,7 @@ impl Store {
                 builder.lines(*page, *lines, self.image.words(page * PAGE, PAGE));
             }
         }
-        builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: self.shared.lane.capacity })
+        Ok(builder.finish())
     }
 
     /// Appends a checkpoint of everything that is dirty; gives the position that makes it durable. All sections are held.

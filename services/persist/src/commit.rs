@@ -213,7 +213,7 @@ impl Store {
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
         let target = lane.free(at, bound);
         // A WRAP before it is not published: nothing made it durable, and no later record may claim it.
-        let Some(built) = self.build(writes, target)? else { return Ok(()) };
+        let Some(built) = self.build(writes, target) else { return Ok(()) };
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         self.relieve(lane.tail() - lane.head(), lane.capacity)
     }
@@ -241,8 +241,7 @@ impl Store {
 
     /// The record of what changed; None when nothing did.
     #[inline(always)]
-    fn build(&self, writes: &Writes, target: &mut [u8]) -> Result<Option<record::Built>> {
-        let available = target.len() as u64;
+    fn build(&self, writes: &Writes, target: &mut [u8]) -> Option<record::Built> {
         let mut builder = Builder::ranges(target);
         for touched in &writes.touched {
             let now = self.image.words(touched.offset, u64::from(touched.bytes));
@@ -254,13 +253,7 @@ impl Store {
         for (slab, _) in &writes.entries {
             builder.range(crate::layout::Entry::offset(*slab), &self.image.entry(*slab).words());
         }
-        if builder.is_empty() {
-            return Ok(None);
-        }
-        builder
-            .finish()
-            .map(Some)
-            .ok_or(Error::TooLarge { bytes: available, lane_bytes: self.shared.lane.capacity })
+        (!builder.is_empty()).then(|| builder.finish())
     }
 
     fn commit_shared(&self, writes: &mut Writes) -> Result<Committed> {
@@ -287,7 +280,7 @@ impl Store {
             record::seal(skip, salt);
         }
         let target = lane.free(at, bound);
-        let Some(built) = self.build(writes, target)? else {
+        let Some(built) = self.build(writes, target) else {
             return Ok(Committed::Durable);
         };
         let record = &mut target[..built.bytes as usize];

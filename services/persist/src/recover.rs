@@ -408,7 +408,7 @@ fn replay(
         Ok(())
     };
     let mut at = size_of::<RecordHeader>();
-    for _ in 0..about.entries {
+    for _ in 0..record::entries(record) {
         match about.kind {
             RECORD_RANGES | RECORD_UNDO => {
                 let word = RangeWord(u64_at(at).ok_or_else(broken)?);

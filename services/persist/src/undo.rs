@@ -52,7 +52,7 @@ impl Store {
         for (slab, entry) in entries {
             builder.range(Entry::offset(*slab), &entry.words());
         }
-        let built = builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: lane.capacity })?;
+        let built = builder.finish();
         let record = &mut target[..built.bytes as usize];
         if writes.undo_from.is_none() {
             writes.undo_from = Some(tail);

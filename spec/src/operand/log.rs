@@ -35,6 +35,10 @@ pub const RECORD_PAGES: u8 = 3;
 /// Kind: the bytes that ranges had before.
 pub const RECORD_UNDO: u8 = 4;
 
+/// [`RecordHeader::entries`] of a record that has as many or more: its entries end at the first that is all zeros, or with the
+/// record.
+pub const RECORD_ENTRIES_OPEN: u16 = u16::MAX;
+
 /// Bytes of an entry of [`RECORD_PAGES`].
 pub const PAGE_ENTRY_BYTES: usize = 24;
 /// In the page number of an entry of [`RECORD_PAGES`]: the second copy.
@@ -56,7 +60,7 @@ pub struct RecordHeader {
     pub kind: u8,
     /// How many records of this sequence there are, in all lanes; what it counts is the writer's.
     pub parts: u8,
-    /// Entries that follow.
+    /// Entries that follow, or [`RECORD_ENTRIES_OPEN`].
     pub entries: u16,
     /// How far the lane was durable: see [`RecordHeader::durable_to`].
     pub claim: u32,
