@@ -136,6 +136,44 @@ fn damage_has_its_exit_code_and_is_repaired() {
 }
 
 #[test]
+fn damage_in_the_log_names_the_command_that_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let (path, copy) = (at.join("open.pool"), at.join("a.pool"));
+    let pool = Pool::create(&path, &Options { heap_bytes: 1 << 20, ..Options::default() }).expect("created");
+    for text in [&b"first"[..], b"second", b"third"] {
+        pool.tx(|t| t.alloc_slice(text).map(drop)).expect("committed");
+    }
+    let mut bytes = std::fs::read(&path).expect("read");
+    pool.close().expect("closed");
+    let log = 81920..bytes.len();
+    let second = log.start + bytes[log].windows(6).position(|text| text == b"second").expect("in the log");
+    bytes[second] ^= 1;
+    std::fs::write(&copy, &bytes).expect("written");
+    let checked = run(at, &["pool", "check", "a.pool"]);
+    let said = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("memlift pool repair --accept-loss a.pool"), "{said}");
+    for arguments in [
+        &["pool", "repair", "a.pool", "--in-place"][..],
+        &["pool", "repair", "a.pool", "b.pool"],
+        &["pool", "convert", "a.pool", "b.pool"],
+    ] {
+        let (_, said) = fails(at, arguments);
+        assert!(said.contains("memlift pool repair --accept-loss a.pool"), "{arguments:?}: {said}");
+    }
+    assert_eq!(std::fs::read(&copy).expect("read"), bytes, "nothing was stored");
+    let repaired = json(at, &["pool", "repair", "--accept-loss", "a.pool", "b.pool"]);
+    let changes = repaired["changes"].to_string();
+    assert!(changes.contains("2 transactions from 2 on are lost, as accepted"), "{changes}");
+    assert_eq!(std::fs::read(&copy).expect("read"), bytes, "the source is as it was");
+    succeeds(at, &["pool", "repair", "--accept-loss", "a.pool"]);
+    succeeds(at, &["pool", "check", "a.pool"]);
+    let report = json(at, &["pool", "info", "a.pool"]);
+    assert_eq!(report["types"][0]["objects"], 1, "{report}");
+}
+
+#[test]
 fn what_is_wrong_is_said_and_nothing_is_left_behind() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path();

@@ -331,7 +331,7 @@ fn the_header_is_32_bytes_as_written_down() {
         kind: 0x18,
         parts: 0x19,
         entries: 0x1b1a,
-        reserved: 0x1f1e_1d1c,
+        claim: 0x1f1e_1d1c,
     };
     // SAFETY: the header has no padding, which its size says.
     let bytes: [u8; 32] = unsafe { std::mem::transmute(header) };

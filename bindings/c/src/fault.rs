@@ -165,7 +165,7 @@ impl From<PersistError> for Fault {
             | PersistError::Version { .. }
             | PersistError::Feature { .. }
             | PersistError::Layout { .. } => NOT_A_POOL,
-            PersistError::Corrupt { .. } => POOL_DAMAGED,
+            PersistError::Corrupt { .. } | PersistError::LogDamaged { .. } => POOL_DAMAGED,
             PersistError::Full { .. } => POOL_FULL,
             PersistError::TooLarge { .. } => TX_TOO_LARGE,
             PersistError::Pointer { .. } | PersistError::Section { .. } | PersistError::Same { .. } => {

@@ -77,7 +77,7 @@ pub fn persist_error(py: Python<'_>, error: PersistError) -> PyErr {
         | PersistError::Version { .. }
         | PersistError::Feature { .. }
         | PersistError::Layout { .. } => "NotAPool",
-        PersistError::Corrupt { .. } => "PoolDamaged",
+        PersistError::Corrupt { .. } | PersistError::LogDamaged { .. } => "PoolDamaged",
         PersistError::Full { .. } => "PoolFull",
         PersistError::TooLarge { .. } => "TransactionTooLarge",
         PersistError::Pointer { .. } | PersistError::Section { .. } => "Gone",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool repair` and `convert`: the verbs that write a pool from a pool.
 //!
-//! Rule    the source stays as it is unless `--in-place` says otherwise; a target appears whole or not at all
+//! Rule    the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,17 @@ use crate::failure::Failure;
 use crate::print;
 
 /// Repairs a copy, or without a target the file itself.
-pub fn repair(files: &[PathBuf], target: Option<&Path>, as_json: bool) -> Result<(), Failure> {
-    let repaired = match target {
-        Some(target) => repair::repair(files, target),
-        None => repair::repair_in_place(files),
+pub fn repair(
+    files: &[PathBuf],
+    target: Option<&Path>,
+    accept_loss: bool,
+    as_json: bool,
+) -> Result<(), Failure> {
+    let repaired = match (target, accept_loss) {
+        (Some(target), false) => repair::repair(files, target),
+        (Some(target), true) => repair::repair_accepting_loss(files, target),
+        (None, false) => repair::repair_in_place(files),
+        (None, true) => repair::repair_in_place_accepting_loss(files),
     }
     .map_err(failure(&files[0]))?;
     let (made, report) = (target.unwrap_or(&files[0]), &repaired.report);

@@ -71,17 +71,20 @@ pub enum Verb {
     },
     /// Make a damaged pool one that opens, and list every change
     #[command(
-        after_help = "Examples:\n  memlift pool repair words.pool words.good\n  memlift pool repair words.pool --in-place"
+        after_help = "Examples:\n  memlift pool repair words.pool words.good\n  memlift pool repair words.pool --in-place\n  memlift pool repair --accept-loss words.pool"
     )]
     Repair {
         /// The pool
         path: PathBuf,
         /// The new file for the repaired copy
-        #[arg(required_unless_present = "in_place", conflicts_with = "in_place")]
+        #[arg(required_unless_present_any = ["in_place", "accept_loss"], conflicts_with = "in_place")]
         target: Option<PathBuf>,
         /// Change the file itself; what it held before is gone
         #[arg(long)]
         in_place: bool,
+        /// Go on without the transactions that damage in the log costs; without a target in the file itself
+        #[arg(long)]
+        accept_loss: bool,
         #[command(flatten)]
         with: With,
     },
@@ -208,7 +211,9 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
         }
         Verb::Info { path, with } => info::info(&with.files(path), json),
         Verb::Check { path, with } => check::check(&with.files(path), json),
-        Verb::Repair { path, target, with, .. } => change::repair(&with.files(path), target.as_deref(), json),
+        Verb::Repair { path, target, accept_loss, with, .. } => {
+            change::repair(&with.files(path), target.as_deref(), accept_loss, json)
+        }
         Verb::Dump { path, name, offset, limit, with } => {
             dump::dump(&with.files(path), name, offset, limit, json)
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
 //!
-//! Flow    header (size, kind, reserved) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
+//! Flow    header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
 //!         the last ──▶ first store ──▶ … ──▶ write-back, line by line
 //! Order   the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
 //!         to last: before-images must not name a byte twice.
@@ -13,8 +13,8 @@
 use super::write_back::{instruction, write_back_with};
 use core::ptr;
 use memlift_spec::operand::log::{
-    PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_HEADER_BYTES, RECORD_LINES,
-    RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
+    PAGE_BYTES, PAGE_ENTRY_BYTES, RECORD_ALIGN, RECORD_CHECKED_FROM, RECORD_ENTRIES_OPEN,
+    RECORD_HEADER_BYTES, RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
 };
 
 const LINE_BYTES: usize = crate::CACHE_LINE_BYTES;
@@ -24,8 +24,8 @@ const WORD_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The header is none: its size is no multiple of 64 within what is available, its kind is unknown, or a reserved
-    /// field is not 0. So is a place that was never written.
+    /// The header is none: its size is no multiple of 64 within what is available, or its kind is unknown. So is a place that
+    /// was never written.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
     /// A record of another position: usually of an earlier round of the log.
@@ -207,7 +207,7 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
     let bytes = header.bytes as usize;
     let whole = bytes.is_multiple_of(RECORD_ALIGN) && bytes != 0 && bytes <= available;
     let known = matches!(header.kind, RECORD_RANGES | RECORD_LINES | RECORD_PAGES | RECORD_UNDO);
-    if !whole || !known || header.reserved != 0 {
+    if !whole || !known {
         return Err(Fault::Header);
     }
     if header.position != position {
@@ -219,6 +219,21 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
         (crate::active().crc32c)(checked, bytes - RECORD_CHECKED_FROM, salt)
     };
     if checksum != header.checksum { Err(Fault::Checksum) } else { Ok(header) }
+}
+
+/// Whether the entries of a record that does not count them end at `at`.
+///
+/// # Safety
+///
+/// The record is readable for `end` bytes.
+#[cold]
+unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
+    // Of lines and pages, the first word may be that of page 0; the second one is a bitmap and not empty.
+    let words = if matches!(kind, RECORD_RANGES | RECORD_UNDO) { 1 } else { 2 };
+    // SAFETY: a word is read only where all of it lies before `end`.
+    (0..words).all(|one| {
+        end - at < (one + 1) * WORD_BYTES || unsafe { word(record.add(at + one * WORD_BYTES)) } == 0
+    })
 }
 
 /// Visits each piece of the entries: entry, offset in the heap, bytes, where its data is. Of pages nothing is visited,
@@ -235,10 +250,12 @@ unsafe fn walk(
 ) -> Result<(), Fault> {
     let end = header.bytes as usize;
     let mut at = RECORD_HEADER_BYTES;
+    let open = header.entries == RECORD_ENTRIES_OPEN;
     let entries = usize::from(header.entries);
+    let mut entry = 0;
     // SAFETY: for every access below: `at` and what is taken there are checked against the record's end first.
     unsafe {
-        for entry in 0..entries {
+        while if open { !ends(record, header.kind, at, end) } else { entry < entries } {
             let bad = Fault::Entry { entry };
             if end - at < WORD_BYTES {
                 return Err(bad);
@@ -279,10 +296,11 @@ unsafe fn walk(
                     at += PAGE_ENTRY_BYTES;
                 }
             }
+            entry += 1;
         }
         while at < end {
             if ptr::read(record.add(at).cast::<Unaligned>()).0 != 0 {
-                return Err(Fault::Entry { entry: entries });
+                return Err(Fault::Entry { entry });
             }
             at += WORD_BYTES;
         }

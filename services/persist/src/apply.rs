@@ -128,15 +128,15 @@ impl Store {
         let header = record::header(record);
         match (header.kind, &self.shadow) {
             (RECORD_PAGES, Some(shadow)) => shadow.write().apply(record),
-            (RECORD_LINES, _) => self.apply_lines(record, header.entries, counters),
-            _ => self.apply_ranges(record, header.entries, counters),
+            (RECORD_LINES, _) => self.apply_lines(record, counters),
+            _ => self.apply_ranges(record, counters),
         }
     }
 
-    fn apply_lines(&self, record: &[u8], entries: u16, counters: &mut Counters) -> Result<()> {
+    fn apply_lines(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
         let mut at = HEADER_BYTES as usize;
-        for _ in 0..entries {
+        for _ in 0..record::entries(record) {
             let (page, mut lines) = (word(at), word(at + 8));
             at += 16;
             while lines != 0 {
@@ -153,9 +153,9 @@ impl Store {
         Ok(())
     }
 
-    fn apply_ranges(&self, record: &[u8], entries: u16, counters: &mut Counters) -> Result<()> {
+    fn apply_ranges(&self, record: &[u8], counters: &mut Counters) -> Result<()> {
         let mut at = HEADER_BYTES as usize;
-        for _ in 0..entries {
+        for _ in 0..record::entries(record) {
             let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes")));
             let bytes = word.length();
             let place = self.heap_start + word.offset();

@@ -2,7 +2,7 @@
 //! Whether a pool's file is sound, and what is in it: everything is read, nothing is written.
 //!
 //! Flow     headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
-//!          (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ [`Report`]
+//!          (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
 //! Rule     damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
 //!          what was freed) is a note
 //! Not here changing anything: `repair`
@@ -13,6 +13,7 @@ pub(crate) mod home;
 #[expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 pub(crate) mod lanes;
 pub(crate) mod objects;
+pub(crate) mod owned;
 pub(crate) mod snapshot;
 pub(crate) mod types;
 
@@ -311,10 +312,7 @@ fn log(snapshot: &Snapshot, header: &Header, lanes: &[LaneReport], findings: &mu
                 "a transaction was being written when its writer ended: it was not acknowledged, and is left out"
                     .to_owned()
             } else {
-                format!(
-                    "a record is torn, and {} good ones lie behind it: a crash before they were acknowledged, or damage that came later",
-                    report.behind
-                )
+                format!("a record is torn, and {} good ones lie behind it", report.behind)
             };
             findings.note(Part::Log, at, format!("lane {lane}: {what}"));
         }
@@ -419,6 +417,7 @@ fn heap(
     report.root = place.map(|place| (root, types.name(place.tag)));
     if pointers {
         walk(&heap, root, findings)?;
+        structures(&heap, &header, findings)?;
     }
     Ok(())
 }
@@ -448,6 +447,27 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
     }
     report.types = types.into_values().collect();
     report.types.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.name.cmp(&b.name)));
+}
+
+/// Tables and stores, whose links are memlift's own.
+fn structures(heap: &Heap<'_>, header: &Header, findings: &mut Findings) -> Result<()> {
+    let home = heap.snapshot.home()?;
+    let owned = owned::look(heap, header)?;
+    for (offset, what) in owned.broken {
+        findings.damage(Part::Objects, home.place(offset), format!("at {offset:#x} of the heap: {what}"));
+    }
+    for place in owned.free {
+        let what = format!("the object at {:#x} of the heap is marked as free, and is led to", place.start);
+        findings.damage(Part::Bitmap, home.place(place.slab * SLAB_BYTES), what);
+    }
+    for place in owned.stray {
+        let what = format!(
+            "the object at {:#x} of the heap is marked as in use, and nothing leads to it",
+            place.start
+        );
+        findings.damage(Part::Bitmap, home.place(place.slab * SLAB_BYTES), what);
+    }
+    Ok(())
 }
 
 fn walk(heap: &Heap<'_>, root: u64, findings: &mut Findings) -> Result<()> {

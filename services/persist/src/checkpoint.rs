@@ -193,7 +193,6 @@ impl Store {
         target: &mut [u8],
         counters: &mut Counters,
     ) -> Result<record::Built> {
-        let bound = target.len() as u64;
         let mut builder = Builder::of_lines(target);
         if let Some(shadow) = &self.shadow {
             let mut shadow = shadow.write();
@@ -207,7 +206,7 @@ impl Store {
                 builder.lines(*page, *lines, self.image.words(page * PAGE, PAGE));
             }
         }
-        builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: self.shared.lane.capacity })
+        Ok(builder.finish())
     }
 
     /// Appends a checkpoint of everything that is dirty; gives the position that makes it durable. All sections are held.
@@ -244,7 +243,7 @@ impl Store {
         let target = lane.free(at, bound);
         let built = self.build_dirty(dirty, target, &mut state.counters)?;
         let record = &mut target[..built.bytes as usize];
-        record::place(record, built, at, self.next_sequence());
+        record::place(record, built, at, self.next_sequence(), state.durable);
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;

@@ -212,12 +212,8 @@ impl Store {
         let tail = lane.tail();
         let at = self.room(lane, tail, bound, &mut writes.counters)?;
         let target = lane.free(at, bound);
-        let Some(built) = self.build(writes, target)? else {
-            if at != tail {
-                lane.publish(at);
-            }
-            return Ok(());
-        };
+        // A WRAP before it is not published: nothing made it durable, and no later record may claim it.
+        let Some(built) = self.build(writes, target) else { return Ok(()) };
         self.harden_own(lane, writes, &mut target[..built.bytes as usize], built, at)?;
         self.relieve(lane.tail() - lane.head(), lane.capacity)
     }
@@ -233,7 +229,7 @@ impl Store {
         at: u64,
     ) -> Result<()> {
         writes.sequence = self.next_sequence();
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, lane.tail());
         let salt = self.salts[lane.index as usize];
         self.medium
             .append_record(lane.offset(at), record, salt, &mut writes.counters)
@@ -245,8 +241,7 @@ impl Store {
 
     /// The record of what changed; None when nothing did.
     #[inline(always)]
-    fn build(&self, writes: &Writes, target: &mut [u8]) -> Result<Option<record::Built>> {
-        let available = target.len() as u64;
+    fn build(&self, writes: &Writes, target: &mut [u8]) -> Option<record::Built> {
         let mut builder = Builder::ranges(target);
         for touched in &writes.touched {
             let now = self.image.words(touched.offset, u64::from(touched.bytes));
@@ -258,13 +253,7 @@ impl Store {
         for (slab, _) in &writes.entries {
             builder.range(crate::layout::Entry::offset(*slab), &self.image.entry(*slab).words());
         }
-        if builder.is_empty() {
-            return Ok(None);
-        }
-        builder
-            .finish()
-            .map(Some)
-            .ok_or(Error::TooLarge { bytes: available, lane_bytes: self.shared.lane.capacity })
+        (!builder.is_empty()).then(|| builder.finish())
     }
 
     fn commit_shared(&self, writes: &mut Writes) -> Result<Committed> {
@@ -291,12 +280,12 @@ impl Store {
             record::seal(skip, salt);
         }
         let target = lane.free(at, bound);
-        let Some(built) = self.build(writes, target)? else {
+        let Some(built) = self.build(writes, target) else {
             return Ok(Committed::Durable);
         };
         let record = &mut target[..built.bytes as usize];
         writes.sequence = self.next_sequence();
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, state.durable);
         record::seal(record, salt);
         self.shared.unflushed.fetch_add(at + built.bytes - state.appended, Ordering::AcqRel);
         state.appended = at + built.bytes;

@@ -57,6 +57,19 @@ pub enum Error {
         /// What does not fit.
         what: String,
     },
+    /// Damage in the log that is no torn tail: opening would lose what was acknowledged.
+    #[error(
+        "the log is damaged: {what}; up to {transactions} acknowledged transactions would be lost. Restore the pool from a backup, or go on without them: `memlift pool repair --accept-loss {}`",
+        pool_files(files)
+    )]
+    LogDamaged {
+        /// Where, and what lies behind.
+        what: String,
+        /// Transactions that would be lost, at most.
+        transactions: u64,
+        /// The pool's files, in the order of their devices.
+        files: Vec<PathBuf>,
+    },
     /// The root object has another type.
     #[error(
         "the pool's root has another layout than {wanted}: the type changed, or this is another program's pool (`memlift pool info` names its types; see Migrates)"
@@ -129,6 +142,12 @@ pub enum Error {
     /// The caller's own reason to abort.
     #[error("aborted: {0}")]
     Aborted(String),
+}
+
+/// Files as arguments of `memlift pool`.
+fn pool_files(files: &[PathBuf]) -> String {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    names.join(" --with ")
 }
 
 impl Error {

@@ -61,8 +61,10 @@ pub const HEAP_BYTES_MIN: u64 = (SUPERBLOCK_SLAB + 2) * SLAB_BYTES;
 
 /// Feature: the pool has, or had, objects of more than a zone. Without it the bitmap of zones without a directory does not count.
 pub const FEATURE_SPANS: u32 = 1;
+/// Feature: log records say how far their lane was durable. A program that does not know it would take them for torn ones.
+pub const FEATURE_CLAIMS: u32 = 2;
 /// Features without which a program must not open the pool.
-pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS;
+pub const INCOMPAT_KNOWN: u32 = FEATURE_SPANS | FEATURE_CLAIMS;
 /// Features without which a program must not write to the pool.
 pub const RO_COMPAT_KNOWN: u32 = 0;
 
@@ -204,6 +206,11 @@ impl Header {
     /// Whether there may be objects of more than a zone.
     pub fn has_spans(&self) -> bool {
         self.incompat & FEATURE_SPANS != 0
+    }
+
+    /// Where a lane starts in the file.
+    pub fn lane_start(&self, lane: u32) -> u64 {
+        LANES_START + u64::from(lane) * self.lane_bytes
     }
 
     /// Bytes that the file must have.

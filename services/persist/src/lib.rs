@@ -87,6 +87,7 @@ mod shadow;
 mod span;
 mod store;
 pub mod structures;
+mod tail;
 mod trim;
 mod tx;
 mod undo;

@@ -21,11 +21,11 @@ use crate::error::{Error, Result};
 use crate::heap::{FreeSlabs, is_system, walk};
 use crate::image::{Image, Kind};
 use crate::layout::{
-    Entry, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead, SLAB_BYTES, ZONE_SLABS,
+    Entry, FEATURE_CLAIMS, HEAP_BYTES_MIN, Header, LANES_MAX, LANES_START, LaneHead, SLAB_BYTES, ZONE_SLABS,
 };
 use crate::medium::{Counters, Mapped, Medium};
 use crate::options::{Mechanism, Options};
-use crate::recover::{self, Recovered, State};
+use crate::recover::{self, Loss, Recovered, State};
 use crate::section::Section;
 use crate::shadow::{self, Shadow};
 use crate::span::Covered;
@@ -68,7 +68,7 @@ pub(crate) fn new_header(options: &Options, uuid: [u8; 16]) -> Result<Header> {
         uuid,
         compat: 0,
         ro_compat: 0,
-        incompat: 0,
+        incompat: FEATURE_CLAIMS,
         mechanism: options.mechanism as u8,
         lanes: options.lanes,
         lane_bytes,
@@ -334,8 +334,8 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 /// Recovers a medium and puts the store together.
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
-    let State { header, positions, applier, recovered, shadow } =
-        recover::recover(&medium, !options.read_only)?;
+    let State { header, positions, applier, recovered, shadow, lost: _ } =
+        recover::recover(&medium, !options.read_only, Loss::Refuse)?;
     let mechanism = Mechanism::from_byte(header.mechanism)
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;

@@ -10,7 +10,10 @@
 use std::ops::Range;
 
 use crate::words::Words;
-use memlift_spec::operand::log::{RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader};
+use memlift_spec::operand::log::{
+    PAGE_ENTRY_BYTES, RECORD_ENTRIES_OPEN, RECORD_LINES, RECORD_PAGES, RECORD_RANGES, RECORD_UNDO, RangeWord,
+    RecordHeader,
+};
 
 /// `parts` of a record that only says: go on at the ring's start.
 pub(crate) const PARTS_WRAP: u8 = 255;
@@ -154,7 +157,7 @@ impl<'a> Builder<'a> {
 
     /// A page's turn to the copy in bit 63, and the checksum of the lines written there.
     pub fn page(&mut self, page: u64, lines: u64, checksum: u32) {
-        self.kind = memlift_spec::operand::log::RECORD_PAGES;
+        self.kind = RECORD_PAGES;
         self.word(page);
         self.word(lines);
         self.word(u64::from(checksum));
@@ -168,24 +171,27 @@ impl<'a> Builder<'a> {
 
     /// Pads with zeros; the header is still to be filled ([`place`]).
     #[inline(always)]
-    pub fn finish(self) -> Option<Built> {
+    pub fn finish(self) -> Built {
         let words = self.at.next_multiple_of(8);
         self.target[self.at..words].iter_mut().for_each(|word| *word = [0; 8]);
-        let entries = u16::try_from(self.entries).ok()?;
-        Some(Built { bytes: words as u64 * 8, kind: self.kind, entries })
+        let entries = u16::try_from(self.entries).unwrap_or(RECORD_ENTRIES_OPEN);
+        Built { bytes: words as u64 * 8, kind: self.kind, entries }
     }
 }
 
-/// Fills a finished record's header but for the checksum. In whole words: see [`Words`].
+/// Fills a finished record's header but for the checksum; its lane is durable up to `durable_to`. In whole words: see [`Words`].
 #[inline(always)]
-pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64) {
-    header_words(record, built, position, sequence, 1);
+pub(crate) fn place(record: &mut [u8], built: Built, position: u64, sequence: u64, durable_to: u64) {
+    header_words(record, built, position, sequence, 1, RecordHeader::claim(position, durable_to));
 }
 
 #[inline(always)]
-fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8) {
+fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, parts: u8, claim: u32) {
     let (words, _) = record.as_chunks_mut::<8>();
-    let rest = u64::from(built.kind) | u64::from(parts) << 8 | u64::from(built.entries) << 16;
+    let rest = u64::from(built.kind)
+        | u64::from(parts) << 8
+        | u64::from(built.entries) << 16
+        | u64::from(claim) << 32;
     for (target, word) in words.iter_mut().zip([built.bytes << 32, position, sequence, rest]) {
         *target = word.to_le_bytes();
     }
@@ -195,7 +201,7 @@ fn header_words(record: &mut [u8], built: Built, position: u64, sequence: u64, p
 pub(crate) fn wrap(record: &mut [u8], position: u64) {
     record.fill(0);
     let built = Built { bytes: record.len() as u64, kind: RECORD_RANGES, entries: 0 };
-    header_words(record, built, position, 0, PARTS_WRAP);
+    header_words(record, built, position, 0, PARTS_WRAP, 0);
 }
 
 /// Fills the checksum.
@@ -216,7 +222,42 @@ pub(crate) fn header(record: &[u8]) -> RecordHeader {
         kind: record[24],
         parts: record[25],
         entries: u16::from_le_bytes([record[26], record[27]]),
-        reserved: u32_at(28),
+        claim: u32_at(28),
+    }
+}
+
+/// How many entries a record has whose shape was checked.
+#[inline(always)]
+pub(crate) fn entries(record: &[u8]) -> usize {
+    match header(record).entries {
+        RECORD_ENTRIES_OPEN => count(record),
+        entries => usize::from(entries),
+    }
+}
+
+/// Counts entries up to the first that is all zeros.
+#[cold]
+#[inline(never)]
+fn count(record: &[u8]) -> usize {
+    let kind = header(record).kind;
+    let word = |at: usize| {
+        let bytes = record.get(at..at + 8);
+        bytes.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+    };
+    let (mut at, mut entries) = (HEADER_BYTES, 0);
+    loop {
+        let bytes = match kind {
+            RECORD_LINES => 16 + u64::from(word(at + 8).count_ones()) * 64,
+            RECORD_PAGES => PAGE_ENTRY_BYTES as u64,
+            _ => 8 + RangeWord(word(at)).length(),
+        };
+        // Of lines and pages, the first word may be that of page 0.
+        let second = if matches!(kind, RECORD_LINES | RECORD_PAGES) { word(at + 8) } else { 0 };
+        if word(at) == 0 && second == 0 {
+            return entries;
+        }
+        at += bytes as usize;
+        entries += 1;
     }
 }
 
@@ -224,8 +265,26 @@ pub(crate) fn header(record: &[u8]) -> RecordHeader {
 mod tests {
     use super::*;
 
+    #[test]
+    fn more_entries_than_the_header_counts_end_at_the_zeros() {
+        for ranges in [65_534, 65_535, 65_536, 70_000] {
+            let mut memory = vec![0xee; bound(ranges, ranges * 8) as usize];
+            let mut builder = Builder::ranges(&mut memory);
+            (0..ranges).for_each(|one| builder.range(one * 16, &[one]));
+            let built = builder.finish();
+            place(&mut memory, built, 0, 1, 0);
+            seal(&mut memory, 7);
+            let record = &memory[..built.bytes as usize];
+            assert_eq!(entries(record), ranges as usize);
+            // SAFETY: the slice is readable for its length.
+            #[expect(unsafe_code, reason = "the routine reads memory that others may write")]
+            let checked = unsafe { memlift_engine::persist::check(record.as_ptr(), record.len(), 7, 0) };
+            assert!(checked.is_ok(), "{ranges}: {checked:?}");
+        }
+    }
+
     /// Entries of a record of ranges, read naively.
-    fn entries(record: &[u8]) -> Vec<(u64, Vec<u8>)> {
+    fn read(record: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let (mut at, mut all) = (HEADER_BYTES, Vec::new());
         for _ in 0..header(record).entries {
             let word = RangeWord(u64::from_le_bytes(record[at..at + 8].try_into().unwrap()));
@@ -253,11 +312,11 @@ mod tests {
             let mut memory = vec![0xee; bound(1, now.len() as u64) as usize];
             let mut builder = Builder::ranges(&mut memory);
             builder.changed(4096, &words, Words::of(&changed));
-            let built = builder.finish().unwrap();
+            let built = builder.finish();
             assert!(built.bytes as usize <= memory.len());
-            place(&mut memory, built, 0, 1);
+            place(&mut memory, built, 0, 1, 0);
             let mut replayed = before.to_vec();
-            for (offset, data) in entries(&memory) {
+            for (offset, data) in read(&memory) {
                 let at = (offset - 4096) as usize;
                 replayed[at..at + data.len()].copy_from_slice(&data);
             }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From whatever a crash left to a pool: the log's good records go to their place, in order.
 //!
-//! Flow     header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ all records by sequence ─▶
-//!          those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶ harden
+//! Flow     header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
+//!          ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
+//!          harden
 //! Order    a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
 //!          never acknowledged either, and nothing that is there depends on it (`commit`)
+//! Rule     damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it begins;
+//!          undo puts back all that is left
 //! Rule     idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
 //!          epoch salts every checksum: what lies behind a torn record now is never good again
 //! Owner    nobody else has the pool yet. Every number in the file is hostile until it was checked here
@@ -14,11 +17,12 @@
 
 use crate::apply::Applier;
 use crate::error::{Error, Result};
-use crate::layout::{COUNTED_MAX, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
+use crate::layout::{COUNTED_MAX, FEATURE_CLAIMS, HEAD_BYTES, HEADER_BYTES, Header, LANES_START, LaneHead};
 use crate::medium::{Counters, Medium};
 use crate::options::Mechanism;
-use crate::record::PARTS_WRAP;
+use crate::record::{self, PARTS_WRAP};
 use crate::shadow::Shadow;
+use crate::tail::{Log, LogDamage};
 use memlift_engine::persist;
 use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
@@ -35,6 +39,15 @@ pub struct Recovered {
     pub clean: bool,
 }
 
+/// What is done about damage in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// Recovery refuses.
+    Refuse,
+    /// Recovery goes on without the transactions that the damage hits, and those after them.
+    Accept,
+}
+
 /// A pool's header, lanes and order after recovery.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -42,6 +55,8 @@ pub(crate) struct State {
     pub positions: Vec<u64>,
     pub applier: Applier,
     pub recovered: Recovered,
+    /// Damage in the log that was accepted.
+    pub lost: Option<LogDamage>,
     /// Shadow pools: which copies hold.
     pub shadow: Option<Shadow>,
 }
@@ -149,7 +164,7 @@ impl Ring<'_> {
     /// The header of a good record at a position; None when there is none.
     fn good(&mut self, position: u64, salt: u32) -> Result<Option<RecordHeader>> {
         let Some(start) = self.available(position, RECORD_ALIGN as u64)? else { return Ok(None) };
-        let bytes = crate::record::header(start).bytes;
+        let bytes = record::header(start).bytes;
         let Some(record) = self.available(position, u64::from(bytes))? else { return Ok(None) };
         let available = record.len().min(bytes.max(RECORD_ALIGN as u32) as usize);
         // SAFETY: the slice is readable for its length.
@@ -157,32 +172,74 @@ impl Ring<'_> {
     }
 
     /// Its good records from the head on; gives the position behind the last.
-    fn scan(&mut self, lane: usize, salt: u32, found: &mut Vec<Found>) -> Result<u64> {
-        let mut position = self.head;
+    fn scan(&mut self, lane: usize, salt: u32, applied: u64, found: &mut Vec<Found>) -> Result<u64> {
+        let (mut position, mut last) = (self.head, applied);
         while position - self.head < self.capacity {
-            let Some(header) = self.good(position, salt)? else { break };
+            let round = position + self.capacity - position % self.capacity;
+            let Some(header) = self.good(position, salt)? else {
+                // The record that says so may be the bad one; the next transaction says that nothing else was there.
+                let goes_on = round - self.head < self.capacity
+                    && self.good(round, salt)?.is_some_and(|header| {
+                        header.kind != RECORD_UNDO && header.sequence == last.saturating_add(1)
+                    });
+                if !goes_on {
+                    break;
+                }
+                position = round;
+                continue;
+            };
             if header.parts == PARTS_WRAP {
-                position += self.capacity - position % self.capacity;
+                position = round;
                 continue;
             }
-            found.push(Found { header, lane, position });
+            last = last.max(header.sequence);
+            found.push(Found { header, lane });
             position += u64::from(header.bytes);
         }
         Ok(position)
     }
+
+    /// Good records of this round behind the one at `end`, which is not good.
+    fn behind(&self, lane: usize, end: u64, salt: u32, behind: &mut Vec<Found>) -> Result<()> {
+        let (mut piece, mut record) = (vec![0; PIECE_BYTES as usize], Vec::new());
+        let (mut position, last) = (end, self.head + self.capacity);
+        while position < last {
+            let left = self.capacity - position % self.capacity;
+            let bytes = PIECE_BYTES.min(left).min(last - position);
+            let piece = &mut piece[..bytes as usize];
+            self.medium.read(self.start + position % self.capacity, piece)?;
+            for (at, start) in piece.chunks_exact(RECORD_ALIGN).enumerate() {
+                let (about, here) = (record::header(start), position + (at * RECORD_ALIGN) as u64);
+                let most = (self.capacity - here % self.capacity).min(last - here);
+                if about.position != here || here == end || u64::from(about.bytes) > most {
+                    continue;
+                }
+                record.resize(about.bytes.max(RECORD_ALIGN as u32) as usize, 0);
+                self.medium.read(self.start + here % self.capacity, &mut record)?;
+                // SAFETY: the slice is readable for its length.
+                let good = unsafe { persist::check(record.as_ptr(), record.len(), salt, here) };
+                if let Ok(header) = good
+                    && header.parts != PARTS_WRAP
+                {
+                    behind.push(Found { header, lane });
+                }
+            }
+            position += bytes;
+        }
+        Ok(())
+    }
 }
 
-/// A good record: where it is in its lane.
-struct Found {
-    header: RecordHeader,
-    lane: usize,
-    position: u64,
+/// A good record of a lane.
+pub(crate) struct Found {
+    pub header: RecordHeader,
+    pub lane: usize,
 }
 
 impl Found {
     fn record<'a>(&self, rings: &'a [Ring<'_>]) -> &'a [u8] {
         let ring = &rings[self.lane];
-        let at = (self.position - ring.head) as usize;
+        let at = (self.header.position - ring.head) as usize;
         &ring.bytes[at..at + self.header.bytes as usize]
     }
 }
@@ -195,21 +252,31 @@ fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
 }
 
 /// Recovers. With `write` false nothing is stored, and a pool that has something to recover is refused.
-pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
+pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State> {
     let mut header = read_header(medium)?;
-    let (mut heads, mut turns, mut rings, mut found) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut positions = Vec::new();
+    let (mut heads, mut turns) = (Vec::new(), Vec::new());
     for lane in 0..header.lanes {
         let (head, turn) = read_head(medium, lane)?;
-        let (start, capacity) = (LANES_START + u64::from(lane) * header.lane_bytes, header.lane_bytes);
-        let mut ring = Ring { medium, start, capacity, head: head.position, bytes: Vec::new() };
-        positions.push(ring.scan(lane as usize, header.salt(lane), &mut found)?);
         heads.push(head);
         turns.push(turn);
-        rings.push(ring);
     }
     let applied = heads.iter().map(|head| head.applied).max().unwrap_or(0);
+    let (mut rings, mut positions) = (Vec::new(), Vec::new());
+    let (mut found, mut behind) = (Vec::new(), Vec::new());
+    for (lane, head) in heads.iter().enumerate() {
+        let (start, capacity) = (header.lane_start(lane as u32), header.lane_bytes);
+        let mut ring = Ring { medium, start, capacity, head: head.position, bytes: Vec::new() };
+        let salt = header.salt(lane as u32);
+        let end = ring.scan(lane, salt, applied, &mut found)?;
+        // The log of a pool that was closed is empty.
+        if !header.clean {
+            ring.behind(lane, end, salt, &mut behind)?;
+        }
+        positions.push(end);
+        rings.push(ring);
+    }
     found.retain(|one| one.header.sequence > applied);
+    behind.retain(|one: &Found| one.header.sequence > applied);
     if found.iter().any(|one| one.header.sequence > COUNTED_MAX) {
         return Err(Error::corrupt(
             "a log record claims a place in the order that cannot have been given out",
@@ -222,8 +289,29 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     } else if found.windows(2).any(|pair| pair[0].header.sequence == pair[1].header.sequence) {
         return Err(Error::corrupt("two log records claim one place in the order"));
     }
+    let log = Log { header: &header, applied, found: &found, behind: &behind, ends: &positions };
+    let lost = log.damage();
+    match &lost {
+        Some(damage) if loss == Loss::Refuse => {
+            return Err(Error::LogDamaged {
+                what: damage.what.clone(),
+                transactions: damage.transactions,
+                files: medium.paths(),
+            });
+        }
+        Some(_) if undo => {
+            for one in &behind {
+                rings[one.lane].available(one.header.position, u64::from(one.header.bytes))?;
+            }
+            found.append(&mut behind);
+            found.sort_by_key(|one| std::cmp::Reverse((one.header.sequence, one.header.position)));
+        }
+        Some(damage) => found.retain(|one| one.header.sequence < damage.from),
+        None => {}
+    }
     let mut shadow = shadow_of(medium, &header)?;
     if let Some(shadow) = &shadow
+        && lost.is_none() // else transactions after the last one may have had its copies
         && let Some(last) = found.last()
         && !shadow.verifies(medium, header.heap_start, last.record(&rings))?
     {
@@ -251,7 +339,7 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
                 ),
             });
         }
-        return Ok(State { header, positions, applier, recovered, shadow });
+        return Ok(State { header, positions, applier, recovered, lost, shadow });
     }
     // All are checked before the first is stored.
     for store in [false, true] {
@@ -280,8 +368,10 @@ pub(crate) fn recover(medium: &Medium, write: bool) -> Result<State> {
     header.epoch += 1;
     header.generation += 1;
     header.clean = false;
+    // Records of this epoch have claims; the older ones count no more.
+    header.incompat |= FEATURE_CLAIMS;
     crate::store::write_header(medium, &header, &mut applier.counters)?;
-    Ok(State { header, positions, applier, recovered, shadow })
+    Ok(State { header, positions, applier, recovered, lost, shadow })
 }
 
 fn write_head(medium: &Medium, lane: u32, applier: &mut Applier, head: LaneHead) -> Result<()> {
@@ -318,7 +408,7 @@ fn replay(
         Ok(())
     };
     let mut at = size_of::<RecordHeader>();
-    for _ in 0..about.entries {
+    for _ in 0..record::entries(record) {
         match about.kind {
             RECORD_RANGES | RECORD_UNDO => {
                 let word = RangeWord(u64_at(at).ok_or_else(broken)?);

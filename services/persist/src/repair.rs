@@ -3,11 +3,13 @@
 //!
 //! Flow     copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
 //!          not in use ─▶ durable ─▶ named; then `check` says what is left
+//! Rule     damage in the log that costs transactions is refused, unless the caller accepts the loss
 //! Rule     the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
 //!          makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
 //!          and no object is changed. Every change is in the list
 //! Not here a pool without one good header: there is nothing to go by
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,8 @@ use std::path::{Path, PathBuf};
 use crate::catalog::Catalog;
 use crate::check::directory::{judge, marked};
 use crate::check::home::Home;
-use crate::check::objects::{Heap, resolve};
+use crate::check::objects::{Heap, Place, resolve};
+use crate::check::owned;
 use crate::check::snapshot::{Snapshot, lock_file};
 use crate::check::types::Types;
 use crate::check::{self, Files, Part, Report, directory_words, family, lanes};
@@ -23,11 +26,12 @@ use crate::error::{Error, Result};
 use crate::fresh::Fresh;
 use crate::interleave;
 use crate::layout::{
-    CATALOG_BYTES, CATALOG_START, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
+    CATALOG_BYTES, CATALOG_START, Entry, HEADER_BYTES, Header, LaneHead, SLAB_BYTES, crc32c, slots,
 };
 use crate::medium::{Counters, Geometry, Mapped, Medium};
 use crate::options::{Domain, Mechanism};
-use crate::recover;
+use crate::recover::{self, Loss};
+use crate::tail;
 
 /// One thing that was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,9 +64,23 @@ pub struct Repaired {
 ///
 /// # Errors
 ///
-/// [`Error::Corrupt`] when neither header is good, or the log says impossible things; those of [`crate::check::check`];
-/// [`Error::Exists`] and [`Error::File`] of the target. Then there is no target.
+/// [`Error::Corrupt`] when neither header is good, or the log says impossible things; [`Error::LogDamaged`]; those of
+/// [`crate::check::check`]; [`Error::Exists`] and [`Error::File`] of the target. Then there is no target.
 pub fn repair(source: impl Files, target: impl AsRef<Path>) -> Result<Repaired> {
+    copy(source, target, Loss::Refuse)
+}
+
+/// As [`repair()`], but goes on without the transactions that damage in the log costs: the damaged one and all after it. An undo
+/// pool puts back everything that its log still has; what a damaged record would have put back stays as it is.
+///
+/// # Errors
+///
+/// As [`repair()`], but never [`Error::LogDamaged`].
+pub fn repair_accepting_loss(source: impl Files, target: impl AsRef<Path>) -> Result<Repaired> {
+    copy(source, target, Loss::Accept)
+}
+
+fn copy(source: impl Files, target: impl AsRef<Path>, loss: Loss) -> Result<Repaired> {
     let (sources, target) = (ordered(&source)?, target.as_ref());
     let guards = sources.iter().map(|source| lock_file(source, false)).collect::<Result<Vec<File>>>()?;
     let mut fresh = Vec::with_capacity(sources.len());
@@ -73,7 +91,7 @@ pub fn repair(source: impl Files, target: impl AsRef<Path>) -> Result<Repaired> 
     }
     drop(guards);
     let made: Vec<PathBuf> = fresh.iter().map(|one| one.path().to_owned()).collect();
-    let changes = mend(&made)?;
+    let changes = mend(&made, loss).map_err(|error| named(error, &sources))?;
     let mut repaired = finish(&made, changes)?;
     // The first file last: without it there is no pool.
     for one in fresh.into_iter().rev() {
@@ -82,6 +100,16 @@ pub fn repair(source: impl Files, target: impl AsRef<Path>) -> Result<Repaired> 
     let targets: Vec<PathBuf> = (0..made.len()).map(|at| numbered(target, at)).collect();
     repaired.report.guarantee = check::summary(&targets)?.guarantee;
     Ok(repaired)
+}
+
+/// An error over copies names the files that were copied.
+fn named(error: Error, sources: &[PathBuf]) -> Error {
+    match error {
+        Error::LogDamaged { what, transactions, .. } => {
+            Error::LogDamaged { what, transactions, files: sources.to_vec() }
+        }
+        other => other,
+    }
 }
 
 /// The pool's files, in the order of their devices.
@@ -106,8 +134,21 @@ fn numbered(target: &Path, device: usize) -> PathBuf {
 ///
 /// As [`repair()`]; what was changed until then stays changed.
 pub fn repair_in_place(files: impl Files) -> Result<Repaired> {
+    in_place(files, Loss::Refuse)
+}
+
+/// As [`repair_in_place()`], but goes on without what damage in the log costs: see [`repair_accepting_loss()`].
+///
+/// # Errors
+///
+/// As [`repair_in_place()`], but never [`Error::LogDamaged`].
+pub fn repair_in_place_accepting_loss(files: impl Files) -> Result<Repaired> {
+    in_place(files, Loss::Accept)
+}
+
+fn in_place(files: impl Files, loss: Loss) -> Result<Repaired> {
     let paths = ordered(&files)?;
-    let changes = mend(&paths)?;
+    let changes = mend(&paths, loss)?;
     finish(&paths, changes)
 }
 
@@ -123,7 +164,7 @@ struct Mend {
     counters: Counters,
 }
 
-fn mend(paths: &[PathBuf]) -> Result<Vec<Change>> {
+fn mend(paths: &[PathBuf], loss: Loss) -> Result<Vec<Change>> {
     let files = paths.iter().map(|path| lock_file(path, true)).collect::<Result<Vec<File>>>()?;
     let clone =
         |(file, path): (&File, &PathBuf)| file.try_clone().map_err(|source| failed("open", path, source));
@@ -152,7 +193,7 @@ fn mend(paths: &[PathBuf]) -> Result<Vec<Change>> {
     mend.epoch()?;
     mend.headers()?;
     mend.heads()?;
-    mend.log()?;
+    mend.log(loss)?;
     mend.catalog()?;
     mend.heap(paths)?;
     mend.close()?;
@@ -233,16 +274,27 @@ impl Mend {
         for lane in 0..self.header.lanes {
             heads.push(lanes::heads(&self.medium, lane)?);
         }
-        let applied = heads.iter().flatten().flatten().map(|head| head.applied).max().unwrap_or(0);
+        let mut applied = heads.iter().flatten().flatten().map(|head| head.applied).max().unwrap_or(0);
+        let newest =
+            |pair: &[Option<LaneHead>; 2]| pair.iter().flatten().max_by_key(|head| head.position).copied();
+        let mut good: Vec<Option<LaneHead>> = heads.iter().map(newest).collect();
+        for lane in 0..self.header.lanes {
+            let torn = heads[lane as usize].iter().any(Option::is_none);
+            let head = &mut good[lane as usize];
+            if torn && !head.map_or(Ok(false), |head| self.leads_on(lane, &head))? {
+                *head = Some(self.lost_head(lane, applied)?);
+            }
+        }
+        let good: Vec<LaneHead> = good.into_iter().flatten().collect();
+        if heads.iter().flatten().any(Option::is_none) && tail::one_order(&self.header) {
+            applied = applied.max(self.applied_before(&good)?);
+        }
         for (lane, pair) in (0..self.header.lanes).zip(heads) {
             let torn: Vec<u64> = (0..2).filter(|turn| pair[*turn as usize].is_none()).collect();
             if torn.is_empty() {
                 continue;
             }
-            let head = match pair.iter().flatten().next() {
-                Some(head) => *head,
-                None => self.lost_head(lane, applied)?,
-            };
+            let head = LaneHead { applied, ..good[lane as usize] };
             for turn in torn {
                 let offset = LaneHead::offset(lane, turn);
                 let what = format!(
@@ -254,6 +306,31 @@ impl Mend {
             }
         }
         self.harden()
+    }
+
+    /// Whether a lane's only head is the one that recovery starts from. The one that is torn may have been newer: then the records
+    /// behind this one are of a later round, and good ones lie further on.
+    fn leads_on(&self, lane: u32, head: &LaneHead) -> Result<bool> {
+        if self.header.mechanism == Mechanism::Undo as u8 {
+            return Ok(true);
+        }
+        let (ring, salt) = (lanes::ring(&self.medium, &self.header, lane)?, self.header.salt(lane));
+        let later =
+            || lanes::anywhere(&ring, salt, head.position).iter().any(|one| one.sequence > head.applied);
+        Ok(lanes::good(&ring, head.position, salt).is_some() || !later())
+    }
+
+    /// The last transaction before those that wait without a gap, up to the latest one.
+    fn applied_before(&self, heads: &[LaneHead]) -> Result<u64> {
+        let mut waiting = BTreeSet::new();
+        for (lane, head) in (0..self.header.lanes).zip(heads) {
+            let ring = lanes::ring(&self.medium, &self.header, lane)?;
+            let found = lanes::anywhere(&ring, self.header.salt(lane), head.position);
+            waiting.extend(found.iter().map(|one| one.sequence).filter(|sequence| *sequence > 0));
+        }
+        let Some(last) = waiting.last() else { return Ok(0) };
+        let run = waiting.iter().rev().zip(0..).take_while(|(sequence, back)| **sequence == last - back);
+        Ok(run.last().map_or(0, |(first, _)| first - 1))
     }
 
     fn lost_head(&self, lane: u32, applied: u64) -> Result<LaneHead> {
@@ -279,8 +356,15 @@ impl Mend {
     }
 
     /// The pool's own recovery.
-    fn log(&mut self) -> Result<()> {
-        let state = recover::recover(&self.medium, true)?;
+    fn log(&mut self, loss: Loss) -> Result<()> {
+        let state = recover::recover(&self.medium, true, loss)?;
+        if let Some(lost) = state.lost {
+            let what = format!(
+                "{}: {} transactions from {} on are lost, as accepted",
+                lost.what, lost.transactions, lost.from
+            );
+            self.change(Part::Log, crate::layout::LANES_START, what);
+        }
         if state.recovered.transactions > 0 {
             let what = format!(
                 "{} transactions ({} bytes) were replayed",
@@ -364,23 +448,44 @@ impl Mend {
             let Some(place) = one.free else { continue };
             let entry = heap.directory[place.slab as usize];
             debug_assert!(place.slot < slots(entry.stride.into()).0);
-            let offset = place.slab * SLAB_BYTES + place.slot / 64 * 8;
-            let mut word = [0; 8];
-            home.read(&self.medium, offset, &mut word)?;
-            let set = u64::from_le_bytes(word) | 1 << (place.slot % 64);
-            if set == u64::from_le_bytes(word) {
-                continue;
-            }
             let what = format!(
                 "the {} at {:#x} of the heap was free, and {} points to it: in use again",
                 types.name(place.tag),
                 place.start,
                 one.field
             );
-            self.change(Part::Bitmap, home.place(offset), what);
-            home.store(&self.medium, offset, &set.to_le_bytes(), &mut self.counters)?;
+            self.mark(&home, &place, true, what)?;
+        }
+        let owned = owned::look(&heap, &self.header)?;
+        for place in owned.free {
+            let what =
+                format!("the object at {:#x} of the heap was free, and is led to: in use again", place.start);
+            self.mark(&home, &place, true, what)?;
+        }
+        for place in
+            owned.stray.iter().filter(|place| heap.directory[place.slab as usize].state == Entry::SLOTS)
+        {
+            let what = format!(
+                "the slot at {:#x} of the heap was in use, and nothing leads to it: free",
+                place.start
+            );
+            self.mark(&home, place, false, what)?;
         }
         self.harden()
+    }
+
+    /// Marks a slot as in use or free, if it is not yet.
+    fn mark(&mut self, home: &Home, place: &Place, used: bool, what: String) -> Result<()> {
+        let offset = place.slab * SLAB_BYTES + place.slot / 64 * 8;
+        let mut word = [0; 8];
+        home.read(&self.medium, offset, &mut word)?;
+        let (before, bit) = (u64::from_le_bytes(word), 1 << (place.slot % 64));
+        let after = if used { before | bit } else { before & !bit };
+        if after == before {
+            return Ok(());
+        }
+        self.change(Part::Bitmap, home.place(offset), what);
+        home.store(&self.medium, offset, &after.to_le_bytes(), &mut self.counters)
     }
 
     fn close(&mut self) -> Result<()> {

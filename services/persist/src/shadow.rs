@@ -188,9 +188,9 @@ pub(crate) fn crc_of_lines(page: &[u8], lines: u64) -> u32 {
 fn entries(record: &[u8]) -> Result<impl Iterator<Item = (u64, u64, u64, u32)>> {
     let broken =
         || Error::corrupt("a log record's entries do not fit: it has a good checksum and a wrong content");
-    let count = crate::record::header(record).entries;
+    let count = crate::record::entries(record);
     let start = size_of::<RecordHeader>();
-    let bytes = record.get(start..start + usize::from(count) * PAGE_ENTRY_BYTES).ok_or_else(broken)?;
+    let bytes = record.get(start..start + count * PAGE_ENTRY_BYTES).ok_or_else(broken)?;
     let (entries, _) = bytes.as_chunks::<PAGE_ENTRY_BYTES>();
     Ok(entries.iter().map(|entry| {
         let word = |at: usize| u64::from_le_bytes(entry[at * 8..at * 8 + 8].try_into().expect("8 bytes"));

@@ -52,13 +52,13 @@ impl Store {
         for (slab, entry) in entries {
             builder.range(Entry::offset(*slab), &entry.words());
         }
-        let built = builder.finish().ok_or(Error::TooLarge { bytes: bound, lane_bytes: lane.capacity })?;
+        let built = builder.finish();
         let record = &mut target[..built.bytes as usize];
         if writes.undo_from.is_none() {
             writes.undo_from = Some(tail);
             writes.sequence = self.next_sequence();
         }
-        record::place(record, built, at, writes.sequence);
+        record::place(record, built, at, writes.sequence, tail);
         writes.counters += counters;
         (writes.undo_logged, writes.undo_entries) = (writes.touched.len(), writes.entries.len());
         self.medium

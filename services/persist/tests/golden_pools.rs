@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The format's promise: pools of earlier releases open, and what is written today is laid out as then.
 //!
-//! Layout   `golden/VERSION-MECHANISM-STATE.txt`: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of
+//! Layout   `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of those that
+//!          a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of
 //!          zeros are left out. `waiting` has transactions in its log and one under way, `clean` was closed
 //! Write    `MEMLIFT_GOLDEN=write cargo test -p memlift-persist --test golden_pools`, for a new mechanism or version only: what is
 //!          there is a promise
@@ -14,13 +15,15 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use memlift_persist::layout::{HEADER_BYTES, LANES_START};
-use memlift_persist::{Mechanism, Options, Pool, check};
+use memlift_persist::{Error, Mechanism, Options, Pool, check};
 
 const LINE: usize = 32;
+/// The format of pools that are made today: `FEATURE_CLAIMS`.
+const TODAY: &str = "f2";
 
 fn file(mechanism: Mechanism, state: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    folder.join(format!("v1-{}-{state}.txt", mechanism.name()))
+    folder.join(format!("{TODAY}-{}-{state}.txt", mechanism.name()))
 }
 
 fn packed(bytes: &[u8]) -> String {
@@ -82,7 +85,7 @@ fn kept() -> Vec<(Mechanism, String, PathBuf)> {
         let path = entry.expect("listed").path();
         let stem = path.file_stem().expect("a name").to_string_lossy().into_owned();
         let parts: Vec<&str> = stem.split('-').collect();
-        if let ["v1", name, state, ..] = parts[..] {
+        if let ["v1" | TODAY, name, state, ..] = parts[..] {
             let named = Mechanism::ALL.into_iter().find(|mechanism| mechanism.name() == name);
             all.push((named.expect("a mechanism"), state.to_owned(), path));
         }
@@ -101,7 +104,7 @@ fn pools_of_earlier_releases_open_and_have_everything() {
         }
     }
     let kept = kept();
-    assert!(kept.len() >= 12, "{}", kept.len());
+    assert!(kept.len() >= 20, "{}", kept.len());
     for (mechanism, state, golden) in kept {
         let text = std::fs::read_to_string(&golden).unwrap_or_else(|error| panic!("{golden:?}: {error}"));
         let folder = tempfile::tempdir().expect("a folder");
@@ -129,6 +132,30 @@ fn what_is_written_today_is_laid_out_as_then() {
             let differs = golden.iter().zip(&today).position(|(a, b)| a != b);
             assert_eq!(differs, None, "{mechanism:?} {state}: the first byte that differs");
         }
+    }
+}
+
+#[test]
+fn damage_in_the_log_of_an_earlier_release_is_refused() {
+    let golden = file(Mechanism::Redo, "waiting").with_file_name("v1-redo-waiting.txt");
+    let bytes = unpacked(&std::fs::read_to_string(golden).expect("a golden file"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("golden.pool");
+    // Of the own lane's three waiting records, the first and the second one's checksum.
+    let lane = LANES_START as usize + (64 << 10);
+    let record = |at: usize| u32::from_le_bytes(bytes[at + 4..at + 8].try_into().expect("4 bytes")) as usize;
+    let mut records = vec![lane];
+    while records.len() < 64 && record(*records.last().expect("one")) > 0 {
+        records.push(records.last().expect("one") + record(*records.last().expect("one")));
+    }
+    let end = records.len() - 1; // there the log is blank
+    for at in &records[end - 3..end - 1] {
+        let mut spoilt = bytes.clone();
+        spoilt[*at] ^= 1;
+        std::fs::write(&path, &spoilt).expect("written");
+        let error =
+            Pool::open(&path, &Options { max_bytes: 1 << 20, ..Options::default() }).expect_err("refused");
+        assert!(matches!(error, Error::LogDamaged { .. }), "{error}");
     }
 }
 

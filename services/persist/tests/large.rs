@@ -81,9 +81,9 @@ fn an_object_of_more_than_a_zone_lives_like_any_other() {
     for mechanism in MECHANISMS {
         let path = folder.path().join(mechanism.name());
         let pool = Pool::create(&path, &options(mechanism)).expect("created");
-        assert_eq!(pool.header().incompat, 0);
+        assert!(!pool.header().has_spans());
         make(&pool, WORDS, 1).expect("made");
-        assert_eq!(pool.header().incompat, 1);
+        assert!(pool.header().has_spans());
         let large = root(&pool).large;
         assert_eq!(large.offset() % ZONE_BYTES, 4 * SLAB_BYTES);
         holds(&pool, WORDS, 1);
@@ -176,7 +176,7 @@ fn other_mechanisms_refuse_in_words() {
         let pool = Pool::create(&path, &options(mechanism)).expect("created");
         let refused = make(&pool, WORDS, 1).expect_err("refused").to_string();
         assert!(refused.contains(mechanism.name()) && refused.contains("redo and undo"), "{refused}");
-        assert_eq!(pool.header().incompat, 0);
+        assert!(!pool.header().has_spans());
     }
     let pool = Pool::create(
         folder.path().join("small"),
@@ -210,7 +210,7 @@ fn tools_know_it() {
     let target = folder.path().join("undo");
     let wish = Conversion { mechanism: Some(Mechanism::Undo), ..Conversion::default() };
     let converted = convert(&path, &target, &wish).expect("converted");
-    assert_eq!(converted.target.incompat, 1);
+    assert!(converted.target.has_spans());
     sound(&target);
     let pool = Pool::open(&target, &options(Mechanism::Undo)).expect("opened");
     holds(&pool, WORDS, 1);

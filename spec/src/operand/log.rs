@@ -2,7 +2,7 @@
 //! The log record of persist: what a transaction leaves in a log, so that a crash loses nothing of it.
 //!
 //! Layout   0 checksum u32 · 4 bytes u32 · 8 position u64 · 16 sequence u64 · 24 kind u8 · 25 parts u8
-//!         26 entries u16 · 28 reserved u32 · 32 entries · zeros up to `bytes`
+//!         26 entries u16 · 28 claim u32 · 32 entries · zeros up to `bytes`
 //!         ranges, undo  word (offset / 8 in bits 0..40, length / 8 in bits 40..64) · `length` bytes
 //!         lines         page number u64 · bitmap of 64-byte lines u64 · 64 bytes for each set bit, lowest first
 //!         pages         page number u64 (bit 63: which copy) · bitmap of the lines written u64 · CRC-32C of those
@@ -10,6 +10,8 @@
 //! Order   little endian. A record is good if its checksum is: CRC-32C of bytes 4..`bytes`, with the pool's salt as
 //!         the seed (what CRC-32C of earlier bytes would be). `position` tells a record from what an earlier round
 //!         of the log left in the same place.
+//! Claim   how far the lane was durable when the record was written: 1 + the distance from there to `position`, in units of
+//!         64 bytes; 0: the record says nothing. A bad record that a later good one claims is damage, and no torn tail
 //! Owner   one lane writes a log; a record starts at a multiple of 64 bytes and is one.
 //! Not here where logs lie, and what the sequence orders: `docs/formats/log.md`
 
@@ -33,6 +35,10 @@ pub const RECORD_PAGES: u8 = 3;
 /// Kind: the bytes that ranges had before.
 pub const RECORD_UNDO: u8 = 4;
 
+/// [`RecordHeader::entries`] of a record that has as many or more: its entries end at the first that is all zeros, or with the
+/// record.
+pub const RECORD_ENTRIES_OPEN: u16 = u16::MAX;
+
 /// Bytes of an entry of [`RECORD_PAGES`].
 pub const PAGE_ENTRY_BYTES: usize = 24;
 /// In the page number of an entry of [`RECORD_PAGES`]: the second copy.
@@ -54,10 +60,27 @@ pub struct RecordHeader {
     pub kind: u8,
     /// How many records of this sequence there are, in all lanes; what it counts is the writer's.
     pub parts: u8,
-    /// Entries that follow.
+    /// Entries that follow, or [`RECORD_ENTRIES_OPEN`].
     pub entries: u16,
-    /// 0.
-    pub reserved: u32,
+    /// How far the lane was durable: see [`RecordHeader::durable_to`].
+    pub claim: u32,
+}
+
+impl RecordHeader {
+    /// The claim of a record at `position`, all records before `durable_to` of whose lane are durable.
+    #[inline(always)]
+    pub const fn claim(position: u64, durable_to: u64) -> u32 {
+        ((position - durable_to) / RECORD_ALIGN as u64) as u32 + 1
+    }
+
+    /// The position up to which all earlier records of the lane were durable when this one was written; `None` when the record
+    /// says nothing about it.
+    pub const fn durable_to(&self) -> Option<u64> {
+        match self.claim {
+            0 => None,
+            claim => Some(self.position.saturating_sub((claim - 1) as u64 * RECORD_ALIGN as u64)),
+        }
+    }
 }
 
 const _: () = {
@@ -70,7 +93,7 @@ const _: () = {
     assert!(offset_of!(RecordHeader, kind) == 24);
     assert!(offset_of!(RecordHeader, parts) == 25);
     assert!(offset_of!(RecordHeader, entries) == 26);
-    assert!(offset_of!(RecordHeader, reserved) == 28);
+    assert!(offset_of!(RecordHeader, claim) == 28);
 };
 
 /// The word before the bytes of a range: a range of a heap, both numbers multiples of 8.

@@ -160,19 +160,22 @@ impl<'a> Heap<'a> {
         }
     }
 
-    /// The places in use of one slab, in order.
-    pub fn in_slab(&self, slab: u64) -> impl Iterator<Item = Place> + '_ {
+    /// The places of one slab, in use or not, in order.
+    pub fn slots_of(&self, slab: u64) -> impl Iterator<Item = Place> + '_ {
         let entry = self.directory[slab as usize];
         let count = match entry.state {
             Entry::SLOTS => slots(entry.stride.into()).0,
             Entry::RUN | Entry::SPAN => 1,
             _ => 0,
         };
-        (0..count)
-            .map(move |slot| {
-                if entry.state != Entry::SLOTS { self.run(slab, entry) } else { self.slot(slab, entry, slot) }
-            })
-            .filter(|place| place.used)
+        (0..count).map(move |slot| {
+            if entry.state != Entry::SLOTS { self.run(slab, entry) } else { self.slot(slab, entry, slot) }
+        })
+    }
+
+    /// The places in use of one slab, in order.
+    pub fn in_slab(&self, slab: u64) -> impl Iterator<Item = Place> + '_ {
+        self.slots_of(slab).filter(|place| place.used)
     }
 
     /// Everything in use.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::interleave;
 use crate::layout::{HEADER_BYTES, Header, LANES_START};
 use crate::medium::{Mapped, Medium};
-use crate::recover::{self, Recovered};
+use crate::recover::{self, Loss, Recovered};
 
 /// See the module's header.
 #[derive(Debug)]
@@ -123,7 +123,8 @@ impl Snapshot {
     /// Replays the log, for this process's eyes. Without a good header or with bytes missing, there is nothing to do.
     pub fn recover(&mut self) -> Result<()> {
         if let Some(header) = self.header().filter(|_| self.whole()) {
-            self.recovered = Some(recover::recover(&self.medium, true).map(|state| state.recovered));
+            self.recovered =
+                Some(recover::recover(&self.medium, true, Loss::Refuse).map(|state| state.recovered));
             self.home = Some(Home::of(&self.medium, &header)?);
         }
         Ok(())

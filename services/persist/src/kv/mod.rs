@@ -63,6 +63,57 @@ struct KvRoot {
     trees: [PPtr<BTreeRoot<ByteKey, KvEntry>>; SHARDS_MAX],
 }
 
+/// Layout of the root of a pool that has a store.
+pub(crate) const LAYOUT: u64 = <KvRoot as Persist>::LAYOUT;
+
+/// Walks through a whole store: keys ascend, each is found by its path and lies in its shard, and there are as many as the tree
+/// says.
+pub(crate) fn audit<W: View>(view: &W) -> Result<()> {
+    let Some(place) = view.root::<KvRoot>()? else { return Ok(()) };
+    let root = view.get(place)?;
+    let wrong = |what: &str| Err(Error::corrupt(what));
+    let Some(trees) = usize::try_from(root.shards).ok().and_then(|shards| root.trees.get(..shards)) else {
+        return wrong("the store has more shards than it can have");
+    };
+    for (shard, tree) in trees.iter().enumerate() {
+        let tree = BTree::open(*tree);
+        let (mut seen, mut last): (u64, Option<Vec<u8>>) = (0, None);
+        for entry in tree.iter(view)? {
+            let (key, value) = entry?;
+            let mut bytes = Vec::new();
+            key.read(view, &mut bytes)?;
+            view.slice(value.value)?;
+            let found = tree.get(view, &bytes[..])?;
+            if last.as_ref().is_some_and(|last| *last >= bytes)
+                || shard_of(&bytes, trees.len()) != shard
+                || !found.is_some_and(|found| std::ptr::eq(found, value))
+            {
+                return wrong("a key of the store is not where it belongs");
+            }
+            (seen, last) = (seen + 1, Some(bytes));
+        }
+        if seen != tree.len(view)? {
+            return wrong("a shard of the store has another number of entries than it says");
+        }
+    }
+    Ok(())
+}
+
+/// The shard of a key: the same in every release, for the file keeps it.
+fn shard_of(key: &[u8], shards: usize) -> usize {
+    if shards == 1 {
+        return 0;
+    }
+    let (words, rest) = key.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain(std::iter::once(&last));
+    let hash = words.fold(key.len() as u64, |hash, word| {
+        crate::structures::spread(hash.rotate_left(29) ^ u64::from_le_bytes(*word))
+    });
+    (hash % shards as u64) as usize
+}
+
 /// What is to become of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -157,19 +208,9 @@ impl<'p> Kv<'p> {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// The shard of a key: the same in every release, for the file keeps it.
+    /// The shard of a key.
     fn shard(&self, key: &[u8]) -> usize {
-        if self.trees.len() == 1 {
-            return 0;
-        }
-        let (words, rest) = key.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let words = words.iter().chain(std::iter::once(&last));
-        let hash = words.fold(key.len() as u64, |hash, word| {
-            crate::structures::spread(hash.rotate_left(29) ^ u64::from_le_bytes(*word))
-        });
-        (hash % self.trees.len() as u64) as usize
+        shard_of(key, self.trees.len())
     }
 
     fn check_key(key: &[u8]) -> Result<()> {

@@ -17,6 +17,7 @@ mod simulated;
 mod striped;
 
 use std::ops::AddAssign;
+use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::layout::{HEADER_BYTES, Header};
@@ -237,6 +238,16 @@ impl Medium {
         match self {
             Medium::Mapped(mapped) => Some(mapped.heap(heap_start)),
             _ => None,
+        }
+    }
+
+    /// The files, in the order of their devices.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        match self {
+            Medium::Mapped(mapped) => vec![mapped.path().to_owned()],
+            #[cfg(feature = "sim")]
+            Medium::Simulated(_) => vec![PathBuf::from("simulated")],
+            Medium::Striped(striped) => striped.paths(),
         }
     }
 

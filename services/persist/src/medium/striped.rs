@@ -12,6 +12,7 @@
 //! Source   NearPM §5 (PPO invariants 3 and 4 over several devices)
 //! Not here which file is which device, and whether they belong together: `interleave`
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -116,6 +117,11 @@ impl Striped {
             Medium::Mapped(mapped) => Some(mapped),
             _ => None,
         }
+    }
+
+    /// The files of the devices.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.devices.iter().flat_map(|device| device.medium.paths()).collect()
     }
 
     /// Syncs of each device since it was opened (store fences, where lines are durable, count for device 0).

@@ -124,6 +124,16 @@ fn mix(seed: u64, key: &[u8]) -> u64 {
 }
 
 impl Table {
+    /// Whether an object of this type is a table's, and only reached by it.
+    pub(crate) fn has(layout: u64) -> bool {
+        matches!(layout, HEAD | SEGMENT | ENTRY)
+    }
+
+    /// Whether an object of this type is a table's head.
+    pub(crate) fn is_head(layout: u64) -> bool {
+        layout == HEAD
+    }
+
     /// The table that lies there, if one does.
     pub const fn at(offset: u64) -> Table {
         Table { offset }

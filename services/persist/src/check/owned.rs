@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Structures that memlift itself keeps in a pool, checked as only their own code can: the tables of Python and C, the store of
+//! `memlift pool serve`.
+//!
+//! - **Flow** a [`View`] of the file that notes each object it hands out ─▶ the structure's own walk over it ─▶ links that do
+//!   not agree, objects that are led to and free, objects in use that nothing leads to
+//! - **Rule** all links here are memlift's: what does not agree is damage, and no program's mistake
+//! - **Owner** the view borrows the snapshot: its mapping outlives what is handed out
+//! - **Not here** pointers that the catalog shows: `objects`; values: they have no checksum
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::objects::{Heap, Place};
+use crate::error::{Error, Result};
+use crate::image::{Image, Kind};
+use crate::kv;
+use crate::layout::{Entry, Header};
+use crate::options::Mechanism;
+use crate::persist::Persist;
+use crate::raw::{ForeignRoot, Table, root};
+use crate::view::{View, slice_tag};
+
+/// What is wrong with the structures of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Owned {
+    /// Places in the heap, and what does not agree there.
+    pub broken: Vec<(u64, String)>,
+    /// Objects that are led to and marked as free.
+    pub free: Vec<Place>,
+    /// Objects marked as in use that are none, or that nothing leads to.
+    pub stray: Vec<Place>,
+}
+
+/// See the module's header.
+struct Audit<'h> {
+    heap: &'h Heap<'h>,
+    base: Base,
+    heap_bytes: u64,
+    root: (u64, u64),
+    met: RefCell<BTreeMap<u64, Place>>,
+}
+
+/// Where the heap's bytes are in memory.
+enum Base {
+    /// The snapshot's mapping of the file.
+    Mapped(*const u8),
+    /// A copy: the file has the heap in another order, or in several files.
+    Copied(Image),
+}
+
+impl View for Audit<'_> {
+    fn find(&self, offset: u64, bytes: u64, align: u64, tag: u32, name: &'static str) -> Result<*const u8> {
+        let fits = |place: &Place| place.start == offset && place.tag == tag && bytes <= place.room;
+        let place = self.heap.place(offset).filter(fits).filter(|_| offset.is_multiple_of(align));
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.heap_bytes);
+        let Some(place) = place.filter(|_| inside) else {
+            return Err(Error::Pointer { wanted: name, offset });
+        };
+        self.met.borrow_mut().insert(offset, place);
+        Ok(match &self.base {
+            Base::Mapped(base) => base.wrapping_add(offset as usize),
+            Base::Copied(image) => image.at(offset),
+        })
+    }
+
+    fn root_words(&self) -> (u64, u64) {
+        self.root
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        self.heap_bytes
+    }
+}
+
+fn base(heap: &Heap<'_>, header: &Header) -> Result<Base> {
+    let medium = &heap.snapshot.medium;
+    if header.mechanism != Mechanism::Shadow as u8
+        && let Some(base) = medium.heap(header.heap_start)
+    {
+        return Ok(Base::Mapped(base));
+    }
+    let bytes = header.heap_bytes;
+    let mut image = Image::new(medium, header.heap_start, bytes, bytes, Kind::Filled)?;
+    image.fill(0, bytes, |target| heap.snapshot.heap(0, target))?;
+    Ok(Base::Copied(image))
+}
+
+/// Checks what memlift keeps in a pool; nothing is wrong with a pool of other things.
+pub(crate) fn look(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
+    let mut owned = Owned::default();
+    let root_words = heap.root()?;
+    if !(root_words.1 == ForeignRoot::LAYOUT || root_words.1 == kv::LAYOUT) {
+        return Ok(owned);
+    }
+    let met = RefCell::default();
+    let audit =
+        Audit { heap, base: base(heap, header)?, heap_bytes: header.heap_bytes, root: root_words, met };
+    if root_words.1 == kv::LAYOUT {
+        if let Err(error) = kv::audit(&audit) {
+            owned.broken.push((root_words.0, format!("the store: {error}")));
+        }
+    } else {
+        foreign(&audit, &mut owned)?;
+    }
+    let met = audit.met.into_inner();
+    owned.free = met.values().filter(|place| !place.used).copied().collect();
+    if owned.broken.is_empty() {
+        // A walk that broke off has not met everything.
+        let whole = root_words.1 == kv::LAYOUT;
+        for place in heap.in_use().filter(|place| !met.contains_key(&place.start)) {
+            let first = heap.snapshot.word(place.start)?;
+            let untyped = place.tag == slice_tag::<u8>() && (first == 0 || Table::has(first));
+            if whole || untyped || place.tag == ForeignRoot::TAG {
+                owned.stray.push(place);
+            }
+        }
+    }
+    Ok(owned)
+}
+
+/// Tables lie anywhere: values name them in ways that only the bindings know. A table that was freed has lost its type.
+fn foreign(audit: &Audit<'_>, owned: &mut Owned) -> Result<()> {
+    let named = match root(audit) {
+        Ok(root) => vec![("names", root.names), ("limbo", root.limbo), ("types", root.types)],
+        Err(error) => {
+            owned.broken.push((audit.root.0, format!("the root: {error}")));
+            Vec::new()
+        }
+    };
+    for (name, offset) in named.into_iter().filter(|(_, offset)| *offset != 0) {
+        if let Err(error) = Table::at(offset).check(audit) {
+            owned.broken.push((offset, format!("the table of {name}: {error}")));
+        }
+    }
+    for (slab, entry) in audit.heap.directory.iter().enumerate() {
+        if entry.tag != slice_tag::<u8>() || entry.state != Entry::SLOTS {
+            continue;
+        }
+        for place in audit.heap.slots_of(slab as u64) {
+            if !Table::is_head(audit.heap.snapshot.word(place.start)?) {
+                continue;
+            }
+            if let Err(error) = Table::at(place.start).check(audit)
+                && !owned.broken.iter().any(|(offset, _)| *offset == place.start)
+            {
+                owned.broken.push((place.start, format!("a table: {error}")));
+            }
+        }
+    }
+    Ok(())
+}
