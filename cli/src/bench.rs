@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench` and `memlift tour`: hands over to the bench crate, which measures and prints.
 //!
-//! Exit   0 when every row ran and verified, and no target was missed · 1 when not
-//! Quick  proves that every row runs and verifies; what is missing or slow is said and does not fail
+//! - **Exit** 0 when every row ran and verified, and no target was missed · 1 when not
+//! - **Quick** proves that every row runs and verifies; what is missing or slow is said and does not fail
 
 use memlift_bench::{BenchError, Options, TourOptions, Verdict};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift calibrate`: measures this machine once and keeps the result on disk for every program that uses memlift.
 //!
-//! Exit   0 also when the machine was busy: the answer is then that the built-in numbers serve, and `trust` in the JSON
-//!        says why
+//! - **Exit** 0 also when the machine was busy: the answer is then that the built-in numbers serve, and `trust` in the JSON
+//!   says why
 
 use memlift::engine::place::{Calibration, Line, ShapeFrom};
 use memlift::engine::{Calibrated, Engine};

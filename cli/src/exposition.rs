@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The text format that Prometheus reads, version 0.0.4.
 //!
-//! Layout  `# HELP name text` · `# TYPE name kind` · `name{label="value",…} number` for each sample, families together
-//! Rule    in a label's value `\`, `"` and line ends are escaped; in a help text `\` and line ends
+//! - **Layout** `# HELP name text` · `# TYPE name kind` · `name{label="value",…} number` for each sample, families together
+//! - **Rule** in a label's value `\`, `"` and line ends are escaped; in a help text `\` and line ends
 
 use std::fmt::Write;
 
-/// What the samples of a family mean.
+/// Meaning of a family's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a command ends when it does not succeed: one line that says what to do, and an exit code.
 //!
-//! Exit   0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
+//! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable (what was asked for is not on this machine, or not there yet)
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ pub enum Failure {
     Failed(String),
     /// The arguments make no sense together.
     Usage(String),
-    /// What it needs is not there.
+    /// Something that it needs is not there.
     Unavailable(String),
     /// Whoever read the output has stopped reading: not an error, and nothing is said.
     NobodyReads,

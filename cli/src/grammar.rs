@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The grammar of the command line: services are nouns (`ipc`), verbs are global.
 //!
-//! Not here what a command does: one file each.
+//! - **Not here** what a command does: one file each.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do
+    /// The verb
     #[command(subcommand)]
     pub command: Command,
 }
@@ -35,7 +35,7 @@ pub enum Command {
         #[arg(long)]
         quick: bool,
     },
-    /// What this machine offers, what memlift makes of it, and what to do about the rest
+    /// Show this machine's facilities, how memlift uses them, and what to do about the rest
     Doctor {
         /// Where a pool would be: its folder is asked what it can promise
         #[arg(long, value_name = "FOLDER", default_value = ".")]
@@ -45,7 +45,7 @@ pub enum Command {
     Calibrate,
     /// Measure a service beside its rivals
     Bench {
-        /// Which one
+        /// The service to measure
         service: BenchService,
         /// Only rows whose name starts with this, or matches it where it holds a *
         #[arg(long, value_name = "NAME")]
@@ -65,11 +65,11 @@ pub enum Command {
     },
     /// Calls between processes
     Ipc {
-        /// What about them
+        /// The verb of sessions
         #[command(subcommand)]
         verb: IpcVerb,
     },
-    /// What memlift does in every process, live
+    /// Show the work of every process, live
     Top {
         /// Print one snapshot and end; also what happens when the output is not a terminal
         #[arg(long)]
@@ -105,7 +105,7 @@ pub enum Command {
     },
     /// Drop-ins for programs as they are: zlib and OpenSSL, faster
     Dropin {
-        /// What about them
+        /// The verb of drop-ins
         #[command(subcommand)]
         verb: dropin::Verb,
     },
@@ -114,7 +114,7 @@ pub enum Command {
     Node(node::Wish),
     /// Range maps: which memory node has which addresses
     Map {
-        /// What about them
+        /// The verb of maps
         #[command(subcommand)]
         verb: map::Verb,
     },
@@ -123,14 +123,14 @@ pub enum Command {
     Run(Box<run::Wish>),
     /// Jobs that run under a budget
     Job {
-        /// What about them
+        /// The verb of jobs
         #[command(subcommand)]
         verb: job::Verb,
     },
-    /// What a program does with memory, written down while it runs
+    /// Record a program's work on memory while it runs
     #[command(after_help = record::EXAMPLES)]
     Record(record::Wish),
-    /// What an accelerator would have bought a recorded program
+    /// Estimate the effect of an accelerator on a recorded program
     #[command(after_help = whatif::EXAMPLES)]
     Whatif(whatif::Wish),
     /// Figures of papers on accelerators, beside what the device models here give
@@ -138,13 +138,13 @@ pub enum Command {
     Reproduce(reproduce::Wish),
     /// Pools: objects that survive a crash, in a file
     Pool {
-        /// What about them
+        /// The verb of pools
         #[command(subcommand)]
         verb: pool::Verb,
     },
     /// The configuration
     Config {
-        /// What about it
+        /// The verb of settings
         #[command(subcommand)]
         verb: ConfigVerb,
     },

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The smallest HTTP/1.1 that a scraper needs: `GET /metrics`, one answer, connection closed.
 //!
-//! Flow    accept ─▶ read until an empty line, at most [`REQUEST_BYTES_MAX`] and [`REQUEST_TIME_MAX`] ─▶ answer ─▶ close
-//! Limits  [`THREADS`] connections at once; the rest wait in the listener's queue, whose length the kernel bounds
-//! Not here what the page says: see `exposition`.
+//! - **Flow** accept ─▶ read until an empty line, at most [`REQUEST_BYTES_MAX`] and [`REQUEST_TIME_MAX`] ─▶ answer ─▶ close
+//! - **Limits** [`THREADS`] connections at once; the rest wait in the listener's queue, whose length the kernel bounds
+//! - **Not here** what the page says: see `exposition`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

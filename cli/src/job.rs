@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift job`: the jobs of this user that run under a budget, and their objectives, live.
 //!
-//! Flow    the registry that the user's folder names ─▶ a line per block · one store per objective: the job follows at its
-//!         next charge, nobody is asked
-//! Not here starting one: run/
+//! - **Flow** the registry that the user's folder names ─▶ a line per block · one store per objective: the job follows at its
+//!   next charge, nobody is asked
+//! - **Not here** starting one: run/
 
 use clap::Subcommand;
 use memlift::zmem::block::Registry;
@@ -16,7 +16,7 @@ use crate::run::{enough, parts, size};
 /// Verbs of `job`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Verb {
-    /// What runs, how much it has and what it costs
+    /// List running jobs, their memory and its cost
     List,
     /// Change what a running job is given
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]

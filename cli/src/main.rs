@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The `memlift` command: reads the arguments, runs one verb, turns its outcome into an exit code.
 //!
-//! Flow    [`grammar`] ─▶ one module per verb ─▶ text or JSON on standard output, progress on standard error
-//! Exit    0 ok · 1 failed · 2 usage · 3 unavailable, see [`failure`]
-//! Errors  `memlift: error: …` on standard error, which says what to do
+//! - **Flow** [`grammar`] ─▶ one module per verb ─▶ text or JSON on standard output, progress on standard error
+//! - **Exit** 0 ok · 1 failed · 2 usage · 3 unavailable, see [`failure`]
+//! - **Errors** `memlift: error: …` on standard error, which says what to do
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift map`: who has which addresses, and the coordinator that keeps it.
 //!
-//! Flow     [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] stays
-//! End      [`serve`] by Ctrl-C or SIGTERM; nodes go on with the map that they have
-//! Exit     0 done · 1 refused, or not valid · 2 usage · 3 nobody answers
-//! Not here what a map is: `memlift::traverse::map`
+//! - **Flow** [`From`] (a file, a coordinator, etcd) ─▶ one reading, or one change ─▶ text or JSON; [`serve`] stays
+//! - **End** [`serve`] by Ctrl-C or SIGTERM; nodes go on with the map that they have
+//! - **Exit** 0 done · 1 refused, or not valid · 2 usage · 3 nobody answers
+//! - **Not here** what a map is: `memlift::traverse::map`
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift metrics`: the stats pages of all processes as a page that Prometheus reads.
 //!
-//! Flow    [`Sample`] ─▶ families ─▶ [`Exposition`] ─▶ standard output, or HTTP on `--listen`
-//! Rule    every sample of a family has a distinct set of labels: sessions with the same name, role and peer are added up
-//! Names   `memlift_…`, base units (seconds, bytes), counters end in `_total`
-//! Not here access control: it listens on the loopback address unless told otherwise
+//! - **Flow** [`Sample`] ─▶ families ─▶ [`Exposition`] ─▶ standard output, or HTTP on `--listen`
+//! - **Rule** every sample of a family has a distinct set of labels: sessions with the same name, role and peer are added up
+//! - **Names** `memlift_…`, base units (seconds, bytes), counters end in `_total`
+//! - **Not here** access control: it listens on the loopback address unless told otherwise
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};

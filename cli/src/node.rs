@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift node`: a memory node for walks.
 //!
-//! Flow     options ─▶ sockets ─▶ memory, log, membership ─▶ a thread per shard and address, one that moves ranges, one that keeps the
-//!          log short ─▶ a line each interval ─▶ Ctrl-C ─▶ the last line
-//! Rule     this machine only, unless there are keys
-//! End      by Ctrl-C or SIGTERM: with a log, the next start has the data
-//! Not here what a node does: `memlift::traverse::node`
+//! - **Flow** options ─▶ sockets ─▶ memory, log, membership ─▶ a thread per shard and address, one that moves ranges, one that keeps the
+//!   log short ─▶ a line each interval ─▶ Ctrl-C ─▶ the last line
+//! - **Rule** this machine only, unless there are keys
+//! - **End** by Ctrl-C or SIGTERM: with a log, the next start has the data
+//! - **Not here** what a node does: `memlift::traverse::node`
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +30,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::print;
 
-/// What `--help` ends with.
+/// The end of `--help`.
 pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen shm:words
   memlift node --memory 8G --listen 127.0.0.1:7700 --log words.log
@@ -67,7 +67,7 @@ pub struct Wish {
     /// Make the log short again when it is longer than this, and than twice what is in memory
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G", requires = "log")]
     log_limit: u64,
-    /// Which node has which addresses (TOML); changes of the file are followed
+    /// File that says which node has which addresses (TOML); its changes are followed
     #[arg(long, value_name = "FILE", requires = "name", group = "cluster")]
     map: Option<PathBuf>,
     /// Join the cluster of this coordinator (`memlift map serve`): HOST:PORT or unix:PATH
@@ -79,7 +79,7 @@ pub struct Wish {
     /// The coordinator's key file
     #[arg(long, value_name = "FILE", requires = "coordinator")]
     key: Option<PathBuf>,
-    /// What this node is called in the map; the same at each start
+    /// Name of this node in the map; the same at each start
     #[arg(long, value_name = "NAME", requires = "cluster")]
     name: Option<String>,
     /// Where others reach this node, where that is not what it listens at
@@ -228,7 +228,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// What cannot be listened on whatever the machine's state is a wrong argument.
+/// An address that nobody could listen on is a wrong argument.
 fn refused(error: TransportError) -> Failure {
     match error {
         TransportError::Name(_) | TransportError::NotLoopback(_) => Failure::Usage(error.to_string()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a command prints: text or JSON to standard output, progress to standard error.
+//! Output of a command: text or JSON to standard output, progress to standard error.
 //!
-//! Rule   a reader that goes away (`memlift doctor | head -1`) ends the command quietly, see [`Failure::NobodyReads`].
+//! - **Rule** a reader that goes away (`memlift doctor | head -1`) ends the command quietly, see [`Failure::NobodyReads`].
 
 use std::io::{self, IsTerminal, Write};
 

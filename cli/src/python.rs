@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which Python the command runs.
+//! Chooses the Python that the command runs.
 //!
-//! Order   the active virtual environment ─▶ the folder that this command lies in (a wheel puts it beside its Python)
-//!         ─▶ .venv in the current folder or above it ─▶ .venv above this command ─▶ the path: as bench and tour look
+//! - **Order** the active virtual environment ─▶ the folder that this command lies in (a wheel puts it beside its Python)
+//!   ─▶ .venv in the current folder or above it ─▶ .venv above this command ─▶ the path: as bench and tour look
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ pub fn find() -> Result<PathBuf, Failure> {
         })
 }
 
-/// What `program` prints when it is given `arguments`.
+/// Returns the output of `program` for `arguments`.
 pub fn ask(interpreter: &Path, program: &str, arguments: &[String]) -> Result<String, Failure> {
     let output = Command::new(interpreter)
         .args(["-c", program])

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift record`: what a program does with memory, written down while it runs as it is.
 //!
-//! Flow     the trace is made, all of its limit reserved ─▶ the program starts with libmemlift_tap.so before its libraries ─▶ signals go on
-//!          to it ─▶ it ends ─▶ how long it took goes into the header, and what no chunk has claimed is cut off
-//! Order    reserved first: a write into the mapping can then not find the disk full, which would kill the program. Nothing is cut
-//!          off while a process that outlives the program has the file mapped
-//! Exit     the program's own, 128 + signal where one ended it; 1–3 as everywhere when it was not started at all
-//! Owner    whoever is killed, this command too, leaves a trace that can be read: docs/formats/trace.md
-//! Not here what is written (`bindings/tap`), what it says (whatif.rs)
+//! - **Flow** the trace is made, all of its limit reserved ─▶ the program starts with libmemlift_tap.so before its libraries ─▶ signals go on
+//!   to it ─▶ it ends ─▶ how long it took goes into the header, and what no chunk has claimed is cut off
+//! - **Order** reserved first: a write into the mapping can then not find the disk full, which would kill the program. Nothing is cut
+//!   off while a process that outlives the program has the file mapped
+//! - **Exit** the program's own, 128 + signal where one ended it; 1–3 as everywhere when it was not started at all
+//! - **Owner** whoever is killed, this command too, leaves a trace that can be read: docs/formats/trace.md
+//! - **Not here** what is written (`bindings/tap`), what it says (whatif.rs)
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ Exit codes: the program's own; 128 + N when signal N ended it.";
 /// Calls that transform are recorded from here on: they take longer than their record.
 const TRANSFORM_THRESHOLD: u64 = 256;
 
-/// What is asked for.
+/// Arguments of `memlift record`.
 #[derive(Clone, Debug, Args)]
 pub struct Wish {
     /// The trace that is written
@@ -189,7 +189,7 @@ fn cut(file: &File, path: &Path, limit: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a process has the file mapped. Those that cannot be looked at are other users': they did not start from here.
+/// Returns true if a process has the file mapped. Those that cannot be looked at are other users': they did not start from here.
 fn mapped_by_others(path: &Path) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else { return true };
     processes

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One look at the stats pages of all processes that this user may see, and what changed between two looks.
 //!
-//! Flow   /proc ─▶ one page per process ─▶ [`Sample`] ─▶ `top`, `metrics`, `ipc ls`
-//! Order  processes by pid; a process that ends between finding and reading it is left out
+//! - **Flow** /proc ─▶ one page per process ─▶ [`Sample`] ─▶ `top`, `metrics`, `ipc ls`
+//! - **Order** processes by pid; a process that ends between finding and reading it is left out
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use memlift::engine::observe::{self, OperationStats, SessionStats, Snapshot};
 pub struct Sample {
     /// When.
     pub time: Instant,
-    /// What each page said.
+    /// The snapshot of each page.
     pub processes: Vec<Snapshot>,
 }
 
@@ -53,7 +53,7 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// What changed from `before` to `after`.
+    /// Returns the change from `before` to `after`.
     pub fn between(before: &'a Sample, after: &Sample) -> Self {
         let seconds = after.time.duration_since(before.time).as_secs_f64().max(1e-3);
         Self { before, seconds }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift ipc ls`: the servers that listen and the sessions that are open.
 //!
-//! Flow     stats pages ─▶ sessions; /proc/net/unix ─▶ sockets that listen ─▶ whose they are, through /proc/PID/fd
-//! Layout   /proc/net/unix: Num RefCount Protocol Flags Type St Inode Path; Flags 00010000 listens, Type 0005 is SEQPACKET;
-//!          a path in the abstract namespace starts with `@`
-//! Rule     a bare name is recognised by its address; a socket file only when its process has a stats page
-//! Not here servers of another network namespace, and those of users that this one may not look at
+//! - **Flow** stats pages ─▶ sessions; /proc/net/unix ─▶ sockets that listen ─▶ whose they are, through /proc/PID/fd
+//! - **Layout** /proc/net/unix: Num RefCount Protocol Flags Type St Inode Path; Flags 00010000 listens, Type 0005 is SEQPACKET;
+//!   a path in the abstract namespace starts with `@`
+//! - **Rule** a bare name is recognised by its address; a socket file only when its process has a stats page
+//! - **Not here** servers of another network namespace, and those of users that this one may not look at
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::sample::Sample;
 
-/// What a bare server name becomes: `@memlift/<uid>/<name>`.
+/// Prefix of a bare server name: `@memlift/<uid>/<name>`.
 const PREFIX: &str = "@memlift/";
 
 /// A socket that waits for clients.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift top`: what memlift does in every process, live; or one snapshot as text.
 //!
-//! Flow   [`Sample`] every interval ─▶ [`Change`] since the one before ─▶ three tables ─▶ terminal
-//! Keys   q, Esc or Ctrl-C ends; the terminal is restored on every way out, a panic included
-//! Once   `--once`, or an output that is no terminal: totals, no rates, and the command ends
+//! - **Flow** [`Sample`] every interval ─▶ [`Change`] since the one before ─▶ three tables ─▶ terminal
+//! - **Keys** q, Esc or Ctrl-C ends; the terminal is restored on every way out, a panic included
+//! - **Once** `--once`, or an output that is no terminal: totals, no rates, and the command ends
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

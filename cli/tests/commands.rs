@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The command as its users meet it: run for real, its output, its exit code, what bad input gets.
 //!
-//! Method   the test process itself uses memlift, so that there is something to observe
-//! Not here the numbers of `bench` and `tour`: `make test` runs both quickly
+//! - **Method** the test process itself uses memlift, so that there is something to observe
+//! - **Not here** the numbers of `bench` and `tour`: `make test` runs both quickly
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift dropin` as its users meet it: units below a temporary root, commands and processes of this machine.
 //!
-//! Method   MEMLIFT_DROPINS names a folder with stand-ins: attaching needs the files only, and measures nothing
-//! Not here how much faster anything is: `bench transform`
+//! - **Method** MEMLIFT_DROPINS names a folder with stand-ins: attaching needs the files only, and measures nothing
+//! - **Not here** how much faster anything is: `bench transform`
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -65,7 +65,7 @@ impl Serving {
         (serving, first)
     }
 
-    /// What it says from here to its end, which is a clean one.
+    /// Waits for a clean end and returns the output until then.
     fn end(mut self, signal: Signal) -> String {
         kill_process(Pid::from_child(&self.child), signal).expect("signalled");
         let mut rest = String::new();
@@ -231,7 +231,7 @@ fn nodes_join_a_coordinator_and_a_range_moves_between_them() {
 
     let said = a.end(Signal::TERM);
     assert!(said.contains("\"given\"") && said.contains("\"taken\""), "{said}");
-    // What came back is in the log; the one that it went to has nothing left of it.
+    // The range that came back is in the log; the other node has nothing left of it.
     let (a, first) = node("a", "a.log");
     assert_eq!(value(&first)["bytes"], 1 << 20, "{first}");
     a.end(Signal::INT);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift reproduce` as its users meet it: its list, its numbers, its drawings, what bad input gets.
 //!
-//! Method   the short figures; the long table is run where it is made (`devices/model`)
+//! - **Method** the short figures; the long table is run where it is made (`devices/model`)
 
 use std::process::{Command, Output, Stdio};
 

@@ -2,7 +2,7 @@
 //! `memlift run` as its users meet it: real programs under real budgets, exit codes, signals, reports, refusals, live changes.
 //! `memlift record` and `whatif`: the same programs watched, and what their traces say.
 //!
-//! Not here what happens inside the program: bindings/preload/tests. Spill disks that are full or fail: spill.rs
+//! - **Not here** what happens inside the program: bindings/preload/tests. Spill disks that are full or fail: spill.rs
 
 mod place;
 
@@ -60,7 +60,7 @@ fn a_job_larger_than_its_budget_ends_well_and_borrows_no_more_than_the_grace() {
     assert_eq!(report["exit_code"], 0);
     assert_eq!(number("budget_bytes"), f64::from(96 << 20));
     assert!(number("peak_counted_bytes") > f64::from(16 << 20), "{report:#}");
-    // What was borrowed while pages were compressed is the grace, 10 MiB.
+    // Memory borrowed while pages were compressed is the grace, 10 MiB.
     assert!(number("peak_counted_bytes") <= f64::from(106 << 20), "{report:#}");
     // More than one where python3 is a script of a version manager.
     assert!(report["processes"].as_u64() >= Some(1), "{report:#}");

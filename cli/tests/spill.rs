@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run --spill` on disks that are full, become full, or fail: right data or a clear refusal, never zeros, never a hang.
 //!
-//! Method   a limit of the file's length, which any user may set; a small file system on a loop device, in a mount namespace of the
-//!          job's that ends with it; one that is shut down while the job runs, so that every access fails. The last two need root and
-//!          loop devices, and are said and skipped
-//! Not here the file by itself: services/zmem/tests/spill.rs
+//! - **Method** a limit of the file's length, which any user may set; a small file system on a loop device, in a mount namespace of the
+//!   job's that ends with it; one that is shut down while the job runs, so that every access fails. The last two need root and
+//!   loop devices, and are said and skipped
+//! - **Not here** the file by itself: services/zmem/tests/spill.rs
 
 mod place;
 
@@ -45,7 +45,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(option_env!("CARGO_TARGET_TMPDIR").unwrap_or(".")).expect("the build's folder")
 }
 
-/// What is wrong with the disk.
+/// A fault of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ailment {
     /// A file may not be longer than so many MiB.
@@ -69,7 +69,7 @@ impl Ailment {
         }
     }
 
-    /// What the program does about it ([`FILL`]).
+    /// The mode of the program ([`FILL`]).
     fn mode(self) -> &'static str {
         if self == Ailment::Failing { "breaks" } else { "on" }
     }
@@ -87,7 +87,7 @@ impl Ailment {
         }
     }
 
-    /// Whether this user can make it here.
+    /// Returns true if this user can make it here.
     fn can_be_had(self) -> bool {
         static LOOPS: OnceLock<bool> = OnceLock::new();
         matches!(self, Ailment::Limited(_))

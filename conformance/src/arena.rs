@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory that descriptors of a case point into, by offset until they are submitted.
 //!
-//! Layout  one stretch, aligned to 4096: data, then descriptor lists, then operand blocks, then completion records
-//! Owner   the arena owns its bytes; the backend gets addresses (`base` + offset), the model an image
+//! - **Layout** one stretch, aligned to 4096: data, then descriptor lists, then operand blocks, then completion records
+//! - **Owner** the arena owns its bytes; the backend gets addresses (`base` + offset), the model an image
 
 /// Bytes of data.
 pub(crate) const DATA_BYTES: usize = 256 * 1024;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cases: descriptors that may be in flight together, good ones and spoilt ones.
 //!
-//! Flow     lanes of the arena ─▶ one descriptor, or one batch, per lane ─▶ sometimes spoilt ─▶ memory image with
-//!          data, lists, operand blocks and zeroed records
-//! Order    what is in flight together touches disjoint memory: lanes between each other, members of a batch
-//!          between each other unless every member is fenced, in which case they share and depend on each other
-//! Not here what LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET are given: `log`
+//! - **Flow** lanes of the arena ─▶ one descriptor, or one batch, per lane ─▶ sometimes spoilt ─▶ memory image with
+//!   data, lists, operand blocks and zeroed records
+//! - **Order** what is in flight together touches disjoint memory: lanes between each other, members of a batch
+//!   between each other unless every member is fenced, in which case they share and depend on each other
+//! - **Not here** what LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET are given: `log`
 
 use crate::arena::{
     ARENA_BYTES, DATA_BYTES, LIST_BYTES, LISTS, OPERAND_COUNT, OPERANDS, RECORD_COUNT, RECORDS,

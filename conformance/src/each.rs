@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every opcode by itself, as often as it is asked for.
 //!
-//! Flow    backend ─▶ [`Only`], which says that it can do one thing ─▶ the suite, run after run ─▶ descriptors and members counted
-//! Not here what is tested of each: see `case`
+//! - **Flow** backend ─▶ [`Only`], which says that it can do one thing ─▶ the suite, run after run ─▶ descriptors and members counted
+//! - **Not here** what is tested of each: see `case`
 
 use crate::suite::{Failure, Plan, run};
 use memlift_spec::{Backend, Busy, Capabilities, Descriptor, Opcode};

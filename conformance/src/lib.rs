@@ -7,11 +7,11 @@
 //! report.expect("the backend does what DSA does");
 //! ```
 //!
-//! Flow     seed ──▶ `case` (descriptors over an arena, good and bad ones) ──▶ backend, and the model on a copy of
-//!          the arena ──▶ every byte of both arenas and every completion record must be the same
-//! Owner    a case owns its arena and records; a backend that writes outside of what a descriptor says is seen,
-//!          because the whole arena is compared
-//! Not here speed, threads of the submitter, tickets: those are the engine's own tests
+//! - **Flow** seed ──▶ `case` (descriptors over an arena, good and bad ones) ──▶ backend, and the model on a copy of
+//!   the arena ──▶ every byte of both arenas and every completion record must be the same
+//! - **Owner** a case owns its arena and records; a backend that writes outside of what a descriptor says is seen,
+//!   because the whole arena is compared
+//! - **Not here** speed, threads of the submitter, tickets: those are the engine's own tests
 //!
 //! The oracle is `memlift-model`: written from the specification, byte by byte, sharing no code with the kernels.
 #![deny(unsafe_code)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left to do after a fault, done: from then on a run with faults must have the same bytes and records as one without.
+//! Does the rest of an operation after a fault: from then on a run with faults must have the same bytes and records as one without.
 //!
-//! Flow     records of a queue after the flight ─▶ a fault's own promises are checked ([`finish`]) ─▶ the rest is run by the model on
-//!          the arena's bytes ─▶ members that were abandoned because of it, or never fetched, are run ─▶ records as without a fault
-//! Order    members in the batch's order; a fenced one behind a failure that is none of the fault's stays abandoned
-//! Rule     after a fault only [0, bytes_completed) counts, or as many bytes at the end of a copy that went backwards
-//!          Deltas are done again from their start: offsets in a record that goes on would count from another place
-//! Not here how an engine goes on: this is the oracle for that, and shares nothing with it
+//! - **Flow** records of a queue after the flight ─▶ a fault's own promises are checked ([`finish`]) ─▶ the rest is run by the model on
+//!   the arena's bytes ─▶ members that were abandoned because of it, or never fetched, are run ─▶ records as without a fault
+//! - **Order** members in the batch's order; a fenced one behind a failure that is none of the fault's stays abandoned
+//! - **Rule** after a fault only [0, bytes_completed) counts, or as many bytes at the end of a copy that went backwards
+//!   Deltas are done again from their start: offsets in a record that goes on would count from another place
+//! - **Not here** how an engine goes on: this is the oracle for that, and shares nothing with it
 
 use memlift_model::{Image, Memory, perform};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
@@ -107,7 +107,7 @@ fn finish(image: &mut Image<'_>, d: &Descriptor, in_batch: bool) -> Result<Compl
         return wrong("a fault of a descriptor that blocks on faults");
     }
     if matches!(d.opcode(), Opcode::DELTA_CREATE | Opcode::DELTA_APPLY) {
-        // What was done of it is done again, and comes out the same.
+        // The part that was done is done again, with the same result.
         return Ok(perform(image, d, in_batch));
     }
     let (rest, place) = rest_of(d, &stopped);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The suite: cases through a backend and through the model, compared byte by byte.
 //!
-//! Flow     for each case: build ─▶ copy the image into the arena ─▶ model on the image ─▶ submit (in parts if
-//!          the backend says Busy) ─▶ poll until every record has a status ─▶ arena and image must be equal
-//! Failure  names seed and case, so that `MEMLIFT_CONFORMANCE_SEED` and `_CASES` repeat it
+//! - **Flow** for each case: build ─▶ copy the image into the arena ─▶ model on the image ─▶ submit (in parts if
+//!   the backend says Busy) ─▶ poll until every record has a status ─▶ arena and image must be equal
+//! - **Failure** names seed and case, so that `MEMLIFT_CONFORMANCE_SEED` and `_CASES` repeat it
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::case::Builder;
@@ -22,12 +22,12 @@ pub struct Plan {
     pub cases: u64,
     /// How long a case may take.
     pub patience: Duration,
-    /// Whether the backend may stop at a page fault: what is left is then done here before all is compared.
+    /// True if the backend may stop at a page fault: what is left is then done here before all is compared.
     pub faults: bool,
 }
 
 impl Plan {
-    /// What `MEMLIFT_CONFORMANCE_SEED` and `MEMLIFT_CONFORMANCE_CASES` say; by default 1500 cases, some seconds.
+    /// Reads `MEMLIFT_CONFORMANCE_SEED` and `MEMLIFT_CONFORMANCE_CASES`; by default 1500 cases, some seconds.
     pub fn from_environment() -> Plan {
         let number = |name: &str| std::env::var(name).ok()?.parse().ok();
         Plan {
@@ -46,7 +46,7 @@ pub struct Failure {
     pub seed: u64,
     /// The case, counted from 0.
     pub case: u64,
-    /// What is wrong.
+    /// The difference, in words.
     pub what: String,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walk programs: the device model's interpreter, written from the format's page, and the service's, on random programs.
 //!
-//! Order    only accepted programs are compared: what the verifier refuses may do anything at the model, within its bounds
+//! - **Order** only accepted programs are compared: what the verifier refuses may do anything at the model, within its bounds
 
 use memlift_model::pulse::program::{Program, Verdict};
 use memlift_traverse::generate::{self, Random};

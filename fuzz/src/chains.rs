@@ -2,8 +2,8 @@
 //! Framed chains: restarted anywhere they write the same; their frames, changed by somebody, do no harm, and sealed ones
 //! never give another message.
 //!
-//! Layout  steps u8 · format u8 · block u8 · room u8 · message: length u16 · pauses: 4 bytes · changes: place u16, what u8 · rest:
-//!         bytes put behind
+//! - **Layout** steps u8 · format u8 · block u8 · room u8 · message: length u16 · pauses: 4 bytes · changes: place u16, what u8 · rest:
+//!   bytes put behind
 
 use crate::mutate::{Random, messages};
 use crate::{Guarded, Input};
@@ -20,7 +20,7 @@ fn transform() -> &'static Transform {
     TRANSFORM.get_or_init(|| Transform::new(Engine::global(), &settings()))
 }
 
-/// Which steps: a checksum, packing, sealing.
+/// The steps of a chain: a checksum, packing, sealing.
 #[derive(Clone, Copy)]
 struct Kind {
     crc: bool,

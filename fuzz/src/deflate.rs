@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernels' packers at any message, whole and in pieces with flushes: zlib-rs gets the message back.
 //!
-//! Layout  format u8 · effort u8 · room u16 · window u8, then pieces: flush u8 · length u16 · output u16; the message is all
-//!         of the data, twice
+//! - **Layout** format u8 · effort u8 · room u16 · window u8, then pieces: flush u8 · length u16 · output u16; the message is all
+//!   of the data, twice
 
 use crate::mutate::messages;
 use crate::reference;

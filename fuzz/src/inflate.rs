@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernels' unpacker at hostile streams, against zlib-rs.
 //!
-//! Order   what zlib-rs takes we take, with the same bytes; what we take and zlib-rs does not breaks a rule of RFC 1951
-//!         that does not change what comes out ([`LENIENT`])
-//! Layout  format u8 · room u16 · stream
+//! - **Order** what zlib-rs takes we take, with the same bytes; what we take and zlib-rs does not breaks a rule of RFC 1951
+//!   that does not change what comes out ([`LENIENT`])
+//! - **Layout** format u8 · room u16 · stream
 
 use crate::mutate::messages;
 use crate::reference;
@@ -13,7 +13,7 @@ use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker};
 use memlift_model::naive;
 use std::cell::RefCell;
 
-/// What libdeflate does not refuse: symbols that stand for nothing in the standard, codes that nobody uses, the header's
+/// Streams that libdeflate does not refuse: symbols without a meaning in the standard, codes that nobody uses, the header's
 /// own checksum, a window that is smaller than what distances need.
 pub(crate) const LENIENT: [&str; 10] = [
     "invalid literal/length code",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Choices out of bytes, and buffers that show a write outside of them.
 //!
-//! Order   bytes that are not there any more are zeros: every input means something
+//! - **Order** bytes that are not there any more are zeros: every input means something
 
 /// Bytes that are used up from the front.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ impl<'a> Input<'a> {
         Input(data)
     }
 
-    /// Whether all is used up.
+    /// Returns true if all is used up.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

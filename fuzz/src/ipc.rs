@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a peer can say in a ring: a message's kind and shape, and the text of an address.
+//! Input from a peer in a ring: a message's kind and shape, and the text of an address.
 //!
-//! Order   a shape that is taken has exactly the payload's bytes, and describes itself again
-//! Layout  messages of 128 bytes; what is left is an address
+//! - **Order** a shape that is taken has exactly the payload's bytes, and describes itself again
+//! - **Layout** messages of 128 bytes; what is left is an address
 
 use crate::Input;
 use memlift_ipc::message::{Kind, MESSAGE_BYTES, Message, Shape};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client hears a hostile server: its welcome, its answers, the words and entries of the control page.
 //!
-//! Order   whatever it says, no call panics, hangs beyond the hang-up, or gives bytes from outside the pool
-//! Layout  welcome, then steps: what u8 and what belongs to it (`ipc_peer`)
+//! - **Order** whatever it says, no call panics, hangs beyond the hang-up, or gives bytes from outside the pool
+//! - **Layout** welcome, then steps: what u8 and what belongs to it (`ipc_peer`)
 
 use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An ipc peer written by hand from `docs/formats/ipc.md`, for saying what a real one never would.
 //!
-//! Flow     bytes of a case ─▶ packets, descriptors, words and entries that are right but for some changed bytes
-//! Not here what must not come of it: `ipc_server`, `ipc_client`
+//! - **Flow** bytes of a case ─▶ packets, descriptors, words and entries that are right but for some changed bytes
+//! - **Not here** what must not come of it: `ipc_server`, `ipc_client`
 
 use crate::Input;
 use memlift_engine::region::{Region, RegionOffset, RegionOptions};

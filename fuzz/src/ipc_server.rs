@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A server hears a hostile client: its greeting, its segments, the words and entries of the control page.
 //!
-//! Order   whatever it says, no thread of the server panics, its session ends with it, and another client's calls go on
-//! Layout  greeting, descriptors, then steps: what u8 and what belongs to it (`ipc_peer`)
+//! - **Order** whatever it says, no thread of the server panics, its session ends with it, and another client's calls go on
+//! - **Layout** greeting, descriptors, then steps: what u8 and what belongs to it (`ipc_peer`)
 
 use crate::Input;
 use crate::ipc_peer::{self as peer, Pen, SEGMENT_BYTES};

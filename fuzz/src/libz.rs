@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The drop-in at any sequence of calls: what it packs, zlib-rs unpacks; what it unpacks, zlib-rs unpacks the same way.
 //!
-//! Flow     one byte chooses: a deflate stream, or an inflate stream. Each further call is chosen by a byte, with input, room
-//!          and flush of its own
-//! Order    nothing is written outside of the room; return codes of a stream that inflates are zlib-rs's, call by call, and so are its bytes; a deflate stream
-//!          always comes to its end, and a stream of the other kind is refused
-//! Owner    the library lies beside the program that loads it, as cargo builds it
+//! - **Flow** one byte chooses: a deflate stream, or an inflate stream. Each further call is chosen by a byte, with input, room
+//!   and flush of its own
+//! - **Order** nothing is written outside of the room; return codes of a stream that inflates are zlib-rs's, call by call, and so are its bytes; a deflate stream
+//!   always comes to its end, and a stream of the other kind is refused
+//! - **Owner** the library lies beside the program that loads it, as cargo builds it
 
 use crate::mutate::{Random, messages};
 use crate::{Guarded, Input};
@@ -216,7 +216,7 @@ fn packs(mut input: Input<'_>) {
     }
 }
 
-/// What one call did: code, bytes read, bytes written.
+/// Result of one call: code, bytes read, bytes written.
 type Done = (c_int, usize, Vec<u8>);
 
 fn unpacks(mut input: Input<'_>) {
@@ -290,7 +290,7 @@ fn unpacks(mut input: Input<'_>) {
         );
         assert!(ours.2 == theirs.2, "another message came out");
         if ours.1 != theirs.1 {
-            // What was unpacked ahead is read when it is given away.
+            // Bytes unpacked ahead are read when they are given away.
             break;
         }
         at += ours.1;
@@ -315,7 +315,7 @@ fn done(
     (code, piece.len() - strm.avail_in as usize, target.checked()[..written].to_vec())
 }
 
-/// Whether the stream failed for something that libdeflate lets pass.
+/// Returns true if the stream failed for something that libdeflate lets pass.
 fn lenient(strm: &z_stream) -> bool {
     if strm.msg.is_null() {
         return false;

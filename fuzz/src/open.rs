@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AES-GCM at any message in any order, against the model; and at hostile ciphertext, which never opens.
 //!
-//! Layout  key's length u8 · key · nonce · additional data: length u16 · way u8 · place of a change u16 · bit u8 · message up to
-//!         4 KiB
+//! - **Layout** key's length u8 · key · nonce · additional data: length u16 · way u8 · place of a change u16 · bit u8 · message up to
+//!   4 KiB
 
 use crate::mutate::{Random, messages};
 use crate::{Guarded, Input};

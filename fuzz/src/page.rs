@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packed pages: hostile ones unpack to something or to nothing; any page that is packed comes back, by every method.
 //!
-//! Order   the same packed bytes unpack to the same page whatever the packer did before; nothing is written behind it
-//! Layout  what u8 (even: packed bytes; odd: a page and how to pack it) · bytes
+//! - **Order** the same packed bytes unpack to the same page whatever the packer did before; nothing is written behind it
+//! - **Layout** what u8 (even: packed bytes; odd: a page and how to pack it) · bytes
 
 use crate::{Guarded, Input};
 use memlift_kernels::page::{Effort, METHODS, Method, PAGE_BYTES, Packed, Packer, fill};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files of parameters that somebody else wrote, for each of the papers' machines.
 //!
-//! Order   what is refused is one line with the file, the field and what to do; what passes passes again, to the same machine
-//! Layout  u8, bit 0: hostile bytes are the file. Else: u8 device, then pairs of u8: which value of the shipped file, and what it becomes
+//! - **Order** what is refused is one line with the file, the field and what to do; what passes passes again, to the same machine
+//! - **Layout** u8, bit 0: hostile bytes are the file. Else: u8 device, then pairs of u8: which value of the shipped file, and what it becomes
 
 use memlift_model::reproduce::Inputs;
 use memlift_model::{dmu, dsa, nearpm, pulse, smartdimm};
@@ -17,7 +17,7 @@ const FILES: [&str; 5] = [
     smartdimm::timing::PARAMETERS,
 ];
 
-/// What a value becomes.
+/// Replacements of a value.
 const VALUES: [&str; 16] = [
     "0",
     "1",

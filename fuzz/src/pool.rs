@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool's file at hostile bytes: opening, reading, writing and every tool give an orderly answer.
 //!
-//! Order   what opens can be read and written to, closes, opens again and has what it had; what is repaired opens
-//! Layout  mechanism and state u8 · then changes: region u8 · place u16 · bytes u8 · bytes. Bit 7 of the region: the checksum of the
-//!         header, head or record that was changed is made good, as somebody hostile would
-//! Why     changes to a small good pool, not whole files: of a file most bytes are zeros, and its checksums refuse the rest
+//! - **Order** what opens can be read and written to, closes, opens again and has what it had; what is repaired opens
+//! - **Layout** mechanism and state u8 · then changes: region u8 · place u16 · bytes u8 · bytes. Bit 7 of the region: the checksum of the
+//!   header, head or record that was changed is made good, as somebody hostile would
+//! - **Why** changes to a small good pool, not whole files: of a file most bytes are zeros, and its checksums refuse the rest
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -9,11 +9,11 @@ use std::ffi::CStr;
 pub(crate) struct Inflated {
     /// `Z_STREAM_END`, `Z_BUF_ERROR` (more bytes wanted, or more room), `Z_DATA_ERROR`, …
     pub code: i32,
-    /// What it says about that.
+    /// The error's text.
     pub text: String,
     /// Bytes used.
     pub read: usize,
-    /// What came out.
+    /// The output.
     pub bytes: Vec<u8>,
 }
 

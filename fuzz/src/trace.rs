@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Traces of programs at hostile bytes: read, replayed on every device, and read again with each chunk's lengths made good.
 //!
-//! Order   what is refused names a field and says what to do; what passes gives the same outcome twice, and a run without a device
-//!         takes what was recorded
-//! Layout  u8, bit 0: the header's words are made good, as somebody hostile would · the bytes of a trace
+//! - **Order** what is refused names a field and says what to do; what passes gives the same outcome twice, and a run without a device
+//!   takes what was recorded
+//! - **Layout** u8, bit 0: the header's words are made good, as somebody hostile would · the bytes of a trace
 
 use memlift_model::event::Time;
 use memlift_model::whatif::{Cpu, Device, Timing, Trace, replay};

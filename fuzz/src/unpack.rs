@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The engine's codec at hostile streams of all formats: what the model reads, the engine reads.
 //!
-//! Order   what both read is the same; nothing is written behind the target
-//! Layout  format u8 · room u16 · stream
+//! - **Order** what both read is the same; nothing is written behind the target
+//! - **Layout** format u8 · room u16 · stream
 
 use crate::mutate::messages;
 use crate::{Guarded, Input};
@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
             assert!(bytes[..done.written] == model.bytes, "another message came out of {}", format.name());
         }
         (Err(error), Ok(model)) => {
-            // What the standard leaves open, or a frame that is more than it says.
+            // The standard leaves this open, or a frame is longer than it says.
             assert!(
                 !strict,
                 "{error}, but the model unpacks {} bytes of {}",
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What the model and the engine pack.
+/// Streams packed by the model and by the product.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for message in messages() {

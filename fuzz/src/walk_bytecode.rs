@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The verifier of walks at hostile bytecode: what it accepts keeps its promises on any memory, and reads back as it was.
 //!
-//! Order   a program that is accepted runs under the checking interpreter without breaking a promise; its encoding and its
-//!         listing give the same program; an object file of any bytes is taken or refused
-//! Layout  form u8: 0 mod 4 an encoding with header, 1 mod 4 an object file, otherwise instructions · scratch u8 (times 8) ·
-//!         seed of the memory u16 · bytes
+//! - **Order** a program that is accepted runs under the checking interpreter without breaking a promise; its encoding and its
+//!   listing give the same program; an object file of any bytes is taken or refused
+//! - **Layout** form u8: 0 mod 4 an encoding with header, 1 mod 4 an object file, otherwise instructions · scratch u8 (times 8) ·
+//!   seed of the memory u16 · bytes
 
 use crate::Input;
 use memlift_traverse::bpf::{asm, elf};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Range maps of walks at hostile bytes: maps, entries, what coordinators and migrations say, map files.
 //!
-//! Order   what decodes encodes to the same bytes; every lookup gives an answer; every change of a map that decoded is refused or
-//!         gives a map that decodes again
-//! Layout  what it is u8, bit 7: length and checksum are made good, as somebody hostile would · the bytes
+//! - **Order** what decodes encodes to the same bytes; every lookup gives an answer; every change of a map that decoded is refused or
+//!   gives a map that decodes again
+//! - **Layout** what it is u8, bit 7: length and checksum are made good, as somebody hostile would · the bytes
 
 use std::path::Path;
 

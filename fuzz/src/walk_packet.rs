@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What anybody can send to a memory node: a packet, and a node that takes many of them.
+//! Packets that anybody can send to a memory node, and a node that takes many of them.
 //!
-//! Order   bytes that parse format to the same bytes again; a node answers or drops, and turns on
-//! Layout  pieces (length in two bytes) are packets for one node; a piece that is none gets a good head first
+//! - **Order** bytes that parse format to the same bytes again; a node answers or drops, and turns on
+//! - **Layout** pieces (length in two bytes) are packets for one node; a piece that is none gets a good head first
 
 use crate::Input;
 use memlift_traverse::builder::{Builder, R4, R5, equal, node, scratch};

@@ -20,7 +20,7 @@ impl core::fmt::Display for Busy {
 
 impl core::error::Error for Busy {}
 
-/// What a backend can do.
+/// Operations and limits of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Bit n set: opcode n is supported.
@@ -51,7 +51,7 @@ impl Capabilities {
         self
     }
 
-    /// Whether `opcode` is supported.
+    /// Returns true if `opcode` is supported.
     pub const fn supports(&self, opcode: Opcode) -> bool {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
@@ -70,7 +70,7 @@ pub unsafe trait Backend: Send + Sync {
     /// Short lower-case name: `inline`, `worker`, `idxd`, `model`.
     fn name(&self) -> &'static str;
 
-    /// What it can do.
+    /// Returns the operations and limits of this backend.
     fn capabilities(&self) -> Capabilities;
 
     /// Queues descriptors in order.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The completion record: how finished work tells its submitter (`dsa_completion_record`).
 //!
-//! Layout  0 status u8 · 1 result u8 · 2 fault info u8 · 3 reserved u8 · 4 bytes completed u32 (descriptors
-//!         completed for a batch) · 8 fault address u64 · 16 value: 16 bytes, operation specific
-//! Order   `status` is stored last, with Release; a waiter loads it with Acquire. 0 means: not yet.
-//! Owner   the submitter's memory, lent to the backend for the whole flight.
-//! Not here how to wait: that is the engine's.
+//! - **Layout** 0 status u8 · 1 result u8 · 2 fault info u8 · 3 reserved u8 · 4 bytes completed u32 (descriptors
+//!   completed for a batch) · 8 fault address u64 · 16 value: 16 bytes, operation specific
+//! - **Order** `status` is stored last, with Release; a waiter loads it with Acquire. 0 means: not yet.
+//! - **Owner** the submitter's memory, lent to the backend for the whole flight.
+//! - **Not here** how to wait: that is the engine's.
 //!
 //! Codes below 0x40 are hardware's; from 0x40 they are memlift's own.
 
@@ -20,7 +20,7 @@ macro_rules! statuses {
     ($($name:ident = $code:literal, $text:literal;)*) => {
         impl Status {
             $(#[doc = $text] pub const $name: Status = Status($code);)*
-            /// What the code means, in words.
+            /// Returns the code's meaning, in words.
             pub const fn text(self) -> &'static str {
                 match self.code() { $($code => $text,)* _ => "unknown status" }
             }
@@ -78,12 +78,12 @@ impl Status {
         self.0 & 0x7f
     }
 
-    /// Whether the operation did what was asked, whatever its result.
+    /// Returns true if the operation did what was asked, whatever its result.
     pub const fn is_success(self) -> bool {
         matches!(self.code(), 0x01 | 0x02)
     }
 
-    /// Whether the operation is still in flight.
+    /// Returns true if the operation is still in flight.
     pub const fn is_pending(self) -> bool {
         self.0 == 0
     }
@@ -95,7 +95,7 @@ impl core::fmt::Display for Status {
     }
 }
 
-/// What became of one descriptor.
+/// The completion record of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C, align(32))]
 pub struct Completion {
@@ -104,7 +104,7 @@ pub struct Completion {
     /// COMPARE: 0 equal, 1 differs. DELTA_CREATE: 0 equal, 1 delta, 2 record full. MEMMOVE after a fault: 0
     /// the head is done, 1 the tail is done.
     pub result: u8,
-    /// What faulted, on devices that say.
+    /// Kind of the fault, on devices that tell.
     pub fault_info: u8,
     /// Reserved, 0.
     pub reserved: u8,

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The descriptor: one operation on memory in 64 bytes, in the layout of Intel DSA (`dsa_hw_desc`).
 //!
-//! Layout  0 pasid:20 · 11 reserved · privileged:1   u32 (software writes 0)
-//!         4 flags:24 · opcode:8                     u32
-//!         8 completion address                      u64, 32-byte aligned
-//!        16 source / pattern / batch list address   u64
-//!        24 target / second source / pattern        u64
-//!        32 size in bytes / descriptors in a batch  u32
-//!        36 interrupt handle                        u16
-//!        38 reserved                                u16
-//!        40 operation specific                      24 bytes, see the accessors' docs
-//! Owner   a descriptor holds addresses of the process that wrote it and means nothing elsewhere. What
-//!         crosses a process boundary carries region offsets.
-//! Order   little endian; only x86-64 and other little-endian machines are supported.
+//! - **Layout**
+//!   - 0 pasid:20 · 11 reserved · privileged:1   u32 (software writes 0)
+//!   - 4 flags:24 · opcode:8                     u32
+//!   - 8 completion address                      u64, 32-byte aligned
+//!   - 16 source / pattern / batch list address   u64
+//!   - 24 target / second source / pattern        u64
+//!   - 32 size in bytes / descriptors in a batch  u32
+//!   - 36 interrupt handle                        u16
+//!   - 38 reserved                                u16
+//!   - 40 operation specific                      24 bytes, see the accessors' docs
+//! - **Owner** a descriptor holds addresses of the process that wrote it and means nothing elsewhere. What
+//!   crosses a process boundary carries region offsets.
+//! - **Order** little endian; only x86-64 and other little-endian machines are supported.
 
 use crate::limits;
 
@@ -106,7 +107,7 @@ impl Opcode {
     /// First opcode that is memlift's own.
     pub const PRIVATE_FIRST: Opcode = Opcode(0x80);
 
-    /// Whether the opcode is memlift's own and so must never reach hardware.
+    /// Returns true if the opcode is memlift's own and so must never reach hardware.
     pub const fn is_private(self) -> bool {
         self.0 >= Self::PRIVATE_FIRST.0
     }
@@ -167,7 +168,7 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
-    /// Whether every flag of `other` is set.
+    /// Returns true if every flag of `other` is set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -265,7 +266,7 @@ impl Descriptor {
         Descriptor::with_operand(Opcode::LOG_RESET, 0, target, limits::CACHE_LINE_BYTES as u32, block)
     }
 
-    /// What is to be done.
+    /// Returns the operation.
     pub const fn opcode(&self) -> Opcode {
         Opcode((self.flags_opcode >> 24) as u8)
     }

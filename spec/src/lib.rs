@@ -5,10 +5,10 @@
 //! [`Backend`] runs it, a [`Completion`] settles it. The layout is that of Intel DSA, so that the same 64
 //! bytes drive hardware, a CPU core and a model of hardware.
 //!
-//! Flow     service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter
-//! Layout   see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time
-//!          [`trace`]: what a recorded program leaves, for whoever writes one and whoever reads it
-//! Not here anything that runs: no kernels, no queues, no waiting. Only bytes, constants and one trait.
+//! - **Flow** service ──writes──▶ `Descriptor` ──▶ `Backend` ──writes──▶ `Completion` ──▶ waiter
+//! - **Layout** see [`descriptor`], [`completion`] and [`operand`]; every offset is asserted at compile time
+//!   [`trace`]: what a recorded program leaves, for whoever writes one and whoever reads it
+//! - **Not here** anything that runs: no kernels, no queues, no waiting. Only bytes, constants and one trait.
 //!
 //! Sources: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h` (uapi).
 #![no_std]

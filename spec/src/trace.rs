@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The trace of a program: what `memlift record` leaves and `memlift whatif` reads.
 //!
-//! Layout  0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
-//!         4096 chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
-//!         record: kind u32 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
-//! Order   little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
-//!         whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
-//! Rule    whoever reads it trusts nothing: [`Chunks`] and [`Record::decode`] name the field that is wrong and what to do
-//! Not here what records say together (`memlift-model`'s `whatif`); who writes them (`bindings/tap`)
+//! - **Layout** 0 header of 4096 bytes: u64 words at the places in [`word`], text at [`CPU_AT`] and [`COMMAND_AT`]
+//!   4096 chunks, back to back, each a multiple of 4096 bytes: 64 bytes [`Chunk`], then records of 64 bytes
+//!   record: kind u32 · parameter u32 · 7 words, whose meaning depends on the kind, see [`Kind`]
+//! - **Order** little endian. A chunk belongs to one thread, which writes a record, then `used` with Release: what `used` covers is
+//!   whole, whenever the program was killed. A page of zeros where a chunk should begin was claimed and never written
+//! - **Rule** whoever reads it trusts nothing: [`Chunks`] and [`Record::decode`] name the field that is wrong and what to do
+//! - **Not here** what records say together (`memlift-model`'s `whatif`); who writes them (`bindings/tap`)
 
 use core::fmt;
 
@@ -60,9 +60,9 @@ pub mod word {
     pub const THREADS: usize = 10;
     /// Records for which there was no room.
     pub const DROPPED: usize = 11;
-    /// What recording one call costs, picoseconds; 0 unknown.
+    /// Cost of recording one call, picoseconds; 0 unknown.
     pub const RECORD_COST_PS: usize = 12;
-    /// What counting one call costs, picoseconds; 0 unknown.
+    /// Cost of counting one call, picoseconds; 0 unknown.
     pub const COUNT_COST_PS: usize = 13;
     /// 0 while it is being written, 1 when the program has ended.
     pub const FINISHED: usize = 16;
@@ -76,7 +76,7 @@ pub mod word {
     pub const USED: usize = 20;
 }
 
-/// What a record is about.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Kind {
@@ -153,13 +153,13 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 
-    /// Whether it is a call that somebody else could do.
+    /// Returns true if it is a call that somebody else could do.
     #[must_use]
     pub const fn is_call(self) -> bool {
         (self as u32) < Kind::Mark as u32
     }
 
-    /// Whether it is a service's own work, which has parts and no addresses.
+    /// Returns true if it is a service's own work, which has parts and no addresses.
     #[must_use]
     pub const fn is_work(self) -> bool {
         matches!(self, Kind::Commit | Kind::Walk | Kind::PageIn | Kind::PageOut)
@@ -197,7 +197,7 @@ pub const FAULTS_UNKNOWN: u64 = u64::MAX;
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What it is about.
+    /// Kind of the record.
     pub kind: Kind,
     /// See [`Kind`]; 0 where it says nothing of it.
     pub parameter: u32,
@@ -278,7 +278,7 @@ pub struct Chunk {
     pub bytes: u32,
     /// Bytes in use, these 64 included.
     pub used: u32,
-    /// Which chunk of its thread it is, from 0.
+    /// Number of the chunk in its thread, from 0.
     pub sequence: u32,
     /// Number of its process in the trace, from 1.
     pub process: u32,
@@ -336,16 +336,16 @@ impl Chunk {
     }
 }
 
-/// What is wrong with a trace: where, which field, what it says, what to do.
+/// A fault of a trace: its place, the field, the value found, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Bytes from the file's start.
     pub at: u64,
     /// The field.
     pub field: &'static str,
-    /// What it says.
+    /// The value found.
     pub found: u64,
-    /// What is expected, and what to do.
+    /// The expected value, and what to do.
     pub fix: &'static str,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Proves the README's two commands in a new minimal Debian root.
 //!
-//! Flow   what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
-//!        ─▶ /proc, /sys, /dev and this machine's Rust toolchain, read-only ─▶ git clone of HEAD
-//!        ─▶ `make demo`, `make test` as an unprivileged user ─▶ unmount, remove
-//! Rust   Debian's own cargo is older than the project needs, so the toolchain of this machine is mounted at /opt/rust; the
-//!        crates themselves are fetched anew. Everything else in the root comes from Debian's packages.
-//! Owner  mounts and processes live in namespaces of this command: they are gone when it ends, however it ends.
+//! - **Flow** what is missing? ─▶ private mount and process namespaces ─▶ debootstrap ─▶ the packages that the README names
+//!   ─▶ /proc, /sys, /dev and this machine's Rust toolchain, read-only ─▶ git clone of HEAD
+//!   ─▶ `make demo`, `make test` as an unprivileged user ─▶ unmount, remove
+//! - **Rust** Debian's own cargo is older than the project needs, so the toolchain of this machine is mounted at /opt/rust; the
+//!   crates themselves are fetched anew. Everything else in the root comes from Debian's packages.
+//! - **Owner** mounts and processes live in namespaces of this command: they are gone when it ends, however it ends.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -23,7 +23,7 @@ const TOOLCHAIN: &str = "/opt/rust";
 /// Where this machine keeps the certificates that its network needs.
 const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 
-/// What to run, and in which root.
+/// Targets to run, and the root to run them in.
 pub struct Options {
     suite: String,
     mirror: String,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Dependencies run down: fails when a crate names one that its folder must not know.
 //!
-//! Flow    `cargo metadata` ─▶ edges between folders ─▶ [`ALLOWED`] ─▶ the first forbidden ones, by name
-//! Rule    a folder that the table does not hold fails too: a new one is entered here, in plain sight
-//!         A derive crate belongs to the service that its folder lies in, and no other service may name it
-//! Tests   edges that exist only for a crate's own tests may also lead to the conformance suite
-//! Islands every crate root denies unsafe code; a module that needs it is opened with `#[expect(unsafe_code, reason = "…")]`,
-//!         or `allow` where some target compiles it to nothing
+//! - **Flow** `cargo metadata` ─▶ edges between folders ─▶ [`ALLOWED`] ─▶ the first forbidden ones, by name
+//! - **Rule** a folder that the table does not hold fails too: a new one is entered here, in plain sight
+//!   A derive crate belongs to the service that its folder lies in, and no other service may name it
+//! - **Tests** edges that exist only for a crate's own tests may also lead to the conformance suite
+//! - **Islands** every crate root denies unsafe code; a module that needs it is opened with `#[expect(unsafe_code, reason = "…")]`,
+//!   or `allow` where some target compiles it to nothing
 
 use std::path::Path;
 

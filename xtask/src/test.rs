@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the Rust tests of one build, several programs at a time: many wait (for a lease, a dead peer, a disk) while others compute.
 //!
-//! Flow     `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
-//!          what the failed ones printed ─▶ documentation tests
-//! Order    a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
-//! Why      `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
-//!          With the same cargo arguments the same programs run again under other masks, without a build
+//! - **Flow** `cargo build` of all targets ─▶ test programs, from cargo's messages ─▶ as many at a time as there are cores, a line each ─▶
+//!   what the failed ones printed ─▶ documentation tests
+//! - **Order** a program runs as cargo would run it: in its package's folder, with the toolchain's libraries on the path
+//! - **Why** `cargo test` runs one program after the other, and builds anew for each choice of packages, since that changes features.
+//!   With the same cargo arguments the same programs run again under other masks, without a build
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// Which tests, and how cargo builds them.
+/// Choice of tests, and cargo's arguments.
 #[derive(Default)]
 pub struct Options {
     /// Folders, or `folder:program`; none: all.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The workspace as cargo sees it: each crate's folder, its crate roots, and its edges to other crates of the workspace.
 //!
-//! Flow   `cargo metadata --no-deps --format-version 1` ─▶ JSON ─▶ [`Workspace`]
-//! Order  crates and edges keep cargo's order, so that two runs print the same.
+//! - **Flow** `cargo metadata --no-deps --format-version 1` ─▶ JSON ─▶ [`Workspace`]
+//! - **Order** crates and edges keep cargo's order, so that two runs print the same.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

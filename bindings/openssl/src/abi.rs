@@ -2,10 +2,10 @@
 //! The words of OpenSSL 3's provider interface: types, numbers and names, as its manual pages
 //! (provider-base(7), provider-cipher(7), OSSL_PARAM(3)) and public headers define them.
 //!
-//! Layout  C structs of `core.h`; numbers of `core_dispatch.h`; names of `core_names.h`; reasons of `proverr.h`.
-//!         They are fixed for all of OpenSSL 3 and later: new ones are added, none is changed.
-//! Order   every table ends with an entry of zeros.
-//! Not here behaviour.
+//! - **Layout** C structs of `core.h`; numbers of `core_dispatch.h`; names of `core_names.h`; reasons of `proverr.h`.
+//!   They are fixed for all of OpenSSL 3 and later: new ones are added, none is changed.
+//! - **Order** every table ends with an entry of zeros.
+//! - **Not here** behaviour.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -60,13 +60,13 @@ pub const OCTET_PTR: c_uint = 7;
 /// `OSSL_PARAM_UNMODIFIED`.
 pub const UNMODIFIED: usize = usize::MAX;
 
-/// What the core offers.
+/// Numbers of the functions that the core offers.
 pub const CORE_GET_PARAMS: c_int = 2;
 pub const CORE_NEW_ERROR: c_int = 5;
 pub const CORE_SET_ERROR_DEBUG: c_int = 6;
 pub const CORE_VSET_ERROR: c_int = 7;
 
-/// What a provider offers.
+/// Numbers of the functions that a provider offers.
 pub const PROVIDER_TEARDOWN: c_int = 1024;
 pub const PROVIDER_GETTABLE_PARAMS: c_int = 1025;
 pub const PROVIDER_GET_PARAMS: c_int = 1026;
@@ -75,7 +75,7 @@ pub const PROVIDER_QUERY_OPERATION: c_int = 1027;
 /// `OSSL_OP_CIPHER`.
 pub const OPERATION_CIPHER: c_int = 2;
 
-/// What a cipher offers.
+/// Numbers of the functions that a cipher offers.
 pub const CIPHER_NEWCTX: c_int = 1;
 pub const CIPHER_ENCRYPT_INIT: c_int = 2;
 pub const CIPHER_DECRYPT_INIT: c_int = 3;

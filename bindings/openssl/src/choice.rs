@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether to serve: once per library context, by OpenSSL's version, the CPU and `MEMLIFT_OPENSSL`.
+//! Decides once per library context if we serve, by OpenSSL's version, the CPU and `MEMLIFT_OPENSSL`.
 //!
-//! Flow    `OSSL_provider_init` ──▶ [`choose`] ──▶ serve, or step aside: then the next provider in OpenSSL's list serves
-//! Order   the environment variable first (`force`, `off`), then the CPU, then the version.
-//! Not here a measurement: it would cost every short-lived program more than it could gain. The rule states what was
-//!         measured once, through EVP, against OpenSSL 3.0's own code: with vector AES 2 times as fast at 4 KiB and
-//!         2.6 at 16 KiB (2.1 to 2.2 where it takes two blocks at a time, without AVX-512); with plain AES instructions
-//!         1.02 to 1.07 times at 4 KiB and the same at 16 KiB.
+//! - **Flow** `OSSL_provider_init` ──▶ [`choose`] ──▶ serve, or step aside: then the next provider in OpenSSL's list serves
+//! - **Order** the environment variable first (`force`, `off`), then the CPU, then the version.
+//! - **Not here** a measurement: it would cost every short-lived program more than it could gain. The rule states what was
+//!   measured once, through EVP, against OpenSSL 3.0's own code: with vector AES 2 times as fast at 4 KiB and
+//!   2.6 at 16 KiB (2.1 to 2.2 where it takes two blocks at a time, without AVX-512); with plain AES instructions
+//!   1.02 to 1.07 times at 4 KiB and the same at 16 KiB.
 
 use core::ffi::CStr;
 
@@ -20,7 +20,7 @@ pub struct Choice {
     pub reason: &'static CStr,
 }
 
-/// What the CPU has.
+/// The instructions for AES-GCM that the CPU has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cpu {
     /// No instructions for AES and for GHASH.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The functions that OpenSSL calls for a cipher; [`table`](crate::table) names them.
 //!
-//! Flow    EVP ──pointers──▶ here ──slices, [`Reason`]──▶ [`context`](crate::context), [`record`](crate::record)
-//!         per TLS 1.3 record: init, update (additional data), update, final, get the tag: five calls, no allocation
-//! Order   no panic leaves: every function catches, and a context in which one was caught is not used again.
-//! Owner   OpenSSL owns a context from `newctx` to `freectx`, and calls with one context from one thread at a time.
-//! Layout  parameters that nobody knows are ignored (libssl also sets "tls-version" and "tls-mac-size" on AEAD
-//!         ciphers).
+//! - **Flow** EVP ──pointers──▶ here ──slices, [`Reason`]──▶ [`context`](crate::context), [`record`](crate::record)
+//!   per TLS 1.3 record: init, update (additional data), update, final, get the tag: five calls, no allocation
+//! - **Order** no panic leaves: every function catches, and a context in which one was caught is not used again.
+//! - **Owner** OpenSSL owns a context from `newctx` to `freectx`, and calls with one context from one thread at a time.
+//! - **Layout** parameters that nobody knows are ignored (libssl also sets "tls-version" and "tls-mac-size" on AEAD
+//!   ciphers).
 
 use crate::abi::*;
 use crate::context::{Context, NONCE_BYTES_MAX};
@@ -18,7 +18,7 @@ use ::core::{ptr, slice};
 use memlift_kernels::aead::{NONCE_BYTES, TAG_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What OpenSSL holds: a context and the core that asked for it.
+/// The object behind OpenSSL's handle: a context and the core that asked for it.
 struct Held {
     context: Context,
     core: *const Core,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One cipher context: a key, a nonce and the message in progress, with the rules of EVP.
 //!
-//! Flow    `init` (key, nonce: each now or later) ──▶ [`Context::update`] (no target: additional data)* ──▶
-//!         [`Context::finish`] ──▶ tag; a TLS 1.2 record is one `update` (see [`record`](crate::record))
-//! Order   [`Nonce`] says what the next byte may do: a nonce serves one message, and is `Spent` with its tag. A message
-//!         begins at the first update after its nonce. When opening, plaintext comes out before the tag was
-//!         looked at, as everywhere in EVP; `finish` says whether it was right.
-//! Owner   the caller, who uses a context from one thread at a time. The expanded key of whole messages is shared
-//!         by copies of a context; the stream is each one's own, and kept from message to message: no allocation per message.
-//! Not here OpenSSL's types: see [`cipher`](crate::cipher).
+//! - **Flow** `init` (key, nonce: each now or later) ──▶ [`Context::update`] (no target: additional data)* ──▶
+//!   [`Context::finish`] ──▶ tag; a TLS 1.2 record is one `update` (see [`record`](crate::record))
+//! - **Order** [`Nonce`] says what the next byte may do: a nonce serves one message, and is `Spent` with its tag. A message
+//!   begins at the first update after its nonce. When opening, plaintext comes out before the tag was
+//!   looked at, as everywhere in EVP; `finish` says whether it was right.
+//! - **Owner** the caller, who uses a context from one thread at a time. The expanded key of whole messages is shared
+//!   by copies of a context; the stream is each one's own, and kept from message to message: no allocation per message.
+//! - **Not here** OpenSSL's types: see [`cipher`](crate::cipher).
 
 use crate::abi::Reason;
 use crate::tally::Tally;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The longest nonce that OpenSSL's own provider takes.
 pub const NONCE_BYTES_MAX: usize = 128;
 
-/// What became of the nonce.
+/// State of the nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nonce {
     /// None yet: the first message that is sealed makes a random one.
@@ -114,7 +114,7 @@ impl Context {
         }
     }
 
-    /// Whether there is a key.
+    /// Returns true if there is a key.
     pub fn keyed(&self) -> bool {
         self.secret.bytes != 0
     }

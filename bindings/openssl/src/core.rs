@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The core that loaded us: which OpenSSL it is, and its list of errors.
 //!
-//! Flow    `OSSL_provider_init` ──table of functions──▶ [`Core`] ──▶ [`Core::version`], [`Core::raise`]
-//! Owner   one `Core` per library context that loads the provider; it lives until teardown, and contexts of ciphers
-//!         point to it. OpenSSL tears a provider down after the last of them.
-//! Order   functions that a core does not offer are done without: an error then has no reason.
+//! - **Flow** `OSSL_provider_init` ──table of functions──▶ [`Core`] ──▶ [`Core::version`], [`Core::raise`]
+//! - **Owner** one `Core` per library context that loads the provider; it lives until teardown, and contexts of ciphers
+//!   point to it. OpenSSL tears a provider down after the last of them.
+//! - **Order** functions that a core does not offer are done without: an error then has no reason.
 
 use crate::abi::{
     CORE_GET_PARAMS, CORE_NEW_ERROR, CORE_SET_ERROR_DEBUG, CORE_VSET_ERROR, Dispatch, ERROR_LIBRARY, Param,

@@ -5,14 +5,14 @@
 //! TLS 1.3 and whoever calls EVP. It is switched on by a few lines of configuration (`openssl.cnf` beside this
 //! crate shows them) and nothing is rebuilt. Where it would not be faster, it steps aside.
 //!
-//! Flow    OpenSSL ──▶ [`provider`]: serve or not, by [`choice`] ──▶ [`table`] ──▶ [`cipher`]: C in and out ([`abi`],
-//!         [`param`]) ──▶ [`context`]: one key, one message at a time; [`record`]: TLS 1.2 ──▶ `memlift_kernels::aead`
-//!         [`tally`] ──▶ `memlift_kernels::counters`, which `memlift dropin status` reads
-//! Order   a nonce seals one message, unless the caller gives it again. No panic leaves: every entry point catches.
-//! Owner   all state belongs to a context or a library context of OpenSSL, so a fork needs no care: each process
-//!         goes on with its own copy. The library is never unloaded (`-z nodelete`).
-//! Not here threads, locks, files, allocation per message, symbols of libcrypto. Other ciphers: they fall to the
-//!         providers beside us.
+//! - **Flow** OpenSSL ──▶ [`provider`]: serve or not, by [`choice`] ──▶ [`table`] ──▶ [`cipher`]: C in and out ([`abi`],
+//!   [`param`]) ──▶ [`context`]: one key, one message at a time; [`record`]: TLS 1.2 ──▶ `memlift_kernels::aead`
+//!   [`tally`] ──▶ `memlift_kernels::counters`, which `memlift dropin status` reads
+//! - **Order** a nonce seals one message, unless the caller gives it again. No panic leaves: every entry point catches.
+//! - **Owner** all state belongs to a context or a library context of OpenSSL, so a fork needs no care: each process
+//!   goes on with its own copy. The library is never unloaded (`-z nodelete`).
+//! - **Not here** threads, locks, files, allocation per message, symbols of libcrypto. Other ciphers: they fall to the
+//!   providers beside us.
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "C structs that are constants and hold addresses")]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Named values that come from, and go to, the core.
 //!
-//! Flow    a list of [`Param`] ──[`each`]──▶ (name, param) ──[`get_size`], [`get_octets`], [`set_unsigned`], …──▶ bool
-//! Order   numbers are in the machine's byte order, 4 or 8 bytes wide, as the core's lists have them.
-//! Owner   the caller of the entry point owns list and data; nothing is kept.
+//! - **Flow** a list of [`Param`] ──[`each`]──▶ (name, param) ──[`get_size`], [`get_octets`], [`set_unsigned`], …──▶ bool
+//! - **Order** numbers are in the machine's byte order, 4 or 8 bytes wide, as the core's lists have them.
+//! - **Owner** the caller of the entry point owns list and data; nothing is kept.
 
 use crate::abi::{
     INTEGER, OCTET_PTR, OCTET_STRING, Param, UNMODIFIED, UNSIGNED_INTEGER, UTF8_PTR, UTF8_STRING,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The functions that OpenSSL calls for the provider itself.
 //!
-//! Flow    dlopen ──▶ [`OSSL_provider_init`] ──▶ query "ciphers?" ──▶ our table, or null: we stepped aside
-//!         `openssl list -providers -verbose` ──▶ get_params: why ("build info"); programs: the counters, too
-//! Owner   one [`Provider`] per library context, from init to teardown; the counters are the process's.
-//! Order   loading reads the environment and asks the CPU, and touches nothing else.
+//! - **Flow** dlopen ──▶ [`OSSL_provider_init`] ──▶ query "ciphers?" ──▶ our table, or null: we stepped aside
+//!   `openssl list -providers -verbose` ──▶ get_params: why ("build info"); programs: the counters, too
+//! - **Owner** one [`Provider`] per library context, from init to teardown; the counters are the process's.
+//! - **Order** loading reads the environment and asks the CPU, and touches nothing else.
 
 use crate::abi::*;
 use crate::choice::{Choice, choose, cpu, with_asked};
@@ -29,7 +29,7 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"unknown",
 };
 
-/// What the core looks for in the library.
+/// The entry point that the core looks for in the library.
 ///
 /// # Safety
 /// Arguments as provider-base(7) has them.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TLS 1.2 records (RFC 5288): the nonce is 4 fixed bytes and 8 that travel with the record.
 //!
-//! Flow    [`set_fixed`] once per key ──▶ per record: [`announce`] (the 13 bytes that are authenticated) ──▶
-//!         [`cipher`]: explicit nonce, payload and tag in one buffer, one AEAD call
-//! Layout  buffer: 8 bytes of nonce, payload, 16 bytes of tag. Additional data: sequence number 8, type 1, version 2,
-//!         length 2; the length comes as that of the buffer, and is authenticated as that of the payload.
-//! Order   the explicit nonce counts up by one per record that is sealed, from a random start; after 2⁶⁴ − 1 records a
-//!         key seals no more. A record that fails leaves zeros instead of plaintext.
+//! - **Flow** [`set_fixed`] once per key ──▶ per record: [`announce`] (the 13 bytes that are authenticated) ──▶
+//!   [`cipher`]: explicit nonce, payload and tag in one buffer, one AEAD call
+//! - **Layout** buffer: 8 bytes of nonce, payload, 16 bytes of tag. Additional data: sequence number 8, type 1, version 2,
+//!   length 2; the length comes as that of the buffer, and is authenticated as that of the payload.
+//! - **Order** the explicit nonce counts up by one per record that is sealed, from a random start; after 2⁶⁴ − 1 records a
+//!   key seals no more. A record that fails leaves zeros instead of plaintext.
 
 use crate::abi::Reason;
 use crate::context::{Context, Nonce, random};
@@ -17,7 +17,7 @@ pub const ADDITIONAL_BYTES: usize = 13;
 const FIXED_BYTES: usize = 4;
 const EXPLICIT_BYTES: usize = 8;
 
-/// What a context knows about records.
+/// State of a context about TLS records.
 #[derive(Clone, Default)]
 pub struct Record {
     /// The next record's additional data: set, the next update is a record.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a context has done since it last told the process's counters.
+//! Counts a context's work until it is added to the process's counters.
 //!
-//! Flow    [`Tally::count`] per message ──at the 1st, 3rd, 7th, … then every 64th message, and at the end──▶
-//!         `memlift_kernels::counters`
-//! Order   so the page sees a context's first message at once, and is at most 64 messages per context behind;
-//!         threads do not fight for its cache line at every message.
+//! - **Flow** [`Tally::count`] per message ──at the 1st, 3rd, 7th, … then every 64th message, and at the end──▶
+//!   `memlift_kernels::counters`
+//! - **Order** so the page sees a context's first message at once, and is at most 64 messages per context behind;
+//!   threads do not fight for its cache line at every message.
 
 use memlift_kernels::counters::{self, Amount};
 

@@ -303,7 +303,7 @@ fn a_nonce_is_made_where_none_is_given_and_never_used_twice() {
     assert!(theirs.finish());
     assert!(ours.update(b"again").is_none());
     assert!(!ours.finish());
-    // Who opens must be told the nonce.
+    // The opening side must be told the nonce.
     let mut open = pair.ours.session();
     assert!(open.init(Some(&key), None, false));
     assert!(open.update(b"hello").is_none());

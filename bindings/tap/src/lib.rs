@@ -8,15 +8,15 @@
 //! pthread_join, poll, read …    ──▶ clock, libc's, clock ──▶ a mark, if it has waited
 //! ```
 //!
-//! Flow    [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] take the functions' places; [`thread`]
-//!         holds what each thread has counted, and its chunk; [`sink`] claims chunks and writes records
-//! Layout  `memlift_spec::trace`, docs/formats/trace.md
-//! Order   no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time and faults, once a
-//!         millisecond, after a wait or for a large call. A record counts once `used` covers it: who is killed leaves all that came before
-//! Owner   a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
-//! Rule    the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
-//!         Where anything is not as it should be, nothing is recorded
-//! Not here what a trace says: `memlift whatif`
+//! - **Flow** [`start`] maps the trace that the environment names; [`memory`], [`library`] and [`wait`] take the functions' places; [`thread`]
+//!   holds what each thread has counted, and its chunk; [`sink`] claims chunks and writes records
+//! - **Layout** `memlift_spec::trace`, docs/formats/trace.md
+//! - **Order** no lock, no allocation, no descriptor kept open, and no system call but for a thread's CPU time and faults, once a
+//!   millisecond, after a wait or for a large call. A record counts once `used` covers it: who is killed leaves all that came before
+//! - **Owner** a chunk has one thread. A forked child finds an empty page where its parent had its number, and takes one of its own
+//! - **Rule** the program's result is the same: errno, signals, longjmp and cancellation meet the functions that they would have met.
+//!   Where anything is not as it should be, nothing is recorded
+//! - **Not here** what a trace says: `memlift whatif`
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz and libcrypto's EVP, in their place: each call goes to the library that its caller would have met.
 //!
-//! Flow    entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
-//!         and wrote. Calls below the threshold, and calls that the library makes of itself, pass
-//! Layout  `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
-//! Rule    where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP
-//! Not here copies of a library inside a program, and functions that a program asked dlsym for: those never come by
+//! - **Flow** entry (naked: adds the caller's address as one more argument) ─▶ `…_from` ─▶ [`crate::real`] ─▶ recorded, with what it read
+//!   and wrote. Calls below the threshold, and calls that the library makes of itself, pass
+//! - **Layout** `z_stream` of zlib.h: next_in 0, avail_in 8, next_out 24, avail_out 32
+//! - **Rule** where nobody has the function, what its library says of wrong arguments: -2 (Z_STREAM_ERROR), 0 from EVP
+//! - **Not here** copies of a library inside a program, and functions that a program asked dlsym for: those never come by
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_uchar, c_uint, c_ulong, c_void};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memcpy, memmove, memset, memcmp and their kin, in libc's place.
 //!
-//! Flow    small, or within a library's call ─▶ counted ─▶ libc's. Else [`timed`](crate::sink::timed)
-//! Order   until [`resolve`] has found libc's functions, plain string instructions do their work: other libraries' constructors may
-//!         call before ours runs. They are never inlined loops, which a compiler may turn into a call of memcpy
-//! Not here calls inside libc, calls that a compiler replaced by instructions, and copies in other languages' runtimes: those never
-//!         come by
+//! - **Flow** small, or within a library's call ─▶ counted ─▶ libc's. Else [`timed`](crate::sink::timed)
+//! - **Order** until [`resolve`] has found libc's functions, plain string instructions do their work: other libraries' constructors may
+//!   call before ours runs. They are never inlined loops, which a compiler may turn into a call of memcpy
+//! - **Not here** calls inside libc, calls that a compiler replaced by instructions, and copies in other languages' runtimes: those never
+//!   come by
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which function a caller would have met if this library were not there.
+//! Finds the function that a caller would have met if this library were not there.
 //!
-//! Flow    what is loaded for all, after us ─▶ else what the caller's own file and its needs bring: Python's modules, and wheels
-//!         with a libz of their own, are loaded for themselves alone
-//! Order   asked once per place that calls; kept in a table without locks, where the last of two equal answers stays
-//! Owner   a file that was asked stays loaded: its reference is never given back
+//! - **Flow** what is loaded for all, after us ─▶ else what the caller's own file and its needs bring: Python's modules, and wheels
+//!   with a libz of their own, are loaded for themselves alone
+//! - **Order** asked once per place that calls; kept in a table without locks, where the last of two equal answers stays
+//! - **Owner** a file that was asked stays loaded: its reference is never given back
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Into the trace: chunks are claimed by one atomic addition, and belong to their thread.
 //!
-//! Flow    a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
-//!         faults and waits, once a millisecond, and where a call has waited ([`waited`])
-//! Order   a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
-//!         call that is recorded itself
-//! Owner   the file is mapped whole and shared by all processes; nobody changes another's chunk
-//! Not here making the file: `memlift record` has reserved all of it, so that no write can find the disk full
+//! - **Flow** a call that is recorded ──[`timed`]──▶ [`put`]; a look ──[`look`]──▶ what was counted, and a mark: the thread's CPU time,
+//!   faults and waits, once a millisecond, and where a call has waited ([`waited`])
+//! - **Order** a record, then `used`, with Release. Nothing is recorded while our own code runs ([`quietly`]) or inside a library's
+//!   call that is recorded itself
+//! - **Owner** the file is mapped whole and shared by all processes; nobody changes another's chunk
+//! - **Not here** making the file: `memlift record` has reserved all of it, so that no write can find the disk full
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -209,7 +209,7 @@ fn cpu_ns(usage: &libc::rusage) -> u64 {
     1000 * (us(usage.ru_utime) + us(usage.ru_stime))
 }
 
-/// What was counted, then how far the thread is. Inside [`quietly`] only.
+/// Writes the thread's counts, then its progress. Inside [`quietly`] only.
 fn mark(thread: &Thread, kind: Kind) {
     if pid() != PID.load(Relaxed) {
         return;
@@ -291,7 +291,7 @@ fn faults() -> (u64, u64) {
     (usage.ru_minflt as u64, usage.ru_majflt as u64)
 }
 
-/// What a call read and wrote.
+/// Addresses and bytes that a call read and wrote.
 pub struct Touched {
     /// Address of what it read.
     pub source: usize,
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn memlift_tap_operation(
     look(thread);
 }
 
-/// What a service of memlift did by itself, as it tells it; for callers outside, under this name. Handlers of page faults call it.
+/// Records work that a service of memlift did by itself; callers outside find it under this name. Handlers of page faults call it.
 ///
 /// # Safety
 /// As [`memlift_tap_operation`].
@@ -387,7 +387,7 @@ pub unsafe extern "C" fn memlift_tap_work(
     look(thread);
 }
 
-/// Whether a library's call that is under way will be recorded: `here` is an address on the stack. A call that was left by
+/// Returns true if a library's call that is under way will be recorded: `here` is an address on the stack. A call that was left by
 /// longjmp lies deeper than whoever comes later, and is forgotten.
 #[inline]
 pub fn within_call(thread: &Thread, here: usize) -> bool {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Before the program begins: the trace that `MEMLIFT_TRACE` names is mapped. At its end: what was still only counted.
 //!
-//! Order   libc's functions are found first; then the trace; then the thresholds, which let records in
-//! Owner   the mapping stays for the life of the process; the descriptor is closed at once, so the program may close whatever it
-//!         finds and count on the numbers of its own
-//! Rule    a program with more rights than its caller ignores the variable. A trace that cannot be mapped or is of another version
-//!         is left alone, silently: what the program prints is the program's
+//! - **Order** libc's functions are found first; then the trace; then the thresholds, which let records in
+//! - **Owner** the mapping stays for the life of the process; the descriptor is closed at once, so the program may close whatever it
+//!   finds and count on the numbers of its own
+//! - **Rule** a program with more rights than its caller ignores the variable. A trace that cannot be mapped or is of another version
+//!   is left alone, silently: what the program prints is the program's
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
@@ -141,7 +141,7 @@ fn page() -> Option<*mut AtomicU32> {
     }
 }
 
-/// What recording and counting one call cost, once for all processes: about 50 µs.
+/// Measures the cost of recording and of counting one call, once for all processes: about 50 µs.
 fn weigh() {
     const ROUNDS: u64 = 256;
     let (Some(record), Some(count)) = (sink::header(word::RECORD_COST_PS), sink::header(word::COUNT_COST_PS))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is known of each thread: what it has counted, the chunk that it writes, when it was last looked at.
+//! State of each thread: its counts, the chunk that it writes, the time of its last mark.
 //!
-//! Layout  a block of static TLS (initial-exec: at a fixed distance from the thread pointer), zeroed, so that a call of memcpy that
-//!         counts itself is a few instructions and never meets the loader or an allocator
-//! Order   the thread and its signal handlers use it, nobody else: relaxed loads and stores; a count that a handler makes between
-//!         the two is lost
-//! Owner   in a forked child the block is a copy of its parent's: [`crate::sink`] tells by `process` and begins anew
+//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), zeroed, so that a call of memcpy that
+//!   counts itself is a few instructions and never meets the loader or an allocator
+//! - **Order** the thread and its signal handlers use it, nobody else: relaxed loads and stores; a count that a handler makes between
+//!   the two is lost
+//! - **Owner** in a forked child the block is a copy of its parent's: [`crate::sink`] tells by `process` and begins anew
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 

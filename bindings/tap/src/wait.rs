@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls that may wait, in libc's place: for a thread, a child, a condition, a semaphore, a descriptor, a time.
 //!
-//! Flow     entry ─▶ libc's function, found once ─▶ [`waited`]: a mark where it has waited
-//! Order    a condition's functions have an old version with another layout beside the one that programs use: asked for by version
-//! Rule     the thread may be cancelled in the call, which unwinds through here: nothing here has to be cleaned up
-//! Not here locks (nearly all are free), futexes by `syscall`, waits inside libc
+//! - **Flow** entry ─▶ libc's function, found once ─▶ [`waited`]: a mark where it has waited
+//! - **Order** a condition's functions have an old version with another layout beside the one that programs use: asked for by version
+//! - **Rule** the thread may be cancelled in the call, which unwinds through here: nothing here has to be cleaned up
+//! - **Not here** locks (nearly all are free), futexes by `syscall`, waits inside libc
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
@@ -32,12 +32,12 @@ fn found(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     real
 }
 
-/// What a function says that returns its error.
+/// Result of an absent function that returns its error.
 fn absent() -> c_int {
     libc::ENOSYS
 }
 
-/// What a function says that leaves its error in errno.
+/// Result of a function that leaves its error in errno.
 fn failed() -> c_int {
     // SAFETY: the thread's own errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The library in a program that nobody records, or that is told to write where it cannot: the program is as it ever was.
 //!
-//! Not here what a trace holds: `cli/tests/run.rs` records real programs
+//! - **Not here** what a trace holds: `cli/tests/run.rs` records real programs
 
 use std::process::Command;
 
-/// What the program says with the library before it, and where it is told to write.
+/// Output of the program with the library preloaded, and the trace that it is told to write.
 fn said(trace: Option<&str>) -> (Option<i32>, String, String) {
     let here = std::env::current_exe().expect("a test program has a path");
     let built = here.ancestors().find_map(|folder| {

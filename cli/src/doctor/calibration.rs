@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which numbers decide about copies: those measured on this machine, or the built-in ones.
+//! Shows the numbers that decide about copies: those measured on this machine, or the built-in ones.
 
 use std::time::{Duration, SystemTime};
 

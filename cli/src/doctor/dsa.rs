@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Intel DSA: can this program use it, and if not, which of the many reasons is it?
 //!
-//! Flow     device on the bus? ─▶ driver? ─▶ device enabled, with PASID? ─▶ a queue for user space, enabled? ─▶ may it be opened? ─▶ by
-//!          which portal? ─▶ near this CPU? ─▶ does it answer a NOOP (asked by the engine, and only of the real machine)
-//! Advice   lines for accel-config with this machine's names in them
-//! Source   /sys/bus/{pci,dsa}/devices, /dev/dsa/wqN.M, /proc/cmdline, /proc/self/status
+//! - **Flow** device on the bus? ─▶ driver? ─▶ device enabled, with PASID? ─▶ a queue for user space, enabled? ─▶ may it be opened? ─▶ by
+//!   which portal? ─▶ near this CPU? ─▶ does it answer a NOOP (asked by the engine, and only of the real machine)
+//! - **Advice** lines for accel-config with this machine's names in them
+//! - **Source** /sys/bus/{pci,dsa}/devices, /dev/dsa/wqN.M, /proc/cmdline, /proc/self/status
 
 use std::fs;
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ const PCI_DEVICES: [&str; 3] = ["0x0b25", "0x1212", "0x11fb"];
 /// Needed to map a portal where the kernel does not trust the device with what programs write to it.
 const CAP_SYS_RAWIO: u32 = 17;
 
-/// What is asked of the process rather than of sysfs.
+/// Facts about DSA that the process tells, not sysfs.
 struct Here {
     instructions: Instructions,
     node: Option<u32>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel offers, facility by facility, and which ones `MEMLIFT_DISABLE` masks.
+//! Lists the kernel's facilities and those that `MEMLIFT_DISABLE` masks.
 
 use memlift::engine::facility::{self, Availability, Facility};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an ipc session stands on: sockets that carry descriptors, abstract names, enough open files.
+//! Checks the needs of an ipc session: sockets that carry descriptors, abstract names, enough open files.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory: how much, in which pages, and how much of it this process may still touch.
 //!
-//! Source   /proc/meminfo, /sys/kernel/mm; the headroom comes from the engine, which asks the same before it touches
+//! - **Source** /proc/meminfo, /sys/kernel/mm; the headroom comes from the engine, which asks the same before it touches
 
 use std::fs;
 

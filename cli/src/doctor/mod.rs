@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift doctor`: what this machine offers, what memlift makes of it, and what to do about the rest.
 //!
-//! Flow   one file per section, each gives [`Check`]s ─▶ text or JSON
-//! Exit   0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
-//!        absent (–) has a fallback.
+//! - **Flow** one file per section, each gives [`Check`]s ─▶ text or JSON
+//! - **Exit** 0 when everything that memlift needs is there; 1 when something it needs is not (✗). What is merely
+//!   absent (–) has a fallback.
 
 pub mod calibration;
 mod cpu;
@@ -59,7 +59,7 @@ impl Check {
         Self { state: State::Broken, ..Self::usable(what, found) }
     }
 
-    /// What the user can do.
+    /// Adds a step that the user can take.
     pub fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into()).filter(|text| !text.is_empty());
         self

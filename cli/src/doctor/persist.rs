@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a pool in a folder would promise, and what a durable transaction would cost there.
+//! Shows the promise of a pool in a folder, and the cost of a durable transaction there.
 //!
-//! Method   a small pool is made in the folder, asked, committed to a few times, and removed
-//! Cost     some fdatasyncs, or some fences
-//! Source   /proc/self/mountinfo, /sys/bus/nd/devices
+//! - **Method** a small pool is made in the folder, asked, committed to a few times, and removed
+//! - **Cost** some fdatasyncs, or some fences
+//! - **Source** /proc/self/mountinfo, /sys/bus/nd/devices
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn checks(folder: &Path) -> Vec<Check> {
     checks
 }
 
-/// What a pool says, and the median of a few commits.
+/// Returns a pool's guarantee and the median time of a few commits.
 fn ask(path: &Path) -> Result<(Guarantee, u64), String> {
     let options = Options { heap_bytes: 1 << 20, lanes: 2, lane_bytes: 64 << 10, ..Options::default() };
     let pool = Pool::create(path, &options).map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@
 use super::Check;
 use crate::python;
 
-/// What it looks for: module, distribution, what to do without it.
+/// Modules that it looks for: module, distribution, effect of its absence.
 const MODULES: [(&str, &str, &str); 6] = [
     ("memlift", "memlift", "the package: make build, or pip install the wheel"),
     ("numpy", "numpy", "pip install numpy"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What sealing and packing stand on: the CPU's units, the system's libraries and whether the drop-ins would help, and
-//! what the kernel offers to watch or to take over.
+//! Checks the needs of sealing and packing: the CPU's units, the system's libraries, the effect of the drop-ins, and
+//! the kernel's means to watch or to take over.
 //!
-//! Cost   two measurements of about a tenth of a second each, where the drop-ins are built
+//! - **Cost** two measurements of about a tenth of a second each, where the drop-ins are built
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What walks stand on: a compiler that may run what it wrote, huge pages, the ways between node and client, and what is only
-//! needed to write programs in C, to switch walks in the kernel, or to compare with others.
+//! Checks the needs of walks: a compiler that may run its output, huge pages, the ways between node and client, and the tools
+//! for programs in C, for a switch in the kernel, and for comparisons.
 //!
-//! Method   a program is verified, compiled and stepped; a small node serves two clients for some hundred round trips each
-//! Cost     some tens of milliseconds
+//! - **Method** a program is verified, compiled and stepped; a small node serves two clients for some hundred round trips each
+//! - **Cost** some tens of milliseconds
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,10 +21,10 @@ use memlift::traverse::transport::udp::Udp;
 
 use super::Check;
 
-/// What the node has: a page table's worth of huge pages.
+/// Memory of the node that the check starts: a page table's worth of huge pages.
 const NODE_BYTES: u64 = 8 << 20;
 const TRIPS: usize = 300;
-/// What a node's socket asks the kernel to keep for it.
+/// Buffer that a node's socket asks the kernel for.
 const SOCKET_BUFFER_BYTES: u64 = 4 << 20;
 
 /// All of them.
@@ -39,7 +39,7 @@ pub fn checks() -> Vec<Check> {
     checks
 }
 
-/// Whether walks run as machine code.
+/// Checks that walks run as machine code.
 fn compiler() -> Check {
     let begun = Instant::now();
     let made = shipped::HASH_FIND.bytecode().and_then(|code| Program::new("hash_find", &code, 1024));
@@ -117,7 +117,7 @@ fn trip(mut client: Client) -> memlift::traverse::client::Result<Duration> {
     Ok(times[TRIPS / 2])
 }
 
-/// What the kernel keeps of a burst of packets.
+/// Checks the kernel's buffer for a burst of packets.
 fn socket_buffers() -> Check {
     let read = |name: &str| -> Option<u64> {
         std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?.trim().parse().ok()
@@ -159,7 +159,7 @@ fn clang() -> Check {
     Check::absent("clang", format!("{shown} has no target bpf")).advise("apt install clang")
 }
 
-/// Whether the kernel would take a switch.
+/// Checks that the kernel would take a switch.
 fn switch() -> Check {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
@@ -180,7 +180,7 @@ fn switch() -> Check {
     }
 }
 
-/// What benches compare with, and maps can be kept in.
+/// Looks for programs that benches compare with, and for stores of maps.
 fn others() -> Vec<Check> {
     let all = [
         ("redis-server", "redis-server", "memlift bench traverse compares with it"),

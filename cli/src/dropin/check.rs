@@ -2,10 +2,10 @@
 //! `memlift dropin check`: which copies of zlib and OpenSSL a program uses, whether a drop-in reaches them, and whether it
 //! would be faster on this machine.
 //!
-//! Flow     subject ─▶ files (a running process: its maps; else what the program needs) ─▶ copies ─▶ each shared library
-//!          that a drop-in reaches is measured beside it for a tenth of a second ─▶ table or JSON
-//! Exit     0 it was looked at, whatever came out · 3 there is nothing to look at
-//! Not here a change of anything
+//! - **Flow** subject ─▶ files (a running process: its maps; else what the program needs) ─▶ copies ─▶ each shared library
+//!   that a drop-in reaches is measured beside it for a tenth of a second ─▶ table or JSON
+//! - **Exit** 0 it was looked at, whatever came out · 3 there is nothing to look at
+//! - **Not here** a change of anything
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -81,7 +81,7 @@ fn privileged(program: &Path) -> Option<String> {
     })
 }
 
-/// What is measured, per message.
+/// Names the work that is measured, per message.
 pub fn work(dropin: Dropin) -> &'static str {
     match dropin {
         Dropin::Libz => "gzip level 6, 16 KiB",

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which copies of zlib and of OpenSSL a program uses, and whether a drop-in reaches them.
+//! Finds a program's copies of zlib and OpenSSL, and tells which of them a drop-in reaches.
 //!
-//! Flow     files (maps of a process, or what a program and its libraries need, searched as the loader does) ─▶ one
-//!          [`Copy`] per library or per copy inside a file
-//! Kinds    system: libz.so.1 or libcrypto.so.3 of the distribution · bundled: the same as a shared library elsewhere (conda,
-//!          a wheel's NAME.libs) · static: compiled into a program or into another library
-//! Reach    a shared libz is replaced by LD_PRELOAD, since symbols are looked up in load order; a static one is not. OpenSSL
-//!          from 3.0 on reads OPENSSL_CONF, also when it is compiled in, unless it was built without modules
-//! Signs    the symbols deflate and inflate; the texts `deflate 1.… Copyright`, `OpenSSL 3.…` and
-//!          `CRYPTOGAMS by` (its assembly) that the libraries carry
+//! - **Flow** files (maps of a process, or what a program and its libraries need, searched as the loader does) ─▶ one
+//!   [`Copy`] per library or per copy inside a file
+//! - **Kinds** system: libz.so.1 or libcrypto.so.3 of the distribution · bundled: the same as a shared library elsewhere (conda,
+//!   a wheel's NAME.libs) · static: compiled into a program or into another library
+//! - **Reach** a shared libz is replaced by LD_PRELOAD, since symbols are looked up in load order; a static one is not. OpenSSL
+//!   from 3.0 on reads OPENSSL_CONF, also when it is compiled in, unless it was built without modules
+//! - **Signs** the symbols deflate and inflate; the texts `deflate 1.… Copyright`, `OpenSSL 3.…` and
+//!   `CRYPTOGAMS by` (its assembly) that the libraries carry
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -45,21 +45,21 @@ impl Kind {
 /// One copy of a library.
 #[derive(Debug)]
 pub struct Copy {
-    /// Which drop-in is for it.
+    /// The drop-in that replaces it.
     pub dropin: Dropin,
     /// How it came here.
     pub kind: Kind,
     /// The file that holds it.
     pub path: PathBuf,
-    /// What it says that it is.
+    /// The version that it reports.
     pub version: String,
-    /// Whether the drop-in reaches it.
+    /// True if the drop-in reaches it.
     pub reached: bool,
     /// Why, or what to do.
     pub remark: String,
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The copies, each once.
@@ -169,7 +169,7 @@ fn system_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Whether the loader finds it without being told: the distribution's place.
+/// Returns true if the loader finds it without being told: the distribution's place.
 fn of_the_system(path: &Path) -> bool {
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     let local = Path::new("/usr/local");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What an ELF file says about itself, read as bytes: nothing is loaded and nothing is run.
+//! Reads an ELF file's own description as bytes: nothing is loaded and nothing is run.
 //!
-//! Flow     file ─▶ [`Object`]: interpreter, needed libraries, search paths, own name, dynamic symbols ─▶ copies.rs
-//! Layout   ELF64, little-endian, as the System V ABI and its x86-64 and AArch64 supplements have it
-//! Rule     every offset of the file is checked: a truncated or hostile file gives an error or less, never a panic
-//! Not here 32-bit and big-endian programs: the drop-ins are not for them
+//! - **Flow** file ─▶ [`Object`]: interpreter, needed libraries, search paths, own name, dynamic symbols ─▶ copies.rs
+//! - **Layout** ELF64, little-endian, as the System V ABI and its x86-64 and AArch64 supplements have it
+//! - **Rule** every offset of the file is checked: a truncated or hostile file gives an error or less, never a panic
+//! - **Not here** 32-bit and big-endian programs: the drop-ins are not for them
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub struct Object {
     pub bytes: Vec<u8>,
     /// The loader it asks for: a program that is loaded dynamically has one.
     pub interpreter: Option<String>,
-    /// Whether it has a dynamic section at all.
+    /// True if it has a dynamic section.
     pub dynamic: bool,
     /// DT_NEEDED.
     pub needed: Vec<String>,
@@ -163,7 +163,7 @@ impl Object {
         Some(())
     }
 
-    /// Whether it defines a dynamic symbol of this name.
+    /// Returns true if it defines a dynamic symbol of this name.
     pub fn defines(&self, name: &str) -> bool {
         self.defines.iter().any(|symbol| symbol == name)
     }

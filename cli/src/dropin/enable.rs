@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift dropin enable` and `disable`: one file beside a unit, or the environment of a command; and back.
 //!
-//! Flow     enable: check finds the copies ─▶ LD_PRELOAD, OPENSSL_CONF (a merged copy), MEMLIFT_STATS ─▶ NAME.d/memlift.conf,
-//!          or printed. disable: the files that enable wrote, and no others
-//! Layout   the first line of each file is [`MARKER`] and the FNV-1a of the rest: a file without it is somebody else's, one
-//!          with another sum was edited; both are refused
-//! Order    the openssl.cnf before the file that names it, and the reverse when it is undone; each is written under
-//!          another name and renamed
-//! Not here systemctl: what to run is said, not run. System libraries are never touched.
+//! - **Flow** enable: check finds the copies ─▶ LD_PRELOAD, OPENSSL_CONF (a merged copy), MEMLIFT_STATS ─▶ NAME.d/memlift.conf,
+//!   or printed. disable: the files that enable wrote, and no others
+//! - **Layout** the first line of each file is [`MARKER`] and the FNV-1a of the rest: a file without it is somebody else's, one
+//!   with another sum was edited; both are refused
+//! - **Order** the openssl.cnf before the file that names it, and the reverse when it is undone; each is written under
+//!   another name and renamed
+//! - **Not here** systemctl: what to run is said, not run. System libraries are never touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const SYSTEM_OPENSSL_CNF: &str = "/etc/ssl/openssl.cnf";
 /// Is there where systemd runs (sd_booted(3)).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
-/// What enable was asked for.
+/// Arguments of enable.
 #[derive(Debug)]
 pub struct Wish {
     /// Whom to attach.
@@ -52,7 +52,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// What is new in it: all, or what stands behind a copy.
+    /// Returns the new part of the text: all of it, or the lines behind a copy.
     fn shown(&self) -> String {
         match self.text.split_once(openssl_cnf::ADDED) {
             Some((_, rest)) => format!("# … a copy of the one in force, and:{rest}"),
@@ -61,7 +61,7 @@ impl Planned {
     }
 }
 
-/// What enable does.
+/// The files that enable writes.
 #[derive(Debug)]
 struct Plan {
     environment: Vec<(String, String)>,
@@ -245,7 +245,7 @@ fn openssl_file(unit: Option<&Unit>) -> Result<PathBuf, Failure> {
     Ok(folder.join("memlift/dropin/openssl.cnf"))
 }
 
-/// What a server that replaces its own binary does with its environment.
+/// Tells how a server that replaces its own binary treats its environment.
 fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
     if program.file_name()? != "nginx" {
         return None;
@@ -298,7 +298,7 @@ fn marked(text: &str) -> String {
     format!("{MARKER}{:016x}\n{text}", sum(text))
 }
 
-/// What a file at a place of ours is.
+/// State of a file at a place of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     Nobodys,

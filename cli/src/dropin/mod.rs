@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift dropin`: attach the drop-ins to a program, prove it, undo it.
 //!
-//! Flow     [`check`] finds copies (copies.rs on elf.rs) and measures ─▶ [`enable`] writes or prints the environment (unit.rs,
-//!          openssl_cnf.rs) ─▶ [`status`] proves it from maps and counters ─▶ [`enable::disable`] takes it back
-//! Not here the drop-ins: bindings/zlib and bindings/openssl
+//! - **Flow** [`check`] finds copies (copies.rs on elf.rs) and measures ─▶ [`enable`] writes or prints the environment (unit.rs,
+//!   openssl_cnf.rs) ─▶ [`status`] proves it from maps and counters ─▶ [`enable::disable`] takes it back
+//! - **Not here** the drop-ins: bindings/zlib and bindings/openssl
 
 pub mod check;
 mod copies;
@@ -26,7 +26,7 @@ use unit::Place;
 /// Verbs of `dropin`.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Which copies of zlib and OpenSSL a program uses, and whether a drop-in would help
+    /// Show a program's copies of zlib and OpenSSL, and whether a drop-in would help
     Check {
         #[command(flatten)]
         whom: Whom,
@@ -63,7 +63,7 @@ pub enum Verb {
     },
 }
 
-/// Who is meant.
+/// The program or service that a verb is about.
 #[derive(Debug, Args)]
 pub struct Whom {
     /// A systemd service, a command, or a process id

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A copy of an openssl.cnf that also loads the provider: what stands in it stays, our sections are added behind it.
 //!
-//! Flow     [`merge`]: text ─▶ which sections choose providers and algorithms ─▶ text + a block at its end
-//! Layout   sections of one name are one section, and the last value of a name counts (config(5)): so nothing of the
-//!          text has to be touched. The block sets openssl_conf, providers and alg_section only where they are not set
-//! Default  a provider that is activated keeps the default one from being loaded by itself: so it is listed and activated,
-//!          unless the text activates providers on purpose without it
-//! Prefer   default_properties = ?provider=memlift: ours where it has the algorithm, anybody else's for the rest
-//! Refused  a text whose sections are named by variables, or that prefers another provider already
-//! Not here the original: it is never written
+//! - **Flow** [`merge`]: text ─▶ which sections choose providers and algorithms ─▶ text + a block at its end
+//! - **Layout** sections of one name are one section, and the last value of a name counts (config(5)): so nothing of the
+//!   text has to be touched. The block sets openssl_conf, providers and alg_section only where they are not set
+//! - **Default** a provider that is activated keeps the default one from being loaded by itself: so it is listed and activated,
+//!   unless the text activates providers on purpose without it
+//! - **Prefer** default_properties = ?provider=memlift: ours where it has the algorithm, anybody else's for the rest
+//! - **Refused** a text whose sections are named by variables, or that prefers another provider already
+//! - **Not here** the original: it is never written
 
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift dropin status`: which processes have a drop-in, proven by their maps, and what it has done, by its own counters.
 //!
-//! Flow     subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ /proc/PID/fd: a memfd named memlift:… is a page of
-//!          counters (docs/formats/dropin.md) ─▶ table or JSON
-//! Exit     0 at least one process has one · 1 none has · 3 nothing runs, or nobody may look
-//! Rule     pages are read, not mapped, and believed in nothing but their numbers
+//! - **Flow** subject ─▶ its processes ─▶ /proc/PID/maps: attached or not ─▶ /proc/PID/fd: a memfd named memlift:… is a page of
+//!   counters (docs/formats/dropin.md) ─▶ table or JSON
+//! - **Exit** 0 at least one process has one · 1 none has · 3 nothing runs, or nobody may look
+//! - **Rule** pages are read, not mapped, and believed in nothing but their numbers
 
 use std::fs;
 use std::io::Read;
@@ -28,7 +28,7 @@ struct Row {
     failures: u64,
 }
 
-/// What a drop-in says of itself.
+/// The counters that a drop-in publishes.
 #[derive(Debug)]
 struct Page {
     name: String,
@@ -79,7 +79,7 @@ pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure
     )))
 }
 
-/// Who is meant, and its processes. A bare name whose unit does not run is the unit's program: in a container, servers are
+/// Returns the subject and its processes. A bare name whose unit does not run is the unit's program: in a container, servers are
 /// started without their units.
 fn running(name: &str, place: &Place) -> Result<(Subject, Vec<u32>), Failure> {
     let subject = Subject::find(name, place)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who is meant: a process by its number, a service by its name, or a command.
+//! The subject of a verb: a process by its number, a service by its name, or a command.
 //!
-//! Order    digits ─▶ process · a unit of that name ─▶ service (`NAME.service` is never anything else) · a path or a word
-//!          on the PATH ─▶ command
-//! Not here what is loaded into it: copies.rs
+//! - **Order** digits ─▶ process · a unit of that name ─▶ service (`NAME.service` is never anything else) · a path or a word
+//!   on the PATH ─▶ command
+//! - **Not here** what is loaded into it: copies.rs
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::unit::{Place, Unit};
 use crate::failure::Failure;
 
-/// Who is meant.
+/// The subject of a verb.
 #[derive(Debug)]
 pub enum Subject {
     /// A running process.
@@ -61,7 +61,7 @@ impl Subject {
         })
     }
 
-    /// What to call it.
+    /// Returns the name that messages use.
     pub fn name(&self) -> String {
         match self {
             Subject::Process(pid) => format!("process {pid}"),

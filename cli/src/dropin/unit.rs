@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A systemd service by its files: where they lie, what it starts, what its environment is; and its processes.
 //!
-//! Layout   system units: /etc/systemd/system, /run/systemd/system, /usr/local/lib/systemd/system, /usr/lib/systemd/system,
-//!          /lib/systemd/system; user units: $XDG_CONFIG_HOME/systemd/user, /etc/systemd/user, /usr/lib/systemd/user.
-//!          Earlier ones win; foo@x.service falls back to foo@.service; each may have NAME.d/*.conf
-//! Rule     all below a root folder that may be another one (an image, a test); systemctl is not needed
-//! Not here what is written: enable.rs
+//! - **Layout** system units: /etc/systemd/system, /run/systemd/system, /usr/local/lib/systemd/system, /usr/lib/systemd/system,
+//!   /lib/systemd/system; user units: $XDG_CONFIG_HOME/systemd/user, /etc/systemd/user, /usr/lib/systemd/user.
+//!   Earlier ones win; foo@x.service falls back to foo@.service; each may have NAME.d/*.conf
+//! - **Rule** all below a root folder that may be another one (an image, a test); systemctl is not needed
+//! - **Not here** what is written: enable.rs
 
 use std::fs;
 use std::path::{Path, PathBuf};

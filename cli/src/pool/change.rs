@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool repair` and `convert`: the verbs that write a pool from a pool.
 //!
-//! Rule    the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
+//! - **Rule** the source stays as it is unless `--in-place`, or `--accept-loss` without a target, says otherwise; a target appears whole or not at all
 
 use std::path::{Path, PathBuf};
 

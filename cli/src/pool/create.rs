@@ -10,7 +10,7 @@ use super::{failure, info};
 use crate::failure::Failure;
 use crate::print;
 
-/// What to create.
+/// Returns the options of the pool to create.
 pub fn options(size: u64, mechanism: Mechanism, lanes: u32, lane_bytes: u64, sections: u32) -> Options {
     let plain = Options::default();
     let max_bytes = plain.max_bytes.max(size);

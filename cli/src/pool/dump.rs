@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool dump`: objects as lines of text, or one JSON document per line.
 //!
-//! Order   by their place in the heap, printed as they are read
+//! - **Order** by their place in the heap, printed as they are read
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn number<T: ToString + Copy>(number: T, plain: Option<Value>) -> Value {
     plain.unwrap_or_else(|| Value::String(number.to_string()))
 }
 
-/// What an object holds; numbers that JSON has no room for, and those that are none, as text.
+/// Returns an object's contents; numbers that JSON cannot hold become text.
 fn held(value: &Held) -> Value {
     match value {
         Held::Unsigned(one) => number(*one, u64::try_from(*one).ok().map(Value::from)),

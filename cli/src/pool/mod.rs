@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool`: make, look at, check, repair, dump, convert and serve pools of `memlift::persist`.
 //!
-//! Flow     [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
-//!          owner died, is read with its log replayed in memory, and nothing is written
-//! Exit     0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or not there
-//! Not here what is looked at: `memlift::persist::{check, repair, dump, convert}`
+//! - **Flow** [`create`] and [`change`] write files · [`info`], [`check`] and [`dump`] look at them: a pool that is closed, or whose
+//!   owner died, is read with its log replayed in memory, and nothing is written
+//! - **Exit** 0 done, and for check: no damage · 1 failed, or damaged · 2 usage · 3 in use, or not there
+//! - **Not here** what is looked at: `memlift::persist::{check, repair, dump, convert}`
 
 mod change;
 mod check;
@@ -49,7 +49,7 @@ pub enum Verb {
         #[arg(long, default_value_t = 1)]
         sections: u32,
     },
-    /// What a pool is, what it promises on this disk, and what is in it
+    /// Show a pool's properties, its promise on this disk, and its objects
     #[command(
         after_help = "Examples:\n  memlift pool info words.pool\n  memlift pool info words.pool --json"
     )]
@@ -159,7 +159,7 @@ impl With {
     }
 }
 
-/// What shall be different.
+/// Properties that conversion changes.
 #[derive(Debug, Args)]
 pub struct Wish {
     /// Heap, in bytes or with K, M, G, T
@@ -184,7 +184,7 @@ pub struct Wish {
 pub enum How {
     /// Changes go to the log, one fence, later to their place
     Redo,
-    /// What was there goes to the log, then changes are made in place; no mirror in memory
+    /// Old contents go to the log, then changes are made in place; no mirror in memory
     Undo,
     /// Changed lines of pages; transactions share a checkpoint
     Checkpoint,

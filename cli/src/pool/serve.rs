@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift pool serve`: a key-value store in a pool, for clients of Redis.
 //!
-//! Rule     this machine only, unless told otherwise: there is no authentication
-//! End      by a signal: what was acknowledged is durable (with `buffered`: up to a second ago), and the next start recovers it
-//! Not here protocol and store: `memlift::persist::kv`
+//! - **Rule** this machine only, unless told otherwise: there is no authentication
+//! - **End** by a signal: what was acknowledged is durable (with `buffered`: up to a second ago), and the next start recovers it
+//! - **Not here** protocol and store: `memlift::persist::kv`
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;

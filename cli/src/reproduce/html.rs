@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report: one page with every figure, its numbers and what went into the models.
 //!
-//! Layout   summary · fitted inputs · each figure: drawing, verdicts, table, notes · every parameter with its source
-//! Order    the same figures give the same bytes
-//! Not here scripts, fonts, pictures from elsewhere: the page is one file that any browser shows without a network
+//! - **Layout** summary · fitted inputs · each figure: drawing, verdicts, table, notes · every parameter with its source
+//! - **Order** the same figures give the same bytes
+//! - **Not here** scripts, fonts, pictures from elsewhere: the page is one file that any browser shows without a network
 
 use std::fmt::Write;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift reproduce`: figures of papers beside what the device models here give.
 //!
-//! Flow     names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG or
-//!          PNG per figure; one page of all
-//! Order    names are checked before anything runs; figures come in the order of the list; the numbers are the same everywhere
-//! Rule     it fails only if a machine gave a wrong answer; a figure that is far off is printed as it is
-//! Not here the machines and the papers' numbers (`devices/model`)
+//! - **Flow** names ─▶ `memlift_model::reproduce` runs the machines ─▶ a table, the verdicts, the notes; JSON; one SVG or
+//!   PNG per figure; one page of all
+//! - **Order** names are checked before anything runs; figures come in the order of the list; the numbers are the same everywhere
+//! - **Rule** it fails only if a machine gave a wrong answer; a figure that is far off is printed as it is
+//! - **Not here** the machines and the papers' numbers (`devices/model`)
 
 mod html;
 mod png;
@@ -33,10 +33,10 @@ Examples:
 
 Each row says whether it is predicted, was fitted to, or is an input of the model.";
 
-/// What is wanted.
+/// Arguments of `memlift reproduce`.
 #[derive(Debug, clap::Args)]
 pub struct Wish {
-    /// Which figures; without a name, all of them
+    /// Names of figures; without a name, all of them
     #[arg(value_name = "FIGURE")]
     figures: Vec<String>,
     /// Name the figures that are there, and the parameters with their sources

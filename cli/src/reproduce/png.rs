@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A drawing as PNG, for whoever cannot show SVG.
 //!
-//! Flow     SVG ─▶ resvg, with the fonts of this machine ─▶ pixels, twice as many either way ─▶ PNG
-//! Rule     a drawing without its words is none: where there is no font it is refused, with what to install
-//! Not here what is drawn (`svg`)
+//! - **Flow** SVG ─▶ resvg, with the fonts of this machine ─▶ pixels, twice as many either way ─▶ PNG
+//! - **Rule** a drawing without its words is none: where there is no font it is refused, with what to install
+//! - **Not here** what is drawn (`svg`)
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use resvg::usvg::{Options, Tree, fontdb};
 
 /// Pixels for a unit of the drawing.
 const SCALE: f32 = 2.0;
-/// What Debian, Fedora and most others bring, before whatever there is.
+/// Font families that Debian, Fedora and most others have, tried before any other.
 const FAMILIES: [&str; 4] = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial"];
 
 /// Draws with the fonts of this machine, which are looked for once.

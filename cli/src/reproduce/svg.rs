@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A figure as SVG: one panel per quantity, a line per row, the paper's number hollow and the model's filled.
 //!
-//! Layout   labels on the left, the axis below each panel, a legend on top; a range of the paper's is a bar
-//! Order    the same figure gives the same bytes
-//! Not here lines and dots (memlift_bench::drawing)
+//! - **Layout** labels on the left, the axis below each panel, a legend on top; a range of the paper's is a bar
+//! - **Order** the same figure gives the same bytes
+//! - **Not here** lines and dots (memlift_bench::drawing)
 
 use memlift_bench::drawing::{document, dot, label, line, step};
 use memlift_model::reproduce::{Figure, Paper, Role};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who keeps the budget: memlift in the program's own processes, or the kernel.
+//! Chooses the keeper of the budget: memlift in the program's own processes, or the kernel.
 //!
-//! Order    auto: user space where the program can be covered and the library is here; else the kernel where this user has
-//!          a cgroup v2 with a memory controller of its own; else refused, with both reasons
-//! Not here how either works: launch.rs, kernel.rs
+//! - **Order** auto: user space where the program can be covered and the library is here; else the kernel where this user has
+//!   a cgroup v2 with a memory controller of its own; else refused, with both reasons
+//! - **Not here** how either works: launch.rs, kernel.rs
 
 use std::path::PathBuf;
 

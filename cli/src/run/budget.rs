@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory a job gets when nobody says it, and how large it may be.
 //!
-//! Order   --memory ─▶ what is left below the tightest cgroup limit, less headroom ─▶ Slurm's `SLURM_MEM_PER_NODE` (MiB) ─▶
-//!         refused: a machine's whole memory is no budget
-//! Owner   headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
+//! - **Order** --memory ─▶ what is left below the tightest cgroup limit, less headroom ─▶ Slurm's `SLURM_MEM_PER_NODE` (MiB) ─▶
+//!   refused: a machine's whole memory is no budget
+//! - **Owner** headroom is 1/32, at least 16 MiB: for this process, the shell around it and kernel memory of the cgroup
 
 use memlift::engine::region::Headroom;
 

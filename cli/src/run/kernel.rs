@@ -9,11 +9,11 @@
 //! accesses           memory.stat zswpin
 //! ```
 //!
-//! Flow    [`find`] a group that this user may make ─▶ [`run`]: the child enters it before it becomes the program ─▶ a look
-//!         every 20 ms ─▶ the group is removed
-//! Owner   the group `memlift-PID` beside this process's own
-//! Not here fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one. Before Linux
-//!         6.8 the device also takes what zswap refuses, --spill or not
+//! - **Flow** [`find`] a group that this user may make ─▶ [`run`]: the child enters it before it becomes the program ─▶ a look
+//!   every 20 ms ─▶ the group is removed
+//! - **Owner** the group `memlift-PID` beside this process's own
+//! - **Not here** fairness between jobs: the kernel's reclaim knows none. Machines without a swap device: zswap needs one. Before Linux
+//!   6.8 the device also takes what zswap refuses, --spill or not
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub struct Group {
     pub folder: PathBuf,
 }
 
-/// Whether this user has a place for a group with a memory controller; else why not.
+/// Finds a place where this user may make a group with a memory controller; else says why there is none.
 pub fn find() -> Result<Group, String> {
     let own = MemoryGroup::own().filter(|group| group.version == 2);
     let own = own.ok_or("memory is not on cgroup v2 here (boot with systemd.unified_cgroup_hierarchy=1)")?;
@@ -116,7 +116,7 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Res
     if made.folder.join("memory.zswap.max").exists() {
         let zswap = budget.bytes.saturating_sub(wish.min_uncompressed);
         made.set("memory.zswap.max", &zswap.to_string())?;
-        // What is spilled goes to the swap device; without --spill nothing does.
+        // Spilled pages go to the swap device; without --spill nothing does.
         let _ = made.set("memory.zswap.writeback", if wish.spill.is_some() { "1" } else { "0" });
     }
     let mut command = Command::new("/bin/sh");

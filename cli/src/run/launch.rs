@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program under memlift's own budget: admission, environment, child, watcher.
 //!
-//! Flow    registry ─▶ admission (the total is taken from the machine's) ─▶ child with LD_PRELOAD and the registry's
-//!         descriptor ─▶ watcher's looks until it ends ─▶ [`Outcome`]
-//! Order   the child is started before the watcher's thread: signals are blocked for both, and reach the child
-//! Owner   a paused job takes no signal: one that ends programs ends it by force, with that signal's exit code.
-//!         What cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
-//! Not here what the processes do with their budget
+//! - **Flow** registry ─▶ admission (the total is taken from the machine's) ─▶ child with LD_PRELOAD and the registry's
+//!   descriptor ─▶ watcher's looks until it ends ─▶ [`Outcome`]
+//! - **Order** the child is started before the watcher's thread: signals are blocked for both, and reach the child
+//! - **Owner** a paused job takes no signal: one that ends programs ends it by force, with that signal's exit code.
+//!   What cannot be compressed is watched too: a job whose outside alone exceeds the budget is ended, exit code 75
+//! - **Not here** what the processes do with their budget
 
 use std::path::Path;
 use std::process::Command;
@@ -40,13 +40,13 @@ pub struct Outcome {
     pub exit_code: u8,
     /// The signal that came meanwhile and ends programs.
     pub told: Option<i32>,
-    /// Who kept the budget.
+    /// The keeper of the budget.
     pub backend: &'static str,
     /// Bytes.
     pub budget: u64,
     /// In words.
     pub origin: String,
-    /// What the peak is of: the cgroup's folder, or `resident sizes`.
+    /// Source of the peak: the cgroup's folder, or `resident sizes`.
     pub source: String,
     /// Most that the killer saw, bytes, all page cache included.
     pub peak: u64,
@@ -96,7 +96,7 @@ struct Peaks {
     covered: AtomicI64,
     outside: AtomicI64,
     over: AtomicU32,
-    /// What lay outside when that ended the job, and the total then, bytes.
+    /// Bytes outside memlift's count when they ended the job, and the total then.
     ended_at: [AtomicI64; 2],
     looks: AtomicU32,
 }
@@ -175,7 +175,7 @@ pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> R
         let [outside, total] = peaks.ended_at.each_ref().map(|word| word.load(Ordering::Relaxed));
         refusal(outside, total.max(0) as u64)
     });
-    // What ended within a few looks was hardly seen.
+    // A job that ended within a few looks was hardly seen.
     let unseen = if peaks.looks.load(Ordering::Relaxed) < FEW_LOOKS { ended.peak_resident } else { 0 };
     let (control, ledger) = (job.control(), job.ledger());
     let at_least_zero = |word: &AtomicI64| word.load(Ordering::Relaxed).max(0) as u64;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run`: a program under an exact budget of real memory, compressed pages included.
 //!
-//! Flow     [`program`]: can it be covered? ─▶ [`budget`] (said, or from the cgroup) ─▶ [`check`] ─▶ [`backend`]: user space or the kernel ─▶
-//!          admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]
-//!          with `--profile`: the same under several budgets, [`profile`]
-//! Exit     the program's own code, 128 + signal where one ended it; 75 where the budget was not enough; 1–3 as everywhere
-//!          when it was not started at all
-//! Not here the memory itself: bindings/preload in the program, services/zmem
+//! - **Flow** [`program`]: can it be covered? ─▶ [`budget`] (said, or from the cgroup) ─▶ [`check`] ─▶ [`backend`]: user space or the kernel ─▶
+//!   admission ─▶ [`launch`]: environment, child, watcher ─▶ its end ─▶ [`report`]
+//!   with `--profile`: the same under several budgets, [`profile`]
+//! - **Exit** the program's own code, 128 + signal where one ended it; 75 where the budget was not enough; 1–3 as everywhere
+//!   when it was not started at all
+//! - **Not here** the memory itself: bindings/preload in the program, services/zmem
 
 mod backend;
 mod budget;
@@ -42,7 +42,7 @@ Examples:
 
 Exit codes: the program's own; 75 when it did not fit into its budget; 70 when a page could not be read back from the spill folder as it was written; 128 + N when signal N ended it.";
 
-/// What is asked for.
+/// Arguments of `memlift run`.
 #[derive(Clone, Debug, Args)]
 pub struct Wish {
     /// Budget of real memory for everything: bytes, or with K, M, G, T [default: the cgroup's limit less headroom]
@@ -60,7 +60,7 @@ pub struct Wish {
     /// When even that is not enough: pause[:SECONDS] or fail
     #[arg(long, value_name = "WHAT", value_parser = overflow, default_value = "pause:60")]
     on_overflow: OnOverflow,
-    /// Who keeps the budget
+    /// The keeper of the budget
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
     /// Write the exit report there as JSON; `-` is standard error
@@ -86,7 +86,7 @@ pub struct Wish {
     command: Vec<OsString>,
 }
 
-/// Who keeps the budget.
+/// The keeper of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// User space where the program can be covered, else the kernel

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The curve of a profile, for a terminal and as SVG.
 //!
-//! Layout  x: budget in % of what the job needs, falling to the right; y: run time as a multiple of the unlimited one
-//! Not here what was run: profile.rs
+//! - **Layout** x: budget in % of what the job needs, falling to the right; y: run time as a multiple of the unlimited one
+//! - **Not here** what was run: profile.rs
 
 use std::fmt::Write;
 

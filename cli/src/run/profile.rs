@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift run --profile`: run time against memory, and the smallest budget that is good enough.
 //!
-//! Flow    once with all the memory there is: what it needs, how long it takes ─▶ once per percentage of that ─▶ table, curve,
-//!         SVG ─▶ the smallest budget whose run ended as the first did and was not slower than asked for
-//! Order   a budget at which the job does not end well ends the search downwards: less will not do either. A signal that ends
-//!         programs ends the whole profile, whatever the program did about it
-//! Owner   the program's standard output is left out and its standard input empty: it runs several times
-//! Not here averaging: run the profile again where runs vary
+//! - **Flow** once with all the memory there is: what it needs, how long it takes ─▶ once per percentage of that ─▶ table, curve,
+//!   SVG ─▶ the smallest budget whose run ended as the first did and was not slower than asked for
+//! - **Order** a budget at which the job does not end well ends the search downwards: less will not do either. A signal that ends
+//!   programs ends the whole profile, whatever the program did about it
+//! - **Owner** the program's standard output is left out and its standard input empty: it runs several times
+//! - **Not here** averaging: run the profile again where runs vary
 
 use memlift::zmem::block::Registry;
 use memlift::zmem::supervise;
@@ -114,7 +114,7 @@ pub fn run(wish: &Wish, percents: &str, as_json: bool) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What the first run gets: all that the machine has and no other job was given, but for a rest.
+/// Returns the first run's budget: all memory that no other job was given, less a rest.
 fn available() -> Result<u64, Failure> {
     let registry =
         Registry::open(&Registry::folder()).map_err(|error| Failure::Unavailable(error.to_string()))?;

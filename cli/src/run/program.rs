@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The program that is to run, and whether user space can cover it.
 //!
-//! Flow     name ─▶ file (PATH, as the shell looks) ─▶ ELF header; a script's interpreter instead of the script ─▶
-//!          [`Program`] with the reason why not, where there is one
-//! Reasons  statically linked · Go (its runtime calls the kernel itself) · set-uid or file capabilities (the loader ignores
-//!          LD_PRELOAD) · another C library than glibc · another machine
-//! Not here programs that this one starts: they meet the same library, or are outside and counted
+//! - **Flow** name ─▶ file (PATH, as the shell looks) ─▶ ELF header; a script's interpreter instead of the script ─▶
+//!   [`Program`] with the reason why not, where there is one
+//! - **Reasons** statically linked · Go (its runtime calls the kernel itself) · set-uid or file capabilities (the loader ignores
+//!   LD_PRELOAD) · another C library than glibc · another machine
+//! - **Not here** programs that this one starts: they meet the same library, or are outside and counted
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -107,13 +107,13 @@ const GO_MARK_INVERTED: [u8; 14] = {
     mark
 };
 
-/// Whether Go's linker left its mark, which lies at a multiple of 16 bytes.
+/// Returns true if Go's linker left its mark, which lies at a multiple of 16 bytes.
 fn is_go(bytes: &[u8]) -> bool {
     let (blocks, _) = bytes.as_chunks::<16>();
     blocks.iter().any(|block| block.iter().zip(&GO_MARK_INVERTED).all(|(byte, inverted)| *byte == !inverted))
 }
 
-/// Whether a file holds that mark in one of its `parts`, read in pieces.
+/// Returns true if a file holds that mark in one of its `parts`, read in pieces.
 fn holds_go(path: &Path, parts: &[Range<u64>]) -> bool {
     let mut piece = vec![0; PIECE_BYTES];
     let Ok(file) = File::open(path) else { return false };

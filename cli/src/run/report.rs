@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The exit report: what the job needed, what it got, what that cost.
 //!
-//! Flow    [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file: standard output is the program's
-//! Order   the peak is what the killer saw; the share that memlift covers and the ratio say what more it could do
-//! Owner   the slow-down is an estimate: time in faults over the rest of the CPU time
+//! - **Flow** [`Outcome`] ─▶ lines on standard error, or one JSON object there or in a file: standard output is the program's
+//! - **Order** the peak is what the killer saw; the share that memlift covers and the ratio say what more it could do
+//! - **Owner** the slow-down is an estimate: time in faults over the rest of the CPU time
 
 use std::io::Write;
 use std::path::Path;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The lines that recorded calls touch, as Ramulator2's load/store trace: `LD 0x…` and `ST 0x…`, one a line, decimal-free.
 //!
-//! Order    calls by the time they began, over all threads; of a call each line is read before it is written
-//! Not here a service's own work, which has no addresses; physical addresses: a trace has the program's. What calls found in a cache is not left out: a simulator has its own
+//! - **Order** calls by the time they began, over all threads; of a call each line is read before it is written
+//! - **Not here** a service's own work, which has no addresses; physical addresses: a trace has the program's. What calls found in a cache is not left out: a simulator has its own
 
 use std::io::{BufWriter, Write};
 use std::path::Path;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift whatif`: what a device would have bought a program that `memlift record` has watched.
 //!
-//! Flow     trace ─▶ [`report`]: what of it can be seen, and the bound that follows ─▶ replays in `memlift_model::whatif`: without,
-//!          with, with each parameter halved and doubled; or a sweep ─▶ text or JSON
-//! Method   the CPU's side is this machine's calibration for the memcpy family; what has no calibration is fitted to the trace, and said
-//!          so. Replays run beside each other, one per core
-//! Not here the replay (`devices/model`), the recording (record.rs)
+//! - **Flow** trace ─▶ [`report`]: what of it can be seen, and the bound that follows ─▶ replays in `memlift_model::whatif`: without,
+//!   with, with each parameter halved and doubled; or a sweep ─▶ text or JSON
+//! - **Method** the CPU's side is this machine's calibration for the memcpy family; what has no calibration is fitted to the trace, and said
+//!   so. Replays run beside each other, one per core
+//! - **Not here** the replay (`devices/model`), the recording (record.rs)
 
 mod export;
 mod report;
@@ -36,13 +36,13 @@ Examples:
 
 A device's inputs, with their sources, are a TOML file; --parameters names another (devices/model/parameters has the shipped ones).";
 
-/// What is asked for.
+/// Arguments of `memlift whatif`.
 #[derive(Clone, Debug, Args)]
 pub struct Wish {
-    /// What `memlift record` wrote
+    /// The trace that `memlift record` wrote
     #[arg(value_name = "TRACE", default_value = "memlift.trace")]
     trace: PathBuf,
-    /// Who takes the calls that it can take
+    /// The device that takes the calls that it can take
     #[arg(long, value_enum, default_value_t = Which::Cpu)]
     device: Which,
     /// Calls from this size on [default: from where on it pays]
@@ -269,7 +269,7 @@ pub fn recorded(path: &Path, json: bool) -> Result<(), Failure> {
     report::recorded(&read(path)?, path, json)
 }
 
-/// What /proc/cpuinfo calls this CPU.
+/// Returns this CPU's name in /proc/cpuinfo.
 pub fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
@@ -314,7 +314,7 @@ fn this_cpu(trace: &Trace) -> Result<(Cpu, String), Failure> {
     Ok((Cpu::new(curves, loaded.calibration.thresholds.cache_bytes, fault_ns(), trace), origin))
 }
 
-/// What the first touch of a page costs here, nanoseconds: the least of some tries.
+/// Measures the first touch of a page, nanoseconds: the least of some tries.
 fn fault_ns() -> f64 {
     const PAGES: usize = 1024;
     let once = || {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `record` and `whatif` print.
+//! Prints the answers of `record` and `whatif`.
 //!
-//! Order    what is seen and the bound that follows from it come first, then the answer, then what matters most, then what stays
-//!          invisible
-//! Amdahl   a share f of CPU time in calls makes a program at most 1 / (1 − f) times as fast, were they free
+//! - **Order** what is seen and the bound that follows from it come first, then the answer, then what matters most, then what stays
+//!   invisible
+//! - **Amdahl** a share f of CPU time in calls makes a program at most 1 / (1 − f) times as fast, were they free
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::print;
 
-/// What every answer begins with.
+/// The beginning of every answer.
 pub struct Base<'a> {
     pub trace: &'a Trace,
     pub cpu: &'a Cpu,
@@ -37,7 +37,7 @@ pub struct Answer<'a> {
     pub with: Outcome,
     /// Parameter, factor, the run.
     pub parameters: Vec<(&'static str, f64, Outcome)>,
-    /// What was swept.
+    /// The sweep, if there was one.
     pub sweep: Option<Swept>,
 }
 

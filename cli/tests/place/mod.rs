@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the command in a folder and a registry of its own.
 //!
-//! Method   the library is built by this workspace beside the command; it is built here if it is not there yet
+//! - **Method** the library is built by this workspace beside the command; it is built here if it is not there yet
 
 #![allow(dead_code, reason = "each test program uses a part")]
 

@@ -2,7 +2,7 @@
 //! Cases of LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET: records, good ones, torn ones, stale ones and ones that say what
 //! they must not; pages and heads; and their operand blocks.
 //!
-//! Layout  the first half of a room is the log, or the source; the second half the heap, or the target
+//! - **Layout** the first half of a room is the log, or the source; the second half the heap, or the target
 
 use super::{Builder, Room};
 use memlift_model::naive;

@@ -2,9 +2,9 @@
 //! The DSA backend with the twin at the other end of its portal: whatever the device does, the submitter sees right bytes and a
 //! record without a trace of it.
 //!
-//! Flow     suite ─▶ `Idxd` ─▶ a portal of this file ─▶ [`Twin`] (order, faults) ─▶ records ─▶ `Idxd`, the engine's routines ─▶ suite
-//! Portals  [`Wire`]: the device is done at once, or when it is told to; takes no batches, or few descriptors, if so made.
-//!          A pipe: write(2) for real, with the device in a thread behind it
+//! - **Flow** suite ─▶ `Idxd` ─▶ a portal of this file ─▶ [`Twin`] (order, faults) ─▶ records ─▶ `Idxd`, the engine's routines ─▶ suite
+//! - **Portals** [`Wire`]: the device is done at once, or when it is told to; takes no batches, or few descriptors, if so made.
+//!   A pipe: write(2) for real, with the device in a thread behind it
 
 use super::address;
 use memlift_conformance::{Plan, run, run_each};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a device may look like.
+/// A queue with the properties of a real device.
 pub fn queue(size: u32) -> WorkQueue {
     WorkQueue {
         name: "wq0.0".to_owned(),

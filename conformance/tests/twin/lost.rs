@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A device that takes work and never answers, or only later: whoever waits goes on, and what it may still write to is nobody's.
 //!
-//! Flow    a wire that is held ─▶ patience ends ─▶ DEVICE_LOST, and the CPU from then on ─▶ the wire works after all ─▶ it has written
-//!         to nothing that anybody has
+//! - **Flow** a wire that is held ─▶ patience ends ─▶ DEVICE_LOST, and the CPU from then on ─▶ the wire works after all ─▶ it has written
+//!   to nothing that anybody has
 
 use super::address;
 use super::idxd::{CALM, End, Wire, bytes, finisher, fly, queue, wish};
@@ -39,7 +39,7 @@ fn a_device_that_stops_answering_is_given_up_and_may_write_later() {
     assert_eq!(done.status(), Status::DEVICE_LOST);
     let stats = device.stats();
     assert!(stats.quarantined && stats.lost == 1, "{stats:?}");
-    // What comes after it is the CPU's.
+    // Later operations are the CPU's.
     let took = wire.took();
     let mut second = vec![0; 8192];
     record = Completion::PENDING;
@@ -65,7 +65,7 @@ fn a_ticket_of_a_lost_device_gives_no_buffers_back() {
     let later = queue.submit(Operation::copy(bytes(8192))).unwrap();
     assert_eq!(later.wait().unwrap().into_target().unwrap().as_slice(), Some(&bytes(8192)[..]));
     drop(queue);
-    // What the device writes now hits nothing that anybody has.
+    // Later writes of the device hit no memory that anybody uses.
     wire.work();
 }
 

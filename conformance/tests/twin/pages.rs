@@ -2,8 +2,8 @@
 //! Faults that the kernel raises: pages are made inaccessible with mprotect, the device stops at them, and the CPU that goes on runs
 //! into them for real.
 //!
-//! Flow    pages protected ─▶ the twin asks the kernel (process_vm_readv, process_vm_writev) and reports a fault ─▶ `Idxd` ─▶ the engine's
-//!         routines ─▶ SIGSEGV ─▶ a handler here makes the page accessible, as an operating system pages in ─▶ right bytes
+//! - **Flow** pages protected ─▶ the twin asks the kernel (process_vm_readv, process_vm_writev) and reports a fault ─▶ `Idxd` ─▶ the engine's
+//!   routines ─▶ SIGSEGV ─▶ a handler here makes the page accessible, as an operating system pages in ─▶ right bytes
 
 use super::address;
 use super::idxd::{CALM, bytes, fly, over, queue, wire_of, wish};
@@ -60,7 +60,7 @@ fn stretch() -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(STRETCH.load(Ordering::Relaxed))
 }
 
-/// Whether the kernel refuses that access, found out without a signal.
+/// Returns true if the kernel refuses that access, found out without a signal.
 fn absent(at: u64, write: bool) -> bool {
     let mut byte = 0_u8;
     let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

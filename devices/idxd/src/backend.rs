@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The backend: flights in front of one portal.
 //!
-//! Flow     submit ─▶ a free place ─▶ offered at once ─▶ `poll`: records ─▶ rest to the device, or to the CPU ─▶ the submitter's records
-//! Order    a portal gets no more than the queue holds, dedicated or not. A shared queue that others keep full, while we have nothing
-//!          in it to wait for, costs one refusal: the CPU does it. DRAIN ends when everything submitted before it has
-//! Owner    places own flights. `poll` takes one out while the CPU works on it, and nobody waits for the lock meanwhile
-//! Failure  no answer for [`Settings::patience`], while it has something of ours: the device is not used again. What it has ends as
-//!          DEVICE_LOST, and its records are leaked, since it may still write; all the rest is the CPU's
-//! Fork     the page of a portal is not there in a child: a child's work is the CPU's, from a queue of its own
+//! - **Flow** submit ─▶ a free place ─▶ offered at once ─▶ `poll`: records ─▶ rest to the device, or to the CPU ─▶ the submitter's records
+//! - **Order** a portal gets no more than the queue holds, dedicated or not. A shared queue that others keep full, while we have nothing
+//!   in it to wait for, costs one refusal: the CPU does it. DRAIN ends when everything submitted before it has
+//! - **Owner** places own flights. `poll` takes one out while the CPU works on it, and nobody waits for the lock meanwhile
+//! - **Failure** no answer for [`Settings::patience`], while it has something of ours: the device is not used again. What it has ends as
+//!   DEVICE_LOST, and its records are leaked, since it may still write; all the rest is the CPU's
+//! - **Fork** the page of a portal is not there in a child: a child's work is the CPU's, from a queue of its own
 
 use crate::discover::WorkQueue;
 use crate::flight::{Flight, Offer};
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 ///
 /// An implementor touches nothing but what the descriptor says, and nothing after it has returned.
 pub unsafe trait Cpu: Send + Sync {
-    /// What it can do: everything that the backend is said to do.
+    /// Returns the operations of the CPU: all that the backend offers.
     fn capabilities(&self) -> Capabilities;
 
     /// Refuses or does one operation (`in_batch`: as a member of a batch) and says how it ended. Writes no record of its own, but
@@ -54,7 +54,7 @@ impl Default for Settings {
     }
 }
 
-/// What has happened at a queue so far.
+/// Counters of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Descriptors that the device took; a batch is one.
@@ -69,7 +69,7 @@ pub struct Stats {
     pub unrolled: u64,
     /// Descriptors that the device did not answer.
     pub lost: u64,
-    /// Whether the device was given up.
+    /// True if the device was given up.
     pub quarantined: bool,
 }
 
@@ -201,7 +201,7 @@ impl Idxd {
         self.lock().limits.opcodes
     }
 
-    /// What has happened so far.
+    /// Returns the queue's counters.
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -298,7 +298,7 @@ impl Idxd {
         }
     }
 
-    /// Whether something before `sequence` has not ended.
+    /// Returns true if something before `sequence` has not ended.
     fn waits(state: &State, sequence: u64) -> bool {
         state.places.iter().any(|place| match place {
             Place::Free => false,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the kernel says of DSA devices and their work queues.
+//! Reads the kernel's description of DSA devices and their work queues.
 //!
-//! Flow    a root folder (`/` but for tests) ─▶ `sys/bus/dsa/devices/{dsaN,wqN.M}` ─▶ [`Machine`] ─▶ queues in the order to try
-//! Layout  `op_cap`, `op_config`: 256 bits as hexadecimal groups, the highest first, parted by commas. A kernel that refuses BATCH
-//!         to unprivileged programs leaves its bit out of them
-//! Order   queues of the CPU's own memory node come first, then shared ones before dedicated ones (which have one user at a time)
-//! Not here opening anything: an entry says what is configured, not that it works
+//! - **Flow** a root folder (`/` but for tests) ─▶ `sys/bus/dsa/devices/{dsaN,wqN.M}` ─▶ [`Machine`] ─▶ queues in the order to try
+//! - **Layout** `op_cap`, `op_config`: 256 bits as hexadecimal groups, the highest first, parted by commas. A kernel that refuses BATCH
+//!   to unprivileged programs leaves its bit out of them
+//! - **Order** queues of the CPU's own memory node come first, then shared ones before dedicated ones (which have one user at a time)
+//! - **Not here** opening anything: an entry says what is configured, not that it works
 //!
-//! What cannot be read is taken for absent, or for the narrowest that it can be.
+//! A field that cannot be read is taken for absent, or for the narrowest value.
 
 use memlift_spec::Opcode;
 use std::fs;
@@ -27,9 +27,9 @@ pub enum Mode {
 pub struct Device {
     /// `dsaN`.
     pub name: String,
-    /// Whether its state is `enabled`.
+    /// True if its state is `enabled`.
     pub enabled: bool,
-    /// Whether it takes a process's own addresses.
+    /// True if it takes a process's own addresses.
     pub pasid: bool,
     /// Its memory node, where the kernel says one.
     pub node: Option<u32>,
@@ -46,7 +46,7 @@ pub struct WorkQueue {
     pub name: String,
     /// `dsaN`.
     pub device: String,
-    /// Whether its state is `enabled`.
+    /// True if its state is `enabled`.
     pub enabled: bool,
     /// `user`, `kernel`, `none`, as the kernel says it.
     pub kind: String,
@@ -58,11 +58,11 @@ pub struct WorkQueue {
     pub transfer_bytes_max: u64,
     /// Most members of one batch; 0 or 1: none.
     pub batch_max: u32,
-    /// Whether a descriptor may wait for a page (BLOCK_ON_FAULT).
+    /// True if a descriptor may wait for a page (BLOCK_ON_FAULT).
     pub blocks_on_fault: bool,
-    /// Whether the device takes the cache hint.
+    /// True if the device takes the cache hint.
     pub cache_control: bool,
-    /// Whether a copy may overlap its source.
+    /// True if a copy may overlap its source.
     pub overlap: bool,
     /// Bit n: operation n may be submitted to it.
     pub opcodes: [u64; 4],
@@ -75,7 +75,7 @@ pub struct WorkQueue {
 /// Everything that the kernel lists.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Machine {
-    /// Whether the bus is there: the driver is loaded.
+    /// True if the bus is there: the driver is loaded.
     pub driver: bool,
     /// By name.
     pub devices: Vec<Device>,
@@ -88,12 +88,12 @@ const OVERLAP: u64 = 1 << 1;
 const CACHE_CONTROL: u64 = 1 << 2;
 
 impl WorkQueue {
-    /// Whether `opcode` may be submitted to it.
+    /// Returns true if `opcode` may be submitted to it.
     pub const fn supports(&self, opcode: Opcode) -> bool {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
-    /// Whether it is configured for programs.
+    /// Returns true if it is configured for programs.
     pub fn is_for_users(&self) -> bool {
         self.enabled && self.kind == "user" && self.size > 0
     }
@@ -235,7 +235,7 @@ mod tests {
         root
     }
 
-    /// What a Sapphire Rapids device prints: GENCAP as in idxd-config issue 40.
+    /// The text that a Sapphire Rapids device prints: GENCAP as in idxd-config issue 40.
     const CAPABLE: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03ff\n";
 
     fn two_nodes() -> tempfile::TempDir {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flight: one submitted descriptor, or a batch of them, until every part of it has ended well or for a reason of its own.
 //!
-//! Flow    wish ─▶ offered ─▶ taken ─▶ records ─▶ what is left to the device again, or to the CPU ─▶ endings
-//!         A batch goes as one descriptor over a list of our own, whose members all ask for records of our own. What is missing
-//!         after it (faults, the list's too, and what was abandoned because of them) goes on member by member
-//! Order   members between two fences in any order; a fenced one waits for all before it, and is abandoned with all behind it if
-//!         one of those did not end with SUCCESS
-//! Owner   records and list; leaked with the flight when a device that was given up may still write them
-//! Not here what becomes of one member: see `member`. Memory and portals: this file decides and touches nothing
+//! - **Flow** wish ─▶ offered ─▶ taken ─▶ records ─▶ what is left to the device again, or to the CPU ─▶ endings
+//!   A batch goes as one descriptor over a list of our own, whose members all ask for records of our own. What is missing
+//!   after it (faults, the list's too, and what was abandoned because of them) goes on member by member
+//! - **Order** members between two fences in any order; a fenced one waits for all before it, and is abandoned with all behind it if
+//!   one of those did not end with SUCCESS
+//! - **Owner** records and list; leaked with the flight when a device that was given up may still write them
+//! - **Not here** what becomes of one member: see `member`. Memory and portals: this file decides and touches nothing
 
 use crate::limits::Limits;
 use crate::member::{Member, Stage, ended};
@@ -15,7 +15,7 @@ use crate::memory::{Records, has_record};
 use memlift_spec::limits::{BATCH_MAX, BATCH_MIN};
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
-/// What a device is offered.
+/// Descriptors that a device is offered.
 #[derive(Debug, Default)]
 pub(crate) struct Offer {
     pub descriptors: Vec<Descriptor>,
@@ -33,7 +33,7 @@ pub(crate) struct Flight {
     records: Records,
     /// The batch's list as the device reads it.
     list: Vec<Descriptor>,
-    /// Whether the whole batch waits for one record, or to be offered.
+    /// True if the whole batch waits for one record, or to be offered.
     whole: bool,
     /// Members before this one have ended.
     from: usize,
@@ -50,7 +50,7 @@ impl Flight {
         Flight::new(*wish, vec![member], false, sequence)
     }
 
-    /// Whether the list of `wish` may be looked at.
+    /// Returns true if the list of `wish` may be looked at.
     pub fn is_batch(wish: &Descriptor) -> bool {
         let flags = Flags::COMPLETION_VALID.0 | Flags::REQUEST_COMPLETION.0;
         wish.opcode() == Opcode::BATCH
@@ -97,7 +97,7 @@ impl Flight {
         behind.map_or(self.members.len(), |index| self.from + 1 + index)
     }
 
-    /// What the device may have now, at most `room` descriptors.
+    /// Offers the device its next descriptors, at most `room`.
     pub fn offer(&mut self, limits: &Limits, room: usize, offer: &mut Offer) {
         offer.descriptors.clear();
         offer.members.clear();
@@ -219,7 +219,7 @@ impl Flight {
         !self.members[..before].iter().all(succeeded)
     }
 
-    /// What the CPU is to do now: which member, what, and whether it is one of a batch.
+    /// Returns the CPU's next descriptor: its member, and true if it is one of a batch.
     pub fn for_cpu(&mut self) -> Option<(usize, Descriptor, bool)> {
         if self.whole {
             return None;
@@ -230,12 +230,12 @@ impl Flight {
         Some((index, self.members[index].for_cpu(), self.is_batch))
     }
 
-    /// What the CPU said.
+    /// Takes the CPU's result.
     pub fn performed(&mut self, index: usize, done: &Completion) {
         self.members[index].performed(done);
     }
 
-    /// Whether any fault happened, for the counters.
+    /// Returns the number of faults so far.
     pub fn faults(&self) -> u64 {
         self.members.iter().map(|member| u64::from(member.faults)).sum()
     }

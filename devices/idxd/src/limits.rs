@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a queue takes, and which descriptors are given to it at all.
+//! The limits of a queue, and the choice of descriptors that it gets.
 //!
-//! Rule    a device gets only what it can end visibly, within the queue's limits, with every field as it should be. Whatever may have
-//!         to be refused as a whole is not cut into parts that would not
-//! Not here refusing: what a device does not get, the CPU does or refuses
+//! - **Rule** a device gets only what it can end visibly, within the queue's limits, with every field as it should be. Whatever may have
+//!   to be refused as a whole is not cut into parts that would not
+//! - **Not here** refusing: what a device does not get, the CPU does or refuses
 
 use crate::memory::has_record;
 use crate::rest::{cut, is_repeatable, is_resumable};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Descriptor, Flags, Opcode};
 
-/// What a queue takes.
+/// The limits of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub opcodes: [u64; 4],
@@ -26,7 +26,7 @@ impl Limits {
         self.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1
     }
 
-    /// Whether the device may have `wish`. What it must not see, and what nobody could tell the end of, stays with the CPU.
+    /// Returns true if the device may have `wish`. What it must not see, and what nobody could tell the end of, stays with the CPU.
     pub fn takes(&self, wish: &Descriptor, in_batch: bool) -> bool {
         let (flags, opcode) = (wish.flags(), wish.opcode());
         let known = matches!(
@@ -82,7 +82,7 @@ impl Limits {
     }
 }
 
-/// Whether no part of `wish` would be let through that is refused as a whole.
+/// Returns true if no part of `wish` would be let through that is refused as a whole.
 fn is_sound(wish: &Descriptor) -> bool {
     let size = u64::from(wish.size);
     let (source, target) = (wish.source, wish.target);

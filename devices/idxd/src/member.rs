@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One operation between a device and the CPU, until it has ended.
 //!
-//! Flow    Ready ─▶ Away ─▶ `answered`: done, or a part of it, or a fault ─▶ Ready, or Cpu ─▶ `performed` ─▶ Ready, or Done
-//! Rule    what a fault's record says was done counts; the CPU crosses the page, the device gets the rest. After [`FAULTS_MAX`] faults,
-//!         when little is left, or when the device refused or failed, the CPU does it all. A part of an overlapping copy of which nobody
-//!         knows how large it is cannot be done again: that error is passed on
-//! Not here records' places, batches: see `flight`
+//! - **Flow** Ready ─▶ Away ─▶ `answered`: done, or a part of it, or a fault ─▶ Ready, or Cpu ─▶ `performed` ─▶ Ready, or Done
+//! - **Rule** what a fault's record says was done counts; the CPU crosses the page, the device gets the rest. After [`FAULTS_MAX`] faults,
+//!   when little is left, or when the device refused or failed, the CPU does it all. A part of an overlapping copy of which nobody
+//!   knows how large it is cannot be done again: that error is passed on
+//! - **Not here** records' places, batches: see `flight`
 
 use crate::rest::{Progress, cut, is_repeatable, is_resumable, rest};
 use memlift_spec::{Completion, Descriptor, Opcode, Status};
 
 /// Faults after which the CPU does what is left: the pages are not there, and finding out one by one costs more than doing it.
 const FAULTS_MAX: u32 = 2;
-/// What the CPU does behind a fault, bytes: past the end of the page that faulted, in every operand.
+/// Bytes that the CPU does behind a fault: past the end of the page that faulted, in every operand.
 const CROSSING_BYTES: u64 = 8192;
 /// Less than this is not worth another trip.
 const TRIP_BYTES_MIN: u32 = 64 * 1024;
@@ -35,10 +35,10 @@ pub(crate) enum Stage {
 pub(crate) struct Member {
     pub wish: Descriptor,
     progress: Progress,
-    /// What was given away last.
+    /// The descriptor that was given away last.
     pub piece: Descriptor,
     pub faults: u32,
-    /// Whether the device may not have it any more.
+    /// True if the device may not have it any more.
     pub cpu_only: bool,
     pub stage: Stage,
 }
@@ -121,7 +121,7 @@ impl Member {
             Stage::Done(Completion { result, bytes_completed, value, ..ended(Status(done.status().code())) });
     }
 
-    /// What the CPU does now.
+    /// Returns the CPU's next descriptor.
     pub fn for_cpu(&mut self) -> Descriptor {
         let rest = self.rest();
         let crosses =
@@ -130,7 +130,7 @@ impl Member {
         self.piece
     }
 
-    /// What the CPU said about it.
+    /// Takes the CPU's result.
     pub fn performed(&mut self, done: &Completion) {
         if self.progress.is_none() && self.piece.size == self.wish.size {
             self.stage = Stage::Done(*done);

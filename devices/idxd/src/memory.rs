@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that a device writes: records of our own, the submitter's records, and a page that tells a forked child from its parent.
 //!
-//! Order   a device stores a record's status last; it is loaded with Acquire, and the rest is read after it. Towards the submitter
-//!         the same: status last, with Release
-//! Owner   [`Records`] are on the heap and stay where they are. When a device may still write them they are leaked, not freed
-//! Not here when: see `flight`
+//! - **Order** a device stores a record's status last; it is loaded with Acquire, and the rest is read after it. Towards the submitter
+//!   the same: status last, with Release
+//! - **Owner** [`Records`] are on the heap and stay where they are. When a device may still write them they are leaked, not freed
+//! - **Not here** when: see `flight`
 
 use memlift_spec::{Completion, Descriptor, Flags, Status};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -31,7 +31,7 @@ unsafe fn store(record: *mut Completion, done: &Completion) {
     }
 }
 
-/// Whether hardware would find a place for the record of `d`.
+/// Returns true if hardware would find a place for the record of `d`.
 pub(crate) const fn has_record(d: &Descriptor) -> bool {
     d.flags().has(Flags::COMPLETION_VALID)
         && d.completion_address != 0
@@ -85,7 +85,7 @@ impl Records {
         self.address(index);
     }
 
-    /// What a device has written.
+    /// Returns the record that a device has written.
     pub fn load(&self, index: usize) -> Option<Completion> {
         let record = self.0[index].get();
         // SAFETY: the record is ours and alive. A device stores its status last, and nothing after it.
@@ -126,7 +126,7 @@ impl Home {
         Ok(Home(mark))
     }
 
-    /// Whether this is the process that made it.
+    /// Returns true if this is the process that made it.
     pub fn is_here(&self) -> bool {
         // SAFETY: mapped until drop.
         unsafe { self.0.as_ref() }.load(Ordering::Relaxed) == 1

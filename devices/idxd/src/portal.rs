@@ -7,11 +7,11 @@
 //! | dedicated | yes | MOVDIR64B | nobody says: the caller counts |
 //! | any | no | write(2) | EAGAIN |
 //!
-//! Flow    open the queue's file ─▶ mmap its page. Current kernels refuse that without CAP_SYS_RAWIO (INTEL-SA-01084): write(2) then,
-//!         which refuses BATCH on such devices
-//! Order   SFENCE before each: the device must see what was stored before it sees the descriptor
-//! Owner   the page is not inherited by forked children (the kernel leaves it out), who must neither use nor unmap it
-//! Not here what was submitted before, how many a queue holds: see `backend`
+//! - **Flow** open the queue's file ─▶ mmap its page. Current kernels refuse that without CAP_SYS_RAWIO (INTEL-SA-01084): write(2) then,
+//!   which refuses BATCH on such devices
+//! - **Order** SFENCE before each: the device must see what was stored before it sees the descriptor
+//! - **Owner** the page is not inherited by forked children (the kernel leaves it out), who must neither use nor unmap it
+//! - **Not here** what was submitted before, how many a queue holds: see `backend`
 
 use crate::discover::{Mode, WorkQueue};
 use memlift_spec::Descriptor;
@@ -56,7 +56,7 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// What this CPU has.
+    /// Finds the instructions that this CPU has.
     pub fn detect() -> Instructions {
         #[cfg(target_arch = "x86_64")]
         {
@@ -192,7 +192,7 @@ mod instruction {
     use memlift_spec::Descriptor;
     use std::arch::asm;
 
-    /// Whether the queue took it.
+    /// Returns true if the queue took it.
     ///
     /// # Safety
     /// ENQCMD is there, `door` is a portal, and the kernel has given this process a PASID by opening the queue.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asking a device before it is trusted: a NOOP, or a batch of them, must come back.
 //!
-//! Why     a portal can be mapped and swallow everything: ENQCMD without a PASID, a device that hangs, a queue that others keep full
-//! Owner   records and list are leaked when no answer came: it may still come
+//! - **Why** a portal can be mapped and swallow everything: ENQCMD without a PASID, a device that hangs, a queue that others keep full
+//! - **Owner** records and list are leaked when no answer came: it may still come
 
 use crate::memory::Records;
 use crate::portal::Portal;
@@ -33,7 +33,7 @@ pub enum Untrusted {
     Memory(io::Error),
 }
 
-/// Whether the device answers `noops`: one, or several as a batch.
+/// Checks that the device answers `noops`: one, or several as a batch.
 pub(crate) fn probe(portal: &dyn Portal, noops: &[Descriptor], patience: Duration) -> Result<(), Untrusted> {
     let asks = Flags::COMPLETION_VALID.with(Flags::REQUEST_COMPLETION);
     let head = noops.len();

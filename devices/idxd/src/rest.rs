@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is left of an operation that was done in part, as a descriptor.
+//! Makes a descriptor of the rest of an operation that was done in part.
 //!
-//! Flow    wish + [`Progress`] ─▶ [`rest`] ─▶ a piece of it ([`cut`]) ─▶ whoever runs it
-//! Rule    addresses and size move by what was done, patterns turn, a checksum's seed is the value so far. A copy that goes backwards
-//!         (its target overlaps its source from above) has its end done, so only its size shrinks
-//! Not here operations whose part cannot be built upon: they are done again, which changes nothing ([`is_repeatable`])
+//! - **Flow** wish + [`Progress`] ─▶ [`rest`] ─▶ a piece of it ([`cut`]) ─▶ whoever runs it
+//! - **Rule** addresses and size move by what was done, patterns turn, a checksum's seed is the value so far. A copy that goes backwards
+//!   (its target overlaps its source from above) has its end done, so only its size shrinks
+//! - **Not here** operations whose part cannot be built upon: they are done again, which changes nothing ([`is_repeatable`])
 
 use memlift_spec::{Descriptor, Flags, Opcode};
 
@@ -25,7 +25,7 @@ impl Progress {
     }
 }
 
-/// Whether a part of it can be built upon.
+/// Returns true if a part of it can be built upon.
 pub(crate) const fn is_resumable(opcode: Opcode) -> bool {
     matches!(
         opcode,
@@ -39,12 +39,12 @@ pub(crate) const fn is_resumable(opcode: Opcode) -> bool {
     )
 }
 
-/// Whether doing it again after any part of it was done gives the same: all but a copy onto itself.
+/// Returns true if doing it again after any part of it was done gives the same: all but a copy onto itself.
 pub(crate) const fn is_repeatable(d: &Descriptor) -> bool {
     !(matches!(d.opcode(), Opcode::MEMMOVE) && d.source.abs_diff(d.target) < d.size as u64)
 }
 
-/// What is left of `wish`, which [`is_resumable`] if anything was done.
+/// Returns the rest of `wish`, which [`is_resumable`] if anything was done.
 pub(crate) fn rest(wish: &Descriptor, progress: &Progress) -> Descriptor {
     let mut rest = *wish;
     rest.size -= progress.front + progress.back;

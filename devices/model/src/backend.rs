@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The model as a backend: descriptors run on this process's memory, when polled.
 //!
-//! Flow     submit ──▶ bounded queue ──▶ `poll` takes the oldest and runs it
-//! Order    first in, first out, one at a time even with several pollers, so DRAIN has nothing to wait for
-//! Owner    the queue holds copies of descriptors; what they point to is the submitter's
+//! - **Flow** submit ──▶ bounded queue ──▶ `poll` takes the oldest and runs it
+//! - **Order** first in, first out, one at a time even with several pollers, so DRAIN has nothing to wait for
+//! - **Owner** the queue holds copies of descriptors; what they point to is the submitter's
 
 use crate::execute::run;
 use crate::memory::Memory;
@@ -44,7 +44,7 @@ impl Memory for Process {
     }
 }
 
-/// What the model runs.
+/// Operations of the model.
 pub(crate) const OPCODES: [Opcode; 18] = [
     Opcode::NOOP,
     Opcode::BATCH,

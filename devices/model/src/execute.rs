@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Running one descriptor, or a batch of them.
 //!
-//! Flow     refused? ─▶ its status. Else the work, byte by byte ─▶ record, if one is wanted or something went wrong
-//! Order    a fenced member that comes after a failed one is abandoned, with all behind it
+//! - **Flow** refused? ─▶ its status. Else the work, byte by byte ─▶ record, if one is wanted or something went wrong
+//! - **Order** a fenced member that comes after a failed one is abandoned, with all behind it
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification. Naive on purpose: no word is moved where
 //! a byte would do.

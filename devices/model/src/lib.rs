@@ -15,14 +15,14 @@
 //! assert_eq!(bytes[64], Status::SUCCESS.0);
 //! ```
 //!
-//! Flow     descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
-//!          on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
-//!          [`pulse`], [`nearpm`], [`dmu`], [`smartdimm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
-//!          [`whatif`] replays recorded programs on them
-//! Layout   [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
-//! Owner    nothing is kept between two descriptors
-//! Not here kernels, their speed, their instruction sets: the model depends on the words alone, so that it can say whether
-//!          everybody else is right. Keys in here are tests' keys: nothing takes constant time
+//! - **Flow** descriptor + [`Memory`] ──▶ `refuse` (in hardware's order) ──▶ `execute` (`persist` for logs and pages) ──▶ memory changed, record written into it. [`Model`] does that as a [`Backend`](memlift_spec::Backend)
+//!   on this process's memory; [`Twin`] does it with faults and in another order, by seed; [`Image`] on bytes with addresses of their own
+//!   [`pulse`], [`nearpm`], [`dmu`], [`smartdimm`], [`dsa`]: papers' machines, with times; [`reproduce`] puts its numbers beside the paper's;
+//!   [`whatif`] replays recorded programs on them
+//! - **Layout** [`event`]: the clock of timed machines; [`parameters`]: their durations, each with its source. [`naive`]: ciphers, checksums, packed streams, each from its standard, one byte or bit at a time
+//! - **Owner** nothing is kept between two descriptors
+//! - **Not here** kernels, their speed, their instruction sets: the model depends on the words alone, so that it can say whether
+//!   everybody else is right. Keys in here are tests' keys: nothing takes constant time
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "descriptors name memory by address")]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory as a descriptor sees it: bytes at addresses.
 //!
-//! Order   a copy reads its whole source first, so overlaps need no thought; a record's status is written last
+//! - **Order** a copy reads its whole source first, so overlaps need no thought; a record's status is written last
 
 use memlift_spec::{Completion, Descriptor, Flags, Opcode};
 
@@ -18,7 +18,7 @@ pub trait Memory {
         (0..bytes).rev().fold(0, |number, offset| number << 8 | u64::from(self.byte(address + offset)))
     }
 
-    /// What lies at `address`.
+    /// Returns the bytes at `address`.
     fn bytes(&self, address: u64, bytes: u64) -> Vec<u8> {
         (0..bytes).map(|index| self.byte(address + index)).collect()
     }

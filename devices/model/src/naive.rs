@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What sealing, packing and checking mean, written down from their standards, one byte or bit at a time.
+//! Sealing, packing and checking, written down from their standards, one byte or bit at a time.
 //!
-//! Flow     `gcm` on `aes` · `unpack` ──▶ `wrapper` ──▶ `inflate`, or `lz4`, `zstd`, `pages` · `pack` ──▶ stored bytes in the format
-//!          that was asked for; `streams` also makes what is less plain, for unpackers to be tried on
-//! Not here anything fast, or in constant time: keys in here are tests' keys
+//! - **Flow** `gcm` on `aes` · `unpack` ──▶ `wrapper` ──▶ `inflate`, or `lz4`, `zstd`, `pages` · `pack` ──▶ stored bytes in the format
+//!   that was asked for; `streams` also makes what is less plain, for unpackers to be tried on
+//! - **Not here** anything fast, or in constant time: keys in here are tests' keys
 
 mod aes;
 mod checksum;

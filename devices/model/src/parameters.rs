@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A device's parameters: a TOML file in which every value says where it comes from.
 //!
-//! Layout   `device = "…"`, `version = 1`, then one table per parameter: `value` (a number), `unit`, `kind` (how far it can be
-//!          trusted, [`Kind`]), `source` (a sentence: paper and section, or the calculation)
-//! Order    every field of the [`Schema`] once and no other; the first that is wrong is named, with its fix
-//! Rule     files are hostile until all of that is checked; what they can say is bounded by the schema, so no sum of times
-//!          gets near the end of time
-//! Not here what a parameter means: the schema of its device
+//! - **Layout** `device = "…"`, `version = 1`, then one table per parameter: `value` (a number), `unit`, `kind` (how far it can be
+//!   trusted, [`Kind`]), `source` (a sentence: paper and section, or the calculation)
+//! - **Order** every field of the [`Schema`] once and no other; the first that is wrong is named, with its fix
+//! - **Rule** files are hostile until all of that is checked; what they can say is bounded by the schema, so no sum of times
+//!   gets near the end of time
+//! - **Not here** what a parameter means: the schema of its device
 
 use crate::event::{Rate, Time};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub const VERSION: i64 = 1;
 /// Most characters of a source.
 const SOURCE_CHARS_MAX: usize = 400;
 
-/// What a parameter measures; its file says in which unit.
+/// The quantity of a parameter; its file says in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// `ps`, `ns`, `us`, `ms`.
@@ -84,7 +84,7 @@ impl Kind {
 pub struct Field {
     /// Its name.
     pub name: &'static str,
-    /// What it measures.
+    /// The quantity.
     pub quantity: Quantity,
     /// Least, in picoseconds, bytes, bytes per second or things.
     pub least: u64,
@@ -97,7 +97,7 @@ pub(crate) const fn field(name: &'static str, quantity: Quantity, least: u64, mo
     Field { name, quantity, least, most }
 }
 
-/// What a device's file must hold.
+/// Fields that a device's file must hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
     /// The device.
@@ -148,7 +148,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// What a machine makes of the file that comes with the crate.
+    /// Reads the file that comes with the crate.
     ///
     /// # Panics
     /// If that file is wrong: a defect, which a test of each machine rules out.
@@ -221,7 +221,7 @@ impl Parameters {
         Ok(Parameters { file: file.to_owned(), device: schema.device, values })
     }
 
-    /// What the file is called.
+    /// Returns the file's name.
     #[must_use]
     pub fn file(&self) -> &str {
         &self.file
@@ -260,7 +260,7 @@ impl Parameters {
     }
 }
 
-/// Which device a file says that it is about, if it says so.
+/// Returns the device that a file says it is about, if it says so.
 ///
 /// # Errors
 /// If it is no TOML, with the line.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET of descriptors that were not refused.
 //!
-//! Failure  a record that is not applied changes nothing: what it would store is gathered first
-//! Not here caches, fences, write-back: every byte that is set is there
+//! - **Failure** a record that is not applied changes nothing: what it would store is gathered first
+//! - **Not here** caches, fences, write-back: every byte that is set is there
 
 use crate::execute::ended;
 use crate::memory::Memory;
@@ -55,7 +55,7 @@ pub(crate) fn run(memory: &mut impl Memory, d: &Descriptor) -> Completion {
     done
 }
 
-/// What a good record stores, in order.
+/// The stores of a good record, in order.
 struct Record {
     bytes: u64,
     sequence: u64,
@@ -89,7 +89,7 @@ fn read(
     if u64::from(naive::crc32c(&record[4..], salt, false, false)) != field(0, 4) {
         return Err(Status::TORN_RECORD);
     }
-    // What is to be stored where in the heap; `None`: an entry that does not fit.
+    // Bytes and their place in the heap; `None`: an entry that does not fit.
     let mut rest = &record[32..];
     let mut stores = Vec::new();
     for _ in 0..count {

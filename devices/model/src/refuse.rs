@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The status that a descriptor ends with instead of running.
 //!
-//! Order   opcode ─▶ flags ─▶ privilege, interrupt, reserved fields ─▶ record's alignment ─▶ the operation's own fields:
-//!         reserved ─▶ size ─▶ alignment ─▶ overlap. The first that fails gives the status
+//! - **Order** opcode ─▶ flags ─▶ privilege, interrupt, reserved fields ─▶ record's alignment ─▶ the operation's own fields:
+//!   reserved ─▶ size ─▶ alignment ─▶ overlap. The first that fails gives the status
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification.
 

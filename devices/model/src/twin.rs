@@ -2,15 +2,15 @@
 //! The twin: the model as a backend that uses every freedom that hardware has. It reorders by seed, and accesses fault by seed, or
 //! because a page really cannot be accessed.
 //!
-//! Flow     submit ─▶ bounded queue ─▶ `poll` takes one of those that may go ─▶ part of the work, and a record that says how much
-//! Order    DRAIN goes when it is the oldest; else any of the queue may go. Members of a batch go in any order between two fences.
-//!          A fault lies at a page of the source or of a target: what comes before it was done, the record's `bytes_completed`
-//!          says how much, and the top bit of its status that the access was a write. A copy whose target overlaps its source from
-//!          above goes backwards: its record's result is 1, and its end was done. A batch whose list faults has run its first members
-//! Owner    as the model
-//!          [`Twin::with_pages`] asks its maker, who knows what the kernel would say, about every page that an operation accesses
-//! Not here which bytes a fault leaves done: see `fault`; faults of operations that no hardware has, of descriptors that block on faults (flag), and of those whose record
-//!          cannot be written: hardware tells nobody about these, so nobody could go on
+//! - **Flow** submit ─▶ bounded queue ─▶ `poll` takes one of those that may go ─▶ part of the work, and a record that says how much
+//! - **Order** DRAIN goes when it is the oldest; else any of the queue may go. Members of a batch go in any order between two fences.
+//!   A fault lies at a page of the source or of a target: what comes before it was done, the record's `bytes_completed`
+//!   says how much, and the top bit of its status that the access was a write. A copy whose target overlaps its source from
+//!   above goes backwards: its record's result is 1, and its end was done. A batch whose list faults has run its first members
+//! - **Owner** as the model
+//!   [`Twin::with_pages`] asks its maker, who knows what the kernel would say, about every page that an operation accesses
+//! - **Not here** which bytes a fault leaves done: see `fault`; faults of operations that no hardware has, of descriptors that block on faults (flag), and of those whose record
+//!   cannot be written: hardware tells nobody about these, so nobody could go on
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification, page faults and partial completion.
 
@@ -28,14 +28,14 @@ use memlift_spec::{Backend, Busy, Capabilities, Completion, Descriptor, Flags, O
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// What goes wrong, and how often.
+/// Kinds of faults, and how often each happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Fortune {
     /// Of everything that chance decides.
     pub seed: u64,
     /// Of a million descriptors that could fault, how many do.
     pub faults: u64,
-    /// Whether the order is changed where it may be.
+    /// True if the order is changed where it may be.
     pub reorder: bool,
 }
 
@@ -45,7 +45,7 @@ struct Queue {
     random: Random,
 }
 
-/// What makes an access fault.
+/// The source of an access's fault.
 enum Faults<'a> {
     None,
     /// Of a million descriptors that could fault, that many do.
@@ -147,7 +147,7 @@ fn run(
     record(memory, d, done);
 }
 
-/// Whether everything that can happen to a member can be read from its record afterwards.
+/// Returns true if everything that can happen to a member can be read from its record afterwards.
 fn is_told(member: &Descriptor) -> bool {
     member.flags().has(Flags::COMPLETION_VALID) && member.completion_address.is_multiple_of(32)
 }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The log record of persist: what a transaction leaves in a log, so that a crash loses nothing of it.
 //!
-//! Layout   0 checksum u32 · 4 bytes u32 · 8 position u64 · 16 sequence u64 · 24 kind u8 · 25 parts u8
-//!         26 entries u16 · 28 claim u32 · 32 entries · zeros up to `bytes`
-//!         ranges, undo  word (offset / 8 in bits 0..40, length / 8 in bits 40..64) · `length` bytes
-//!         lines         page number u64 · bitmap of 64-byte lines u64 · 64 bytes for each set bit, lowest first
-//!         pages         page number u64 (bit 63: which copy) · bitmap of the lines written u64 · CRC-32C of those
-//!                       lines u64 (the upper half 0)
-//! Order   little endian. A record is good if its checksum is: CRC-32C of bytes 4..`bytes`, with the pool's salt as
-//!         the seed (what CRC-32C of earlier bytes would be). `position` tells a record from what an earlier round
-//!         of the log left in the same place.
-//! Claim   how far the lane was durable when the record was written: 1 + the distance from there to `position`, in units of
-//!         64 bytes; 0: the record says nothing. A bad record that a later good one claims is damage, and no torn tail
-//! Owner   one lane writes a log; a record starts at a multiple of 64 bytes and is one.
-//! Not here where logs lie, and what the sequence orders: `docs/formats/log.md`
+//! - **Layout** 0 checksum u32 · 4 bytes u32 · 8 position u64 · 16 sequence u64 · 24 kind u8 · 25 parts u8
+//!   26 entries u16 · 28 claim u32 · 32 entries · zeros up to `bytes`
+//!   ranges, undo  word (offset / 8 in bits 0..40, length / 8 in bits 40..64) · `length` bytes
+//!   lines         page number u64 · bitmap of 64-byte lines u64 · 64 bytes for each set bit, lowest first
+//!   pages         page number u64 (bit 63: which copy) · bitmap of the lines written u64 · CRC-32C of those
+//!   lines u64 (the upper half 0)
+//! - **Order** little endian. A record is good if its checksum is: CRC-32C of bytes 4..`bytes`, with the pool's salt as
+//!   the seed (what CRC-32C of earlier bytes would be). `position` tells a record from what an earlier round
+//!   of the log left in the same place.
+//! - **Claim** how far the lane was durable when the record was written: 1 + the distance from there to `position`, in units of
+//!   64 bytes; 0: the record says nothing. A bad record that a later good one claims is damage, and no torn tail
+//! - **Owner** one lane writes a log; a record starts at a multiple of 64 bytes and is one.
+//! - **Not here** where logs lie, and what the sequence orders: `docs/formats/log.md`
 
 use crate::limits::CACHE_LINE_BYTES;
 
@@ -21,7 +21,7 @@ use crate::limits::CACHE_LINE_BYTES;
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of [`RecordHeader`].
 pub const RECORD_HEADER_BYTES: usize = 32;
-/// What a record's size and place are multiples of.
+/// Granularity of a record's size and place.
 pub const RECORD_ALIGN: usize = CACHE_LINE_BYTES;
 /// Where the bytes that the checksum covers start.
 pub const RECORD_CHECKED_FROM: usize = 4;

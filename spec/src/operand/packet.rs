@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The packet of traverse: one layout for what a client asks, what nodes send on, and what comes back.
 //!
-//! Layout   header of 160 bytes · body · where the packet is authenticated, 16 bytes of MAC
-//!          0 magic · 4 version u8 · 5 kind u8 · 6 flags u16 · 8 packet bytes u16 · 10 body bytes u16
-//!          12 scratchpad bytes u16 · 14 status u8 · 15 hops u8 · 16 client u64 · 24 incarnation u32 · 28 attempt u32
-//!          32 sequence u64 · 40 settled u64 · 48 tenant u32 · 52 iterations u32 · 56 epoch u64 · 64 address u64
-//!          72 value u64 · 80 program, 16 bytes · 96 piece u32 · 100 pieces u32 · 104 reply address, 16 bytes
-//!          120 reply port u16 · 122 reserved u16 · 124 clock u32 · 128 sender u64 · 136 nonce u64 · 144 cluster u64
-//!          152 session u64
-//! Order    little endian; reserved bytes are 0. `address` lies in the first two cache lines at a multiple of 8, so that a
-//!          switch finds it without parsing
-//! Not here what the fields mean together: `docs/formats/packet.md`
+//! - **Layout** header of 160 bytes · body · where the packet is authenticated, 16 bytes of MAC
+//!   - 0 magic · 4 version u8 · 5 kind u8 · 6 flags u16 · 8 packet bytes u16 · 10 body bytes u16
+//!   - 12 scratchpad bytes u16 · 14 status u8 · 15 hops u8 · 16 client u64 · 24 incarnation u32 · 28 attempt u32
+//!   - 32 sequence u64 · 40 settled u64 · 48 tenant u32 · 52 iterations u32 · 56 epoch u64 · 64 address u64
+//!   - 72 value u64 · 80 program, 16 bytes · 96 piece u32 · 100 pieces u32 · 104 reply address, 16 bytes
+//!   - 120 reply port u16 · 122 reserved u16 · 124 clock u32 · 128 sender u64 · 136 nonce u64 · 144 cluster u64
+//!   - 152 session u64
+//! - **Order** little endian; reserved bytes are 0. `address` lies in the first two cache lines at a multiple of 8, so that a
+//!   switch finds it without parsing
+//! - **Not here** what the fields mean together: `docs/formats/packet.md`
 //!
 //! The program is named by the first 16 bytes of its BLAKE3: a second program with the same name would take 2⁶⁴ tries to find
 //! and could harm only the tenant that registered both, since programs belong to tenants.
@@ -27,7 +27,7 @@ pub const PACKET_MAC_BYTES: usize = 16;
 pub const PACKET_BODY_BYTES_MAX: usize = 4096 + APPLY_OPERAND_BYTES;
 /// The longest packet.
 pub const PACKET_BYTES_MAX: usize = PACKET_HEADER_BYTES + PACKET_BODY_BYTES_MAX + PACKET_MAC_BYTES;
-/// What fits into a frame everywhere: 1280 bytes are IPv6's smallest, less 40 of IP and 8 of UDP.
+/// Largest packet that fits into a frame everywhere: 1280 bytes are IPv6's smallest, less 40 of IP and 8 of UDP.
 pub const PACKET_BYTES_FRAME: usize = 1232;
 /// Bytes of a program's name.
 pub const PROGRAM_HASH_BYTES: usize = 16;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operand blocks of LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET.
 //!
-//! Layout  all: 0 opcode u8 · 1 version u8 · 2 block bytes u16 · 4 reserved u32 · 8 salt u32 · 12 hints u32
-//!         append, 64 bytes: the rest reserved
-//!         apply, 64 bytes: 16 position u64 · 24 heap bytes u64 · the rest reserved
-//!         page copy, 64 bytes: 16 bitmap of lines u64 · the rest reserved
-//!         reset, 128 bytes: 16..64 reserved · 64 the 64 bytes that are stored
-//! Order   what was stored is visible and, where the memory is, durable when the operation's record says success. Of a
-//!         member of a batch without [`HINT_STORE_FENCE`] that holds for the batch's record only: one fence for all.
-//! Owner   the submitter's memory, only read. No block may overlap what is written: the target, of LOG_APPLY the whole
-//!         heap, of LOG_APPEND the source too, whose first four bytes become the checksum.
-//! Not here the record that is appended and applied: see `operand/log`
+//! - **Layout** all: 0 opcode u8 · 1 version u8 · 2 block bytes u16 · 4 reserved u32 · 8 salt u32 · 12 hints u32
+//!   append, 64 bytes: the rest reserved
+//!   apply, 64 bytes: 16 position u64 · 24 heap bytes u64 · the rest reserved
+//!   page copy, 64 bytes: 16 bitmap of lines u64 · the rest reserved
+//!   reset, 128 bytes: 16..64 reserved · 64 the 64 bytes that are stored
+//! - **Order** what was stored is visible and, where the memory is, durable when the operation's record says success. Of a
+//!   member of a batch without [`HINT_STORE_FENCE`] that holds for the batch's record only: one fence for all.
+//! - **Owner** the submitter's memory, only read. No block may overlap what is written: the target, of LOG_APPLY the whole
+//!   heap, of LOG_APPEND the source too, whose first four bytes become the checksum.
+//! - **Not here** the record that is appended and applied: see `operand/log`
 
 use crate::Opcode;
 use crate::limits::CACHE_LINE_BYTES;
@@ -59,7 +59,7 @@ macro_rules! block {
         impl $name {
             /// Size of the block in bytes.
             pub const BYTES: usize = core::mem::size_of::<$name>();
-            /// What `version` is.
+            /// Value of `version`.
             pub const VERSION: u8 = 1;
 
             /// The same with hints.

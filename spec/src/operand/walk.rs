@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The encoding of a walk's program: a header, then BPF instructions of eight bytes; and the kinds of change a walk asks for.
 //!
-//! Layout   header (16 bytes): 0 magic `MLWK` · 4 version u16 · 6 reserved u16 · 8 scratch bytes u32 · 12 instructions u32;
-//!          instruction: 0 opcode u8 · 1 target u4, source u4 · 2 offset i16 · 4 immediate i32; one opcode
-//!          ([`LOAD_IMMEDIATE`]) takes two, whose second half has its upper 32 bits in `immediate` and zeros elsewhere
-//! Order    little endian; jumps count instructions of eight bytes from the one after the jump; what is unused is 0
-//! Owner    whoever registers a program; its name is no part of it, so the hash of header and instructions names the program
-//! Not here what a program may do: `docs/formats/walk.md`
+//! - **Layout** header (16 bytes): 0 magic `MLWK` · 4 version u16 · 6 reserved u16 · 8 scratch bytes u32 · 12 instructions u32;
+//!   instruction: 0 opcode u8 · 1 target u4, source u4 · 2 offset i16 · 4 immediate i32; one opcode
+//!   ([`LOAD_IMMEDIATE`]) takes two, whose second half has its upper 32 bits in `immediate` and zeros elsewhere
+//! - **Order** little endian; jumps count instructions of eight bytes from the one after the jump; what is unused is 0
+//! - **Owner** whoever registers a program; its name is no part of it, so the hash of header and instructions names the program
+//! - **Not here** what a program may do: `docs/formats/walk.md`
 //!
 //! Source: RFC 9669 (BPF Instruction Set Architecture), §3 to §5.
 
@@ -89,7 +89,7 @@ impl ProgramHeader {
     }
 }
 
-/// What a walk asks the owner of eight bytes to do with them, exactly once. Any other number asks for nothing.
+/// Change of eight bytes that a walk asks their owner for, exactly once. Any other number asks for nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum ApplyKind {

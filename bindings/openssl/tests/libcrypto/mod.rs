@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The real libcrypto, loaded at run time, and as much of EVP as the tests need.
 //!
-//! Flow    [`crypto`] ──dlopen──▶ libcrypto.so.3 ──OSSL_PROVIDER_load──▶ default, and the library under test
-//! Owner   one libcrypto per test process, never unloaded. A [`Cipher`] and a [`Session`] free what they hold.
-//!         `MEMLIFT_TEST_LIBCRYPTO` names another one than the system's.
-//! Order   `MEMLIFT_OPENSSL=force` is set before the provider is loaded, so that tests run on every CPU and OpenSSL.
+//! - **Flow** [`crypto`] ──dlopen──▶ libcrypto.so.3 ──OSSL_PROVIDER_load──▶ default, and the library under test
+//! - **Owner** one libcrypto per test process, never unloaded. A [`Cipher`] and a [`Session`] free what they hold.
+//!   `MEMLIFT_TEST_LIBCRYPTO` names another one than the system's.
+//! - **Order** `MEMLIFT_OPENSSL=force` is set before the provider is loaded, so that tests run on every CPU and OpenSSL.
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_ulong, c_void};

@@ -2,8 +2,8 @@
 //! A folder with a certificate, a configuration that names the library under test, and data to send; and programs
 //! that run in it.
 //!
-//! Owner   [`Workshop`] removes its folder, [`Running`] ends its process: every program is one that the test started.
-//! Order   what is not installed is reported by one line, and the test passes.
+//! - **Owner** [`Workshop`] removes its folder, [`Running`] ends its process: every program is one that the test started.
+//! - **Order** what is not installed is reported by one line, and the test passes.
 #![allow(dead_code, reason = "every test file uses another part")]
 
 use memlift_kernels::counters::{Amount, View};
@@ -152,7 +152,7 @@ pub fn tls_server(workshop: &Workshop, accelerated: bool, options: &str) -> (Run
     }
 }
 
-/// What the page of a process says: sealed and opened. `None`: no page, so the provider did nothing there.
+/// Reads the counters of a process: sealed and opened. `None`: no page, so the provider did nothing there.
 pub fn page_of(process: u32) -> Option<(Amount, Amount)> {
     for entry in fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten() {
         let Ok(target) = fs::read_link(entry.path()) else { continue };

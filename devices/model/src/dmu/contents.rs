@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What pages hold: bytes that a seed, a page's number and a version determine, and that pack as often as is wanted.
+//! Contents of pages: a seed, a page's number and a version determine the bytes, and they pack as often as is wanted.
 //!
-//! Layout   bytes 0..8 the version; then units of 512 B, whose first part is chance and whose rest repeats it
-//! Not here measured pages of real programs: the papers name only how often theirs pack
+//! - **Layout** bytes 0..8 the version; then units of 512 B, whose first part is chance and whose rest repeats it
+//! - **Not here** measured pages of real programs: the papers name only how often theirs pack
 
 use super::PAGE;
 use crate::event::Random;
 
 const UNIT: usize = 512;
-/// What a unit costs beside its chance: a token, lengths, an offset.
+/// Bytes of a unit beside its random part: a token, lengths, an offset.
 const COST: usize = 6;
 
 /// The page `number` in its `version`; `ratio` in hundredths, 100 and less do not pack.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory controller: where each physical page is, compression, allocations, faults.
 //!
-//! Flow     [`Controller::visit`] a page: what it was · [`Controller::compress`]: the compressor's next page · [`Controller::store`]
-//!          what the OS stores into reserved memory · [`Controller::fault`]: the next compressed memory fault
-//! Order    a page is ranked by every `sampled`-th request, and when it has been unpacked; the compressor packs what the fan says
-//! Rule     a page that packs less than 1.15 times stays plain, off its blade. What blocks have unused, and what their pages take,
-//!          add up to the memory ([`Controller::audit`])
-//! Owner    block 0 has what no other has, also what the free lists cannot use yet; a block below zero borrows from it. Without DMU
-//!          every page stays in block 0: TMCC
-//! Not here who is next (`fan`); time (`experiment`); what the OS does about a fault (`kernel`)
+//! - **Flow** [`Controller::visit`] a page: what it was · [`Controller::compress`]: the compressor's next page · [`Controller::store`]
+//!   what the OS stores into reserved memory · [`Controller::fault`]: the next compressed memory fault
+//! - **Order** a page is ranked by every `sampled`-th request, and when it has been unpacked; the compressor packs what the fan says
+//! - **Rule** a page that packs less than 1.15 times stays plain, off its blade. What blocks have unused, and what their pages take,
+//!   add up to the memory ([`Controller::audit`])
+//! - **Owner** block 0 has what no other has, also what the free lists cannot use yet; a block below zero borrows from it. Without DMU
+//!   every page stays in block 0: TMCC
+//! - **Not here** who is next (`fan`); time (`experiment`); what the OS does about a fault (`kernel`)
 
 use super::fan::{self, Fan};
 use super::frames::{Frames, rounded};
@@ -20,7 +20,7 @@ use std::fmt;
 /// Pages to compress during a visit, until the OS says otherwise.
 const VISIT: u32 = 4;
 
-/// What a visit found, and did.
+/// Result of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// The page's state before; now it is plain.
@@ -59,7 +59,7 @@ pub struct Controller {
     requests: u64,
     sampled: u64,
     faults: VecDeque<u16>,
-    /// What of the free lists' idle bytes block 0 has been charged for.
+    /// The part of the free lists' idle bytes that block 0 has been charged for.
     idle: i64,
 }
 
@@ -112,13 +112,13 @@ impl Controller {
         self.faults.pop_front()
     }
 
-    /// Whether the compressor has something to do.
+    /// Returns true if the compressor has something to do.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.fan.block().is_some()
     }
 
-    /// What the OS stores at an offset of reserved memory.
+    /// Stores a value of the OS at an offset of reserved memory.
     ///
     /// # Errors
     /// Why nothing was stored.
@@ -287,7 +287,7 @@ impl Controller {
         true
     }
 
-    /// What is wrong, if the books do not add up: blades, ring, allocations, machine memory.
+    /// Returns the error of the books, if they do not add up: blades, ring, allocations, machine memory.
     #[must_use]
     pub fn audit(&self) -> Option<String> {
         let reserved = &self.reserved;
@@ -438,7 +438,7 @@ mod tests {
                 let (page, block) = (random.below(200) as u32, random.below(4) as u16);
                 let ratio = 90 + u64::from(page % 7) * 60;
                 match random.below(14) {
-                    // What block 0 does not have is refused.
+                    // A value that block 0 does not have is refused.
                     0 => _ = controller.store(Field::Total(block).at(), random.below(40) * BYTES),
                     1 => controller.store(Field::Unused(block).at(), random.below(10) * BYTES).unwrap(),
                     2 => controller.store(Field::Cache(block).at(), random.below(10) * BYTES).unwrap(),

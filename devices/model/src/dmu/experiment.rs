@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two jobs beside each other (§V): one that mostly uses a small part of what it has, and one that reads a file again and again.
 //!
-//! Flow     a job's visit ─▶ page table, or a page fault with what flash holds ─▶ the controller, waiting for the unpacker if the page
-//!          is packed ─▶ its bytes are compared ─▶ work ─▶ the next visit. Beside it the compressor packs as long as a block wants
-//!          memory, and the kernel spills
-//! Order    the first job fills its memory and is measured for a fixed number of visits from the second pass of the other over its
-//!          file on. Flash and the unpacker serve one after another
-//! Rule     with DMU each job has a control block, and physical memory without end until a fault caps it. Without, all pages are in
-//!          block 0, each job may have four times its allocation in physical memory, packing begins when little is free, and when
-//!          hardly any is, nobody goes on until pages have been spilled (MXT's interrupt)
-//! Not here the paper's numbers (`reproduce`)
+//! - **Flow** a job's visit ─▶ page table, or a page fault with what flash holds ─▶ the controller, waiting for the unpacker if the page
+//!   is packed ─▶ its bytes are compared ─▶ work ─▶ the next visit. Beside it the compressor packs as long as a block wants
+//!   memory, and the kernel spills
+//! - **Order** the first job fills its memory and is measured for a fixed number of visits from the second pass of the other over its
+//!   file on. Flash and the unpacker serve one after another
+//! - **Rule** with DMU each job has a control block, and physical memory without end until a fault caps it. Without, all pages are in
+//!   block 0, each job may have four times its allocation in physical memory, packing begins when little is free, and when
+//!   hardly any is, nobody goes on until pages have been spilled (MXT's interrupt)
+//! - **Not here** the paper's numbers (`reproduce`)
 
 use super::PAGE;
 use super::contents;
@@ -23,10 +23,10 @@ const MINE: u16 = 1;
 const FILE: u16 = 2;
 const BYTES: u64 = PAGE as u64;
 
-/// What became of the first job while it was measured.
+/// Measurements of the first job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What it took.
+    /// Its time.
     pub time: Time,
     /// Accesses to its compressed pages.
     pub packed: u64,
@@ -61,16 +61,16 @@ struct Machine<'a> {
     compressing: bool,
     /// MXT's interrupt is being served.
     relieving: bool,
-    /// Who goes on after a pause.
+    /// Jobs that go on after a pause.
     waiting: Vec<usize>,
     flash: Time,
     unpacker: Time,
-    /// What the pages of each job have to hold.
+    /// Expected contents of each job's pages.
     wanted: [Vec<[u8; PAGE]>; 2],
     outcome: Outcome,
 }
 
-/// What a visit was.
+/// Result of a visit.
 struct Visited {
     done: Time,
     packed: bool,
@@ -153,7 +153,7 @@ pub fn collocate(timing: &Timing, job: Job, file: u64, with: bool) -> Result<Out
 }
 
 impl Machine<'_> {
-    /// What the OS stores before the jobs begin.
+    /// Stores the values of the OS before the jobs begin.
     fn start(&mut self, own: usize, other: usize) -> Result<(), String> {
         let timing = self.timing;
         let allocations = [(MINE, self.job.allocation), (FILE, timing.file_allocation)];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The fan (figure 15): a blade of recency nodes for each control block, and a ring of the blocks that want memory.
 //!
-//! Order    the compressor goes round the ring; at each block it takes as many pages as the block says from the old end of its blade.
-//!          A block joins the ring behind all others, and leaves it as soon as its objectives are met or its blade is too short
-//! Owner    all links lie in reserved memory; the fan itself is where the compressor is
-//! Not here packing (`controller`)
+//! - **Order** the compressor goes round the ring; at each block it takes as many pages as the block says from the old end of its blade.
+//!   A block joins the ring behind all others, and leaves it as soon as its objectives are met or its blade is too short
+//! - **Owner** all links lie in reserved memory; the fan itself is where the compressor is
+//! - **Not here** packing (`controller`)
 
 use super::PAGE;
 use super::layout::Reserved;
@@ -75,7 +75,7 @@ impl Fan {
     }
 }
 
-/// Whether a block wants memory and has something to pack.
+/// Returns true if a block wants memory and has something to pack.
 #[must_use]
 pub fn wants(reserved: &Reserved, block: u16) -> bool {
     let objective = i64::try_from(reserved.unused_objective(block)).unwrap_or(i64::MAX);

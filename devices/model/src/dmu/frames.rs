@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Machine-physical memory: pages, and free lists by size for what is packed, after Linux's zsmalloc.
 //!
-//! Layout   64 sizes, multiples of 64 B. Packed pages of a size lie one behind another in spans of one to four machine pages, which
-//!          need not be neighbours: as many as waste least. One may lie across two pages of its span
-//! Order    machine pages come from the top of their list; a packed page goes to the fullest span that has room, so that others
-//!          run empty; an empty span gives its pages back at once
-//! Rule     what is read at an address is what was written there; an address that is nobody's is a defect and panics
-//! Not here who has what (`controller`)
+//! - **Layout** 64 sizes, multiples of 64 B. Packed pages of a size lie one behind another in spans of one to four machine pages, which
+//!   need not be neighbours: as many as waste least. One may lie across two pages of its span
+//! - **Order** machine pages come from the top of their list; a packed page goes to the fullest span that has room, so that others
+//!   run empty; an empty span gives its pages back at once
+//! - **Rule** what is read at an address is what was written there; an address that is nobody's is a defect and panics
+//! - **Not here** who has what (`controller`)
 
 use super::PAGE;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ pub struct Frames {
     spans: Vec<Span>,
     /// Places in `spans` that are nobody's.
     vacant: Vec<u32>,
-    /// Which span a machine page belongs to.
+    /// The span of each machine page.
     owner: Vec<u32>,
     /// By size: spans with room, by how much.
     open: Vec<BTreeSet<(u32, u32)>>,
@@ -139,7 +139,7 @@ impl Frames {
         Some((slots as u32, number))
     }
 
-    /// Which span and which place in it an address is.
+    /// Returns the span of an address, and the place in it.
     fn find(&self, address: u64) -> (u32, usize) {
         let frame = (address / PAGE as u64) as u32;
         let number = self.owner[frame as usize];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The OS beside the controller: page tables, reclaim, and the module that gives jobs machine memory and handles their faults.
 //!
-//! Flow     a page without memory ─▶ [`Kernel::map`]: a free physical page, its control block stored into its node (figure 13) ·
-//!          a compressed memory fault ─▶ [`Kernel::faulted`]: grace, cap ─▶ [`Kernel::spill`] until twice the grace is unused ─▶
-//!          the grace goes back. A second fault before that pauses the job
-//! Order    each job's pages are reclaimed oldest first, one that was used since its last turn later; all jobs together in
-//!          proportion to what they have
-//! Owner    the kernel has the only copy of what was spilled from anonymous memory; pages of a file are dropped
-//! Not here time (`experiment`): the kernel says what it did
+//! - **Flow** a page without memory ─▶ [`Kernel::map`]: a free physical page, its control block stored into its node (figure 13) ·
+//!   a compressed memory fault ─▶ [`Kernel::faulted`]: grace, cap ─▶ [`Kernel::spill`] until twice the grace is unused ─▶
+//!   the grace goes back. A second fault before that pauses the job
+//! - **Order** each job's pages are reclaimed oldest first, one that was used since its last turn later; all jobs together in
+//!   proportion to what they have
+//! - **Owner** the kernel has the only copy of what was spilled from anonymous memory; pages of a file are dropped
+//! - **Not here** time (`experiment`): the kernel says what it did
 
 use super::PAGE;
 use super::controller::Controller;
@@ -18,11 +18,11 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub struct Job {
     block: u16,
-    /// Whether its pages are a file's.
+    /// True if its pages are a file's.
     file: bool,
     /// One more than the physical page of each of its pages; 0 where there is none.
     table: Vec<u32>,
-    /// What was spilled.
+    /// Spilled pages.
     swap: Vec<Option<Box<[u8; PAGE]>>>,
     /// Its pages, next to be reclaimed first.
     list: VecDeque<u32>,
@@ -91,13 +91,13 @@ impl Kernel {
         self.jobs[job].list.len()
     }
 
-    /// Whether a job must not go on.
+    /// Returns true if a job must not go on.
     #[must_use]
     pub fn is_paused(&self, job: usize) -> bool {
         self.jobs[job].paused
     }
 
-    /// Whether a job has to give a page for the next that it gets.
+    /// Returns true if a job has to give a page for the next that it gets.
     #[must_use]
     pub fn is_full(&self, job: usize) -> bool {
         let job = &self.jobs[job];
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((spilled, kernel.resident(job), kernel.is_paused(job)), (10, 15, false));
         assert_eq!((controller.reserved().total(2), controller.audit()), (20 * BYTES, None));
         assert!(kernel.is_full(job));
-        // What was spilled comes back, from where it is.
+        // A spilled page comes back from its place.
         assert_eq!(kernel.translate(job, 0), None);
         let (physical, source) = kernel.map(job, 0, &mut controller).unwrap();
         assert_eq!(source, Source::Swap(Box::new(contents::page(0, 1, 100))));

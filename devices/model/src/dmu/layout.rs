@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reserved memory of figure 14, as bytes: control blocks, then a recency node and a translation for each physical page.
 //!
-//! Layout   control block, 64 B: 0 total allocation objective u64 · 8 unused allocation i64 · 16 unused allocation objective u64 ·
-//!          24 min uncompressed cache objective u64 · 32 accesses to compressed pages u64 · 40 pages to compress during a visit u32 ·
-//!          44 LRU page u32 · 48 MRU page u32 · 52 next block u16 · 54 previous block u16 · 56 pages of the blade u32 · 60 zeros.
-//!          Recency node, 16 B: 0 newer page u32 · 4 older page u32 · 8 control block u16 · 10 zeros.
-//!          Translation, 8 B: bits 0 to 2 [`State`] · 3 to 15 bytes · 16 to 63 machine address in units of 64 B
-//! Order    little endian. Links are one more than what they name, 0 is none: memory that is all zeros has every page free, in
-//!          block 0, and nothing in the ring
-//! Owner    the OS stores what [`Field`] names; the rest is the controller's
+//! - **Layout** control block, 64 B: 0 total allocation objective u64 · 8 unused allocation i64 · 16 unused allocation objective u64 ·
+//!   24 min uncompressed cache objective u64 · 32 accesses to compressed pages u64 · 40 pages to compress during a visit u32 ·
+//!   44 LRU page u32 · 48 MRU page u32 · 52 next block u16 · 54 previous block u16 · 56 pages of the blade u32 · 60 zeros.
+//!   Recency node, 16 B: 0 newer page u32 · 4 older page u32 · 8 control block u16 · 10 zeros.
+//!   Translation, 8 B: bits 0 to 2 [`State`] · 3 to 15 bytes · 16 to 63 machine address in units of 64 B
+//! - **Order** little endian. Links are one more than what they name, 0 is none: memory that is all zeros has every page free, in
+//!   block 0, and nothing in the ring
+//! - **Owner** the OS stores what [`Field`] names; the rest is the controller's
 //!
-//! Which fields there are, and the sizes of a block and a translation, are the paper's; their places are not published.
+//! The fields, and the sizes of a block and a translation, are the paper's; their places are not published.
 
 /// Bytes of a control block.
 pub const BLOCK: u64 = 64;
@@ -23,7 +23,7 @@ pub const TRANSLATION: u64 = 8;
 /// Where the nodes begin.
 const NODES: u64 = BLOCK * BLOCKS as u64;
 
-/// What a physical page is.
+/// State of a physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// All zeros, without memory: a free page.
@@ -39,7 +39,7 @@ pub enum State {
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What it is.
+    /// The page's state.
     pub state: State,
     /// Bytes that it is packed to, or all of a page.
     pub bytes: usize,
@@ -52,7 +52,7 @@ impl Place {
     pub const ZERO: Place = Place { state: State::Zero, bytes: 0, address: 0 };
 }
 
-/// What the OS may store, and where it lies.
+/// A field that the OS may store, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// A block's total allocation objective, 8 bytes.
@@ -80,7 +80,7 @@ impl Field {
         }
     }
 
-    /// Which field lies at an offset; `None` where the OS may not store.
+    /// Returns the field at an offset; `None` where the OS may not store.
     #[must_use]
     pub fn named(at: u64, pages: u32) -> Option<Field> {
         if at < NODES {

@@ -2,9 +2,9 @@
 //! The LZ part of the compressor: a page to an LZ4 block, greedily, one candidate for each place, in longer and longer steps where
 //! nothing matches.
 //!
-//! Order    a match begins twelve bytes before the end at the latest and leaves the last five bytes alone, as the format demands.
-//!          It stops as soon as the page is worth nothing: less than [`WORTH`] hundredths
-//! Not here unpacking: `naive` has it, from the format's description
+//! - **Order** a match begins twelve bytes before the end at the latest and leaves the last five bytes alone, as the format demands.
+//!   It stops as soon as the page is worth nothing: less than [`WORTH`] hundredths
+//! - **Not here** unpacking: `naive` has it, from the format's description
 
 use super::PAGE;
 use crate::naive;
@@ -61,7 +61,7 @@ pub fn pack(page: &[u8; PAGE]) -> Option<Vec<u8>> {
         }
         let offset = at + 1 - candidate;
         let mut length = LEAST;
-        // What the steps have passed over.
+        // Bytes that the steps have passed over.
         while at > literals.max(offset) && page[at - 1] == page[at - 1 - offset] {
             at -= 1;
             length += 1;

@@ -9,7 +9,7 @@ const S: u64 = 1_000_000_000_000;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What the file holds.
+/// Fields of the file.
 pub const SCHEMA: Schema = Schema {
     device: "dmu",
     fields: &[

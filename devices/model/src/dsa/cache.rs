@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The last-level cache, page by page: what is in it, and which ways a device may use.
 //!
-//! Order    least recently used of the ways that the access may fill; a hit may be in any way
-//! Rule     a core that streams reads past it: the cache takes what cores give up, so only what they come back for is allocated
+//! - **Order** least recently used of the ways that the access may fill; a hit may be in any way
+//! - **Rule** a core that streams reads past it: the cache takes what cores give up, so only what they come back for is allocated
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;

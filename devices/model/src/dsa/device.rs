@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The device: a shared work queue, engines, batches, and one memory pipe at which engines take turns.
 //!
-//! Flow     submit ─▶ queue ─▶ engine: `start` ─▶ turns at the pipe ─▶ run ─▶ settled. A batch is fetched first, by an engine, and its
-//!          members follow in the queue
-//! Order    descriptors are taken in the order of the queue; the bytes of one are all there when it settles, not before
-//! Owner    the memory is the caller's; a full queue gives the descriptor back, as ENQCMD's retry does
+//! - **Flow** submit ─▶ queue ─▶ engine: `start` ─▶ turns at the pipe ─▶ run ─▶ settled. A batch is fetched first, by an engine, and its
+//!   members follow in the queue
+//! - **Order** descriptors are taken in the order of the queue; the bytes of one are all there when it settles, not before
+//! - **Owner** the memory is the caller's; a full queue gives the descriptor back, as ENQCMD's retry does
 
 use super::timing::Timing;
 use crate::event::{Calendar, Time};
@@ -22,7 +22,7 @@ struct Job {
     failed: bool,
 }
 
-/// What an engine has.
+/// Work of an engine.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     job: usize,

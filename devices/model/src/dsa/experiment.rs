@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What Rocket and others measured of DSA, measured on the machine.
+//! Repeats on the machine the measurements that Rocket and others made of DSA.
 //!
-//! Not here the papers' numbers (`reproduce`)
+//! - **Not here** the papers' numbers (`reproduce`)
 
 use super::server::{Load, Mode, Outcome, serve};
 use super::timing::Timing;
@@ -18,7 +18,7 @@ pub fn latency(timing: &Timing, bytes: u64) -> Result<(Time, Outcome), String> {
     Ok((outcome.end - outcome.handled, outcome))
 }
 
-/// What the CPU takes for it.
+/// Time of the CPU for the same work.
 #[must_use]
 pub fn by_cpu(timing: &Timing, bytes: u64) -> Time {
     timing.memory.time_of(bytes)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A server's threads in Rocket's modes (§IV-B, figure 8): each takes requests, copies them in and handles them.
 //!
-//! Flow     CPU        message ─▶ copy ─▶ handle
-//!          sync       message ─▶ submit ─▶ wait ─▶ handle
-//!          async      message ─▶ submit the next ─▶ wait for this one ─▶ handle
-//!          pipelined  messages ─▶ submit a batch ─▶ query for the one before ─▶ wait ─▶ handle its requests
-//! Order    a thread waits with UMWAIT, again after each cap; handling reads the request once and the thread's working set once
-//! Owner    a memory for all: each thread has one source, and a target for each request under way
+//! - **Flow** CPU        message ─▶ copy ─▶ handle
+//!   sync       message ─▶ submit ─▶ wait ─▶ handle
+//!   async      message ─▶ submit the next ─▶ wait for this one ─▶ handle
+//!   pipelined  messages ─▶ submit a batch ─▶ query for the one before ─▶ wait ─▶ handle its requests
+//! - **Order** a thread waits with UMWAIT, again after each cap; handling reads the request once and the thread's working set once
+//! - **Owner** a memory for all: each thread has one source, and a target for each request under way
 
 use super::cache::{BLOCK, Cache};
 use super::device::Device;
@@ -29,12 +29,12 @@ pub enum Mode {
     Pipelined,
 }
 
-/// What is asked of a server.
+/// The load of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// How copies are made.
     pub mode: Mode,
-    /// Whether the device writes into the cache.
+    /// True if the device writes into the cache.
     pub inject: bool,
     /// Threads.
     pub threads: usize,
@@ -42,11 +42,11 @@ pub struct Load {
     pub bytes: u64,
     /// Requests of a thread.
     pub requests: usize,
-    /// Whether handling uses the working set.
+    /// True if handling uses the working set.
     pub works: bool,
 }
 
-/// What it took.
+/// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Until the last thread ended.
@@ -288,7 +288,7 @@ impl Server<'_> {
                 debug_assert_eq!(job, self.owners.len());
                 self.owners.push(thread);
                 self.threads[thread].jobs.push_back(job);
-                // What the copy does to the cache; when within the copy does not matter to who reads after it.
+                // The copy's effect on the cache; its moment within the copy does not matter to later readers.
                 for slot in slots {
                     let at = self.target(thread, slot);
                     let blocks = self.blocks(at);

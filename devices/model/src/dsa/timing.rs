@@ -6,7 +6,7 @@ use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
 
 const MS: u64 = 1_000_000_000;
 
-/// What the file holds.
+/// Fields of the file.
 pub const SCHEMA: Schema = Schema {
     device: "dsa",
     fields: &[

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Time in whole picoseconds, and rates that turn bytes into it.
 //!
-//! Order    integers only; sums stop at the end of time (213 days) rather than wrap
+//! - **Order** integers only; sums stop at the end of time (213 days) rather than wrap
 
 use std::fmt;
 use std::ops::{Add, Mul, Sub};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Time and what happens in it: the core of every timed machine here.
 //!
-//! Flow     [`Calendar::after`] ─▶ [`Calendar::pop`], which gives the earliest event and moves the clock to it ─▶ the machine
-//!          changes its state and enters what follows
-//! Order    by picosecond; what is entered for the same picosecond comes out as it was entered. Nothing depends on an address, a
-//!          thread, a hash or a floating-point unit: the same entries give the same sequence on every machine
-//! Owner    one machine, one calendar, one thread
-//! Not here what events mean (`pulse`); where durations come from (`parameters`)
+//! - **Flow** [`Calendar::after`] ─▶ [`Calendar::pop`], which gives the earliest event and moves the clock to it ─▶ the machine
+//!   changes its state and enters what follows
+//! - **Order** by picosecond; what is entered for the same picosecond comes out as it was entered. Nothing depends on an address, a
+//!   thread, a hash or a floating-point unit: the same entries give the same sequence on every machine
+//! - **Owner** one machine, one calendar, one thread
+//! - **Not here** what events mean (`pulse`); where durations come from (`parameters`)
 
 mod clock;
 mod random;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Delta records: where two buffers differ, 8 bytes at a time.
 //!
-//! Layout  an entry: u16 offset in 8-byte words · the second buffer's 8 bytes
+//! - **Layout** an entry: u16 offset in 8-byte words · the second buffer's 8 bytes
 
 use super::ended;
 use crate::memory::Memory;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checksums: CRC-32C of the descriptors, CRC-32 of gzip, Adler-32 of zlib.
 
-/// What eight steps of one bit make of each byte, most significant coefficient first.
+/// Result of eight one-bit steps for each byte, most significant coefficient first.
 const STEPS: [u32; 256] = {
     let mut steps = [0; 256];
     let mut byte = 0;

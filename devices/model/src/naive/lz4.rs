@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LZ4 blocks.
 //!
-//! Layout  sequences of: token (literals' length high nibble, match's length - 4 low nibble) · more length bytes while they
-//!         are 255 · literals · offset u16 · more length bytes. The last one ends after its literals
+//! - **Layout** sequences of: token (literals' length high nibble, match's length - 4 low nibble) · more length bytes while they
+//!   are 255 · literals · offset u16 · more length bytes. The last one ends after its literals
 //!
 //! Source: the LZ4 block format description of the lz4 project.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages in packed pages, number by number.
 //!
-//! Layout  pieces: u16 (bits 0–12 bytes, 13–15 kind), bytes. Kind 0 is a packed page (its first byte says how), 1 a word
-//!         of 8 bytes that the page repeats, 2 the bytes themselves: 4096, or fewer at the end, 3 the end
-//! Not here pages that Zstandard packed, unless in blocks that `zstd` knows
+//! - **Layout** pieces: u16 (bits 0–12 bytes, 13–15 kind), bytes. Kind 0 is a packed page (its first byte says how), 1 a word
+//!   of 8 bytes that the page repeats, 2 the bytes themselves: 4096, or fewer at the end, 3 the end
+//! - **Not here** pages that Zstandard packed, unless in blocks that `zstd` knows
 //!
 //! Source: the page format of this project (`kernels/src/page`), written down a second time from its layout.
 
@@ -60,7 +60,7 @@ pub(super) fn unpack(source: &[u8], most: usize) -> Result<Inflated, Status> {
     }
 }
 
-/// What was done to the page's numbers before it was packed.
+/// The change of the page's numbers before it was packed.
 enum Numbers {
     Nothing,
     /// All first bytes of numbers of so many bytes, then all second ones, and so on.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands before and behind a deflate stream: zlib (RFC 1950), one member of gzip (RFC 1952), or nothing.
+//! The bytes before and behind a deflate stream: zlib (RFC 1950), one member of gzip (RFC 1952), or nothing.
 //!
-//! Layout   zlib: 2 bytes, a multiple of 31 as a big-endian number · stream · Adler-32 big endian
-//!          gzip: 1f 8b 08 · flags u8 · 6 bytes · extra field, name, comment, header's CRC, as flags say · stream · CRC-32
-//!          u32 · length u32
+//! - **Layout** zlib: 2 bytes, a multiple of 31 as a big-endian number · stream · Adler-32 big endian
+//!   gzip: 1f 8b 08 · flags u8 · 6 bytes · extra field, name, comment, header's CRC, as flags say · stream · CRC-32
+//!   u32 · length u32
 
 use super::Inflated;
 use super::checksum::{adler32, crc32};

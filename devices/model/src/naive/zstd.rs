@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zstandard frames of raw blocks and of repeated bytes.
 //!
-//! Layout  magic u32 · descriptor u8 · window u8 (unless single segment) · dictionary 0, 1, 2, 4 bytes · content size 0, 1,
-//!         2, 4, 8 bytes · blocks: 3 bytes (last:1, kind:2, size:21), then `size` bytes, or one that is repeated
-//! Not here compressed blocks, checksums, dictionaries
+//! - **Layout** magic u32 · descriptor u8 · window u8 (unless single segment) · dictionary 0, 1, 2, 4 bytes · content size 0, 1,
+//!   2, 4, 8 bytes · blocks: 3 bytes (last:1, kind:2, size:21), then `size` bytes, or one that is repeated
+//! - **Not here** compressed blocks, checksums, dictionaries
 //!
 //! Source: RFC 8878.
 

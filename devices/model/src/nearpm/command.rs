@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the host asks of a device (the paper's table 2), and the log records that a unit's metadata generator makes.
+//! Commands of the host to a device (the paper's table 2), and the log records that a unit's metadata generator makes.
 //!
-//! Layout   a record as in `docs/formats/log.md`: header · entries · zeros; a checkpoint's entries are lines of a page of the device
-//! Order    the checksum is the device's last word: a record that was not written to its end is none
-//! Not here when things happen (`device`)
+//! - **Layout** a record as in `docs/formats/log.md`: header · entries · zeros; a checkpoint's entries are lines of a page of the device
+//! - **Order** the checksum is the device's last word: a record that was not written to its end is none
+//! - **Not here** when things happen (`device`)
 
 use super::layout::{BASE, Layout, PAGE, Range, word};
 use crate::memory::Image;
@@ -36,7 +36,7 @@ pub enum Primitive {
 /// One command. Addresses are virtual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// What to do.
+    /// The operation.
     pub primitive: Primitive,
     /// In which pool.
     pub pool: u16,
@@ -44,7 +44,7 @@ pub struct Command {
     pub thread: u16,
     /// In which transaction.
     pub sequence: u64,
-    /// Whose number among the thread's this is.
+    /// Number of this command among the thread's.
     pub turn: u64,
     /// With what.
     pub ranges: Vec<Range>,
@@ -118,7 +118,7 @@ pub fn whole(memory: &[u8], at: Range, position: u64) -> Option<(u64, u64)> {
     (word(memory, at.at) as u32 == checksum).then(|| (bytes, word(memory, at.at + 16)))
 }
 
-/// What a commit record says.
+/// Reads a commit record.
 #[must_use]
 pub fn page_entries(memory: &[u8], at: Range) -> Option<(u64, Vec<(u64, bool)>)> {
     let (bytes, sequence) = whole(memory, at, 0)?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Power failures at any picosecond of random programs, for each mechanism on each machine.
 //!
-//! Method   threads change words of shared pages; caches give up lines when they like; pages are locked, so the numbers of
-//!          transactions order what depends on each other. The machine runs once to its end and then until each cut. After
-//!          recovery the heap has to be that of whole transactions, byte for byte: all that were acknowledged, and with each one
-//!          all that it depends on
+//! - **Method** threads change words of shared pages; caches give up lines when they like; pages are locked, so the numbers of
+//!   transactions order what depends on each other. The machine runs once to its end and then until each cut. After
+//!   recovery the heap has to be that of whole transactions, byte for byte: all that were acknowledged, and with each one
+//!   all that it depends on
 
 use super::layout::PAGE;
 use super::machine::{Begun, Machine, Wreck};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One device: request FIFO, dispatcher, units, bus, host queue, and the bytes of its persistent memory.
 //!
-//! Flow     packet ─▶ inbox ─▶ FIFO (a command) or host queue (an access) ─▶ dispatcher ─▶ unit: a burst at a time over the bus
-//!          ─▶ done here ─▶ told to the others ─▶ done everywhere: the log is deleted
-//! Order    packets are accepted as they came; a full FIFO or host queue stops those behind. What was accepted goes ahead when
-//!          nothing that was accepted before it touches the same bytes, one of them writing: commands in their order,
-//!          accesses of the host past commands that do not concern them
-//! Owner    what was accepted is in the persistence domain: FIFO, units' registers, handler and host queue outlive the power.
-//!          The inbox does not
-//! Not here threads and wires (`machine`); what a wreck becomes (`recover`)
+//! - **Flow** packet ─▶ inbox ─▶ FIFO (a command) or host queue (an access) ─▶ dispatcher ─▶ unit: a burst at a time over the bus
+//!   ─▶ done here ─▶ told to the others ─▶ done everywhere: the log is deleted
+//! - **Order** packets are accepted as they came; a full FIFO or host queue stops those behind. What was accepted goes ahead when
+//!   nothing that was accepted before it touches the same bytes, one of them writing: commands in their order,
+//!   accesses of the host past commands that do not concern them
+//! - **Owner** what was accepted is in the persistence domain: FIFO, units' registers, handler and host queue outlive the power.
+//!   The inbox does not
+//! - **Not here** threads and wires (`machine`); what a wreck becomes (`recover`)
 
 use super::command::{self, Command, Primitive};
 use super::layout::{AddressTable, Layout, Range, word};
@@ -17,7 +17,7 @@ use super::timing::{Sync, Timing};
 use crate::event::Time;
 use std::collections::VecDeque;
 
-/// What comes over the wire.
+/// A packet on the wire.
 #[derive(Clone, Debug)]
 pub enum Packet {
     /// A command.
@@ -33,7 +33,7 @@ pub enum Packet {
 pub struct Request {
     /// Its place among everything accepted.
     pub serial: u64,
-    /// What was asked.
+    /// The command.
     pub command: Command,
     /// Bytes of the device that it reads.
     pub reads: Vec<Range>,
@@ -41,7 +41,7 @@ pub struct Request {
     pub writes: Vec<Range>,
     /// Where its record goes.
     pub place: Range,
-    /// Whether its own work is done.
+    /// True if its own work is done.
     pub local: bool,
 }
 
@@ -53,12 +53,12 @@ pub struct Access {
     thread: u16,
     /// Where.
     pub range: Range,
-    /// What to write; `None`: a read.
+    /// Bytes to write; `None`: a read.
     pub bytes: Option<Vec<u8>>,
     told: bool,
 }
 
-/// What the rest of the machine has to do.
+/// An action that the rest of the machine has to take.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// A command ends a transaction and outlives the power from now on.
@@ -79,7 +79,7 @@ pub enum Effect {
 #[derive(Clone, Debug)]
 struct Unit {
     serial: u64,
-    /// What is left to write, first byte first.
+    /// Writes that are left, first byte first.
     output: VecDeque<(u64, Vec<u8>)>,
     /// The burst on the bus.
     moving: Option<(u64, Vec<u8>)>,
@@ -110,7 +110,7 @@ pub struct Device {
     cursors: Vec<(u64, u64)>,
 }
 
-/// Whether some of these share a byte with some of those.
+/// Returns true if some of these share a byte with some of those.
 pub fn meet(a: &[Range], b: &[Range]) -> bool {
     a.iter().any(|x| b.iter().any(|y| x.meets(*y)))
 }
@@ -146,13 +146,13 @@ impl Device {
         }
     }
 
-    /// Whether a unit is at work.
+    /// Returns true if a unit is at work.
     #[must_use]
     pub fn busy(&self) -> bool {
         !self.units.is_empty()
     }
 
-    /// What outlives the power: accepted commands and writes, in their order.
+    /// Returns the state that outlives the power: accepted commands and writes, in their order.
     #[must_use]
     pub fn persistent(self) -> (Vec<u8>, Vec<Request>, Vec<Access>) {
         let mut requests: Vec<Request> = self.active;
@@ -260,7 +260,7 @@ impl Device {
         Ok(Request { serial, command, reads, writes, place, local: false })
     }
 
-    /// Whether something that was accepted before, and is not done, touches these bytes.
+    /// Returns true if something that was accepted before, and is not done, touches these bytes.
     fn conflicts(&self, serial: u64, reads: &[Range], writes: &[Range]) -> bool {
         let requests = self.active.iter().chain(&self.fifo).filter(|other| other.serial < serial);
         let mut accesses = self.host.iter().filter(|other| other.serial < serial);
@@ -400,7 +400,7 @@ impl Device {
     }
 }
 
-/// Whether the end of a command is the end of its transaction's log.
+/// Returns true if the end of a command is the end of its transaction's log.
 #[must_use]
 pub fn deletes(command: &Command, sync: Sync) -> bool {
     command.primitive == Primitive::CommitLog
@@ -415,7 +415,7 @@ pub fn delete(layout: &Layout, memory: &mut [u8], command: &Command) {
     }
 }
 
-/// What a request writes, in the order in which it does; nothing that does not belong to it.
+/// Returns the writes of a request, in their order; nothing that does not belong to it.
 #[must_use]
 pub fn output(layout: &Layout, memory: &[u8], request: &Request) -> Vec<(u64, Vec<u8>)> {
     let bytes = |range: &Range| &memory[range.at as usize..range.end() as usize];

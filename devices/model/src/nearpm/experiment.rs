@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the paper measured, measured on the machine: copies, regions, whole programs, units, threads.
+//! Repeats the paper's measurements on the machine: copies, regions, whole programs, units, threads.
 //!
-//! Method   a program is the average of the paper's nine: for an update it computes, then protects, stores and persists. How long
-//!          it computes follows from figure 1, which says how much of the time crash consistency takes without NearPM, how much of that
-//!          moves data, and from what a copy of that size takes. With NearPM the copy becomes a command. Of what else the mechanism
-//!          does, logging's is the metadata generator's; faults, allocation and page switches stay with the CPU
-//! Order    a point is decided by its inputs and [`SEED`] alone; every run's heap is checked
-//! Not here the paper's numbers (`reproduce`)
+//! - **Method** a program is the average of the paper's nine: for an update it computes, then protects, stores and persists. How long
+//!   it computes follows from figure 1, which says how much of the time crash consistency takes without NearPM, how much of that
+//!   moves data, and from what a copy of that size takes. With NearPM the copy becomes a command. Of what else the mechanism
+//!   does, logging's is the metadata generator's; faults, allocation and page switches stay with the CPU
+//! - **Order** a point is decided by its inputs and [`SEED`] alone; every run's heap is checked
+//! - **Not here** the paper's numbers (`reproduce`)
 
 use super::command::{Command, Primitive};
 use super::device::{Device, Effect, Packet};
@@ -39,7 +39,7 @@ pub struct Program {
     pub updates: Option<usize>,
     /// Threads.
     pub threads: usize,
-    /// Whether they share one pool.
+    /// True if they share one pool.
     pub shared: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Cost {
     pub work: Time,
     /// Copying for crash consistency.
     pub movement: Time,
-    /// What else the mechanism does.
+    /// Time of the mechanism's other work.
     pub rest: Time,
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things lie: a heap that is interleaved over devices, and on each device the lanes that only it and recovery use.
 //!
-//! Layout   of a device's memory: its stripes of the heap · a lane per thread: head (64 B: sequence of the last transaction that
-//!          ended) · commit record of the host (320 B) · two halves of a log, used by turns · page table (device 0: a word per
-//!          page, sequence · 2 + valid copy) · register (the operand block of the operation that a unit runs)
-//! Order    a transaction's records lie one behind the other from the start of its half
-//! Owner    the host writes heap, commit records, page table and redo records; devices write the rest
+//! - **Layout** of a device's memory: its stripes of the heap · a lane per thread: head (64 B: sequence of the last transaction that
+//!   ended) · commit record of the host (320 B) · two halves of a log, used by turns · page table (device 0: a word per
+//!   page, sequence · 2 + valid copy) · register (the operand block of the operation that a unit runs)
+//! - **Order** a transaction's records lie one behind the other from the start of its half
+//! - **Owner** the host writes heap, commit records, page table and redo records; devices write the rest
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Range {
         self.at + self.bytes
     }
 
-    /// Whether they share a byte.
+    /// Returns true if they share a byte.
     #[must_use]
     pub const fn meets(self, other: Range) -> bool {
         self.at < other.end() && other.at < self.end()
@@ -69,7 +69,7 @@ pub struct Layout {
     pub interleave: u64,
     /// Bytes of the heap that programs see.
     pub heap: u64,
-    /// Whether pages have two copies.
+    /// True if pages have two copies.
     pub copies: bool,
     /// Threads.
     pub lanes: usize,
@@ -90,7 +90,7 @@ impl Layout {
         self.all() / self.devices as u64
     }
 
-    /// What makes it impossible.
+    /// Refuses an impossible layout.
     ///
     /// # Errors
     /// A line that says what to change.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Host threads, PCIe and devices, until the programs end or the power fails.
 //!
-//! Flow     a thread gets a core and its transaction's pages ─▶ steps ─▶ packets, in one order for each device ─▶ effects ─▶ events
-//! Order    transactions are numbered when they get their pages; who waits for pages or a core gets them in the order of asking
-//! Owner    the machine has all threads, devices and the calendar. Caches are lost with the power, what is on the wire too
-//! Not here what a transaction's steps are (`transaction`)
+//! - **Flow** a thread gets a core and its transaction's pages ─▶ steps ─▶ packets, in one order for each device ─▶ effects ─▶ events
+//! - **Order** transactions are numbered when they get their pages; who waits for pages or a core gets them in the order of asking
+//! - **Owner** the machine has all threads, devices and the calendar. Caches are lost with the power, what is on the wire too
+//! - **Not here** what a transaction's steps are (`transaction`)
 
 use super::device::{Access, Device, Effect, Packet, Request};
 use super::layout::{AddressTable, Layout, Range};
@@ -33,7 +33,7 @@ pub struct Begun {
     waiting: u32,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// When the last thread ended.
@@ -50,7 +50,7 @@ pub struct Report {
     pub heap: Vec<u8>,
 }
 
-/// What a device leaves.
+/// State that a device leaves.
 #[derive(Clone, Debug)]
 pub struct Survivor {
     /// Its memory.
@@ -61,7 +61,7 @@ pub struct Survivor {
     pub writes: Vec<Access>,
 }
 
-/// What a power failure leaves.
+/// State after a power failure.
 #[derive(Clone, Debug)]
 pub struct Wreck {
     /// Where things lie.
@@ -72,7 +72,7 @@ pub struct Wreck {
     pub sync: Sync,
     /// Of each device.
     pub devices: Vec<Survivor>,
-    /// What the world outside knows.
+    /// Knowledge of the world outside.
     pub begun: Vec<Begun>,
 }
 
@@ -120,9 +120,9 @@ pub struct Machine {
     evictions: Option<Random>,
     calendar: Calendar<Event>,
     devices: Vec<Device>,
-    /// What is on its way to each device.
+    /// Packets on their way to each device.
     wires: Vec<VecDeque<Packet>>,
-    /// What a packet takes longer to each.
+    /// Additional time of a packet to each device.
     distances: Vec<Time>,
     wire: Time,
     threads: Vec<Thread>,
@@ -299,7 +299,7 @@ impl Machine {
         }
     }
 
-    /// What a device's effects lead to.
+    /// Applies the effects of a device.
     fn settle(&mut self, device: usize) {
         let now = self.calendar.now();
         let (wire, media) = (self.timing.wire, self.timing.media);
@@ -360,7 +360,7 @@ impl Machine {
         if self.cores == 0 {
             return;
         }
-        // Who has nothing left need not wait for a core.
+        // A thread without work need not wait for a core.
         let threads = &mut self.threads;
         self.asking.retain(|&thread| !threads[thread].transactions.is_empty());
     }
@@ -477,7 +477,7 @@ impl Machine {
         self.calendar.after(time, Event::Thread(thread));
     }
 
-    /// Whether every device was done when the reads that have just come back were there.
+    /// Returns true if every device was done when the reads that have just come back were there.
     fn polled(&self, thread: usize) -> bool {
         let now = self.calendar.now();
         self.threads[thread].commands.iter().rev().enumerate().all(|(later, (commands, last))| {

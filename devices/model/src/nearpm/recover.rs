@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! After a power failure: what devices do by themselves, then what the program's mechanism does (§5.3.3, §6.2).
 //!
-//! Flow     which transactions have ended? ─▶ each device replays what it had accepted, but not the ends of the others, nor what had
-//!          to wait for those: a log is not written over as long as it may be needed ─▶
-//!          undo: newest first; redo: oldest first; page tables from commit records ─▶ logs deleted
-//! Order    delayed synchronisation, undo and checkpoints: a transaction has ended if every device that got its commit has
-//!          accepted it, or deleted the log already. Redo: if any has accepted the application, since all records were persistent
-//!          before. Polled devices: if the host's commit record says so
-//! Failure  all of it may be done again, so the power may fail meanwhile
+//! - **Flow** which transactions have ended? ─▶ each device replays what it had accepted, but not the ends of the others, nor what had
+//!   to wait for those: a log is not written over as long as it may be needed ─▶
+//!   undo: newest first; redo: oldest first; page tables from commit records ─▶ logs deleted
+//! - **Order** delayed synchronisation, undo and checkpoints: a transaction has ended if every device that got its commit has
+//!   accepted it, or deleted the log already. Redo: if any has accepted the application, since all records were persistent
+//!   before. Polled devices: if the host's commit record says so
+//! - **Failure** all of it may be done again, so the power may fail meanwhile
 
 use super::command::{self, Primitive};
 use super::device::{delete, deletes, meet, output};
@@ -17,7 +17,7 @@ use super::timing::Sync;
 use super::transaction::Mechanism;
 use std::collections::BTreeMap;
 
-/// What recovery gives.
+/// Result of recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// The devices' memories.
@@ -81,7 +81,7 @@ fn records(layout: &Layout, device: usize, memory: &[u8], heads: &[u64]) -> Vec<
     found
 }
 
-/// Whether something has to wait for what was left.
+/// Returns true if something has to wait for what was left.
 fn waits(left: &[(Vec<Range>, Vec<Range>)], reads: &[Range], writes: &[Range]) -> bool {
     left.iter().any(|other| meet(writes, &other.0) || meet(writes, &other.1) || meet(reads, &other.1))
 }
@@ -122,7 +122,7 @@ pub fn recover(wreck: &Wreck) -> Recovered {
     for (survivor, memory) in wreck.devices.iter().zip(&mut memories) {
         let (mut requests, mut writes) =
             (survivor.requests.iter().peekable(), survivor.writes.iter().peekable());
-        // What a device does not do again, and so nothing that had to wait for it.
+        // Work that a device does not do again, and so nothing that had to wait for it.
         let mut left: Vec<(Vec<Range>, Vec<Range>)> = Vec::new();
         loop {
             let request = match (requests.peek(), writes.peek()) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The multi-device handler: what this device knows of commands that several devices execute (§5.3.2, figures 11 and 12).
 //!
-//! Flow     All complete ─begin▶ Executing ─local─▶ Local complete ─all remotes─▶ All complete, or the remotes first
-//! Order    a remote device may be done before this one has begun
-//! Owner    one per device; it survives a power failure with the requests that it is about
+//! - **Flow** All complete ─begin▶ Executing ─local─▶ Local complete ─all remotes─▶ All complete, or the remotes first
+//! - **Order** a remote device may be done before this one has begun
+//! - **Owner** one per device; it survives a power failure with the requests that it is about
 
 use std::collections::BTreeMap;
 
-/// Which command: thread and transaction.
+/// A command's name: thread and transaction.
 pub type Key = (u16, u64);
 
 /// Where a command stands.

@@ -6,7 +6,7 @@ use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
 
 const MS: u64 = 1_000_000_000;
 
-/// What the file holds.
+/// Fields of the file.
 pub const SCHEMA: Schema = Schema {
     device: "nearpm",
     fields: &[
@@ -152,7 +152,7 @@ pub enum Sync {
     Delayed,
 }
 
-/// What is built.
+/// The parts of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Devices.

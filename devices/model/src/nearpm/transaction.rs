@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a host thread does for a transaction: the paper's programs (figure 14), step by step.
+//! Steps of a host thread in a transaction: the paper's programs (figure 14).
 //!
-//! Flow     undo        work ─▶ log … ─▶ store, persist … ─▶ commit
-//!          redo        work … ─▶ record, persist ─▶ apply
-//!          checkpoint  work ─▶ first touch of a page: copy it ─▶ store, persist … ─▶ commit
-//!          shadow      work ─▶ copy the page ─▶ read and write the copy, persist … ─▶ commit record, persist ─▶ page table, persist
-//! Order    a persist waits until the device has written, so also until a copy of the same bytes is done. Polled devices: a
-//!          copy that two devices make is waited for at once, the others before the commit; then the CPU persists a commit
-//!          record of its own, since two devices delete their logs at two times
-//! Not here how long a step takes (`machine`)
+//! - **Flow** undo        work ─▶ log … ─▶ store, persist … ─▶ commit
+//!   redo        work … ─▶ record, persist ─▶ apply
+//!   checkpoint  work ─▶ first touch of a page: copy it ─▶ store, persist … ─▶ commit
+//!   shadow      work ─▶ copy the page ─▶ read and write the copy, persist … ─▶ commit record, persist ─▶ page table, persist
+//! - **Order** a persist waits until the device has written, so also until a copy of the same bytes is done. Polled devices: a
+//!   copy that two devices make is waited for at once, the others before the commit; then the CPU persists a commit
+//!   record of its own, since two devices delete their logs at two times
+//! - **Not here** how long a step takes (`machine`)
 
 use super::command::{self, Command, Primitive};
 use super::layout::{LINE, Layout, PAGE, Range};
@@ -37,11 +37,11 @@ pub enum Mechanism {
 /// One transaction, or an epoch between two checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// What it changes: places and lengths are multiples of 8, no write crosses a page.
+    /// Its changes: places and lengths are multiples of 8, no write crosses a page.
     pub writes: Vec<(u64, Vec<u8>)>,
-    /// What the program does before each.
+    /// Time of the program's work before each change.
     pub work: Time,
-    /// What the mechanism leaves to the CPU, for each.
+    /// Time of the mechanism's work that is left to the CPU, for each change.
     pub rest: Time,
     /// For a program without NearPM: what its persist and its mechanism take, for each.
     pub alone: Option<(Time, Time)>,
@@ -85,7 +85,7 @@ pub enum Step {
     End,
 }
 
-/// Who does it: a thread's place in the machine when the transaction begins.
+/// A thread's place in the machine when the transaction begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// Where things lie.
@@ -100,7 +100,7 @@ pub struct Place<'a> {
     pub turn: u64,
     /// The transaction's place in the order of all.
     pub sequence: u64,
-    /// Which copy of each page is valid.
+    /// The valid copy of each page.
     pub second: &'a [bool],
 }
 

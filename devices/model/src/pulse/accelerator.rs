@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One node's accelerator: contexts, scheduler, memory pipelines and logic pipelines.
 //!
-//! Flow     (a free context) ─▶ Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch …, until the walk leaves
-//! Order    a memory pipeline takes a fetch every `memory_occupancy` and answers after `memory_latency`; fetches wait for one in
-//!          their order. The node's memory gives its bytes to one fetch or burst at a time, from when a pipeline has taken it; a
-//!          logic pipeline runs one step at a time
-//! Owner    a context holds one walk from its assignment until its last step; without a free one, walks wait in order
-//! Not here what a step does (`program`); how walks come and go (`rack`)
+//! - **Flow** (a free context) ─▶ Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch …, until the walk leaves
+//! - **Order** a memory pipeline takes a fetch every `memory_occupancy` and answers after `memory_latency`; fetches wait for one in
+//!   their order. The node's memory gives its bytes to one fetch or burst at a time, from when a pipeline has taken it; a
+//!   logic pipeline runs one step at a time
+//! - **Owner** a context holds one walk from its assignment until its last step; without a free one, walks wait in order
+//! - **Not here** what a step does (`program`); how walks come and go (`rack`)
 
 use super::memory::Miss;
 use super::program::Verdict;

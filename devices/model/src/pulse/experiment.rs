@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the paper measured, measured on the rack: throughput under load and latency of a request alone.
+//! Repeats the paper's measurements on the rack: throughput under load and latency of a request alone.
 //!
-//! Order    a point is decided by its inputs and [`SEED`] alone; every answer's bytes are checked, and a wrong one is an error
-//! Not here the paper's numbers (`reproduce`)
+//! - **Order** a point is decided by its inputs and [`SEED`] alone; every answer's bytes are checked, and a wrong one is an error
+//! - **Not here** the paper's numbers (`reproduce`)
 
 use super::rack::Rack;
 use super::request::{Outcome, Report};

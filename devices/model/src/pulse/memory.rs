@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory node's memory as the accelerator sees it: ranges of addresses, each with its permission and its bytes.
 //!
-//! Order    a lookup compares an address with every entry, as a TCAM does; entries never overlap, so one answers at most
-//! Owner    the node; addresses are those of the rack
+//! - **Order** a lookup compares an address with every entry, as a TCAM does; entries never overlap, so one answers at most
+//! - **Owner** the node; addresses are those of the rack
 
 use std::fmt;
 
-/// What a range may be used for.
+/// Permitted use of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Walks may read it.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs of walks, run one instruction after the other on bounded memories: what a step must do, written a second time.
 //!
-//! Flow     encoding ──[`Program::read`]──▶ instructions ──[`Program::step`]──▶ [`Stepped`]
-//! Layout   `docs/formats/walk.md`; constants in `memlift_spec::operand::walk`
-//! Order    nothing is proved: every access, jump and register number is checked when it comes, and what is outside ends the step
-//! Owner    node, scratchpad, walk and stack lie in four parts of one imagined address space, [`SPACE`] apart; a register knows which
-//!          of them it came from ([`Part`]), so that no number read from memory leads from one to another
-//! Not here the proofs by which a service accepts a program (it refuses some that run here); what verdicts lead to (`rack`)
+//! - **Flow** encoding ──[`Program::read`]──▶ instructions ──[`Program::step`]──▶ [`Stepped`]
+//! - **Layout** `docs/formats/walk.md`; constants in `memlift_spec::operand::walk`
+//! - **Order** nothing is proved: every access, jump and register number is checked when it comes, and what is outside ends the step
+//! - **Owner** node, scratchpad, walk and stack lie in four parts of one imagined address space, [`SPACE`] apart; a register knows which
+//!   of them it came from ([`Part`]), so that no number read from memory leads from one to another
+//! - **Not here** the proofs by which a service accepts a program (it refuses some that run here); what verdicts lead to (`rack`)
 
 use memlift_spec::operand::walk::*;
 use std::fmt;
@@ -35,7 +35,7 @@ impl fmt::Display for BadProgram {
 
 impl std::error::Error for BadProgram {}
 
-/// What a step says.
+/// Verdict of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on at `next`.
@@ -65,7 +65,7 @@ pub struct Stepped {
     pub verdict: Verdict,
     /// Instructions that ran.
     pub instructions: u64,
-    /// What it wrote to the walk: next, apply, address, a, b; offset and length to emit.
+    /// Words that it wrote to the walk: next, apply, address, a, b; offset and length to emit.
     pub walk: [u64; 6],
 }
 
@@ -77,7 +77,7 @@ pub struct Program {
     window: (i64, usize),
 }
 
-/// What a register's value leads to.
+/// The memory that a register's value leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Nothing: it is a number.
@@ -94,7 +94,7 @@ struct Memories<'a> {
     scratch: &'a mut [u8],
     walk: [u8; WALK_BYTES],
     stack: [u8; STACK_BYTES],
-    /// What whole slots of the stack lead to.
+    /// The memory that whole slots of the stack lead to.
     kept: [Part; STACK_BYTES / 8],
 }
 
@@ -192,7 +192,7 @@ impl Program {
         self.scratch_bytes
     }
 
-    /// What a step reads of a node.
+    /// Returns the window that a step reads of a node.
     #[must_use]
     pub fn window(&self) -> (i64, usize) {
         self.window
@@ -386,7 +386,7 @@ fn narrow(opcode: u8, offset: i64, immediate: i32, a: u64, b: u64) -> Option<u32
     })
 }
 
-/// Whether a comparison holds.
+/// Evaluates a comparison; `None`: an unknown code.
 fn holds(code: u8, short: bool, a: u64, b: u64) -> Option<bool> {
     let (a, b) = if short { (u64::from(a as u32), u64::from(b as u32)) } else { (a, b) };
     let (x, y) = if short { (i64::from(a as i32), i64::from(b as i32)) } else { (a as i64, b as i64) };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rack: walks on their way between clients, switch and nodes.
 //!
-//! Flow     Arrive ─▶ Parsed ─▶ the node's accelerator: Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch … ─▶ Burst (a reply's object) ─▶ Answered;
-//!          a fetch that misses goes from Missed to the switch, which knows whose the address is
-//! Order    a port carries one packet at a time; clients take the next job when they have an answer
-//! Owner    a flight is one walk under way; its place is used again by its client's next job
-//! Not here the accelerator (`accelerator`); what a step does (`program`); how long things take (`timing`)
+//! - **Flow** Arrive ─▶ Parsed ─▶ the node's accelerator: Fetch ─▶ Loaded ─▶ Stepped ─▶ Fetch … ─▶ Burst (a reply's object) ─▶ Answered;
+//!   a fetch that misses goes from Missed to the switch, which knows whose the address is
+//! - **Order** a port carries one packet at a time; clients take the next job when they have an answer
+//! - **Owner** a flight is one walk under way; its place is used again by its client's next job
+//! - **Not here** the accelerator (`accelerator`); what a step does (`program`); how long things take (`timing`)
 
 use super::memory::NodeMemory;
 use super::program::Verdict;
@@ -58,7 +58,7 @@ pub(super) struct Node {
     pub(super) waiting: VecDeque<u32>,
     pub(super) logic: Vec<Time>,
     pub(super) pipelines: Vec<Time>,
-    /// Who waits for a memory pipeline: any, or a core's own.
+    /// Requests that wait for a memory pipeline: any, or a core's own.
     pub(super) fetches: Vec<VecDeque<u32>>,
     pub(super) bus: Time,
     pub(super) incoming: Time,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a client asks of the rack and what it gets: walks, their ends, and what a run adds up to.
+//! Requests of a client and their answers: walks, their ends, and the sum of a run.
 //!
-//! Order    answers are in the order of the jobs
-//! Not here how a walk comes to its end (`rack`, `accelerator`)
+//! - **Order** answers are in the order of the jobs
+//! - **Not here** how a walk comes to its end (`rack`, `accelerator`)
 
 use super::program::{Program, Verdict};
 use crate::event::Time;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What to run.
+    /// The program.
     pub program: Arc<Program>,
     /// Where to start.
     pub start: u64,
@@ -44,14 +44,14 @@ pub enum Outcome {
     Fault(Verdict),
 }
 
-/// What a client gets.
+/// Answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// How it ended.
     pub outcome: Outcome,
     /// The scratchpad.
     pub scratch: Vec<u8>,
-    /// What was emitted.
+    /// The emitted bytes.
     pub result: Vec<u8>,
     /// The object asked for, if the walk was done.
     pub object: Vec<u8>,
@@ -78,7 +78,7 @@ pub struct Spent {
     pub logic: (Time, u64),
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// In the order of the jobs.

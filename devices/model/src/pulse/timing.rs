@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Durations and shapes of a PULSE rack: `parameters/pulse.toml` as numbers.
 //!
-//! Order    a file passes its schema first, then the rules between fields, which are here
+//! - **Order** a file passes its schema first, then the rules between fields, which are here
 
 use crate::event::{Rate, Time};
 use crate::parameters::{ParameterError, Parameters, Quantity, Schema, field};
 
 const MS: u64 = 1_000_000_000;
 
-/// What the file holds.
+/// Fields of the file.
 pub const SCHEMA: Schema = Schema {
     device: "pulse",
     fields: &[
@@ -23,7 +23,7 @@ pub const SCHEMA: Schema = Schema {
         field("contexts_per_workspace", Quantity::Count, 1, 64),
         field("arbitration", Quantity::Time, 0, MS),
         field("host", Quantity::Time, 0, MS),
-        // What every workload here walks in: its nodes and its objects.
+        // Ranges that every workload here walks in: its nodes and its objects.
         field("tcam_entries", Quantity::Count, 2, 65_536),
         field("iterations_max", Quantity::Count, 1, 1 << 20),
         field("crossing", Quantity::Time, 0, MS),
@@ -44,7 +44,7 @@ pub struct Timing {
     pub network_stack: Time,
     pub scheduler: Time,
     pub memory_latency: Time,
-    /// What a fetch keeps its pipeline from the next one.
+    /// Time for which a fetch occupies its pipeline.
     pub memory_occupancy: Time,
     pub logic_instruction: Time,
     pub load_bytes: u64,
@@ -124,7 +124,7 @@ pub enum Style {
     Disaggregated,
 }
 
-/// What is built, at each node.
+/// The parts at each node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// How pipelines belong together.
@@ -133,7 +133,7 @@ pub struct Shape {
     pub logic: usize,
     /// Memory pipelines.
     pub memory: usize,
-    /// Whether a walk that leaves its node goes over its client (PULSE-ACC), not from switch to node.
+    /// True if a walk that leaves its node goes over its client (PULSE-ACC), not from switch to node.
     pub over_client: bool,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What runs on the rack: programs in the walk encoding, and structures in memory that they walk through.
+//! Work of the rack: programs in the walk encoding, and the structures in memory that they walk through.
 //!
-//! Layout   chain node (256 B): 0 key · 8 address of the value · 16 address of the next node or 0;
-//!          leaf (256 B): 0 address of the next leaf or 0 · 8 how many values · 16 the values, up to 30
-//! Order    a seed decides where nodes lie; walks meet them in another order than memory has them
-//! Not here how fast it goes (`rack`)
+//! - **Layout** chain node (256 B): 0 key · 8 address of the value · 16 address of the next node or 0;
+//!   leaf (256 B): 0 address of the next leaf or 0 · 8 how many values · 16 the values, up to 30
+//! - **Order** a seed decides where nodes lie; walks meet them in another order than memory has them
+//! - **Not here** how fast it goes (`rack`)
 
 use super::memory::{BadEntry, NodeMemory, Permission};
 use super::program::Program;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Refusing LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET.
 //!
-//! Order   reserved words ─▶ block's address ─▶ its opcode, version, size ─▶ its reserved fields, salt and hints ─▶ sizes
-//!         ─▶ alignment ─▶ overlaps
+//! - **Order** reserved words ─▶ block's address ─▶ its opcode, version, size ─▶ its reserved fields, salt and hints ─▶ sizes
+//!   ─▶ alignment ─▶ overlaps
 
 use crate::memory::Memory;
 use memlift_spec::{Descriptor, Opcode, Status};
@@ -28,7 +28,7 @@ pub(super) fn persist(memory: &impl Memory, d: &Descriptor) -> Option<Status> {
     let (at, size) = (d.operation[0], u64::from(d.size));
     let number = |offset: u64, bytes| memory.number(at + offset, bytes);
     let (salt, hints) = (number(8, 4), number(12, 4));
-    // Which hints there are, where the reserved words start, whether a salt means anything.
+    // Known hints, the start of the reserved words, and the use of a salt.
     let (known, reserved_from, salted) = match d.opcode() {
         Opcode::LOG_APPEND => (2, 16, true),
         Opcode::LOG_APPLY => (2 | 4, 32, true),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE, figure 12: slowdown of walks through memory behind CXL, by the CPU and by the accelerator.
 //!
-//! Method   §7 simulates it: the CPU reads 256 B at a time, from its own DRAM (80 ns) or behind CXL (300 ns); PULSE's overheads are
-//!          the FPGA's. The walks of table 3 run on the rack with CXL in the place of Ethernet. The accelerator has two bounds: figure
-//!          10's memory and logic pipelines alone, and the network stack and the fitted arbitration besides
-//! Rule     no cache of the CPU: what hits in one is not walked through CXL, so the cut here is the most that these latencies give
-//! Not here figures 9 and 10, on Ethernet (`distributed`, `latency`)
+//! - **Method** §7 simulates it: the CPU reads 256 B at a time, from its own DRAM (80 ns) or behind CXL (300 ns); PULSE's overheads are
+//!   the FPGA's. The walks of table 3 run on the rack with CXL in the place of Ethernet. The accelerator has two bounds: figure
+//!   10's memory and logic pipelines alone, and the network stack and the fitted arbitration besides
+//! - **Rule** no cache of the CPU: what hits in one is not walked through CXL, so the cut here is the most that these latencies give
+//! - **Not here** figures 9 and 10, on Ethernet (`distributed`, `latency`)
 
 use super::distributed::WORKLOADS;
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE, figure 9: walks over several nodes, routed by the switch or over the client (PULSE-ACC).
 //!
-//! Method   scans of table 3's lengths whose leaves lie on one or two nodes; the share of steps that leave a node is an input, at
-//!          both ends of what §6.1 states. What is compared is PULSE-ACC divided by PULSE
+//! - **Method** scans of table 3's lengths whose leaves lie on one or two nodes; the share of steps that leave a node is an input, at
+//!   both ends of what §6.1 states. What is compared is PULSE-ACC divided by PULSE
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::pulse::Shape;

@@ -2,9 +2,9 @@
 //! DMU: what a job keeps of its performance beside another one, with and without (figures 19 and 20), and its accesses to compressed
 //! pages (§V-A).
 //!
-//! Method   one scalar is fitted, `file_raw`, on GAP's number beside the medium file without DMU. All else is predicted, the whole of
-//!          figure 20 included. One job with SSSP's sizes stands for GAP, one with the suite's for SPEC
-//! Not here the machine (`dmu`)
+//! - **Method** one scalar is fitted, `file_raw`, on GAP's number beside the medium file without DMU. All else is predicted, the whole of
+//!   figure 20 included. One job with SSSP's sizes stands for GAP, one with the suite's for SPEC
+//! - **Not here** the machine (`dmu`)
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::dmu::Timing;
@@ -25,10 +25,10 @@ const FIGURE_19: [f64; 4] = [99.0, 98.0, 81.0, 11.0];
 const FIGURE_20: [f64; 4] = [98.0, 97.0, 87.0, 42.0];
 /// Accesses to compressed pages: beside the small file, beside the medium one.
 const COUNTED: (f64, f64) = (18_321.0, 18_791.0);
-/// What job 2 has when it no longer fits, MB.
+/// Memory of job 2 when it no longer fits, MB.
 const FAULT: f64 = 1600.0;
 
-/// What a job keeps beside files, with DMU or without, in percent of what it does beside the small file with it.
+/// Throughput of a job beside files, with DMU or without, in percent of that beside the small file with it.
 fn kept<const N: usize>(timing: &Timing, job: Job, runs: [(u64, bool); N]) -> Result<[f64; N], String> {
     let reference = collocate(timing, job, SMALL, true)?.time.as_us();
     let mut kept = [0.0; N];
@@ -38,7 +38,7 @@ fn kept<const N: usize>(timing: &Timing, job: Job, runs: [(u64, bool); N]) -> Re
     Ok(kept)
 }
 
-/// Which `file_raw` makes GAP keep what figure 19 has beside the medium file without DMU: the least that is enough.
+/// Finds the `file_raw` with which GAP loses as in figure 19 beside the medium file without DMU: the least that is enough.
 ///
 /// # Errors
 /// As for the machine.
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(fit(&timing).unwrap(), timing.file_raw);
     }
 
-    /// What the figures are held to: jobs keep 97 % with DMU, and without it the order is the paper's.
+    /// The figures must hold: jobs keep 97 % with DMU, and without it the order is the paper's.
     #[test]
     #[ignore = "soak"]
     fn soak_the_figures_hold_and_come_out_twice() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE, figure 11: what fewer logic pipelines per memory pipeline (η) buy per watt.
 //!
-//! Method   power is not published by machine, so the model gives two bounds: the same power for all (performance alone), and power
-//!          proportional to the lookup tables in use (table 4). The paper's number has to lie between
+//! - **Method** power is not published by machine, so the model gives two bounds: the same power for all (performance alone), and power
+//!   proportional to the lookup tables in use (table 4). The paper's number has to lie between
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::pulse::Shape;

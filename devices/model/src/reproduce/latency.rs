@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE, figure 10: where a request's time goes in the accelerator.
 //!
-//! Order    the four numbers are inputs; what is checked is that the state machine spends them, each as often as it should
+//! - **Order** the four numbers are inputs; what is checked is that the state machine spends them, each as often as it should
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::pulse::experiment::{self, TABLE};

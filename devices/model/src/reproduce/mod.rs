@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Published figures and tables beside what the machines here give: facts with their place in the paper, never tuned row by row.
 //!
-//! Flow     [`named`] ─▶ [`Figure`]: for each row what the paper has, what the model has, and whether the row was fitted to
-//! Order    a figure's rows are the paper's, in its order; equal parameters give equal numbers everywhere
-//! Rule     a row that a parameter was fitted to says so, and no summary counts it
-//! Not here how it is printed and drawn (`memlift reproduce`)
+//! - **Flow** [`named`] ─▶ [`Figure`]: for each row what the paper has, what the model has, and whether the row was fitted to
+//! - **Order** a figure's rows are the paper's, in its order; equal parameters give equal numbers everywhere
+//! - **Rule** a row that a parameter was fitted to says so, and no summary counts it
+//! - **Not here** how it is printed and drawn (`memlift reproduce`)
 
 mod cxl;
 mod distributed;
@@ -19,7 +19,7 @@ mod smartdimm;
 use crate::parameters::{self, ParameterError, Parameters, Schema};
 use crate::{dmu as compressed, dsa, nearpm as near, pulse, smartdimm as buffer};
 
-/// What the paper says.
+/// The paper's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
     /// A number.
@@ -41,7 +41,7 @@ impl Paper {
     }
 }
 
-/// What a row is.
+/// The role of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It comes out of the model.
@@ -67,9 +67,9 @@ impl Role {
 /// One number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which machine or workload.
+    /// The machine or workload.
     pub label: String,
-    /// Which of the figure's quantities, with its unit.
+    /// The quantity, with its unit.
     pub quantity: &'static str,
     /// The paper's; `None` where it prints none.
     pub paper: Option<Paper>,
@@ -82,11 +82,11 @@ pub struct Row {
 /// How a figure did in one of its quantities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What was asked.
+    /// The question.
     pub question: String,
     /// The answer with its numbers.
     pub answer: String,
-    /// Whether it is as it should be; `None` where nothing was promised.
+    /// True if the answer is as it should be; `None` where nothing was promised.
     pub holds: Option<bool>,
 }
 
@@ -95,19 +95,19 @@ pub struct Verdict {
 pub struct Figure {
     /// Its name for the command.
     pub name: &'static str,
-    /// What it is about.
+    /// The subject of the figure.
     pub title: &'static str,
     /// Paper, section, table.
     pub source: &'static str,
     /// Its numbers.
     pub rows: Vec<Row>,
-    /// What follows from them.
+    /// Conclusions from the rows.
     pub verdicts: Vec<Verdict>,
-    /// What a reader must know: fitted inputs, assumptions, what the paper leaves open.
+    /// Notes that a reader needs: fitted inputs, assumptions, questions that the paper leaves open.
     pub notes: Vec<String>,
 }
 
-/// What goes into the machines.
+/// Inputs of the machines.
 #[derive(Clone, Debug)]
 pub struct Inputs {
     /// PULSE's.
@@ -188,7 +188,7 @@ impl Inputs {
 pub struct Entry {
     /// Its name for the command.
     pub name: &'static str,
-    /// What it is about.
+    /// The subject of the figure.
     pub title: &'static str,
     run: fn(&Inputs) -> Result<Figure, String>,
 }
@@ -272,7 +272,7 @@ mod tests {
         assert!(named("pulse-fig99").is_none());
     }
 
-    /// What NearPM's programs are held to: all within 20 % with nothing fitted to them. That one device and two are a draw for
+    /// NearPM's programs must be within 20 % with nothing fitted to them. The draw of one device and two for
     /// logging is printed as it is.
     #[test]
     fn nearpm_s_programs_are_within_20_percent() {
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// What the table is held to: see the figure's verdicts. The ranking is not all right, and is printed as it is: no less of it.
+    /// The table must keep the figure's verdicts. The ranking is not all right, and is printed as it is: no less of it.
     #[test]
     fn table_4_is_closer_than_the_null_model_in_both_columns() {
         let figure = named("pulse-table4").unwrap().run(&Inputs::shipped()).unwrap();

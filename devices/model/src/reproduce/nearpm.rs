@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! NearPM, figures 15 to 20: copies, code for crash consistency, whole programs, overlap, units, threads.
 //!
-//! Method   two scalars are fitted, on the two numbers that figure 17 has: `command` on 64 B, `cpu_line` on 16 kB. How much of a
-//!          program's time crash consistency takes is figure 1's, an input. All else is predicted; no number of figures 15, 16, 18,
-//!          19 or 20 went into a parameter
-//! Not here the machine (`nearpm`)
+//! - **Method** two scalars are fitted, on the two numbers that figure 17 has: `command` on 64 B, `cpu_line` on 16 kB. How much of a
+//!   program's time crash consistency takes is figure 1's, an input. All else is predicted; no number of figures 15, 16, 18,
+//!   19 or 20 went into a parameter
+//! - **Not here** the machine (`nearpm`)
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::event::Time;
@@ -309,7 +309,7 @@ pub(super) fn threads(inputs: &Inputs) -> Result<Figure, String> {
 /// The fitted scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// What a command takes the CPU.
+    /// The CPU's time for a command.
     pub command: Time,
     /// A further line of a copy by the CPU.
     pub cpu_line: Time,

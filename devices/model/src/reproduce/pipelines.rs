@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE, table 4: coupled cores against separate pipelines, throughput and latency of the web service on 20 machines.
 //!
-//! Method   two scalars are fitted on the first and the last row, both on the latency column: `host` and `arbitration`. The
-//!          throughput column has no fitted scalar. The rival is the null model: throughput proportional to the memory pipelines,
-//!          latency constant, both with the best factor that all 20 rows admit, so it is stronger than one fitted on two rows
-//! Order    ranking: of all pairs of rows that the paper has further apart than the model's own scatter, how many the model has
-//!          the same way round
+//! - **Method** two scalars are fitted on the first and the last row, both on the latency column: `host` and `arbitration`. The
+//!   throughput column has no fitted scalar. The rival is the null model: throughput proportional to the memory pipelines,
+//!   latency constant, both with the best factor that all 20 rows admit, so it is stronger than one fitted on two rows
+//! - **Order** ranking: of all pairs of rows that the paper has further apart than the model's own scatter, how many the model has
+//!   the same way round
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::event::Time;
@@ -57,7 +57,7 @@ fn label(shape: Shape) -> String {
 /// The fitted scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// What a request takes outside of the accelerator.
+    /// Time of a request outside of the accelerator.
     pub host: Time,
     /// Per iteration and logic pipeline.
     pub arbitration: Time,
@@ -191,7 +191,7 @@ pub(super) fn run(inputs: &Inputs) -> Result<Figure, String> {
             holds: Some(same == pairs),
         });
     }
-    // What the paper concludes from the table.
+    // The paper's conclusions from the table.
     let best = (4..ROWS.len()).max_by(|&a, &b| points[a].mops.total_cmp(&points[b].mops)).unwrap_or(4);
     let enough = points[7].mops > 0.95 * points[best].mops;
     verdicts.push(Verdict {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rocket: what a copy by DSA takes (figure 9), modes against sizes (figure 11), cache injection (figures 5 and 14).
 //!
-//! Method   one scalar is fitted, `start`, on the first size of a table that Intel's DTO publishes. Rocket prints a line without its
-//!          coefficients in figure 9 and bars without numbers in figure 11; what is compared is what its text says of them
-//! Not here the machine (`dsa`)
+//! - **Method** one scalar is fitted, `start`, on the first size of a table that Intel's DTO publishes. Rocket prints a line without its
+//!   coefficients in figure 9 and bars without numbers in figure 11; what is compared is what its text says of them
+//! - **Not here** the machine (`dsa`)
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::dsa::Timing;

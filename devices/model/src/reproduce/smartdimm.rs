@@ -2,10 +2,10 @@
 //! SmartDIMM: what goes over the bus (figure 9), the scratchpad's occupancy against the cache (figure 10), insertions into the
 //! translation table (§IV-C), and what its Deflate makes of text (§V-B, §V-D).
 //!
-//! Method   one scalar is fitted, `contention`, on the smallest cache: the paper says that the cache is contended and prints no
-//!          traffic. The other caches, Force-Recycle and the slack are predicted
-//! Rule     figure 9 and Deflate have no numbers in the paper: what its text says of them is asked
-//! Not here the machine (`smartdimm`)
+//! - **Method** one scalar is fitted, `contention`, on the smallest cache: the paper says that the cache is contended and prints no
+//!   traffic. The other caches, Force-Recycle and the slack are predicted
+//! - **Rule** figure 9 and Deflate have no numbers in the paper: what its text says of them is asked
+//! - **Not here** the machine (`smartdimm`)
 
 use super::{Figure, Inputs, Paper, Role, Row, Verdict};
 use crate::smartdimm::dsa::{Context, Dsa, deflate};
@@ -34,7 +34,7 @@ fn kib(outcome: &Outcome) -> f64 {
     outcome.most as f64 / 1024.0
 }
 
-/// Which `contention` keeps the smallest cache's run below the paper's bound: the least multiple of 8.
+/// Finds the `contention` that keeps the smallest cache's run below the paper's bound: the least multiple of 8.
 ///
 /// # Errors
 /// As for the machine.
@@ -115,7 +115,7 @@ pub(super) fn occupancy(inputs: &Inputs) -> Result<Figure, String> {
     })
 }
 
-/// What goes over the bus while four cores seal records.
+/// Traffic of the bus while four cores seal records.
 pub(super) fn trace(inputs: &Inputs) -> Result<Figure, String> {
     let timing = &inputs.smartdimm;
     let outcome = host::run(timing, Run::tls(CACHES[0].0, CALLS))?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The last-level cache in lines: sets, ways, least recently used, written back; who may fill which ways.
 //!
-//! Order    a line is looked for in all ways of its set and fills the oldest of those that it may (Cache Allocation Technology)
-//! Owner    data are the cores': the cache says which dirty line left
-//! Not here the cache of pages that DSA injects into (`dsa::cache`): it has no dirty lines
+//! - **Order** a line is looked for in all ways of its set and fills the oldest of those that it may (Cache Allocation Technology)
+//! - **Owner** data are the cores': the cache says which dirty line left
+//! - **Not here** the cache of pages that DSA injects into (`dsa::cache`): it has no dirty lines
 
 use super::LINE;
 
@@ -17,7 +17,7 @@ fn tag(address: u64) -> u64 {
     (address / LINE + 1) << 1 & ((1 << USED) - 2)
 }
 
-/// What an access did.
+/// Effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// It was there.

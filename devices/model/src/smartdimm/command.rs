@@ -41,7 +41,7 @@ pub(super) fn register(
     channel.drain(0)
 }
 
-/// What one CompCpy takes.
+/// Time of one CompCpy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
     /// From its begin until the result is in memory: the core's.
@@ -117,7 +117,7 @@ pub fn most(timing: &Timing, ulp: Ulp) -> u64 {
     if ulp == Ulp::Tls { timing.message * PAGE - tls::TAG } else { PAGE }
 }
 
-/// What a CompCpy of so many bytes of text takes, at most [`most`], by running it. `hot`: they are dirty in the cache.
+/// Runs a CompCpy of so many bytes of text, at most [`most`], and returns its time. `hot`: they are dirty in the cache.
 ///
 /// # Errors
 /// A fault of the device: a defect of this host.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The CPU's memory controller in front of one buffer device: a write queue that is drained in batches, rows, the bus.
 //!
-//! Flow     reads go at once; writes wait in the queue until it is full to its high mark, then rows that are open first, until the
-//!          low mark. A row is closed and opened as commands need it
-//! Order    a read whose line waits in the queue drains it first: a device that computes from what it sees must see the read
-//! Rule     ALERT_N is answered by trying again, after a time
-//! Not here refresh; ranks
+//! - **Flow** reads go at once; writes wait in the queue until it is full to its high mark, then rows that are open first, until the
+//!   low mark. A row is closed and opened as commands need it
+//! - **Order** a read whose line waits in the queue drains it first: a device that computes from what it sees must see the read
+//! - **Rule** ALERT_N is answered by trying again, after a time
+//! - **Not here** refresh; ranks
 
 use super::Line;
 use super::ddr::{Command, Place, place};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The translation table: three hash tables of a third of the entries each, and a small content-addressable memory in front.
 //!
-//! Flow     [`Table::insert`] puts an entry into the CAM at once ─▶ [`Table::settle`], off the critical path: a free place of its three,
-//!          or it displaces what is in one of them, which is settled next
-//! Order    places are tried in order; what is displaced goes round the three tables. Equal entries give equal tables everywhere
-//! Rule     an entry is found from its insertion to its removal, wherever it is
+//! - **Flow** [`Table::insert`] puts an entry into the CAM at once ─▶ [`Table::settle`], off the critical path: a free place of its three,
+//!   or it displaces what is in one of them, which is settled next
+//! - **Order** places are tried in order; what is displaced goes round the three tables. Equal entries give equal tables everywhere
+//! - **Rule** an entry is found from its insertion to its removal, wherever it is
 //!
 //! Source: SmartDIMM §IV-C; d-ary cuckoo hashing: Fotakis, Pagh, Sanders, Spirakis, Space Efficient Hash Tables with Worst Case
 //! Constant Access Time, 2005.
@@ -24,7 +24,7 @@ struct Entry<V> {
     value: V,
     /// Displacements that its insertion has caused; those who are displaced carry it on.
     moves: usize,
-    /// Which table is next to give way.
+    /// The table that gives way next.
     turn: usize,
 }
 
@@ -138,7 +138,7 @@ impl<V: Copy> Table<V> {
             let at = self.place(entry.turn, entry.key);
             let displaced = self.ways[entry.turn][at].replace((entry.key, entry.value));
             let (moves, turn) = (entry.moves + 1, (entry.turn + 1) % WAYS);
-            // What was displaced is found in the CAM until it has a place: the CAM has room, an entry has just left it.
+            // A displaced entry is found in the CAM until it has a place: the CAM has room, an entry has just left it.
             self.cam.extend(displaced.map(|(key, value)| Entry { key, value, moves, turn }));
             self.cam.rotate_right(1);
         }
@@ -162,7 +162,7 @@ impl<V: Copy> Table<V> {
     }
 }
 
-/// What insertions took in a table that is kept at so many entries, random ones leaving: displacements, failures last, and the most
+/// Inserts into a table that is kept at so many entries, random ones leaving. Returns displacements, failures last, and the most
 /// that the CAM had, with two steps of settling for each insertion.
 #[must_use]
 pub fn churn(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! DDR commands, and how the buffer device gets a physical address back from them: slot decoder, bank table, address remap.
 //!
-//! Layout   address in lines, from the lowest bit on: column 1 bit · bank group 2 · column 6 · bank 2 · row
-//! Order    up to four commands come in one clock of the device; slot 0 is first
-//! Rule     a column command to a bank without an open row is the controller's fault, and is refused
-//! Not here timing of rows (`controller`)
+//! - **Layout** address in lines, from the lowest bit on: column 1 bit · bank group 2 · column 6 · bank 2 · row
+//! - **Order** up to four commands come in one clock of the device; slot 0 is first
+//! - **Rule** a column command to a bank without an open row is the controller's fault, and is refused
+//! - **Not here** timing of rows (`controller`)
 
 use super::{LINE, Line};
 
@@ -43,7 +43,7 @@ pub fn address(place: Place) -> u64 {
     line * LINE
 }
 
-/// What is on the command bus.
+/// A command on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Opens a row (RAS).
@@ -71,12 +71,12 @@ pub enum Command {
         bank: u8,
         /// The line of the row.
         column: u8,
-        /// What is written.
+        /// The line to write.
         data: Line,
     },
 }
 
-/// What a column command means.
+/// Meaning of a column command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A line is read.

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The buffer device: the arbiter's decisions (figure 6) on what the memory controller reads and writes.
 //!
-//! Flow     slots ─▶ address ─▶ configuration registers, or the translation table: a source's line goes to DRAM's reader and, computed,
-//!          into the scratchpad; a destination's line comes from the scratchpad, and a write-back of it is replaced by what lies
-//!          there. After a page's last line it is DRAM alone
-//! Layout   registers at [`CONFIG`]: read of line 0, free scratchpad pages u64; of line 1 + i, pending page numbers 8 i to 8 i + 7,
-//!          [`NO_PAGE`] behind the last. Write of lines 1 and 2: the context of the next message ([`dsa`](super::dsa)). Write of line
-//!          0 registers a page: source page u64, destination page u64, which page of the message u64; page 0 takes the context, the
-//!          others follow it. Read at [`result`] of a destination page: what its message came to, 16 B; a whole
-//!          record's and a packed page's while it is pending, a part of a tag until it was read once or the page is registered again
-//! Order    a registration takes a scratchpad page, a configuration page and two translations, all given back with the last line
-//! Rule     a read that comes before its line is computed is answered with ALERT_N; a write-back that does is ignored (S7)
-//! Owner    DRAM's bytes
-//! Not here when commands come (`controller`)
+//! - **Flow** slots ─▶ address ─▶ configuration registers, or the translation table: a source's line goes to DRAM's reader and, computed,
+//!   into the scratchpad; a destination's line comes from the scratchpad, and a write-back of it is replaced by what lies
+//!   there. After a page's last line it is DRAM alone
+//! - **Layout** registers at [`CONFIG`]: read of line 0, free scratchpad pages u64; of line 1 + i, pending page numbers 8 i to 8 i + 7,
+//!   [`NO_PAGE`] behind the last. Write of lines 1 and 2: the context of the next message ([`dsa`](super::dsa)). Write of line
+//!   0 registers a page: source page u64, destination page u64, which page of the message u64; page 0 takes the context, the
+//!   others follow it. Read at [`result`] of a destination page: what its message came to, 16 B; a whole
+//!   record's and a packed page's while it is pending, a part of a tag until it was read once or the page is registered again
+//! - **Order** a registration takes a scratchpad page, a configuration page and two translations, all given back with the last line
+//! - **Rule** a read that comes before its line is computed is answered with ALERT_N; a write-back that does is ignored (S7)
+//! - **Owner** DRAM's bytes
+//! - **Not here** when commands come (`controller`)
 
 use super::cuckoo::Table;
 use super::ddr::{Access, Closed, Command, Decoder};
@@ -33,7 +33,7 @@ pub fn result(page: u64) -> u64 {
     CONFIG + (1 << 41) + page % (1 << 34) * LINE
 }
 
-/// What a translation says.
+/// Result of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mapping {
     /// A source: its message in the configuration memory, and which page of that it is.
@@ -42,7 +42,7 @@ enum Mapping {
     Destination { pad: u32 },
 }
 
-/// What the bus gets.
+/// The device's answer on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing: no column command, or a write.
@@ -86,7 +86,7 @@ impl From<Fault> for String {
     }
 }
 
-/// What has been counted.
+/// The device's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Column commands.
@@ -152,7 +152,7 @@ pub struct Device {
     staged: [Line; 2],
     /// The message that was begun last.
     last: Option<u32>,
-    /// Which lines of a page come here where channels are interleaved.
+    /// Lines of a page that come here where channels are interleaved.
     mine: u64,
     /// By destination page.
     registered: BTreeMap<u64, Registered>,
@@ -189,7 +189,7 @@ impl Device {
         }
     }
 
-    /// What has been counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts

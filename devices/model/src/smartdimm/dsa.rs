@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the buffer device turns the lines of a source into: AES-GCM for TLS, Deflate for bodies.
+//! The buffer device's transforms of a source's lines: AES-GCM for TLS, Deflate for bodies.
 //!
-//! Flow     [`Context`] in two lines of the configuration memory ─▶ [`Dsa::new`] ─▶ [`Dsa::line`] for each line that is read ─▶ lines
-//!          for the scratchpad, which may be more or fewer than came in
-//! Layout   two lines. The first: what, u32 (1 TLS, 2 Deflate) · bytes of the key, u32 · bytes of the message, u64 · nonce, 12 B and 4
-//!          unused · first block of additional data, 16 B · its bytes, u64 · channels, u32 · unused, 4 B. The second: key, 32 B · H,
-//!          16 B · encrypted initial counter block, 16 B
-//! Order    TLS takes lines in any order (§V-A); Deflate as they come in the page (`ordered`, §V-B)
-//! Rule     H and the encrypted counter block are computed by the CPU (§V-A), which has the instruction for it
+//! - **Flow** [`Context`] in two lines of the configuration memory ─▶ [`Dsa::new`] ─▶ [`Dsa::line`] for each line that is read ─▶ lines
+//!   for the scratchpad, which may be more or fewer than came in
+//! - **Layout** two lines. The first: what, u32 (1 TLS, 2 Deflate) · bytes of the key, u32 · bytes of the message, u64 · nonce, 12 B and 4
+//!   unused · first block of additional data, 16 B · its bytes, u64 · channels, u32 · unused, 4 B. The second: key, 32 B · H,
+//!   16 B · encrypted initial counter block, 16 B
+//! - **Order** TLS takes lines in any order (§V-A); Deflate as they come in the page (`ordered`, §V-B)
+//! - **Rule** H and the encrypted counter block are computed by the CPU (§V-A), which has the instruction for it
 
 pub mod deflate;
 pub mod tls;
@@ -15,7 +15,7 @@ pub mod tls;
 use super::Line;
 use crate::naive::Aes;
 
-/// What a message is turned into.
+/// The transform of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Context {
     /// AES-GCM: bytes of the message and the lines behind them, 16 of which become the tag.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cores that call CompCpy one call after another (§VII-A), beside others that use the same cache.
 //!
-//! Flow     Algorithm 2: free pages are counted lazily ─▶ Force-Recycle if there are too few ─▶ the source is flushed, pages are
-//!          registered ─▶ line by line: the source is read through the cache, the destination written into it, and others fill
-//!          `contention` lines ─▶ dirty lines that leave the cache are written back, and recycle the scratchpad
-//! Order    cores take turns by time; a call copies its lines in order, each after the one before it was read (`ordered`), which
-//!          Deflate needs; others' lines are random in 64 GiB
-//! Rule     the count is read again after Force-Recycle: the algorithm as printed reserves what it may not have. Every page that was
-//!          recycled is compared with what its source has to become (`message`)
-//! Channels lines go to one after the other, `grain` at a time (§V-D). A record is registered with every device and its tag added up by
-//!          the CPU; a page for Deflate lies in one channel
-//! Not here what reads the destination
+//! - **Flow** Algorithm 2: free pages are counted lazily ─▶ Force-Recycle if there are too few ─▶ the source is flushed, pages are
+//!   registered ─▶ line by line: the source is read through the cache, the destination written into it, and others fill
+//!   `contention` lines ─▶ dirty lines that leave the cache are written back, and recycle the scratchpad
+//! - **Order** cores take turns by time; a call copies its lines in order, each after the one before it was read (`ordered`), which
+//!   Deflate needs; others' lines are random in 64 GiB
+//! - **Rule** the count is read again after Force-Recycle: the algorithm as printed reserves what it may not have. Every page that was
+//!   recycled is compared with what its source has to become (`message`)
+//! - **Channels** lines go to one after the other, `grain` at a time (§V-D). A record is registered with every device and its tag added up by
+//!   the CPU; a page for Deflate lies in one channel
+//! - **Not here** what reads the destination
 
 use super::cache::Cache;
 use super::command::register;
@@ -31,7 +31,7 @@ const APART: u64 = 1 << 33;
 const OTHERS: u64 = 1 << 40;
 const LINES: u64 = PAGE / LINE;
 
-/// What is run.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Ways of the cache.
@@ -40,7 +40,7 @@ pub struct Run {
     pub calls: u64,
     /// Of all chance.
     pub seed: u64,
-    /// What they ask for.
+    /// The transform that the cores ask for.
     pub ulp: Ulp,
     /// Channels, each with a device: 1, 2 or 4.
     pub channels: u64,
@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// What went over a bus, and when.
+/// One command on a bus, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cas {
     /// When it was asked for.
@@ -65,7 +65,7 @@ pub struct Cas {
     pub write: bool,
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Scratchpad in use, bytes, mean of the second half.
@@ -80,7 +80,7 @@ pub struct Outcome {
     pub counted: u64,
     /// Time from the read of a source's line to the write-back of its destination: the least.
     pub slack: Time,
-    /// What the devices counted.
+    /// The devices' counters.
     pub counts: Counts,
     /// Events that happened: lines that were copied.
     pub events: u64,
@@ -116,7 +116,7 @@ struct Pending {
     part: u64,
     /// Channels whose lines have not been recycled.
     channels: u64,
-    /// What its device said it came to.
+    /// Size that its device reported.
     size: u64,
 }
 
@@ -401,7 +401,7 @@ impl Host<'_> {
         Ok(())
     }
 
-    /// What DRAM holds of pages that were recycled has to be what their sources make.
+    /// DRAM must hold, for pages that were recycled, the transform of their sources.
     fn compare(&mut self, now: Time) -> Result<(), String> {
         let done: Vec<u64> =
             self.channels.iter_mut().flat_map(|channel| channel.device.take_done()).collect();

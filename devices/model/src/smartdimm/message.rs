@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages that calls hand over, and what has to become of them by the standards' words (`naive`).
 //!
-//! Flow     [`Message::new`] from a number, the same everywhere ─▶ its lines, its [`Context`] ─▶ [`Message::right`] on each page that
-//!          DRAM holds in the end
+//! - **Flow** [`Message::new`] from a number, the same everywhere ─▶ its lines, its [`Context`] ─▶ [`Message::right`] on each page that
+//!   DRAM holds in the end
 
 use super::dsa::{Context, deflate, tls};
 use super::{Line, PAGE};
@@ -10,7 +10,7 @@ use crate::event::Random;
 use crate::naive::{gcm, unpack};
 use memlift_spec::Format;
 
-/// What calls ask for.
+/// The transform that calls ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ulp {
     /// A record of AES-128-GCM: text, and its tag behind it.
@@ -25,7 +25,7 @@ pub(super) struct Message {
     plain: Vec<u8>,
     /// Of a record; pages for Deflate are unpacked and compared.
     wanted: Vec<u8>,
-    /// What its device is told.
+    /// The context that its device gets.
     pub context: Context,
 }
 
@@ -72,7 +72,7 @@ impl Message {
         }
     }
 
-    /// Whether a page is what its source makes; `size`: what the device said that it was packed to.
+    /// Returns true if a page is what its source makes; `size`: what the device said that it was packed to.
     pub fn right(&self, page: u64, found: &[u8], size: u64) -> bool {
         let part = (page * PAGE) as usize..((page + 1) * PAGE) as usize;
         match &self.context {

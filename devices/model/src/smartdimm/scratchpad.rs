@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scratchpad: pages of results that wait for the write-back of their lines.
 //!
-//! Flow     [`Scratchpad::take`] a page ─▶ [`Scratchpad::put`] its lines as they are computed ─▶ [`Scratchpad::recycle`] each when it is
-//!          written back ─▶ after the last one the page is free
-//! Rule     a line can be recycled once, and not before it is there; a page is free when all have been that come to this device
-//! Owner    the device; which physical page a scratchpad page is for is kept here, for the list of pending pages
+//! - **Flow** [`Scratchpad::take`] a page ─▶ [`Scratchpad::put`] its lines as they are computed ─▶ [`Scratchpad::recycle`] each when it is
+//!   written back ─▶ after the last one the page is free
+//! - **Rule** a line can be recycled once, and not before it is there; a page is free when all have been that come to this device
+//! - **Owner** the device; which physical page a scratchpad page is for is kept here, for the list of pending pages
 
 use super::{LINE, Line, PAGE};
 use crate::event::Time;
@@ -23,7 +23,7 @@ struct Page {
     lines: Box<[Line; LINES]>,
 }
 
-/// What a line of a pending page is.
+/// State of a line of a pending page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Here, from this time on.
@@ -93,7 +93,7 @@ impl Scratchpad {
         }
     }
 
-    /// What a line is.
+    /// Returns the state of a line.
     #[must_use]
     pub fn find(&self, index: u32, line: usize) -> Found {
         match &self.pages[index as usize] {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where an operation stops because a page is not there, and the part of it that comes before.
 //!
-//! Flow    what it accesses ([`operands`]) ─▶ a page that chance picks, or the first that really cannot be accessed ─▶ bytes before it
-//!         ─▶ [`part`]: that much work, and the record that says so
-//! Rule    all operands advance together: whichever meets its page first stops them all. A copy whose target overlaps its source from
-//!         above goes from its end
-//! Source  Intel Data Streaming Accelerator Architecture Specification, page faults and partial completion
+//! - **Flow** what it accesses ([`operands`]) ─▶ a page that chance picks, or the first that really cannot be accessed ─▶ bytes before it
+//!   ─▶ [`part`]: that much work, and the record that says so
+//! - **Rule** all operands advance together: whichever meets its page first stops them all. A copy whose target overlaps its source from
+//!   above goes from its end
+//! - **Source** Intel Data Streaming Accelerator Architecture Specification, page faults and partial completion
 
 use crate::event::Random;
 use crate::execute::{ended, work};
@@ -89,12 +89,12 @@ pub(super) fn by_access(d: &Descriptor, absent: impl Fn(u64, bool) -> bool) -> O
         );
     }
     let first = stops.into_iter().min_by_key(|stop| stop.before)?;
-    // What a delta accesses depends on its bytes, which may not be looked at: it stops before its first.
+    // The accesses of a delta depend on its bytes, which may not be looked at: it stops before its first.
     let delta = matches!(d.opcode(), Opcode::DELTA_CREATE | Opcode::DELTA_APPLY);
     Some(if delta { Stop { before: 0, operand: 0, ..first } } else { first })
 }
 
-/// What comes before `stop`, done, and its record. An operation that ends before it comes there ends as it would have.
+/// Does the part before `stop` and writes its record. An operation that ends before that point ends as it would have.
 pub(super) fn part(memory: &mut impl Memory, d: &Descriptor, stop: &Stop) -> Completion {
     match d.opcode() {
         Opcode::DELTA_CREATE => return part_of_create(memory, d, stop),

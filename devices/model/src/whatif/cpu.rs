@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What calls cost on the CPU: lines that this machine's calibration gives, and what the trace itself says where there are none.
+//! The CPU's cost of calls: lines from this machine's calibration, and from the trace itself where there are none.
 //!
-//! Flow     calls ─▶ [`Shadow`]: what of it was used before, and how much else since? ─▶ [`Cpu::cost_ns`]: the hot line for that
-//!          working set, the cold one for what is new, and the page faults on top
-//! Method   kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
-//!          page fault takes comes from calls whose faults were counted, else from this machine
-//!          A hot line was measured on the same buffers again and again, at each size: a call of that size had a working set of its own
-//!          bytes. A call with a larger one, since others came in between, pays for each byte what a call of so many bytes paid then,
-//!          but not more than the cold line: so the hot line says by itself what each level of the cache keeps
-//! Rule     [`Cpu::calibrated`] tells which kinds are predicted; the others are fitted to what is compared with
-//! Not here gaps between calls: they stay as recorded
+//! - **Flow** calls ─▶ [`Shadow`]: what of it was used before, and how much else since? ─▶ [`Cpu::cost_ns`]: the hot line for that
+//!   working set, the cold one for what is new, and the page faults on top
+//! - **Method** kinds without a calibrated line get one from the trace: least squares of time over bytes, in classes of size. What a
+//!   page fault takes comes from calls whose faults were counted, else from this machine
+//!   A hot line was measured on the same buffers again and again, at each size: a call of that size had a working set of its own
+//!   bytes. A call with a larger one, since others came in between, pays for each byte what a call of so many bytes paid then,
+//!   but not more than the cold line: so the hot line says by itself what each level of the cache keeps
+//! - **Rule** [`Cpu::calibrated`] tells which kinds are predicted; the others are fitted to what is compared with
+//! - **Not here** gaps between calls: they stay as recorded
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,12 +30,12 @@ pub struct Line {
     pub base_ns: f64,
 }
 
-/// What one kind of call costs in one cache state.
+/// Cost of one kind of call in one cache state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// The kind.
     pub kind: Kind,
-    /// Whether its bytes are in the cache.
+    /// True if its bytes are in the cache.
     pub hot: bool,
     /// By size.
     pub lines: Vec<Line>,
@@ -47,7 +47,7 @@ pub struct Cpu {
     curves: Vec<Curve>,
     /// Bytes that stay in its cache.
     pub cache_bytes: u64,
-    /// What a page fault costs, nanoseconds.
+    /// Cost of a page fault, nanoseconds.
     pub fault_ns: f64,
     /// Kinds whose lines were calibrated.
     pub calibrated: BTreeSet<Kind>,
@@ -85,7 +85,7 @@ impl Cpu {
         cpu
     }
 
-    /// What a fault cost where calls had many: the median.
+    /// Cost of a fault where calls had many: the median.
     fn fault_of(&self, trace: &Trace) -> Option<f64> {
         let mut costs: Vec<f64> = trace
             .calls()
@@ -103,7 +103,7 @@ impl Cpu {
         self.sized_ns(call, call.bytes(), hot)
     }
 
-    /// What a call like this one takes with so many bytes.
+    /// Time of a call like this one with so many bytes.
     fn sized_ns(&self, call: &Call, bytes: u64, hot: bool) -> f64 {
         let curve = |hot| self.curves.iter().find(|curve| curve.kind == call.kind && curve.hot == hot);
         let Some(curve) = curve(hot).or_else(|| curve(!hot)) else { return call.cpu_ns as f64 };
@@ -115,7 +115,7 @@ impl Cpu {
         })
     }
 
-    /// What it takes where all its bytes have a working set of so many.
+    /// Time of a call where all its bytes have a working set of so many.
     fn within_ns(&self, call: &Call, set: u64, touched: u64) -> f64 {
         let (own, bytes) = (self.line_ns(call, true), call.bytes());
         if set <= touched || !self.calibrated.contains(&call.kind) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who takes which call, and for how long.
+//! Chooses who takes a call, and computes for how long.
 //!
-//! Layout   cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what packs and
-//!          encrypts, as CompCpys of pages or records one after the other, each as long as the machine takes that runs it
-//!          (`smartdimm::command`): flushed if it was cached, registered, copied by the core, USEd. One channel serves all threads.
-//!          nearpm, pulse, dmu: what memlift's own services told of their commits, walks and pages (`service`)
-//! Rule     a device takes what it can do; whether that pays is asked by size: [`Device::best_size`]
-//! Method   a machine runs a size once and remembers; opening is taken to last as long as sealing, whose lines go the same way
-//! Not here unpacking for SmartDIMM: the paper describes no DSA for it
+//! - **Layout** cpu: nobody. dsa: copies, fills and comparisons, by the machine that `reproduce` has (`dsa`). smartdimm: what packs and
+//!   encrypts, as CompCpys of pages or records one after the other, each as long as the machine takes that runs it
+//!   (`smartdimm::command`): flushed if it was cached, registered, copied by the core, USEd. One channel serves all threads.
+//!   nearpm, pulse, dmu: what memlift's own services told of their commits, walks and pages (`service`)
+//! - **Rule** a device takes what it can do; whether that pays is asked by size: [`Device::best_size`]
+//! - **Method** a machine runs a size once and remembers; opening is taken to last as long as sealing, whose lines go the same way
+//! - **Not here** unpacking for SmartDIMM: the paper describes no DSA for it
 
 use memlift_spec::trace::Kind;
 use memlift_spec::{Descriptor, Flags, Opcode};
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Whether it can take this call.
+    /// Returns true if it can take this call.
     #[must_use]
     pub fn takes(&self, call: &Call) -> bool {
         // memlift's own operations, as the calls that they stand for.
@@ -104,11 +104,11 @@ impl Device {
         let (Some(least), Some(most)) = (takes.iter().min(), takes.iter().max()) else {
             return (None, without);
         };
-        // What each power of two gains alone, then the best end of the list.
+        // The gain of each power of two alone, then the best end of the list.
         let mut gains = vec![0.0f64; 64];
         for thread in &trace.threads {
             for (call, fresh) in thread.calls.iter().zip(&thread.fresh) {
-                // Who waits for a walk or a disk has no core meanwhile.
+                // A thread that waits for a walk or a disk has no core meanwhile.
                 let had = if call.kind.is_work() { call.wall_ns } else { call.cpu_ns };
                 gains[call.bytes().max(1).ilog2() as usize] +=
                     had as f64 - engine.alone_ns(call, *fresh, cpu);
@@ -128,7 +128,7 @@ impl Device {
     }
 }
 
-/// Who runs a call.
+/// The executor of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
     /// The core.
@@ -146,14 +146,14 @@ pub(super) enum Placed {
 pub(super) struct Engine {
     device: Device,
     state: Option<dsa::device::Device>,
-    /// What CompCpys of so many bytes take, their text cached or not.
+    /// Time of CompCpys of so many bytes, their text cached or not.
     took: HashMap<(Ulp, u64, bool), Took>,
     /// When the channel is free, or the unpacker.
     channel: Time,
 }
 
 impl Engine {
-    /// Who runs this call, so many pages of whose target were not there yet: those are made by the CPU, and DSA would fault on them.
+    /// Places a call, so many pages of whose target were not there yet: those are made by the CPU, and DSA would fault on them.
     pub(super) fn place(&self, call: &Call, fresh: u32) -> Placed {
         if !self.device.takes(call) {
             return Placed::Cpu;
@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// What the CompCpys of a call take, beside nothing else.
+    /// Time of a call's CompCpys, beside nothing else.
     fn near(&mut self, call: &Call, hot: bool) -> Took {
         let Device::SmartDimm(timing) = &self.device else { return Took::default() };
         let opcode = (call.kind == Kind::Operation).then_some(Opcode(call.parameter as u8));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The steps of one thread, from its records.
 //!
-//! Method   between two marks of a thread, whose CPU time they say, there is time without a core. A thread that waited by itself did so
-//!          in the longest gaps between calls; one that was displaced lost the same part of everything. Page faults are the calls' that
-//!          wrote, as many as they have pages
-//! Rule     marks do not go back. Calls of signal handlers may lie inside others: time never goes back for it
-//! Not here other threads (timeline.rs)
+//! - **Method** between two marks of a thread, whose CPU time they say, there is time without a core. A thread that waited by itself did so
+//!   in the longest gaps between calls; one that was displaced lost the same part of everything. Page faults are the calls' that
+//!   wrote, as many as they have pages
+//! - **Rule** marks do not go back. Calls of signal handlers may lie inside others: time never goes back for it
+//! - **Not here** other threads (timeline.rs)
 
 use memlift_spec::trace::{Chunk, FAULTS_UNKNOWN, Fault, Kind, Record};
 
@@ -92,7 +92,7 @@ pub(super) fn thread(head: &Chunk, records: &[Record]) -> Result<Thread, Fault> 
     Ok(thread)
 }
 
-/// What lies between two marks.
+/// Returns the steps between two marks.
 fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)]) {
     // Gaps before, between and after the calls; a call inside another takes no time of its own.
     let mut steps = Vec::with_capacity(2 * calls.len() + 1);
@@ -116,7 +116,7 @@ fn interval(thread: &mut Thread, from: &Mark, to: &Mark, calls: &[(u64, usize)])
         let away = sum(&steps, |step| step.cpu_ns).saturating_sub(on_core);
         wait(&mut steps, away);
     }
-    // What is left without a core was taken from it: the same part of everything.
+    // The rest of the time without a core was taken from it: the same part of everything.
     let worked = sum(&steps, |step| step.cpu_ns);
     if worked > on_core {
         for step in &mut steps {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What would a device have bought a program that was recorded?
+//! Estimates the effect of a device on a program that was recorded.
 //!
-//! Flow     [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
-//!          same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
-//! Layout   [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the
-//!          CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed
-//! Order    a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
-//!          another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
-//! Rule     a program that was not changed waits for each call, so a device shortens calls and never overlaps them with the
-//!          thread that made them. A copy into pages that were not there yet stays with the CPU
-//! Not here what the bytes were: a trace has sizes and addresses
+//! - **Flow** [`Trace::read`]: bytes of a trace ─▶ threads, each a list of what it computed, waited for and called ─▶ [`replay()`]: the
+//!   same once more, with calls as long as a [`Cpu`] or a device takes for them ─▶ [`Outcome`]: time, CPU time, memory traffic
+//! - **Layout** [`timeline`] from records to threads, `interval` from a thread's records to its steps · [`cpu`] what calls cost on the
+//!   CPU, [`reuse`] how long ago their bytes were used · [`device`] who takes which call, and for how long, [`service`] the work of memlift's own services · [`mod@replay`] the calendar · [`vary`] one parameter changed
+//! - **Order** a thread's steps in their order; a thread begins when its parent has come as far as it had then; who waited for
+//!   another thread's end waits for it again. Other waits stay as long as they were: what they were for is not in a trace
+//! - **Rule** a program that was not changed waits for each call, so a device shortens calls and never overlaps them with the
+//!   thread that made them. A copy into pages that were not there yet stays with the CPU
+//! - **Not here** what the bytes were: a trace has sizes and addresses
 
 pub mod cpu;
 pub mod device;

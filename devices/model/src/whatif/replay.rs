@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The recorded run once more: every thread's steps on one calendar, with calls as long as whoever takes them needs.
 //!
-//! Flow     a thread's event ─▶ its next step: computing and waiting take as long as they did; a call takes what the CPU or the
-//!          device says; a thread that is begun gets its own event; a join waits for the end it is about ─▶ [`Outcome`]
-//! Order    picoseconds; equal inputs give equal outcomes everywhere
-//! Traffic  of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
-//!          overwrites before (no streaming stores are assumed); a device does not
+//! - **Flow** a thread's event ─▶ its next step: computing and waiting take as long as they did; a call takes what the CPU or the
+//!   device says; a thread that is begun gets its own event; a join waits for the end it is about ─▶ [`Outcome`]
+//! - **Order** picoseconds; equal inputs give equal outcomes everywhere
+//! - **Traffic** of calls only: lines that were not in the last-level cache, and the write-backs of what was written. A core reads what it
+//!   overwrites before (no streaming stores are assumed); a device does not
 
 use super::cpu::{Cpu, Shadow};
 use super::device::{Device, Engine, Placed};
@@ -15,7 +15,7 @@ use crate::event::{Calendar, Time};
 /// A wait that ends so close to a join was for whoever joins, nanoseconds: marks are a millisecond apart.
 const NEAR_NS: u64 = 2_000_000;
 
-/// What a run took.
+/// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// From start to end.
@@ -63,7 +63,7 @@ struct Run<'a> {
     shadow: Shadow,
     next: Vec<usize>,
     over: Vec<bool>,
-    /// Who waits for this thread's end, and how long after it.
+    /// Threads that wait for this thread's end, and how long after it.
     joining: Vec<Vec<(usize, Time)>>,
     /// For each thread the wait that its joining parent ends.
     held: Vec<Option<Held>>,
@@ -106,7 +106,7 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
     }
     run.all();
     let recorded = trace.threads.iter().map(working_until).max().unwrap_or(0);
-    // What came after the last record.
+    // Time after the last record.
     run.outcome.wall = run.end + Time::from_ns(trace.wall_ns.saturating_sub(recorded));
     let seen = trace.threads.iter().fold(0u64, |sum, thread| sum.saturating_add(thread.cpu_ns));
     run.outcome.cpu = run.outcome.cpu + Time::from_ns(trace.cpu_ns.saturating_sub(seen));
@@ -116,7 +116,7 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
 /// A wait that ended as somebody began to wait for the thread's end: that is who it was for, as where a pool is told to end and joined.
 #[derive(Clone, Copy)]
 struct Held {
-    /// Which step.
+    /// Index of the step.
     step: usize,
     /// How long after the join began it ended.
     after: Time,
@@ -233,7 +233,7 @@ impl Run<'_> {
             (&self.trace.threads[thread].calls[index], self.trace.threads[thread].fresh[index]);
         let placed =
             if call.bytes() >= self.from_bytes { self.engine.place(call, fresh) } else { Placed::Cpu };
-        // What the thread was without a core in it stays so, unless it waits for the device anyway.
+        // Time that the thread was without a core in it stays so, unless it waits for the device anyway.
         let away = Time::from_ns(step.ns - step.cpu_ns);
         match placed {
             Placed::Cpu => {
@@ -269,7 +269,7 @@ impl Run<'_> {
                 let now = self.calendar.now();
                 let done = self.engine.copy(call, 2 * residency.source >= call.read, now);
                 let time = done - now + Time::from_ns((f64::from(fresh) * self.cpu.fault_ns) as u64);
-                // What was in the cache is written back before the device can see it.
+                // Dirty lines in the cache are written back before the device can see them.
                 self.count(call);
                 self.outcome.read_bytes += call.read;
                 self.outcome.written_bytes += residency.source.min(call.read) + call.written;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much else was used since a byte was used: what decides in which cache it still is.
 //!
-//! Flow     [`Reuse::touch`] a range ─▶ its pieces that were used before, each with its working set: itself and all that was used since,
-//!          every byte once
-//! Layout   ranges by address, each with the number of the use that was its last; bytes by that number in a Fenwick tree, so that "used
-//!          later than this" is a sum over few words
+//! - **Flow** [`Reuse::touch`] a range ─▶ its pieces that were used before, each with its working set: itself and all that was used since,
+//!   every byte once
+//! - **Layout** ranges by address, each with the number of the use that was its last; bytes by that number in a Fenwick tree, so that "used
+//!   later than this" is a sum over few words
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Again {
     /// How many.
     pub bytes: u64,
-    /// What was used since, and what is used with them now.
+    /// Bytes used since, and bytes used with them now.
     pub set: u64,
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The work of memlift's own services, by the device that its paper has for it.
 //!
-//! Layout   nearpm: a commit is a transaction of the machine (`nearpm::machine`): so many ranges of so many bytes, by the mechanism that
-//!          it had; some in a row on one device, a share each. pulse: walks that were waited for together are on the rack together
-//!          (`pulse::rack`), each with the mean of their steps, at one node. dmu: a page that was packed is unpacked by the controller as
-//!          it is touched (`dmu::experiment`), no fault; packing goes on beside the program
-//! Rule     a service's work has no addresses: where in a page or on which node is not known. Large shapes are run as far as a machine
-//!          goes, and counted as often
-//! Method   a shape is run once and remembered. Commits of several threads do not meet; all pages go through one unpacker
-//! Not here whether it pays (`device`)
+//! - **Layout** nearpm: a commit is a transaction of the machine (`nearpm::machine`): so many ranges of so many bytes, by the mechanism that
+//!   it had; some in a row on one device, a share each. pulse: walks that were waited for together are on the rack together
+//!   (`pulse::rack`), each with the mean of their steps, at one node. dmu: a page that was packed is unpacked by the controller as
+//!   it is touched (`dmu::experiment`), no fault; packing goes on beside the program
+//! - **Rule** a service's work has no addresses: where in a page or on which node is not known. Large shapes are run as far as a machine
+//!   goes, and counted as often
+//! - **Method** a shape is run once and remembered. Commits of several threads do not meet; all pages go through one unpacker
+//! - **Not here** whether it pays (`device`)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +45,7 @@ pub struct Service {
     took: Arc<Mutex<HashMap<Run, Time>>>,
 }
 
-/// What a run is told by: parameter, parts, bytes; whether the device makes it, not the CPU on the device's memory.
+/// Key of a run: parameter, parts, bytes; true if the device does it, not the CPU on the device's memory.
 type Run = (u32, u64, u64, bool);
 
 impl Service {
@@ -55,7 +55,7 @@ impl Service {
         Service { hardware, took: Arc::default() }
     }
 
-    /// Whether this kind of work is for it.
+    /// Returns true if this kind of work is for it.
     #[must_use]
     pub fn takes(&self, kind: Kind) -> bool {
         match self.hardware {
@@ -65,7 +65,7 @@ impl Service {
         }
     }
 
-    /// What it serves, in words.
+    /// Names the work that it serves.
     #[must_use]
     pub fn serves(&self) -> &'static str {
         match self.hardware {

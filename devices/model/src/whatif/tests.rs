@@ -268,7 +268,7 @@ fn copies_between_the_same_buffers_take_the_hot_line_and_others_that_of_their_se
         "what copies of twice the size took"
     );
     assert_eq!(many.calls, Time::from_ns(2 * 12 * BYTES), "never more than the cold line");
-    // What is read from memory is the cache's to say, and it had nothing.
+    // Reads from memory depend on the cache, and it was empty.
     assert_eq!(same.read_bytes, 12 * 2 * BYTES);
 }
 
@@ -381,7 +381,7 @@ fn commits_take_what_the_machine_takes_that_runs_them() {
         assert!(near < cpu, "mechanism {mechanism}: {near} {cpu}");
         assert!(near > timing.memory_latency, "it is not free: {near}");
     }
-    // What is twice as much takes longer, and what is too much for one run is counted as often.
+    // Twice as much takes longer, and more than one run holds is counted as often.
     let near = |parts| {
         let service = Service::new(Hardware::NearPm(timing.clone()));
         service.commits(&working(Kind::Commit, 0, (64 * parts, 64 * parts), parts)).unwrap().1

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From a trace's records to what its threads did: they computed, waited, called, started another thread, waited for another's end.
 //!
-//! Flow     chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ who began whom, and who waited for whom
-//! Method   a thread begins when the one that started it has come as far as it had then. A wait that ends within 2 ms of the end of a
-//!          thread that this one started was for that; before it, where the thread says that it is done and then ends
-//! Rule     hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
-//! Not here layout and limits of single records: `memlift_spec::trace`
+//! - **Flow** chunks, in their order ─▶ each thread's records ─▶ its steps ([`interval`]) ─▶ who began whom, and who waited for whom
+//! - **Method** a thread begins when the one that started it has come as far as it had then. A wait that ends within 2 ms of the end of a
+//!   thread that this one started was for that; before it, where the thread says that it is done and then ends
+//! - **Rule** hostile until checked: a thread's chunks are 0, 1, 2 …, of one process; the first fault is told with its field
+//! - **Not here** layout and limits of single records: `memlift_spec::trace`
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const JOIN_NS: u64 = 2_000_000;
 /// A call that somebody else could have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What was called.
+    /// The function that was called.
     pub kind: Kind,
     /// For memlift's own operations the opcode, for its services' work what [`Kind`] says.
     pub parameter: u32,
@@ -48,7 +48,7 @@ impl Call {
     }
 }
 
-/// What a thread did next.
+/// The next action of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Something that is not in the trace.
@@ -93,13 +93,13 @@ pub struct Thread {
     pub cpu_ns: u64,
     /// Minor and major page faults up to then.
     pub faults: (u64, u64),
-    /// Whether its end is in the trace.
+    /// True if its end is in the trace.
     pub ended: bool,
-    /// What it did.
+    /// Its actions.
     pub steps: Vec<Step>,
     /// Its calls.
     pub calls: Vec<Call>,
-    /// Whether a call's target, by its place, was first touched where there were page faults: at most so many pages of it.
+    /// For each call, the number of pages of its target that it may have touched first; `None` without page faults.
     pub fresh: Vec<u32>,
 }
 
@@ -137,7 +137,7 @@ pub struct Trace {
     pub cores: u64,
     /// Calls of the memcpy family below this were counted only, bytes.
     pub threshold: u64,
-    /// Whether the program's end is in the trace.
+    /// True if the program's end is in the trace.
     pub finished: bool,
     /// From start to end, nanoseconds; where the end is not there, to the last record.
     pub wall_ns: u64,
@@ -145,9 +145,9 @@ pub struct Trace {
     pub cpu_ns: u64,
     /// Records that found no room.
     pub dropped: u64,
-    /// What recording a call costs, nanoseconds.
+    /// Cost of recording a call, nanoseconds.
     pub record_ns: f64,
-    /// What counting a call costs, nanoseconds.
+    /// Cost of counting a call, nanoseconds.
     pub count_ns: f64,
     /// Processes.
     pub processes: u32,
@@ -252,7 +252,7 @@ impl Trace {
         }
         let numbers: std::collections::BTreeSet<u32> = heads.iter().map(|head| head.process).collect();
         self.processes = numbers.len() as u32;
-        // What is known of each process: its own word at its end, else its threads' last marks. What exec has made new goes on
+        // CPU time of each process: its own record at its end, else its threads' last marks. A process made new by exec goes on
         // counting from what was before.
         let mut known: BTreeMap<u32, u64> = BTreeMap::new();
         for process in &numbers {
@@ -272,7 +272,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Who began whom, and who waited for whom.
+    /// Finds each thread's parent, and the threads that waited for others.
     fn relate(&mut self, heads: &[Chunk]) {
         let mut first_of: BTreeMap<u32, usize> = BTreeMap::new();
         for (index, head) in heads.iter().enumerate() {
@@ -280,7 +280,7 @@ impl Trace {
         }
         for (index, head) in heads.iter().enumerate() {
             let first = first_of[&head.process];
-            // What exec has made new: the CPU time of its first thread is that of the old one, too.
+            // After exec, the CPU time of the first thread is that of the old one, too.
             let old =
                 (0..index).rfind(|old| heads[*old].pid == head.pid && heads[*old].process != head.process);
             if let Some(old) = old.filter(|_| index == first) {
@@ -330,7 +330,7 @@ impl Trace {
                     && over.abs_diff(end) <= JOIN_NS
             };
             if let Some(step) = self.threads[parent].steps.iter_mut().find(joins) {
-                // What is left after the child's end is how long it takes to be told.
+                // The rest after the child's end is the time until its parent is told.
                 step.ns = step.at_ns.saturating_add(step.ns).saturating_sub(end);
                 step.what = What::Join(child);
             }
@@ -348,7 +348,7 @@ impl Trace {
         self.calls().fold(0, |sum, call| sum.saturating_add(call.cpu_ns))
     }
 
-    /// What recording took of the program's time, nanoseconds: a record for each call and mark, a count for each other call.
+    /// Cost of recording, nanoseconds: a record for each call and mark, a count for each other call.
     #[must_use]
     pub fn overhead_ns(&self) -> f64 {
         let counted: f64 = self.counted.values().map(|counted| counted.calls as f64).sum();

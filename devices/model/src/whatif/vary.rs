@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A device with one parameter changed: for sweeps, and to see which parameter matters.
 //!
-//! Rule     the changed file goes through the same checks as any other: out of range, or against another field, is an error
+//! - **Rule** the changed file goes through the same checks as any other: out of range, or against another field, is an error
 
 use super::device::Device;
 use crate::parameters::{ParameterError, Parameters, Schema};
@@ -18,7 +18,7 @@ pub fn varied(
     value: f64,
     unit: Option<&str>,
 ) -> Result<Device, ParameterError> {
-    // What the file itself has wrong is told first.
+    // A fault of the file itself is told first.
     Parameters::parse(file, text, schema)?;
     let unknown = || {
         let names: Vec<&str> = schema.fields.iter().map(|field| field.name).collect();

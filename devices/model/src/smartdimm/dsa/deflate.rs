@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Deflate of one page, a line in each clock (§V-B), after the pipeline that the paper adapts (its reference 67).
 //!
-//! Flow     a line ─▶ each of its bytes looks up the four from it on in one of eight banks ─▶ candidates are compared ─▶ per window of
-//!          eight bytes, matches from left to right ─▶ the line's own substrings are entered ─▶ one block with the fixed code
-//! Layout   banks have eight ports: a clock's ninth substring of a bank is dropped, it has no candidate and is not entered. 512
-//!          entries in each bank, one for each byte of 4 KiB; a new one takes the place of the oldest that it collides with
-//! Order    lines as they come in the page; a page whose lines do not is left as it is
-//! Rule     a match has 4 to 8 bytes (a window's), and lies in the page. What a clock enters is found from the next one on. A page that
-//!          does not become smaller stays as it is ([`RAW`])
-//! Not here dynamic codes, which need a second pass; messages of more than one page, which software cuts
+//! - **Flow** a line ─▶ each of its bytes looks up the four from it on in one of eight banks ─▶ candidates are compared ─▶ per window of
+//!   eight bytes, matches from left to right ─▶ the line's own substrings are entered ─▶ one block with the fixed code
+//! - **Layout** banks have eight ports: a clock's ninth substring of a bank is dropped, it has no candidate and is not entered. 512
+//!   entries in each bank, one for each byte of 4 KiB; a new one takes the place of the oldest that it collides with
+//! - **Order** lines as they come in the page; a page whose lines do not is left as it is
+//! - **Rule** a match has 4 to 8 bytes (a window's), and lies in the page. What a clock enters is found from the next one on. A page that
+//!   does not become smaller stays as it is ([`RAW`])
+//! - **Not here** dynamic codes, which need a second pass; messages of more than one page, which software cuts
 
 use super::Line;
 use crate::naive::Bits;
@@ -169,7 +169,7 @@ mod tests {
     use crate::smartdimm::message::text;
     use memlift_spec::Format;
 
-    /// What becomes of a page: its bytes, how many of them count, and how many candidates were dropped.
+    /// Packs a page: returns its bytes, how many of them count, and how many candidates were dropped.
     fn packed(message: &[u8]) -> (Vec<u8>, u64, u64) {
         let mut dsa = Dsa::new(&Context::Deflate(message.len() as u64).lines(1)).unwrap();
         let mut source = message.to_vec();

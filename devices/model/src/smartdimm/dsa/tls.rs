@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! AES-GCM over lines that come in any order (§V-A, figure 7).
 //!
-//! Flow     a line of the source ─▶ counter blocks of its place ─▶ the other text; the ciphertext's four blocks are hashed among
-//!          themselves, then times the power of H that belongs to the line ─▶ added to the tag so far
-//! Layout   powers: one for each line, four apart, from the last line back to the first
-//! Rule     what holds a byte of the tag is put when every line has been read, and the tag with it. A device that sees only some of a
-//!          record's lines keeps its part of the tag for the host instead, which adds the parts up
+//! - **Flow** a line of the source ─▶ counter blocks of its place ─▶ the other text; the ciphertext's four blocks are hashed among
+//!   themselves, then times the power of H that belongs to the line ─▶ added to the tag so far
+//! - **Layout** powers: one for each line, four apart, from the last line back to the first
+//! - **Rule** what holds a byte of the tag is put when every line has been read, and the tag with it. A device that sees only some of a
+//!   record's lines keeps its part of the tag for the host instead, which adds the parts up
 
 use super::Line;
 use crate::naive::{Aes, Multiplier, blocks, times};
@@ -17,7 +17,7 @@ const BLOCKS: u64 = LINE / 16;
 /// Messages beyond this are refused: a TLS record has 2^14 bytes and some, a call of the model's at most 64 pages.
 const LENGTH_MAX: u64 = 1 << 20;
 
-/// What the host says of a record.
+/// The host's parameters of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// 16 or 32 bytes.
@@ -157,7 +157,7 @@ fn power(h: u128, exponent: u64) -> u128 {
     })
 }
 
-/// What a tag has beside its text: additional data, lengths, the encrypted counter block.
+/// The part of a tag beside its text: additional data, lengths, the encrypted counter block.
 fn constant(h: u128, encrypted: u128, aad: &[u8], length: u64) -> u128 {
     let header = blocks(aad).next().map_or(0, |block| times(block, power(h, length.div_ceil(16) + 2)));
     let lengths = (aad.len() as u128 * 8) << 64 | u128::from(length * 8);
