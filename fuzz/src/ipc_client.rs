@@ -106,8 +106,10 @@ fn talk(socket: OwnedFd, input: &mut Input<'_>) {
                 pen.message(&reply, input);
             }
             4 => {
-                let mut message =
-                    Message::new(input.pick(&[Kind::Release, Kind::NeedRoom, Kind::Failure]), job.max(1));
+                let mut message = Message::new(
+                    input.pick(&[Kind::Release, Kind::NeedRoom, Kind::Failure, Kind::Retired]),
+                    job.max(1),
+                );
                 message.bytes = u64::from(input.byte()) << (input.byte() % 24);
                 message.status = u16::from(input.byte() % 8);
                 pen.message(&message, input);

@@ -117,9 +117,14 @@ fn talk(scene: &Scene, input: &mut Input<'_>) {
             }
             4 => {
                 // Answers come in order of their slots: a release of one that may be lent.
+                let odd = input.byte();
                 let mut release = Message::new(Kind::Release, job);
-                release.offset = 256 * u64::from(input.byte() % 4);
-                pen.message(&release, input);
+                release.offset = 256 * u64::from(odd % 4);
+                // Or: let go of a segment, of either direction, that may be in use or not be there.
+                let mut retire = Message::new(Kind::Retire, 0);
+                retire.status = u16::from(odd >> 4 & 1);
+                retire.segment = u32::from(odd % 4);
+                pen.message(if odd & 32 == 0 { &release } else { &retire }, input);
             }
             5 => {
                 let segment = peer::memory(SEGMENT_BYTES);

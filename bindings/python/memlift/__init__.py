@@ -29,6 +29,7 @@ from memlift import errors, ipc, persist, transform, traverse, zmem
 from memlift._native import __version__
 from memlift._values import register
 from memlift.errors import (
+    AddressInUse,
     BadArgument,
     BadChain,
     BadInput,
@@ -76,6 +77,7 @@ from memlift.executor import Executor
 from memlift.queue import Queue
 
 __all__ = [
+    "AddressInUse",
     "BadArgument",
     "BadChain",
     "BadInput",

@@ -4,20 +4,25 @@
 //! Flow    0 → identity by one exchange; else mark the word, sleep on it for a moment, ask whether its holder lives
 //! Order   Acquire at lock, Release at unlock. Whoever takes it over from the dead makes the table whole before he goes on
 //! Owner   within a process its threads first take turns at a mutex of their own, so that the word names a process
-//! Not here a holder that is stopped (SIGSTOP): it lives, so the others wait for it. Critical sections run no foreign code
+//! Limits  a holder that is stopped (SIGSTOP) lives, so the others wait for it, each for as long as it may. Critical sections run no
+//!         foreign code
 
 use super::member::Member;
 use memlift_engine::region::Region;
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// Somebody sleeps on the word.
 const SLEEPERS: u32 = 1 << 31;
 const SPINS: u32 = 200;
 /// How long to sleep before the holder is looked at: much longer than a critical section.
 const MOMENT: Duration = Duration::from_millis(10);
+/// Shortest time after which the lock is given up: much longer than a critical section, and not long for a caller.
+const GRACE: Duration = Duration::from_millis(50);
+/// Time between two looks at a lock of another thread of this process.
+const NAP: Duration = Duration::from_micros(100);
 
 /// A timeout as the kernel takes it.
 pub fn timespec(time: Duration) -> futex::Timespec {
@@ -33,9 +38,29 @@ pub struct Guard<'a> {
     pub inherited: bool,
 }
 
-/// Waits for its turn.
-pub fn lock<'a>(word: &'a AtomicU32, turn: &'a Mutex<()>, member: &Member, region: &Region) -> Guard<'a> {
-    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+/// The lock of the threads of one process; `None`: another one had it until then.
+fn take_turn(turn: &Mutex<()>, until: Option<Instant>) -> Option<MutexGuard<'_, ()>> {
+    let Some(until) = until else { return Some(turn.lock().unwrap_or_else(PoisonError::into_inner)) };
+    loop {
+        match turn.try_lock() {
+            Ok(turn) => return Some(turn),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(NAP),
+        }
+    }
+}
+
+/// Waits for its turn; `None`: it did not come until then, or for [`GRACE`] from now, whichever is later.
+pub fn lock<'a>(
+    word: &'a AtomicU32,
+    turn: &'a Mutex<()>,
+    member: &Member,
+    region: &Region,
+    until: Option<Instant>,
+) -> Option<Guard<'a>> {
+    let until = until.map(|until| until.max(Instant::now() + GRACE));
+    let turn = take_turn(turn, until)?;
     let mine = member.identity;
     let mut inherited = false;
     let free = |to| word.compare_exchange(0, to, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -58,6 +83,10 @@ pub fn lock<'a>(word: &'a AtomicU32, turn: &'a Mutex<()>, member: &Member, regio
         {
             continue;
         }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            // Whoever unlocks wakes somebody in vain.
+            return None;
+        }
         let slept = futex::wait(word, futex::Flags::empty(), marked, Some(&timespec(MOMENT)));
         if slept == Err(rustix::io::Errno::TIMEDOUT)
             && !member.is_alive(region, seen & !SLEEPERS)
@@ -66,7 +95,7 @@ pub fn lock<'a>(word: &'a AtomicU32, turn: &'a Mutex<()>, member: &Member, regio
             (held, inherited) = (true, true);
         }
     }
-    Guard { word, _turn: turn, inherited }
+    Some(Guard { word, _turn: turn, inherited })
 }
 
 impl Drop for Guard<'_> {

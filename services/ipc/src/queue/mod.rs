@@ -167,12 +167,24 @@ impl Shared {
 
     /// Runs `step` under the lock.
     fn locked<T>(&self, own: &Own, step: impl FnOnce(&Table<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let guard = lock::lock(&self.head().lock, &own.turn, &own.member, &self.region);
+        let done = self.locked_until(own, None, step)?;
+        Ok(done.expect("without a limit it is waited for"))
+    }
+
+    /// The same; `None`: the lock was not free until then, because its holder is stopped.
+    fn locked_until<T>(
+        &self,
+        own: &Own,
+        until: Option<Instant>,
+        step: impl FnOnce(&Table<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let guard = lock::lock(&self.head().lock, &own.turn, &own.member, &self.region, until);
+        let Some(guard) = guard else { return Ok(None) };
         let table = self.table();
         if guard.inherited {
             table.recover()?;
         }
-        step(&table)
+        step(&table).map(Some)
     }
 
     fn release(&self, slot: u32) {
@@ -311,7 +323,7 @@ impl Queue {
         loop {
             let parker = CounterParker::new(&head.room, &head.room_sleepers);
             let before = parker.seen.get();
-            let place = self.0.locked(own, |table| {
+            let place = self.0.locked_until(own, until, |table| {
                 if look {
                     table.reap(&own.member)?;
                 }
@@ -322,6 +334,7 @@ impl Queue {
                     place => Ok(place),
                 }
             })?;
+            let Some(place) = place else { return Ok(None) };
             if let Some(place) = place {
                 let reserved = Reserved { queue: self.clone(), place, published: false };
                 reserved.populate();
@@ -346,7 +359,7 @@ impl Queue {
     pub fn put(&self, item: &[u8], until: Option<Instant>) -> Result<bool, Error> {
         if item.len() as u64 <= Queue::INLINE_BYTES {
             let own = self.0.own()?;
-            let done = self.0.locked(own, |table| {
+            let done = self.0.locked_until(own, until, |table| {
                 let Some(place) = table.reserve(item.len() as u64, own.member.identity)? else {
                     return Ok(false);
                 };
@@ -354,9 +367,13 @@ impl Queue {
                 table.publish(place.slot)?;
                 Ok(true)
             })?;
-            if done {
-                self.published();
-                return Ok(true);
+            match done {
+                Some(true) => {
+                    self.published();
+                    return Ok(true);
+                }
+                Some(false) => {}
+                None => return Ok(false),
             }
         }
         let Some(mut reserved) = self.reserve(item.len() as u64, until)? else { return Ok(false) };
@@ -383,7 +400,7 @@ impl Queue {
         let head = self.0.head();
         loop {
             if !self.is_empty() {
-                let taken = self.0.locked(own, |table| {
+                let taken = self.0.locked_until(own, until, |table| {
                     let Some(place) = table.take(own.member.identity)? else { return Ok(None) };
                     if place.bytes > INLINE_BYTES {
                         return Ok(Some((place, None)));
@@ -396,6 +413,7 @@ impl Queue {
                     table.release(place.slot)?;
                     Ok(Some((place, Some(bytes))))
                 })?;
+                let Some(taken) = taken else { return Ok(None) };
                 if let Some((place, inline)) = taken {
                     if self.0.limits.items_max != 0 || inline.is_some() {
                         advance(&head.room, &head.room_sleepers, 1);

@@ -141,7 +141,7 @@ fn who_dies_inside_the_lock_is_followed_by_the_next() {
     for state in [FREE, WRITING] {
         dying(|| {
             let own = queue.0.own().unwrap();
-            let guard = lock::lock(&queue.0.head().lock, &own.turn, &own.member, &queue.0.region);
+            let guard = lock::lock(&queue.0.head().lock, &own.turn, &own.member, &queue.0.region, None);
             let table = queue.0.table();
             // Half of a put: the books say other things than the slots.
             let place = table.reserve(300, own.member.identity).unwrap().unwrap();
@@ -161,6 +161,30 @@ fn who_dies_inside_the_lock_is_followed_by_the_next() {
     let ours: Vec<u8> = seen.iter().copied().filter(|&byte| byte < 50).collect();
     assert_eq!(ours, (0..50).collect::<Vec<u8>>(), "in order, none lost, none twice");
     assert_eq!(seen.iter().filter(|&&byte| byte == 0xee).count(), 2);
+}
+
+#[test]
+fn who_stands_still_inside_the_lock_costs_the_others_their_time_and_no_more() {
+    let queue = queue(0, 16 << 20);
+    queue.put(&[1; 300], None).unwrap();
+    let own = queue.0.own().unwrap();
+    // Another thread of this process here; one of another process is waited for by the same clock.
+    let guard = lock::lock(&queue.0.head().lock, &own.turn, &own.member, &queue.0.region, None);
+    let soon = || Some(Instant::now() + Duration::from_millis(5));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(queue.get(soon()).unwrap().is_none());
+            assert!(!queue.put(&[2; 300], soon()).unwrap());
+            assert!(!queue.put(&[2; 300_000], soon()).unwrap());
+        });
+    });
+    // And of another process, by the word alone.
+    std::mem::forget(guard);
+    let free = std::sync::Mutex::new(());
+    let holder = lock::lock(&queue.0.head().lock, &free, &own.member, &queue.0.region, soon());
+    assert!(holder.is_none(), "its holder lives");
+    queue.0.head().lock.store(0, Ordering::Release);
+    assert!(lock::lock(&queue.0.head().lock, &free, &own.member, &queue.0.region, soon()).is_some());
 }
 
 #[test]
