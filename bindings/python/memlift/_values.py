@@ -18,7 +18,7 @@ import numpy as np
 
 from memlift import _arrow, _dtypes, _frames, _tensors
 from memlift._kind import Kind as _Kind
-from memlift.errors import Corrupt, UnsupportedType
+from memlift.errors import Corrupt, NotPicklable, UnsupportedType
 
 _Class = TypeVar("_Class", bound=type)
 _classes: dict[str, type] = {}
@@ -153,7 +153,7 @@ def _is_derived(cls: type, name: str) -> bool:
 def pickled(value: Any) -> tuple[str, Any]:
     """Kind and data of a pickle, whose large buffers stay where they are until they are copied.
 
-    Raises UnsupportedType for what pickle refuses.
+    Raises NotPicklable for what pickle refuses.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
@@ -161,7 +161,7 @@ def pickled(value: Any) -> tuple[str, Any]:
     except MemoryError:
         raise
     except Exception as error:
-        raise _unsupported(value, f"pickle refuses it ({describe(error)})") from error
+        raise NotPicklable(*_unsupported(value, f"pickle refuses it ({describe(error)})").args) from error
     return "pickle", [data, [np.frombuffer(raw, np.uint8) if raw.nbytes else b"" for raw in (buffer.raw() for buffer in buffers)]]
 
 

@@ -30,6 +30,7 @@ from typing import Any
 
 from memlift._failures import put_together, take_apart
 from memlift._functions import function_of, name_of
+from memlift._values import describe
 from memlift.errors import Error, PoolFull
 from memlift.queue import Queue
 
@@ -152,9 +153,17 @@ class _State:
             self.futures[number] = future
             self.pending.append((number, name, arguments, keywords))
             if len(self.processes) < min(self.workers, len(self.futures)):
-                self.start_worker()
+                self.start_worker_or_give_up()
+                if self.broken is not None:
+                    raise BrokenProcessPool(self.broken)
             self.fill()
         return future
+
+    def start_worker_or_give_up(self) -> None:
+        try:
+            self.start_worker()
+        except Exception as error:
+            self.give_up(f"a worker could not be started ({describe(error)}): make a new Executor when there is room for one")
 
     def start_worker(self) -> None:
         process = self.context.Process(target=_work, args=(self.calls, self.results, *self.start))  # type: ignore[attr-defined]
@@ -242,7 +251,7 @@ class _State:
             self.processes = [process for process in self.processes if process.pid != pid]
             self.retired += retired
             if self.futures and not self.dismissed:
-                self.start_worker()
+                self.start_worker_or_give_up()
 
     def bury(self, pid: int) -> None:
         """A worker is dead. If it had not said that it would end, it takes the executor with it."""
@@ -305,18 +314,20 @@ class _State:
                 self.dismiss()
 
     def join(self) -> None:
-        collector = self.threads[0] if self.threads else None
-        if collector is not None and collector is not threading.current_thread():
-            collector.join()
+        """Waits until all workers have ended, and the threads with them."""
+        collector, watcher = self.threads[:1], self.threads[1:]
+        for thread in collector:
+            if thread is not threading.current_thread():
+                thread.join()
         for process in [*self.processes, *self.retired]:
             process.join()
-        if self.threads:
-            try:
-                self.wake.send_bytes(b"e")
-            except OSError:
-                pass
-            if self.threads[1] is not threading.current_thread():
-                self.threads[1].join()
+        try:
+            self.wake.send_bytes(b"e")
+        except OSError:
+            pass
+        for thread in watcher:
+            if thread is not threading.current_thread():
+                thread.join()
 
 
 @contextlib.contextmanager

@@ -362,6 +362,25 @@ def test_a_worker_that_dies_breaks_the_executor():
             executor.submit(os._exit, 3).result(60)
 
 
+@pytest.mark.parametrize("started", [0, 1])
+def test_threads_or_processes_that_cannot_start_break_the_executor(monkeypatch, started):
+    start, count = threading.Thread.start, iter(range(100))
+
+    def refuse(thread):
+        if next(count) >= started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    context = multiprocessing.get_context("spawn")
+    with memlift.Executor(2, context) as executor:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="can't start new thread"):
+            executor.submit(add, 1, 1)
+        monkeypatch.undo()
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="can't start new thread"):
+            executor.submit(add, 1, 1)
+
+
 SCRIPT = """
     import os, signal, sys, time
     import memlift
