@@ -20,7 +20,7 @@ CachePolicy = Literal["auto", "on", "off"]
 class Client:
     def __new__(
         cls,
-        address: str,
+        address: str | os.PathLike[str],
         *,
         timeout: float | None = None,
         pool_bytes: int | None = None,
@@ -136,7 +136,7 @@ class Pipeline:
 class Server:
     def __new__(
         cls,
-        address: str,
+        address: str | os.PathLike[str],
         *,
         handlers: int | None = None,
         allowed_uids: Sequence[int] | None = None,
@@ -211,6 +211,10 @@ class Queue:
         are no value (that item is gone), PeerFault when the queue's books were spoilt, ValueError when it is closed here.
         """
     def get_nowait(self) -> Any: ...
+    def put_call(self, number: int, mark: int, obj: Any, block: bool = True) -> None:
+        """As `put`, for `get_call`."""
+    def get_call(self) -> tuple[int, int, Any, BaseException | None]:
+        """Waits for the next item of `put_call`: number, mark and value; or None and the exception that reading the value raised."""
     def qsize(self) -> int: ...
     def empty(self) -> bool: ...
     def full(self) -> bool: ...
@@ -226,6 +230,9 @@ class Queue:
 
 def progress(done: int, total: int) -> None:
     """Says in a handler how far it is, in a unit of its choice, for whoever asks (`Future.state`). RuntimeError outside of one."""
+
+def _check(value: Any, allow_pickle: bool) -> None:
+    """Raises what sending the value would raise; copies nothing."""
 
 def _encode(value: Any, allow_pickle: bool = False) -> bytes: ...
 def _decode(data: Buffer, allow_pickle: bool = False) -> Any: ...

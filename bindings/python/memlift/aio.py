@@ -9,6 +9,7 @@ Not here threads: none, but for opening the session
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
@@ -33,7 +34,7 @@ class AsyncClient:
     Takes the options of `memlift.ipc.Client`. The session opens with `async with`, or with `await connect()`.
     """
 
-    def __init__(self, address: str, **options: Any) -> None:
+    def __init__(self, address: str | os.PathLike[str], **options: Any) -> None:
         self._address, self._options = address, options
         self._client: _native.Client | None = None
         self._session: _native.Session | None = None

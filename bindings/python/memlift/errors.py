@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Everything that memlift raises. All of it derives from `Error`; each text says what to do next."""
 
+from pickle import PicklingError
+
 
 class Error(Exception):
     """Base of all errors of memlift."""
@@ -52,6 +54,10 @@ class OutOfMemory(Error, MemoryError):
 
 class UnsupportedType(Error, TypeError):
     """The object cannot be sent: it is neither bytes nor an array of numbers."""
+
+
+class NotPicklable(UnsupportedType, PicklingError):
+    """The object cannot be sent: it has no encoding, and pickle refuses it."""
 
 
 class RemoteError(Error):

@@ -6,6 +6,7 @@ sent: `memlift.Queue`). Arrays arrive as read-only views of shared memory, witho
 the last view of it is gone.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ _Handler = TypeVar("_Handler", bound=Callable[[Any], Any])
 class Server(_native.Server):
     """Runs operations by name for clients in other processes.
 
-    address      a name (nothing on disk), or a path with a "/" (a socket file)
+    address      a name (nothing on disk), or a path: text with a "/", or a `pathlib` path (a socket file)
     handlers     operations that take long and may run at once; short ones run one after the other. 0: all do
     allowed_uids users that may connect beside the server's own
     allowed_gids groups whose processes may (their effective group)
@@ -31,7 +32,7 @@ class Server(_native.Server):
     wait         "auto" (spin as long as it pays, then sleep), "block" or "spin"
     """
 
-    def __init__(self, address: str, **options: Any) -> None:
+    def __init__(self, address: str | os.PathLike[str], **options: Any) -> None:
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 

@@ -68,7 +68,7 @@ impl Client {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
-        address: &str,
+        address: &Bound<'_, PyAny>,
         timeout: Option<f64>,
         pool_bytes: Option<u64>,
         response_pool_bytes: Option<u64>,
@@ -78,6 +78,7 @@ impl Client {
         wait: Option<&str>,
         allow_pickle: bool,
     ) -> PyResult<Client> {
+        let address = crate::options::address(address)?;
         let config = configuration()?;
         let mut options = ClientOptions::from_config(&config);
         options.request_pool_bytes = pool_bytes.unwrap_or(options.request_pool_bytes);
@@ -92,7 +93,7 @@ impl Client {
             options.wait = wait_policy(wait)?;
         }
         let client =
-            py.detach(|| ipc::Client::connect(address, options)).map_err(|error| raise(py, error))?;
+            py.detach(|| ipc::Client::connect(&address, options)).map_err(|error| raise(py, error))?;
         // A pickle runs code: only from the same user.
         let pickle = allow_pickle && client.peer_uid().map_err(|error| raise(py, error))? == own_uid();
         Ok(Client { client, timeout, allow: Allow { pickle } })

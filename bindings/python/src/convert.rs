@@ -6,7 +6,7 @@
 
 use crate::errors::{raise, unsupported};
 use crate::slot::Slot;
-use crate::values::{Allow, Encoded, decode};
+use crate::values::{Allow, Encoded, decode, type_name};
 use memlift::ipc::message::Shape;
 use memlift::ipc::{ElementType, Outgoing, Payload, Tensor};
 use pyo3::buffer::PyUntypedBuffer;
@@ -28,15 +28,23 @@ pub struct Argument<'py> {
 }
 
 impl<'py> Argument<'py> {
-    /// Looks at `object` without copying it: nothing, bytes and plain arrays as such, everything else as a value.
+    /// Looks at `object` without copying it: nothing, bytes and arrays of plain types as such, everything else as a value.
+    ///
+    /// # Errors
+    ///
+    /// `UnsupportedType`, and what the code of the object itself raises.
     pub fn new(object: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Argument<'py>> {
         if let Some(argument) = Argument::plain(object)? {
             return Ok(argument);
         }
-        let encoded = Encoded::new(object, allow)?;
+        let encoded = match Encoded::new(object, allow) {
+            Ok(encoded) => encoded,
+            Err(error) => return Argument::changed(object)?.ok_or(error),
+        };
         Ok(Argument { outgoing: Outgoing::none(), encoded: Some(encoded), _buffer: None, _bytes: None })
     }
 
+    /// By exact class: a subclass is something else.
     fn plain(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
         let py = object.py();
         if object.is_none() {
@@ -47,7 +55,7 @@ impl<'py> Argument<'py> {
                 _bytes: None,
             }));
         }
-        if let Ok(bytes) = object.cast::<PyBytes>() {
+        if let Ok(bytes) = object.cast_exact::<PyBytes>() {
             let slice = bytes.as_bytes();
             // SAFETY: bytes objects never change, and the reference held here keeps this one alive.
             let outgoing =
@@ -55,13 +63,17 @@ impl<'py> Argument<'py> {
             let _bytes = Some(bytes.clone());
             return Ok(Some(Argument { outgoing, encoded: None, _buffer: None, _bytes }));
         }
-        let is_bytes = object.is_instance_of::<PyByteArray>() || object.is_instance_of::<PyMemoryView>();
+        if object.is_exact_instance_of::<PyByteArray>() || object.is_exact_instance_of::<PyMemoryView>() {
+            return Argument::changed(object);
+        }
+        if !object.is_exact_instance(array_class(py)?) || type_name(&object.getattr("dtype")?)?.is_none() {
+            return Ok(None);
+        }
         match PyUntypedBuffer::get(object) {
-            Ok(buffer) => Argument::from_buffer(py, buffer, is_bytes),
-            Err(_) if is_scalar(object) => {
+            Ok(buffer) => Argument::from_buffer(py, buffer, false),
+            Err(_) if object.getattr("ndim")?.eq(0)? => {
                 // A buffer without dimensions has no shape to point to, so it is looked at as one of one element.
-                let one = numpy(py)?.call_method1("asarray", (object,))?.call_method1("reshape", (1,))?;
-                match PyUntypedBuffer::get(&one) {
+                match PyUntypedBuffer::get(&object.call_method1("reshape", (1,))?) {
                     Ok(buffer) => match Argument::from_buffer(py, buffer, false)? {
                         Some(argument) => Ok(Some(argument.into_scalar(py)?)),
                         None => Ok(None),
@@ -71,6 +83,26 @@ impl<'py> Argument<'py> {
             }
             Err(_) => Ok(None),
         }
+    }
+
+    /// Other objects that have a buffer arrive as bytes or as an array, with a warning; numpy's are not among them.
+    fn changed(object: &Bound<'py, PyAny>) -> PyResult<Option<Argument<'py>>> {
+        let py = object.py();
+        let Ok(buffer) = PyUntypedBuffer::get(object) else { return Ok(None) };
+        if object.is_instance(array_class(py)?)? || object.is_instance(numpy_scalar(py)?)? {
+            return Ok(None);
+        }
+        let is_bytes = object.is_instance_of::<PyByteArray>()
+            || object.is_instance_of::<PyMemoryView>()
+            || object.is_instance_of::<PyBytes>();
+        let bytes_only = is_bytes && buffer.item_size() == 1 && buffer.is_c_contiguous();
+        let made = Argument::from_buffer(py, buffer, is_bytes)?;
+        if made.is_some() {
+            let into = if bytes_only { "bytes" } else { "a numpy array" };
+            let arguments = (object, into, "bytes() of it, or numpy.frombuffer(), which copies nothing", 2);
+            py.import("memlift._tensors")?.call_method1("changes", arguments)?;
+        }
+        Ok(made)
     }
 
     fn from_buffer(
@@ -121,12 +153,6 @@ impl<'py> Argument<'py> {
     }
 }
 
-/// Whether it is a numpy scalar or an array without dimensions.
-fn is_scalar(object: &Bound<'_, PyAny>) -> bool {
-    object.getattr("ndim").is_ok_and(|n| n.eq(0).unwrap_or(false))
-        && object.hasattr("__array__").unwrap_or(false)
-}
-
 /// Element type for a struct-module format, if both sides of a session know it.
 fn element_type(format: &CStr, bytes: usize) -> Option<ElementType> {
     let format = format.to_bytes();
@@ -163,6 +189,14 @@ pub fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 pub fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     ARRAY.get_or_try_init(py, || numpy(py)?.getattr("ndarray").map(Bound::unbind)).map(|class| class.bind(py))
+}
+
+/// `numpy.generic`, the class of its scalars.
+fn numpy_scalar(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static SCALAR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    SCALAR
+        .get_or_try_init(py, || numpy(py)?.getattr("generic").map(Bound::unbind))
+        .map(|class| class.bind(py))
 }
 
 fn dtype(py: Python<'_>, element: ElementType) -> PyResult<Bound<'_, PyAny>> {

@@ -18,6 +18,8 @@ use pyo3::prelude::*;
 mod convert;
 mod client;
 mod errors;
+#[expect(unsafe_code, reason = "calls Python by a declaration that may unwind")]
+mod exit;
 #[expect(unsafe_code, reason = "borrows memory of Python objects and makes bytes in place")]
 mod memory;
 #[expect(unsafe_code, reason = "reads and writes memory of Python objects")]
@@ -47,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watch::Failed>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<slot::Slot>()?;
+    module.add_function(wrap_pyfunction!(values::_check, module)?)?;
     module.add_function(wrap_pyfunction!(values::_encode, module)?)?;
     module.add_function(wrap_pyfunction!(values::_decode, module)?)?;
     module.add_class::<transform::Step>()?;
@@ -58,6 +61,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     persist::register(module)?;
     traverse::register(module)?;
     zmem::register(module)?;
+    exit::register(module)?;
     module.add_function(wrap_pyfunction!(server::progress, module)?)?;
     module.add_function(wrap_pyfunction!(transform::copy, module)?)?;
     module.add_function(wrap_pyfunction!(transform::crc32c, module)?)?;

@@ -2,10 +2,12 @@
 //! Options of a call as keyword arguments, and what is said about calls as dicts.
 
 use crate::client::seconds;
+use crate::errors::unsupported;
 use memlift::ipc::{CallOptions, Explanation, JobState};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyString};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// What a caller gave.
@@ -31,6 +33,24 @@ impl Wish<'_> {
             pack: self.pack,
         })
     }
+}
+
+/// Where a server is: a name, or a path, also one of `pathlib`. A path without a "/" is one in the current folder.
+pub fn address(given: &Bound<'_, PyAny>) -> PyResult<String> {
+    let py = given.py();
+    if given.is_instance_of::<PyString>() {
+        return given.extract();
+    }
+    let path: PathBuf = given.extract().map_err(|_| {
+        let class = given.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("an address is a str or a path, not {class}"))
+    })?;
+    let path = match path.is_absolute() || path.components().count() > 1 {
+        true => path,
+        false => Path::new(".").join(path),
+    };
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| unsupported(py, &format!("a socket at {path:?}: its path is not UTF-8")))
 }
 
 fn named<T: FromStr<Err = String> + Default>(what: &str, name: Option<&str>) -> PyResult<T> {

@@ -2,6 +2,7 @@
 //! `Queue`, as Python sees it; `memlift/queue.py` makes it one of multiprocessing's kind.
 //!
 //! Flow    put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
+//! Layout  of an item of `put_call`, behind the value: number u64 · mark u64. What cannot be read of the value leaves them readable
 //! Order   waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
 //!         half of the queue's memory, are copied out, so that putters have their room back
 
@@ -10,7 +11,7 @@ use crate::convert::{DETACH_BYTES, put_into};
 use crate::errors::{corrupt, raise};
 use crate::slot::Slot;
 use crate::values::{Allow, Encoded, decode};
-use memlift::ipc::{self, Error, QueueOptions};
+use memlift::ipc::{self, Error, Outgoing, QueueOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -21,6 +22,12 @@ use std::time::Instant;
 
 /// Items up to here are copied out when they are taken: that costs less than a view and its end.
 const COPY_BYTES: u64 = 4096;
+
+/// Bytes behind the value of an item that belongs to a call.
+const CALL_BYTES: usize = 16;
+
+/// Number, mark and value of an item that belongs to a call, and what reading the value raised.
+type Call<'py> = (u64, u64, Bound<'py, PyAny>, Option<Py<PyAny>>);
 
 /// Between processes that were given it. Use `memlift.Queue`.
 #[pyclass(module = "memlift._native", frozen, subclass)]
@@ -36,6 +43,52 @@ impl Queue {
             true => Err(PyValueError::new_err("this queue is closed: make a new one, or close it later")),
             false => Ok(&self.queue),
         }
+    }
+
+    /// Puts a value and, behind it, `tail`.
+    fn put_behind(
+        &self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        tail: &[u8],
+        until: Option<Instant>,
+    ) -> PyResult<()> {
+        let queue = self.open()?;
+        let encoded = Encoded::new(obj, self.allow)?;
+        let value_bytes = encoded.bytes();
+        let bytes = value_bytes + tail.len() as u64;
+        if bytes <= ipc::Queue::INLINE_BYTES && value_bytes == encoded.head().len() as u64 {
+            let whole = [encoded.head(), tail].concat();
+            let put = sliced(py, until, |until| queue.put(&whole, until).map(|put| put.then_some(())))?;
+            return put.ok_or_else(|| said(py, "Full"));
+        }
+        let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
+        let Some(mut reserved) = reserved else { return Err(said(py, "Full")) };
+        let mut parts = encoded.parts();
+        parts.push((value_bytes, Outgoing::from(tail)));
+        let copy = move || {
+            for (at, part) in &parts {
+                reserved.write(*at, part)?;
+            }
+            reserved.publish()
+        };
+        let copied = if bytes < DETACH_BYTES as u64 { copy() } else { py.detach(copy) };
+        copied.map_err(|error| raise(py, error))
+    }
+
+    /// The memory of the oldest item; `None`: there was none until `until`.
+    fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Slot>> {
+        let queue = self.open()?;
+        let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Ok(None) };
+        let item = if item.is_leased() && (item.bytes() <= COPY_BYTES || item.is_crowded()) {
+            py.detach(|| item.detach())
+        } else {
+            Ok(item)
+        };
+        if item.as_ref().is_ok_and(|item| item.bytes() == 0) {
+            return Err(corrupt(py, "empty"));
+        }
+        item.and_then(Slot::taken).map(Some).map_err(|error| raise(py, error))
     }
 }
 
@@ -118,26 +171,37 @@ impl Queue {
 
     #[pyo3(signature = (obj, block=true, timeout=None))]
     fn put(&self, py: Python<'_>, obj: &Bound<'_, PyAny>, block: bool, timeout: Option<f64>) -> PyResult<()> {
-        let queue = self.open()?;
-        let encoded = Encoded::new(obj, self.allow)?;
-        let until = limit(block, timeout)?;
-        let bytes = encoded.bytes();
-        if bytes <= ipc::Queue::INLINE_BYTES && bytes == encoded.head().len() as u64 {
-            let head = encoded.head();
-            let put = sliced(py, until, |until| queue.put(head, until).map(|put| put.then_some(())))?;
-            return put.ok_or_else(|| said(py, "Full"));
+        self.put_behind(py, obj, &[], limit(block, timeout)?)
+    }
+
+    /// Puts a value that belongs to a call: whatever becomes of the value, the getter learns number and mark.
+    #[pyo3(signature = (number, mark, obj, block=true))]
+    fn put_call(
+        &self,
+        py: Python<'_>,
+        number: u64,
+        mark: u64,
+        obj: &Bound<'_, PyAny>,
+        block: bool,
+    ) -> PyResult<()> {
+        let call = u128::from(mark) << 64 | u128::from(number);
+        self.put_behind(py, obj, &call.to_le_bytes(), limit(block, None)?)
+    }
+
+    /// The next value that belongs to a call, as (number, mark, value, None); or, if it cannot be read, (number, mark, None, exception).
+    fn get_call<'py>(&self, py: Python<'py>) -> PyResult<Call<'py>> {
+        let slot = self.take(py, None)?.ok_or_else(|| said(py, "Empty"))?;
+        let mut call = [0; CALL_BYTES];
+        let at =
+            slot.bytes().checked_sub(CALL_BYTES as u64).ok_or_else(|| corrupt(py, "without its call"))?;
+        slot.read_into(at, &mut call).map_err(|error| raise(py, error))?;
+        let call = u128::from_le_bytes(call);
+        let (number, mark) = (call as u64, (call >> 64) as u64);
+        let none = py.None().into_bound(py);
+        match Bound::new(py, slot).and_then(|slot| decode(&slot, self.allow)) {
+            Ok(value) => Ok((number, mark, value, None)),
+            Err(error) => Ok((number, mark, none, Some(error.into_value(py).into_any()))),
         }
-        let reserved = sliced(py, until, |until| queue.reserve(bytes, until))?;
-        let Some(mut reserved) = reserved else { return Err(said(py, "Full")) };
-        let parts = encoded.parts();
-        let copy = move || {
-            for (at, part) in &parts {
-                reserved.write(*at, part)?;
-            }
-            reserved.publish()
-        };
-        let copied = if bytes < DETACH_BYTES as u64 { copy() } else { py.detach(copy) };
-        copied.map_err(|error| raise(py, error))
     }
 
     fn put_nowait(&self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -153,18 +217,7 @@ impl Queue {
         timeout: Option<f64>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let queue = self.open()?;
-        let until = limit(block, timeout)?;
-        let Some(item) = sliced(py, until, |until| queue.get(until))? else { return Err(said(py, "Empty")) };
-        let item = if item.is_leased() && (item.bytes() <= COPY_BYTES || item.is_crowded()) {
-            py.detach(|| item.detach())
-        } else {
-            Ok(item)
-        };
-        if item.as_ref().is_ok_and(|item| item.bytes() == 0) {
-            return Err(corrupt(py, "empty"));
-        }
-        let slot = item.and_then(Slot::taken).map_err(|error| raise(py, error))?;
+        let slot = self.take(py, limit(block, timeout)?)?.ok_or_else(|| said(py, "Empty"))?;
         let item = decode(&Bound::new(py, slot)?, self.allow)?;
         let Some(out) = out else { return Ok(item) };
         put_into(&item, out).or_else(|error| {

@@ -2,12 +2,14 @@
 //! `Server`, as Python sees it. Threads are Python's own (`memlift/ipc.py` starts them), so that entering the interpreter
 //! costs no new thread state per request.
 //!
+//! Exit    when the interpreter ends, threads that run handlers are left where they are: see `exit`
 //! Order   handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
 //!         again when the client has its answer
 
 use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};
 use crate::errors::raise;
+use crate::exit::Inside;
 use crate::values::Allow;
 use memlift::ipc::{self, Progress, Request, Responder, ServerOptions, Trust};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -31,7 +33,7 @@ impl Server {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
-        address: &str,
+        address: &Bound<'_, PyAny>,
         handlers: Option<usize>,
         allowed_uids: Option<Vec<u32>>,
         sessions_max: Option<usize>,
@@ -60,7 +62,8 @@ impl Server {
         if let Some(wait) = wait {
             options.wait = wait_policy(wait)?;
         }
-        let server = ipc::Server::bind(address, options).map_err(|error| raise(py, error))?;
+        let address = crate::options::address(address)?;
+        let server = ipc::Server::bind(&address, options).map_err(|error| raise(py, error))?;
         Ok(Server { server, allow_pickle })
     }
 
@@ -136,9 +139,10 @@ pub fn progress(done: u64, total: u64) -> PyResult<()> {
 fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: Allow) {
     PROGRESS.set(Some(request.progress()));
     let staged = Python::attach(|py| {
+        let inside = Inside::enter(py);
         let called = payload_to_python(py, request.payload().clone(), allow).and_then(|argument| {
             drop(request);
-            function.bind(py).call1((argument,))
+            inside.call_handler(function.bind(py), &argument)
         });
         PROGRESS.set(None);
         let result = match called {

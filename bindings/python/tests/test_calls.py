@@ -5,7 +5,10 @@ Goal    the promises of the Python face: bytes in, bytes out; arrays in, read-on
 Method  a real server process; sizes and layouts around the edges
 """
 
+import array
+import asyncio
 import gc
+import pathlib
 import threading
 import time
 
@@ -15,12 +18,19 @@ import pytest
 import memlift
 
 
+class Raw(bytes):
+    pass
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4095, 4096, 4097, 1_000_003])
 def test_bytes_come_back_as_bytes(client, size):
     data = bytes(i * 7 % 256 for i in range(size))
-    for sent in (data, bytearray(data), memoryview(data)):
-        answer = client.call("echo", sent)
-        assert type(answer) is bytes and answer == data
+    answer = client.call("echo", data)
+    assert type(answer) is bytes and answer == data
+    for sent in (bytearray(data), memoryview(data), Raw(data)):
+        with pytest.warns(DeprecationWarning, match="arrives as bytes") as warned:
+            answer = client.call("echo", sent)
+        assert type(answer) is bytes and answer == data and warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,10 @@ def test_nothing_and_objects_that_numpy_understands(client):
         def __array__(self, dtype=None, copy=None):
             return np.arange(5.0)
 
-    np.testing.assert_array_equal(client.call("double", Column()), np.arange(5.0) * 2)
+    with pytest.warns(DeprecationWarning, match="Column arrives as a numpy array"):
+        np.testing.assert_array_equal(client.call("double", Column()), np.arange(5.0) * 2)
+    with pytest.warns(DeprecationWarning, match="array.array arrives as a numpy array"):
+        np.testing.assert_array_equal(client.call("double", array.array("d", [1.0])), [2.0])
 
 
 @pytest.mark.parametrize(
@@ -307,3 +320,29 @@ def test_large_messages_grow_the_pools(start):
     array = np.arange(6_000_000, dtype=np.uint64)
     np.testing.assert_array_equal(client.call("echo", array), array)
     assert len(client.call("zeros", np.array([90_000_000]))) == 90_000_000
+
+
+def test_addresses_are_names_or_paths_of_any_kind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def ask(address):
+        async with memlift.ipc.AsyncClient(address, timeout=60) as client:
+            return await client.call("echo", 1)
+
+    for address, where in (
+        (tmp_path / "socket", tmp_path / "socket"), (pathlib.Path("bare"), tmp_path / "bare"), (str(tmp_path / "text"), tmp_path / "text"),
+        (pathlib.PurePosixPath("./below/../dotted"), tmp_path / "dotted"),
+    ):  # fmt: skip
+        (tmp_path / "below").mkdir(exist_ok=True)
+        with memlift.ipc.Server(address) as server:
+            server.register("echo", lambda value: value)
+            server.start()
+            assert where.is_socket()
+            with memlift.ipc.Client(address, timeout=60) as client:
+                assert client.call("echo", 1) == 1
+            assert asyncio.run(ask(address)) == 1
+    for wrong in (b"bytes", 7, None):
+        with pytest.raises(TypeError, match="a str or a path"):
+            memlift.ipc.Client(wrong)
+        with pytest.raises(TypeError, match="a str or a path"):
+            memlift.ipc.Server(wrong)

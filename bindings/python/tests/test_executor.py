@@ -5,10 +5,13 @@ Goal    the interface and behaviour of concurrent.futures; arrays in place; a wo
 Method  real workers, killed for real
 """
 
+import collections
 import concurrent.futures
+import dataclasses
 import functools
 import math
 import multiprocessing
+import operator
 import os
 import signal
 import subprocess
@@ -80,6 +83,11 @@ def pid():
     return os.getpid()
 
 
+def pid_and_value():
+    time.sleep(0.01)
+    return os.getpid(), _state["value"]
+
+
 def put_into(value):
     _state["value"].put(value)
 
@@ -126,6 +134,68 @@ def test_an_exception_comes_with_the_workers_traceback(executor):
     with pytest.raises(memlift.RemoteError, match="Odd: 1 2"):
         executor.submit(fail_oddly).result(60)
     assert isinstance(executor.submit(fail, "x").exception(60), ValueError)
+
+
+@dataclasses.dataclass
+class Detailed(Exception):
+    code: int
+    field: str = "x"
+
+    def __reduce__(self):
+        return Detailed, (self.code, self.field)
+
+
+class Stated(Exception):
+    def __init__(self, text):
+        super().__init__(f"said {text}")
+        self.text = text
+
+    def __reduce__(self):
+        return Stated, (self.text,), {"more": [1, np.arange(3)]}
+
+
+def raise_this(error):
+    raise error
+
+
+def raise_by_name(name):
+    if name == "file":
+        open("/nonexistent/a\udcff")
+    if name == "noted":
+        error = KeyError("k", 1)
+        error.add_note("a note")
+        error.attribute = {"a": (1, 2)}
+        raise error
+    if name == "text":
+        b"\xff".decode()
+    if name == "detailed":
+        raise Detailed(7, "y")
+    if name == "stated":
+        raise Stated("this")
+    if name == "import":
+        raise ImportError("no", name="n", path="p")
+    inner = ValueError("one")
+    inner.add_note("inner note")
+    raise ExceptionGroup("several", [inner, ExceptionGroup("more", [OSError(2, "no", "f"), Detailed(1)])])
+
+
+def outline(error):
+    """All that an exception is, for comparing."""
+    members = [outline(member) for member in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    told = {name: getattr(error, name, None) for name in ("errno", "filename", "code", "field", "text", "name", "path", "start", "object")}
+    attributes = {name: repr(value) for name, value in vars(error).items()}
+    return type(error), str(error), str(error.args), told, attributes, members
+
+
+@pytest.mark.parametrize("name", ["file", "noted", "text", "detailed", "stated", "import", "group"])
+def test_exceptions_arrive_as_themselves(executor, name):
+    with pytest.raises(BaseException) as here:
+        raise_by_name(name)
+    there = executor.submit(raise_by_name, name).exception(60)
+    if name == "stated":
+        here.value.more = [1, np.arange(3)]
+    assert outline(there) == outline(here.value)
+    assert "in raise_by_name" in str(there.__cause__)
 
 
 def test_what_cannot_be_sent_is_the_futures_exception(executor):
@@ -176,11 +246,98 @@ def test_workers_start_as_they_are_needed():
         memlift.Executor(0)
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_are_replaced(method):
+    context = multiprocessing.get_context(method)
+    with memlift.Executor(2, context, max_tasks_per_child=3, initializer=prepare, initargs=(7,)) as executor:
+        pids = [future.result(60) for future in [executor.submit(pid_and_value) for _ in range(8)]]
+        assert all(value == 7 for _, value in pids)
+        counts = collections.Counter(pid for pid, _ in pids)
+        assert max(counts.values()) <= 3 and len(counts) >= 3
+        assert executor.submit(add, 1, 1).result(60) == 2
+    with memlift.Executor(1, max_tasks_per_child=1) as executor:
+        assert len({executor.submit(pid).result(60) for _ in range(3)}) == 3
+        assert executor._state.context.get_start_method() == "spawn"
+        dying = executor.submit(kill_self)
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="SIGKILL"):
+            dying.result(60)
+    for wrong, error in ((0, ValueError), ("3", TypeError)):
+        with pytest.raises(error):
+            memlift.Executor(1, max_tasks_per_child=wrong)
+    with pytest.raises(ValueError, match="fork"):
+        memlift.Executor(1, multiprocessing.get_context("fork"), max_tasks_per_child=1)
+
+
+HERE = """
+import multiprocessing, sys
+import memlift
+def here(x): return multiprocessing.get_start_method(), x + 1
+if __name__ == "__main__":
+    {before}
+    with memlift.Executor(2) as executor:
+        print(executor.submit(here, 1).result(60), executor._state.context.get_start_method())
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", None])
+@pytest.mark.parametrize("way", ["file", "command", "stdin"])
+def test_the_programs_start_method_is_honoured(method, way, tmp_path):
+    if way != "file" and method not in ("fork", None) or way == "stdin" and multiprocessing.get_start_method() != "fork":
+        pytest.skip("such a process cannot read a program that is no file")
+    text = HERE.format(before="pass" if method is None else f"multiprocessing.set_start_method({method!r})")
+    (tmp_path / "program.py").write_text(text)
+    command = {"file": [str(tmp_path / "program.py")], "command": ["-c", text], "stdin": ["-"]}[way]
+    done = subprocess.run([sys.executable, *command], input=text, capture_output=True, text=True, timeout=120)
+    expected = method or multiprocessing.get_start_method()
+    assert done.stdout.split() == [f"('{expected}',", "2)", expected], done.stderr
+    assert "Warning" not in done.stderr
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_other_start_methods(method):
     with memlift.Executor(1, multiprocessing.get_context(method)) as executor:
         np.testing.assert_array_equal(executor.submit(double, np.arange(5000)).result(60), np.arange(5000) * 2)
+
+
+@memlift.register
+@dataclasses.dataclass
+class Adder:
+    n: int
+
+    def add(self, x):
+        return self.n + x
+
+    @classmethod
+    def make(cls, n):
+        return cls(n)
+
+    @staticmethod
+    def twice(x):
+        return 2 * x
+
+    def __call__(self, x):
+        return self.n * x
+
+
+class Special(Adder):
+    pass
+
+
+def test_methods_and_builtins(executor):
+    for function, arguments in (
+        (Adder(3).add, (4,)), (Adder.make, (5,)), (Special.make, (5,)), (Adder.twice, (4,)), (Adder.add, (Adder(1), 2)), (Adder(3), (5,)),
+        ("a-b".split, ("-",)), (str.upper, ("x",)), (int.from_bytes, (b"ab", "big")), (dict.fromkeys, ([1, 2],)), (len, ([1],)),
+        (math.sqrt, (4,)), (operator.add, (1, 2)), (operator.itemgetter(1, 0), ([1, 2],)), (operator.attrgetter("n"), (Adder(1),)),
+        (operator.methodcaller("add", 2), (Adder(1),)), (operator.methodcaller("split", "-", maxsplit=1), ("a-b-c",)), ([3, 1].count, (3,)),
+        (np.add, (1, 2)), (np.arange(3).sum, ()), (functools.partial(Adder(3).add, 4), ()), (object.__eq__, (1, 1)),
+    ):  # fmt: skip
+        if function == Special.make:
+            with pytest.raises(memlift.UnsupportedType, match="Special"):
+                executor.submit(function, *arguments).result(60)
+            continue
+        there = executor.submit(function, *arguments).result(60)
+        assert there == function(*arguments) or there is NotImplemented or function is object.__eq__
 
 
 def test_pickles_where_they_are_allowed():
@@ -203,6 +360,25 @@ def test_a_worker_that_dies_breaks_the_executor():
     with memlift.Executor(1) as executor:
         with pytest.raises(concurrent.futures.BrokenExecutor, match="exit code 3"):
             executor.submit(os._exit, 3).result(60)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_threads_or_processes_that_cannot_start_break_the_executor(monkeypatch, started):
+    start, count = threading.Thread.start, iter(range(100))
+
+    def refuse(thread):
+        if next(count) >= started:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    context = multiprocessing.get_context("spawn")
+    with memlift.Executor(2, context) as executor:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="can't start new thread"):
+            executor.submit(add, 1, 1)
+        monkeypatch.undo()
+        with pytest.raises(concurrent.futures.BrokenExecutor, match="can't start new thread"):
+            executor.submit(add, 1, 1)
 
 
 SCRIPT = """

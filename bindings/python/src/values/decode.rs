@@ -8,6 +8,7 @@
 use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, helpers, tag};
 use crate::convert::{array_class, numpy};
 use crate::errors::corrupt;
+use crate::exit::Inside;
 use crate::slot::Slot;
 use pyo3::prelude::*;
 use pyo3::types::{
@@ -25,6 +26,7 @@ struct Decoder<'a, 'py> {
 /// The value in a slot.
 pub fn decode<'py>(slot: &Bound<'py, Slot>, allow: Allow) -> PyResult<Bound<'py, PyAny>> {
     let py = slot.py();
+    let _inside = Inside::enter(py);
     let held = slot.get();
     let mut head = [0; HEAD_BYTES];
     held.read_into(0, &mut head).map_err(|_| corrupt(py, "shorter than its head"))?;
@@ -172,8 +174,15 @@ impl<'py> Decoder<'_, 'py> {
                 }
                 dict.into_any()
             }
+            tag::SURROGATES => {
+                let length = self.count(1)?;
+                let bytes = PyBytes::new(py, self.take(length)?);
+                let decoded = bytes.call_method1("decode", ("utf-8", "surrogatepass"));
+                decoded.map_err(|_| corrupt(py, "with text that is not UTF-8"))?
+            }
             tag::ARRAY => self.array(false)?,
             tag::SCALAR => self.array(true)?,
+            tag::SCALAR_HERE => self.scalar()?,
             tag::SPECIAL => {
                 let length = usize::from(self.byte()?);
                 let kind = self.text(length)?;
@@ -184,11 +193,11 @@ impl<'py> Decoder<'_, 'py> {
         })
     }
 
-    fn array(&mut self, scalar: bool) -> PyResult<Bound<'py, PyAny>> {
+    /// One of numpy's own plain types by its name: order, kind, bytes, and a unit for times.
+    fn dtype(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         let length = usize::from(self.byte()?);
         let name = self.text(length)?;
-        // Names of numpy's own plain types only: order, kind, bytes, and a unit for times.
         let mut letters = name.bytes();
         let ordered = letters.next().is_some_and(|order| b"<>|=".contains(&order));
         let kind = letters.next().unwrap_or(0);
@@ -202,7 +211,29 @@ impl<'py> Decoder<'_, 'py> {
             return Err(corrupt(py, &format!("with an array of type {name:?}")));
         }
         let bad_type = |_| corrupt(py, &format!("with an array of type {name:?}"));
-        let dtype = numpy(py)?.call_method1("dtype", (&name,)).map_err(bad_type)?;
+        numpy(py)?.call_method1("dtype", (&name,)).map_err(bad_type)
+    }
+
+    /// A numpy scalar whose bytes follow.
+    fn scalar(&mut self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let dtype = self.dtype()?;
+        let length = self.count(1)?;
+        let bytes = PyBytes::new(py, self.take(length)?);
+        if dtype.getattr("itemsize")?.extract::<usize>()? != length {
+            return Err(corrupt(py, "with a scalar of another length"));
+        }
+        let class = array_class(py)?;
+        let array = match length {
+            0 => class.call1(((), dtype))?,
+            _ => class.call1(((), dtype, bytes))?,
+        };
+        array.get_item(())
+    }
+
+    fn array(&mut self, scalar: bool) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let dtype = self.dtype()?;
         let itemsize: u64 = dtype.getattr("itemsize")?.extract()?;
         let fortran = match self.byte()? {
             0 => false,

@@ -4,13 +4,15 @@
 //! Order   one pass. A value that refers to itself ends at the limit of depth
 //! Owner   an [`Encoded`] keeps every array exported, so that its memory stays while the GIL is released
 
-use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, helpers, tag};
+use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, dtypes, helpers, tag};
 use crate::convert::{array_class, numpy};
 use crate::errors::unsupported;
-use memlift::ipc::Outgoing;
+use crate::exit::Inside;
 use memlift::ipc::message::Shape;
+use memlift::ipc::{ElementType, Outgoing, Tensor};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PyMemoryView,
     PySet, PyString, PyTuple,
@@ -21,6 +23,8 @@ struct Piece {
     at: u64,
     address: *const u8,
     bytes: u64,
+    /// Of an array with gaps: its elements, and bytes from one to the next along each dimension.
+    gaps: Option<(Tensor, Vec<i64>)>,
 }
 
 // SAFETY: an address of memory that `Encoded::kept` keeps exported; it is only read.
@@ -35,6 +39,8 @@ pub struct Encoded<'py> {
     pieces: Vec<Piece>,
     pieces_bytes: u64,
     kept: Vec<Kept<'py>>,
+    /// The value was nested deeper than a reader goes.
+    too_deep: bool,
 }
 
 #[expect(dead_code, reason = "held so that their memory stays")]
@@ -47,19 +53,42 @@ enum Kept<'py> {
 pub type Part<'a> = (u64, Outgoing<'a>);
 
 impl<'py> Encoded<'py> {
-    /// Looks at `value` without copying arrays.
+    /// Describes `value` without copying arrays. What is nested too deep or described by too many bytes is pickled as a whole
+    /// where that is allowed.
+    ///
+    /// # Errors
+    ///
+    /// `UnsupportedType`, and what the code of the value itself raises.
     pub fn new(value: &Bound<'py, PyAny>, allow: Allow) -> PyResult<Encoded<'py>> {
-        let mut encoded =
-            Encoded { head: Vec::with_capacity(64), pieces: Vec::new(), pieces_bytes: 0, kept: Vec::new() };
-        encoded.head.extend_from_slice(&MAGIC.to_le_bytes());
-        encoded.head.extend_from_slice(&[0; 4]);
-        encoded.value(value, allow, 0)?;
+        let _inside = Inside::enter(value.py());
+        let mut encoded = Encoded::empty();
+        let written = encoded.value(value, allow, 0);
         let described = encoded.head.len() - HEAD_BYTES;
-        if described > DESCRIPTION_MAX {
+        if encoded.too_deep || described > DESCRIPTION_MAX {
+            if allow.pickle {
+                encoded = Encoded::empty();
+                let parts = helpers(value.py())?.call_method1("pickled", (value,))?;
+                encoded.reduced(&parts, allow, 0)?;
+                return Ok(encoded.finished());
+            }
+            written?;
             return Err(unsupported(value.py(), "so many small values at once (send them as arrays)"));
         }
-        encoded.head[4..HEAD_BYTES].copy_from_slice(&(described as u32).to_le_bytes());
-        Ok(encoded)
+        written?;
+        Ok(encoded.finished())
+    }
+
+    fn empty() -> Encoded<'py> {
+        let mut head = Vec::with_capacity(64);
+        head.extend_from_slice(&MAGIC.to_le_bytes());
+        head.extend_from_slice(&[0; 4]);
+        Encoded { head, pieces: Vec::new(), pieces_bytes: 0, kept: Vec::new(), too_deep: false }
+    }
+
+    fn finished(mut self) -> Encoded<'py> {
+        let described = (self.head.len() - HEAD_BYTES) as u32;
+        self.head[4..HEAD_BYTES].copy_from_slice(&described.to_le_bytes());
+        self
     }
 
     /// Head and description: all there is, if `bytes` is their length.
@@ -83,7 +112,18 @@ impl<'py> Encoded<'py> {
         for piece in &self.pieces {
             // SAFETY: `kept` holds what exports the memory. Another thread of the program may write an array while it is
             // copied; then the copy has some of both, as with any numpy operation that releases the GIL.
-            let part = unsafe { Outgoing::from_raw(Shape::Bytes, piece.address, piece.bytes, None) };
+            // Shape and strides are the exporter's.
+            let part = unsafe {
+                match &piece.gaps {
+                    None => Outgoing::from_raw(Shape::Bytes, piece.address, piece.bytes, None),
+                    Some((tensor, strides)) => Outgoing::from_raw(
+                        Shape::Tensor(*tensor),
+                        piece.address,
+                        piece.bytes,
+                        Some(strides.clone()),
+                    ),
+                }
+            };
             parts.push((base + piece.at, part));
         }
         parts
@@ -102,7 +142,15 @@ impl<'py> Encoded<'py> {
             let start = (base + piece.at) as usize;
             let target = &mut target[start..start + piece.bytes as usize];
             // SAFETY: `kept` keeps the source exported; the target is a unique borrow of as many bytes.
-            unsafe { std::ptr::copy_nonoverlapping(piece.address, target.as_mut_ptr(), target.len()) };
+            unsafe {
+                match &piece.gaps {
+                    None => std::ptr::copy_nonoverlapping(piece.address, target.as_mut_ptr(), target.len()),
+                    Some((tensor, strides)) => {
+                        let element = usize::from(tensor.element().bytes);
+                        gather(target, piece.address, tensor.shape(), strides, element);
+                    }
+                }
+            }
         }
     }
 
@@ -126,7 +174,7 @@ impl<'py> Encoded<'py> {
         let start = self.pieces_bytes.next_multiple_of(ALIGN);
         let mut at = start;
         for &(address, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
-            self.pieces.push(Piece { at, address, bytes });
+            self.pieces.push(Piece { at, address, bytes, gaps: None });
             at += bytes;
             self.pieces_bytes = at;
         }
@@ -137,6 +185,7 @@ impl<'py> Encoded<'py> {
     fn value(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let py = value.py();
         if depth > DEPTH_MAX {
+            self.too_deep = true;
             return Err(unsupported(py, "a value nested more than 100 deep, or one that contains itself"));
         }
         if value.is_none() {
@@ -149,10 +198,14 @@ impl<'py> Encoded<'py> {
             self.byte(tag::FLOAT);
             self.head.extend_from_slice(&value.extract::<f64>()?.to_le_bytes());
         } else if let Ok(text) = value.cast_exact::<PyString>() {
-            let text = text.to_str().map_err(|_| unsupported(py, "a str with lone surrogates"))?;
-            self.byte(tag::STR);
-            self.count(py, text.len())?;
-            self.head.extend_from_slice(text.as_bytes());
+            match text.to_str() {
+                Ok(text) => {
+                    self.byte(tag::STR);
+                    self.count(py, text.len())?;
+                    self.head.extend_from_slice(text.as_bytes());
+                }
+                Err(_) => self.surrogates(text)?,
+            }
         } else if let Ok(bytes) = value.cast_exact::<PyBytes>() {
             let slice = bytes.as_bytes();
             if slice.len() < PIECE_MIN {
@@ -195,7 +248,8 @@ impl<'py> Encoded<'py> {
             for part in ["real", "imag"] {
                 self.head.extend_from_slice(&value.getattr(part)?.extract::<f64>()?.to_le_bytes());
             }
-        } else if value.is_instance_of::<PyMemoryView>() || value.is_exact_instance_of::<PyByteArray>() {
+        } else if value.is_exact_instance_of::<PyMemoryView>() || value.is_exact_instance_of::<PyByteArray>()
+        {
             self.buffer(value)?;
         } else {
             self.special(value, allow, depth)?;
@@ -212,6 +266,16 @@ impl<'py> Encoded<'py> {
     ) -> PyResult<()> {
         self.count(py, items.len())?;
         items.iter().try_for_each(|item| self.value(item, allow, depth + 1))
+    }
+
+    /// A str with lone surrogates, such as a file name that is not UTF-8.
+    fn surrogates(&mut self, text: &Bound<'py, PyString>) -> PyResult<()> {
+        let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+        let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+        self.byte(tag::SURROGATES);
+        self.count(text.py(), bytes.len())?;
+        self.head.extend_from_slice(bytes);
+        Ok(())
     }
 
     fn int(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
@@ -235,6 +299,11 @@ impl<'py> Encoded<'py> {
     /// A memoryview or bytearray: its bytes.
     fn buffer(&mut self, value: &Bound<'py, PyAny>) -> PyResult<()> {
         let buffer = PyUntypedBuffer::get(value)?;
+        if value.is_exact_instance_of::<PyMemoryView>() {
+            let advice = "bytes() of it, or numpy.frombuffer(), which copies nothing";
+            let changes = value.py().import("memlift._tensors")?.getattr("changes")?;
+            changes.call1((value, "bytes", advice, 2))?;
+        }
         self.byte(if value.is_exact_instance_of::<PyByteArray>() {
             tag::BYTEARRAY
         } else {
@@ -254,38 +323,47 @@ impl<'py> Encoded<'py> {
 
     fn array(&mut self, array: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let py = array.py();
-        // Times have no buffer, records need their fields named: both as bytes, with their type beside them.
-        let Ok(buffer) = PyUntypedBuffer::get(array) else { return self.special(array, allow, depth) };
-        let format = buffer.format().to_bytes();
-        if format.first() == Some(&b'T') || format.contains(&b'O') {
-            return self.special(array, allow, depth);
-        }
-        let (buffer, fortran) = if buffer.is_c_contiguous() {
-            (buffer, false)
-        } else if buffer.is_fortran_contiguous() {
-            (buffer, true)
+        let dtype = array.getattr("dtype")?;
+        // Every other dtype goes with a description, and its elements as bytes.
+        let Some(name) = type_name(&dtype)? else { return self.special(array, allow, depth) };
+        let shape: Vec<u64> = array.getattr("shape")?.extract()?;
+        // Times have no buffer, and arrays without dimensions none that PyO3 takes: their bytes have.
+        let buffer = match PyUntypedBuffer::get(array) {
+            Ok(buffer) => buffer,
+            Err(_) => PyUntypedBuffer::get(&bytes_of(array, &dtype)?)?,
+        };
+        self.byte(tag::ARRAY);
+        let fortran = !buffer.is_c_contiguous() && buffer.is_fortran_contiguous();
+        self.described(py, &name, &shape, fortran)?;
+        if buffer.is_c_contiguous() || fortran {
+            self.piece(buffer.buf_ptr().cast_const().cast(), buffer.len_bytes() as u64);
+        } else if let Some(gaps) = with_gaps(&buffer) {
+            self.gapped(buffer.buf_ptr().cast_const().cast(), gaps);
         } else {
             let packed = numpy(py)?.call_method1("ascontiguousarray", (array,))?;
-            (PyUntypedBuffer::get(&packed)?, false)
-        };
-        let dtype = array.getattr("dtype")?.getattr("str")?;
-        self.byte(tag::ARRAY);
-        self.described(py, &dtype, array, fortran)?;
-        self.piece(buffer.buf_ptr().cast_const().cast(), buffer.len_bytes() as u64);
+            let packed = match PyUntypedBuffer::get(&packed) {
+                Ok(packed) => packed,
+                Err(_) => PyUntypedBuffer::get(&bytes_of(&packed, &dtype)?)?,
+            };
+            self.piece(packed.buf_ptr().cast_const().cast(), packed.len_bytes() as u64);
+            self.kept.push(Kept::Buffer(packed));
+        }
         self.kept.push(Kept::Buffer(buffer));
         Ok(())
     }
 
-    fn described(
-        &mut self,
-        py: Python<'py>,
-        dtype: &Bound<'py, PyAny>,
-        array: &Bound<'py, PyAny>,
-        fortran: bool,
-    ) -> PyResult<()> {
-        self.short(py, &dtype.extract::<String>()?)?;
+    /// Notes an array with gaps, which is packed as it is copied.
+    fn gapped(&mut self, address: *const u8, gaps: (Tensor, Vec<i64>)) {
+        let (at, bytes) = (self.pieces_bytes.next_multiple_of(ALIGN), gaps.0.bytes());
+        self.pieces.push(Piece { at, address, bytes, gaps: Some(gaps) });
+        self.pieces_bytes = at + bytes;
+        self.head.extend_from_slice(&at.to_le_bytes());
+        self.head.extend_from_slice(&bytes.to_le_bytes());
+    }
+
+    fn described(&mut self, py: Python<'py>, name: &str, shape: &[u64], fortran: bool) -> PyResult<()> {
+        self.short(py, name)?;
         self.byte(u8::from(fortran));
-        let shape: Vec<u64> = array.getattr("shape")?.extract()?;
         self.byte(shape.len() as u8);
         shape.iter().for_each(|extent| self.head.extend_from_slice(&extent.to_le_bytes()));
         Ok(())
@@ -299,23 +377,28 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// What Python takes apart: `(kind, value)`, where a kind of "" stands for the value itself.
+    /// What Python takes apart.
     fn special(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
-        let py = value.py();
-        let parts = helpers(py)?.call_method1("reduce", (value, allow.pickle))?;
+        let parts = helpers(value.py())?.call_method1("reduce", (value, allow.pickle))?;
+        self.reduced(&parts, allow, depth)
+    }
+
+    /// A pair of kind and value, where a kind of "" stands for the value itself.
+    fn reduced(&mut self, parts: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
+        let py = parts.py();
         let (kind, inner): (String, Bound<'py, PyAny>) = parts.extract()?;
-        // Whatever it made lives until the bytes are copied.
-        self.kept.push(Kept::Object(inner.clone()));
         if kind == "scalar" {
-            self.byte(tag::SCALAR);
-            let dtype = inner.getattr("dtype")?.getattr("str")?;
-            self.described(py, &dtype, &inner, false)?;
+            let name: String = inner.getattr("dtype")?.getattr("str")?.extract()?;
             let bytes = inner.call_method0("tobytes")?;
-            let slice = bytes.cast::<PyBytes>()?.as_bytes();
-            self.piece(slice.as_ptr(), slice.len() as u64);
-            self.kept.push(Kept::Object(bytes));
+            let bytes = bytes.cast::<PyBytes>()?.as_bytes();
+            self.byte(tag::SCALAR_HERE);
+            self.short(py, &name)?;
+            self.count(py, bytes.len())?;
+            self.head.extend_from_slice(bytes);
             return Ok(());
         }
+        // What it made lives until the bytes are copied.
+        self.kept.push(Kept::Object(inner.clone()));
         if !kind.is_empty() {
             self.byte(tag::SPECIAL);
             self.short(py, &kind)?;
@@ -343,5 +426,80 @@ impl<'py> Encoded<'py> {
         self.joined(&parts);
         self.kept.extend(buffers.into_iter().map(Kept::Buffer));
         Ok(())
+    }
+}
+
+/// numpy's type string, if it says all about a dtype.
+pub fn type_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    static COMMON: PyOnceLock<Vec<(Py<PyAny>, String)>> = PyOnceLock::new();
+    let py = dtype.py();
+    // numpy has one object for each of these; one that differs in anything is another object.
+    let common = COMMON.get_or_try_init(py, || {
+        ["f4", "f8", "u1", "i8", "i4", "b1", "f2", "i1", "u2", "i2", "u4", "u8", "c8", "c16"]
+            .iter()
+            .map(|name| {
+                let dtype = numpy(py)?.call_method1("dtype", (name,))?;
+                let name = dtype.getattr("str")?.extract::<String>()?;
+                PyResult::Ok((dtype.unbind(), name))
+            })
+            .collect()
+    })?;
+    if let Some((_, name)) = common.iter().find(|(one, _)| one.is(dtype)) {
+        return Ok(Some(name.clone()));
+    }
+    dtypes(py)?.call_method1("plain", (dtype,))?.extract()
+}
+
+/// The memory of an array whose elements have no buffer, as bytes: a last dimension more.
+fn bytes_of<'py>(array: &Bound<'py, PyAny>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = array.py();
+    let size: usize = dtype.getattr("itemsize")?.extract()?;
+    if size == 0 {
+        return Ok(PyBytes::new(py, &[]).into_any());
+    }
+    // As void elements of that size, whose buffer has the array's own shape and strides.
+    let elements = array.call_method1("view", (format!("V{size}"),))?;
+    match elements.getattr("ndim")?.extract::<usize>()? {
+        0 => elements.call_method1("reshape", (1,)),
+        _ => Ok(elements),
+    }
+}
+
+/// Shape and strides of an array with gaps, if the engine can pack it as it copies it: of bytes, where it does not know the elements.
+fn with_gaps(buffer: &PyUntypedBuffer) -> Option<(Tensor, Vec<i64>)> {
+    if buffer.suboffsets().is_some() {
+        return None;
+    }
+    let mut shape: Vec<u64> = buffer.shape().iter().map(|&extent| extent as u64).collect();
+    let mut strides: Vec<i64> = buffer.strides().iter().map(|&stride| stride as i64).collect();
+    let size = buffer.item_size();
+    let kind = if size == 16 { b'c' } else { b'u' };
+    let element = ElementType { kind, bytes: u8::try_from(size).unwrap_or(0) };
+    if element.is_known() {
+        return Some((Tensor::new(element, &shape).ok()?, strides));
+    }
+    shape.push(size as u64);
+    strides.push(1);
+    Some((Tensor::new(ElementType::U8, &shape).ok()?, strides))
+}
+
+/// Packs an array with gaps, element by element.
+///
+/// # Safety
+///
+/// Shape and strides reach readable memory only, and the target has room for all elements.
+unsafe fn gather(target: &mut [u8], source: *const u8, shape: &[u64], strides: &[i64], element: usize) {
+    let ([extent, shape @ ..], [stride, strides @ ..]) = (shape, strides) else {
+        // SAFETY: one element of the array, as the caller vouches for.
+        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), element) };
+        return;
+    };
+    if *extent == 0 {
+        return;
+    }
+    let each = target.len() / *extent as usize;
+    for (at, target) in target.chunks_exact_mut(each.max(1)).enumerate() {
+        // SAFETY: an index below the extent stays inside the array; the target's part has room for what lies there.
+        unsafe { gather(target, source.offset(at as isize * *stride as isize), shape, strides, element) };
     }
 }

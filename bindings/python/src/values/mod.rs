@@ -13,7 +13,7 @@ mod decode;
 mod encode;
 
 pub use decode::decode;
-pub use encode::Encoded;
+pub use encode::{Encoded, type_name};
 
 use crate::errors::raise;
 use crate::slot::Slot;
@@ -66,6 +66,10 @@ pub mod tag {
     /// u8 bytes of a name · a value: for `_values.restore`.
     pub const SPECIAL: u8 = 17;
     pub const BYTEARRAY: u8 = 18;
+    /// u8 bytes of numpy's type string · u32 bytes · the element itself.
+    pub const SCALAR_HERE: u8 = 19;
+    /// u32 bytes of UTF-8 in which lone surrogates stand as if they were characters.
+    pub const SURROGATES: u8 = 20;
 }
 
 /// What is allowed beyond plain data.
@@ -80,6 +84,20 @@ fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     HELPERS
         .get_or_try_init(py, || py.import("memlift._values").map(Bound::unbind))
         .map(|module| module.bind(py))
+}
+
+/// `memlift._dtypes`.
+fn dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static DTYPES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    DTYPES
+        .get_or_try_init(py, || py.import("memlift._dtypes").map(Bound::unbind))
+        .map(|module| module.bind(py))
+}
+
+/// Raises what sending the value would raise; copies nothing.
+#[pyfunction]
+pub fn _check(value: &Bound<'_, PyAny>, allow_pickle: bool) -> PyResult<()> {
+    Encoded::new(value, Allow { pickle: allow_pickle }).map(drop)
 }
 
 /// The bytes that a value becomes.
