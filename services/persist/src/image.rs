@@ -147,7 +147,7 @@ impl Image {
         }
         .map_err(|errno| Error::Argument {
             what: format!(
-                "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes"
+                "no address space for an image of {reserved} bytes ({errno}): lower Options::max_bytes, or raise the limit (ulimit -v)"
             ),
         })?;
         Ok(Image {

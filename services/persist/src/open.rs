@@ -5,6 +5,8 @@
 //!          crash leaves a whole pool or none
 //! Open     lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
 //!          slots in. No object is touched, so the time does not grow with the data
+//! Reading  with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as the
+//!          next writer will find it, and the file stays as it is
 //! Owner    one opener at a time; the lock goes with the descriptor, also when the process dies
 
 use std::fs::{File, OpenOptions};
@@ -200,6 +202,9 @@ pub(crate) fn zero_lanes(file: &File, header: &Header, path: &Path) -> Result<()
 /// Opens the file of a pool and recovers it.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Store, Recovered)> {
     let file = lock_file(path, options)?;
+    if options.read_only {
+        return open_medium(Medium::Mapped(Mapped::snapshot(file, path)?.owned()), options);
+    }
     let length = file.metadata().map_err(file_error("stat", path))?.len();
     let max = options.max_bytes.saturating_add(LANES_START + (64 << 32)).max(length);
     let mapped = Mapped::new(file, path, max.min(1 << 44), options.domain, !options.read_only)?.owned();
@@ -248,8 +253,10 @@ fn image(
     shadow: Option<&Shadow>,
 ) -> Result<Image> {
     let kind = match mechanism {
-        Mechanism::Undo => Kind::InPlace,
         Mechanism::Shadow => Kind::Filled,
+        // A snapshot has what its recovery stored, the file has not.
+        _ if medium.is_snapshot() => Kind::InPlace,
+        Mechanism::Undo => Kind::InPlace,
         Mechanism::Redo | Mechanism::Checkpoint => Kind::Mirror,
     };
     if kind == Kind::Filled {
@@ -335,11 +342,11 @@ fn sizes_fit(image: &Image, slabs: u64, types: &Types) -> Result<()> {
 pub(crate) fn open_medium(medium: Medium, options: &Options) -> Result<(Store, Recovered)> {
     let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a commit
     let State { header, positions, applier, recovered, shadow, lost: _ } =
-        recover::recover(&medium, !options.read_only, Loss::Refuse)?;
+        recover::recover(&medium, !options.read_only || medium.is_snapshot(), Loss::Refuse)?;
     let mechanism = Mechanism::from_byte(header.mechanism)
         .ok_or_else(|| Error::corrupt("the header names no known mechanism"))?;
     let image = image(&medium, &header, options, mechanism, shadow.as_ref())?;
-    if options.prefault {
+    if options.prefault && !medium.is_snapshot() {
         if image.is_mirror() {
             prefault_fits(&header, options)?;
         }

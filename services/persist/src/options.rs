@@ -95,7 +95,8 @@ pub struct Options {
     pub buffered_bytes: u64,
     /// Touch every page of image and file when the pool is opened.
     pub prefault: bool,
-    /// No writing.
+    /// No writing. A pool that nobody closed is recovered in this process's memory, and its file stays as it is; one that is
+    /// interleaved over several files is refused then.
     pub read_only: bool,
     /// Redo and checkpoint: private memory that the mirror of the heap may take, in bytes (1 MiB at least); beyond it, the log is
     /// applied and the memory given back ([`crate::Pool::trim`]) at the end of a commit. A transaction may go beyond it while it

@@ -64,7 +64,12 @@ pub(crate) struct State {
 /// The header that holds: valid, and the newer one.
 pub(crate) fn read_header(medium: &Medium) -> Result<Header> {
     if medium.len() < LANES_START {
-        return Err(if medium.len() == 0 { Error::NotAPool } else { short(medium.len(), LANES_START) });
+        let mut start = vec![0; medium.len().min(HEADER_BYTES) as usize];
+        medium.read(0, &mut start)?;
+        return Err(match Header::decode(&start) {
+            Ok(_) | Err(Error::Corrupt { .. }) => short(medium.len(), LANES_START),
+            Err(error) => error,
+        });
     }
     let mut page = vec![0; HEADER_BYTES as usize];
     let mut one = |turn: u64| {

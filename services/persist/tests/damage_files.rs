@@ -323,10 +323,35 @@ fn a_pool_for_reading_is_not_written_to() {
     assert!(check(&place.path).expect("two may read").sound());
     drop(pool);
     assert_eq!(std::fs::read(&place.path).expect("read"), closed);
-    std::fs::write(&place.path, &waiting).expect("written");
-    let refused = Pool::open(&place.path, &read_only).expect_err("its log waits").to_string();
-    assert!(refused.contains("wait in its log"), "{refused}");
-    assert_eq!(std::fs::read(&place.path).expect("read"), waiting);
+    drop(waiting);
+    for mechanism in Mechanism::ALL {
+        let [_, waiting] = sample_bytes(mechanism);
+        std::fs::write(&place.path, &waiting).expect("written");
+        for _ in 0..2 {
+            let pool = Pool::open(&place.path, &read_only).expect("recovered in memory");
+            assert!(pool.recovered().transactions > 0, "{mechanism:?}");
+            assert_eq!(sample::keys(&pool).expect("read"), sample::all(), "{mechanism:?}");
+            assert!(matches!(pool.tx(|t| t.alloc(1u64)), Err(Error::ReadOnly)));
+            pool.apply().expect("nothing to do");
+            pool.close().expect("closed");
+            assert_eq!(std::fs::read(&place.path).expect("read"), waiting, "{mechanism:?}");
+        }
+    }
+}
+
+#[test]
+fn other_files_are_no_damaged_pools() {
+    let place = place();
+    for bytes in [&b"a"[..], b"text of a few words\n", &[b'x'; 5000], &[b'x'; 200_000], b""] {
+        std::fs::write(&place.path, bytes).expect("written");
+        for read_only in [false, true] {
+            let options = Options { read_only, max_bytes: 1 << 20, ..Options::default() };
+            let error = Pool::open(&place.path, &options).expect_err("no pool");
+            assert!(matches!(error, Error::NotAPool), "{} bytes: {error}", bytes.len());
+        }
+        let error = check(&place.path).expect_err("no pool");
+        assert!(matches!(error, Error::NotAPool), "{} bytes: {error}", bytes.len());
+    }
 }
 
 /// `PROPTEST_CASES` damaged files, or as many as usual.

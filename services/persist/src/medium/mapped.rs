@@ -66,7 +66,7 @@ impl Mapped {
             .metadata()
             .map_err(|source| Error::File { action: "stat", path: path.to_owned(), source })?
             .len();
-        let reserved = max_bytes.max(length).next_multiple_of(4096);
+        let reserved = max_bytes.max(length).max(1).next_multiple_of(4096);
         // SAFETY: a fresh reservation at an address of the kernel's choice overlaps nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -76,7 +76,12 @@ impl Mapped {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
-        .map_err(failed("reserve address space for"))?
+        .map_err(|errno| Error::Argument {
+            what: format!(
+                "no address space for the {reserved} bytes that {} may have ({errno}): lower Options::max_bytes, or raise the limit (ulimit -v)",
+                path.display()
+            ),
+        })?
         .cast::<u8>();
         let mut mapped = Mapped {
             file,
@@ -188,6 +193,11 @@ impl Mapped {
     /// The file.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether stores stay in this process.
+    pub fn is_snapshot(&self) -> bool {
+        self.private
     }
 
     /// Its path.

@@ -241,6 +241,11 @@ impl Medium {
         }
     }
 
+    /// Whether stores stay in this process: see [`Mapped::snapshot`].
+    pub fn is_snapshot(&self) -> bool {
+        matches!(self, Medium::Mapped(mapped) if mapped.is_snapshot())
+    }
+
     /// The files, in the order of their devices.
     pub fn paths(&self) -> Vec<PathBuf> {
         match self {
