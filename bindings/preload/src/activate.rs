@@ -2,7 +2,7 @@
 //! Before the first page can be absent: handlers, masks and the filter, for every thread.
 //!
 //! Flow    [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
-//!         ──▶ calls that are under way (`standing`)
+//!         ──▶ what the kernel keeps (`kept`) ──▶ calls that are under way (`standing`)
 //! Order   between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
 //!         enter one with the three blocked. So no thread is trapped while it cannot take the trap.
 //! Owner   nothing is allocated: lists and buffers lie in one mapping
@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memlift_zmem::lock::Lock;
 use memlift_zmem::mapping::Mapping;
+use memlift_zmem::pager::Pager;
 
 use crate::bpf::{Instruction, LABELS};
 use crate::filter::{self, MOST, Refused, Scope, Texts};
 use crate::thread::OURS;
-use crate::{signal, standing, sys, words};
+use crate::{kept, rings, signal, standing, sys, words};
 
 const READ_BYTES: usize = 64 << 10;
 const PAUSE_NS: i64 = 1_000_000;
@@ -74,13 +75,20 @@ pub fn hook() {
         return;
     }
     if signal::install().is_err() {
-        words::die(&[c"memlift: the kernel refused the signal handlers\n"]);
+        words::die(&[
+            c"memlift: the kernel refused the signal handlers: the program has a system-call filter of its own; ",
+            c"run it without memlift, or with the kernel's backend\n",
+        ]);
     }
     guard();
+    rings::learn();
     with_room(|room| {
         await_masks(room);
         texts(room);
         put(Scope::All, room);
+        if let Some(pager) = Pager::get() {
+            kept::find(pager, &mut room.bytes);
+        }
         let polite = signal::borrow_polite();
         for_threads(room, |thread, buffer| {
             standing::settle(thread, buffer, polite.is_some());
@@ -119,35 +127,56 @@ pub fn hexadecimal(text: &[u8]) -> u64 {
         .fold(0, |value, digit| value.wrapping_shl(4) | u64::from(digit))
 }
 
-/// The program's instructions: what `/proc/self/maps` says is executable and from a file, but this library.
-fn texts(room: &mut Room) {
-    room.texts.count = 0;
-    let Some(fd) = open(c"/proc/self/maps".as_ptr().cast(), libc::O_RDONLY) else { return };
-    let own = texts as *const () as u64;
+/// The number at the first decimal digit of the text.
+pub fn decimal(text: &[u8]) -> usize {
+    text.iter()
+        .skip_while(|byte| !byte.is_ascii_digit())
+        .map_while(|&digit| (digit as char).to_digit(10))
+        .fold(0, |value: usize, digit| value.wrapping_mul(10).wrapping_add(digit as usize))
+}
+
+/// What follows the first place of `mark` in a text; nothing where it has none.
+pub fn after<'a>(text: &'a [u8], mark: &[u8]) -> &'a [u8] {
+    let place = text.windows(mark.len()).position(|window| window == mark);
+    place.map_or(&[], |place| &text[place + mark.len()..])
+}
+
+/// Calls `act` with each line of a file; a line that is longer than the buffer ends that.
+pub fn for_lines(path: &std::ffi::CStr, buffer: &mut [u8], mut act: impl FnMut(&[u8])) {
+    let Some(fd) = open(path.as_ptr().cast(), libc::O_RDONLY) else { return };
     let mut kept = 0;
     loop {
-        let got = read(fd, &mut room.bytes[kept..]);
+        let got = read(fd, &mut buffer[kept..]);
         let end = kept + got;
         let mut start = 0;
-        while let Some(length) = room.bytes[start..end].iter().position(|&byte| byte == b'\n') {
-            let line = &room.bytes[start..start + length];
+        while let Some(length) = buffer[start..end].iter().position(|&byte| byte == b'\n') {
+            act(&buffer[start..start + length]);
             start += length + 1;
-            let mut fields = line.split(|&byte| byte == b' ');
-            let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { continue };
-            let Some(dash) = range.iter().position(|&byte| byte == b'-') else { continue };
-            let (first, last) = (hexadecimal(&range[..dash]), hexadecimal(&range[dash + 1..]));
-            let from_file = line.contains(&b'/');
-            if rights.get(2) == Some(&b'x') && from_file && !(first..last).contains(&own) {
-                room.texts.add(first, last);
-            }
         }
-        room.bytes.copy_within(start..end, 0);
+        buffer.copy_within(start..end, 0);
         kept = end - start;
-        if got == 0 || kept == room.bytes.len() {
+        if got == 0 || kept == buffer.len() {
             break;
         }
     }
     close(fd);
+}
+
+/// The program's instructions: what `/proc/self/maps` says is executable and from a file, but this library.
+fn texts(room: &mut Room) {
+    let Room { texts, bytes, .. } = room;
+    texts.count = 0;
+    let own = hook as *const () as u64;
+    for_lines(c"/proc/self/maps", bytes, |line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { return };
+        let Some(dash) = range.iter().position(|&byte| byte == b'-') else { return };
+        let (first, last) = (hexadecimal(&range[..dash]), hexadecimal(&range[dash + 1..]));
+        let from_file = line.contains(&b'/');
+        if rights.get(2) == Some(&b'x') && from_file && !(first..last).contains(&own) {
+            texts.add(first, last);
+        }
+    });
 }
 
 /// Waits until no thread has one of the three blocked.
@@ -169,11 +198,31 @@ fn await_masks(room: &mut Room) {
 
 /// Asks of each thread, by its number as text; with room for what is read. Whether all answers are true.
 fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -> bool {
-    let Some(folder) = open(c"/proc/self/task".as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
-        return true;
-    };
     let (entries, buffer) = room.bytes.split_at_mut(READ_BYTES / 2);
     let mut all = true;
+    for_entries(c"/proc/self/task", entries, |thread| {
+        all &= is_of_the_kernel(thread, buffer) || ask(thread, buffer);
+    });
+    all
+}
+
+/// Whether a thread runs no code of the program's: a worker of io_uring's, say, which takes no signals.
+fn is_of_the_kernel(thread: &[u8], buffer: &mut [u8]) -> bool {
+    const IO_WORKER: usize = 0x10;
+    const USER_WORKER: usize = 0x4000;
+    /// Behind the name, which may contain blanks and ends with the last parenthesis: state, five numbers, flags.
+    const FLAGS: usize = 6;
+    let Some(text) = read_of_thread(thread, b"/stat", buffer) else { return false };
+    let end = text.iter().rposition(|&byte| byte == b')').map_or(0, |end| end + 2);
+    let flags = text[end.min(text.len())..].split(|&byte| byte == b' ').nth(FLAGS).map_or(0, decimal);
+    flags & (IO_WORKER | USER_WORKER) != 0
+}
+
+/// Calls `act` with each number in a folder of `/proc`; `entries` is room for what is read.
+pub fn for_entries(path: &std::ffi::CStr, entries: &mut [u8], mut act: impl FnMut(&[u8])) {
+    let Some(folder) = open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_DIRECTORY) else {
+        return;
+    };
     loop {
         // SAFETY: the buffer is as long.
         let got = unsafe { sys!(libc::SYS_getdents64, folder, entries.as_mut_ptr(), entries.len()) };
@@ -187,13 +236,12 @@ fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -
             let length = usize::from(u16::from_le_bytes([entries[at + 16], entries[at + 17]]));
             let name = entries[at + 19..at + length].split(|&byte| byte == 0).next().unwrap_or(&[]);
             if name.first().is_some_and(u8::is_ascii_digit) {
-                all &= ask(name, buffer);
+                act(name);
             }
             at += length.max(20);
         }
     }
     close(folder);
-    all
 }
 
 /// Reads a file of a thread's.

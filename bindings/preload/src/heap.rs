@@ -8,15 +8,14 @@
 //! Owner   the lock is taken by [`before_fork`] and let go on both sides
 //! Not here the program's own heap once it runs: `allocator`
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use memlift_zmem::lock::Lock;
 
-use crate::sys;
+use crate::{sys, words};
 
 /// First address of the reservation: told by its high bits.
 pub const BASE: usize = 0x1f00_0000_0000;
 const BYTES: usize = 1 << 36;
+const LEAST_BYTES: usize = 4 << 20;
 const HEADER_BYTES: usize = 16;
 const SMALLEST: u32 = 5;
 const CLASSES: usize = 37;
@@ -39,32 +38,42 @@ struct State {
 }
 
 static STATE: Lock<State> = Lock::new(State { end: 0, limit: 0, free: [0; CLASSES] });
-static FAILED: AtomicBool = AtomicBool::new(false);
-
 /// Whether the address is this heap's.
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(BASE) < BYTES
 }
 
-fn reserve(state: &mut State) -> bool {
-    if FAILED.load(Ordering::Relaxed) {
-        return false;
+/// The most that the heap takes of a limited address space: a sixteenth.
+fn share_of_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the place lives as long as the call.
+    let result = unsafe { sys!(libc::SYS_getrlimit, libc::RLIMIT_AS, &raw mut limit) };
+    if result < 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return usize::MAX;
     }
+    usize::try_from(limit.rlim_cur / 16).unwrap_or(usize::MAX)
+}
+
+/// Reserves the heap; where there is no room for the smallest, the process ends in words: it could not even say so later.
+fn reserve(state: &mut State) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // Less where `ulimit -v` is low.
-    for bytes in [BYTES, BYTES >> 4, BYTES >> 7] {
+    let share = share_of_limit().max(LEAST_BYTES);
+    let mut bytes = BYTES;
+    while bytes >= LEAST_BYTES {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: address space where nothing is.
-        let address = unsafe {
-            sys!(libc::SYS_mmap, BASE, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, usize::MAX, 0)
-        };
-        if address as usize == BASE {
+        let reserved = bytes <= share
+            && unsafe { sys!(libc::SYS_mmap, BASE, bytes, access, flags, usize::MAX, 0) } as usize == BASE;
+        if reserved {
             state.end = BASE;
             state.limit = BASE + bytes;
-            return true;
+            return;
         }
+        bytes /= 2;
     }
-    FAILED.store(true, Ordering::Relaxed);
-    false
+    words::die(&[
+        c"memlift: no address space for the library's own heap; raise the limit (`ulimit -v`), or run the program without memlift\n",
+    ]);
 }
 
 /// `bytes` at a multiple of `alignment` (a power of two); null when there are none. Zeroed only where never used.
@@ -82,8 +91,8 @@ pub fn allocate(bytes: usize, alignment: usize) -> *mut u8 {
             state.free[class as usize] = unsafe { (head as *const usize).read() };
             head
         } else {
-            if state.limit == 0 && !reserve(&mut state) {
-                return std::ptr::null_mut();
+            if state.limit == 0 {
+                reserve(&mut state);
             }
             let start = state.end;
             if state.limit - start < 1 << class {

@@ -28,12 +28,16 @@ pub mod words;
 pub mod allocator;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod memory;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod locked;
 #[expect(unsafe_code, reason = "exports a C interface; handles signals")]
 pub mod signal;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod wrappers;
 #[expect(unsafe_code, reason = "exports a C interface")]
 pub mod descriptors;
+#[expect(unsafe_code, reason = "exports a C interface in assembly")]
+pub mod loader;
 pub mod bpf;
 pub mod table;
 #[expect(unsafe_code, reason = "hands a program to the kernel")]
@@ -52,6 +56,10 @@ pub mod vector;
 pub mod exec;
 #[expect(unsafe_code, reason = "forks")]
 pub mod fork;
+#[expect(unsafe_code, reason = "makes system calls")]
+pub mod kept;
+#[expect(unsafe_code, reason = "reads memory that it shares with the kernel")]
+pub mod rings;
 #[expect(unsafe_code, reason = "makes system calls")]
 pub mod standing;
 #[expect(unsafe_code, reason = "makes system calls")]

@@ -4,17 +4,17 @@
 //! Flow    [`perform`] is asked for every call of the family, from libc's functions below, from `syscall` and from trapped
 //!         instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
 //! Layout  not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
-//!         what was placed elsewhere by `MAP_FIXED`
+//!         what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
 //!         a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
 //! Not here what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
 //!         to be left alone page by page: refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_void};
 
-use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES, Pager};
+use memlift_zmem::pager::{ARENA_BASE, Pager};
 
 use crate::gate::{call, give};
-use crate::{stacks, start, sys, thread, trap};
+use crate::{locked, stacks, start, sys, thread, trap};
 
 /// Below this, mappings stay where the kernel puts them.
 pub const SMALLEST: usize = 64 << 10;
@@ -30,11 +30,11 @@ enum Place {
     Both,
 }
 
-fn place(address: usize, bytes: usize) -> Place {
-    let end = address.saturating_add(bytes.max(1));
-    if end <= ARENA_BASE || address >= ARENA_BASE + ARENA_BYTES {
+fn place(pager: &Pager, address: usize, bytes: usize) -> Place {
+    let (end, arena_end) = (address.saturating_add(bytes.max(1)), pager.arena_end());
+    if end <= ARENA_BASE || address >= arena_end {
         Place::Outside
-    } else if address >= ARENA_BASE && end <= ARENA_BASE + ARENA_BYTES {
+    } else if address >= ARENA_BASE && end <= arena_end {
         Place::Arena
     } else {
         Place::Both
@@ -56,16 +56,22 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
     if number == libc::SYS_mmap {
         return map(pager, arguments);
     }
-    match place(address, bytes) {
+    match place(pager, address, bytes) {
         Place::Arena => {}
         Place::Outside if number == libc::SYS_mremap && fourth as i32 & libc::MREMAP_FIXED != 0 => {
             // Foreign memory moved over a part of the arena.
-            return matches!(place(fifth, third), Place::Outside)
+            return matches!(place(pager, fifth, third), Place::Outside)
                 .then_some(())
                 .map_or(Some(-(libc::EINVAL as isize)), |()| None);
         }
         Place::Outside => return None,
-        Place::Both => return split(number, arguments),
+        Place::Both => return split(pager, number, arguments),
+    }
+    match number {
+        libc::SYS_mlock => return Some(locked::lock(pager, address, bytes, 0)),
+        libc::SYS_mlock2 => return Some(locked::lock(pager, address, bytes, third)),
+        libc::SYS_munlock | libc::SYS_munmap | libc::SYS_mremap => locked::release(pager, address, bytes),
+        _ => {}
     }
     let _quiet = thread::Quiet::begin();
     let outcome = match number {
@@ -77,14 +83,14 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
         libc::SYS_pkey_mprotect => -(libc::EINVAL as isize),
         libc::SYS_madvise => result(pager.advise(address, bytes, third as i32), |()| 0),
         libc::SYS_mremap => {
-            if fourth as i32 & libc::MREMAP_FIXED != 0 && !matches!(place(fifth, third), Place::Arena) {
+            if fourth as i32 & libc::MREMAP_FIXED != 0 && !matches!(place(pager, fifth, third), Place::Arena)
+            {
                 -(libc::EINVAL as isize)
             } else {
                 result(pager.remap(address, bytes, third, fourth as i32, fifth), |new| new as isize)
             }
         }
-        // Compressed memory cannot be locked; what is asked for is that it does not go to disk, and there is no promise.
-        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock | libc::SYS_msync => {
+        libc::SYS_munlock | libc::SYS_msync => {
             result(pager.mapped(address & !(PAGE_BYTES - 1), bytes + address % PAGE_BYTES), |()| 0)
         }
         libc::SYS_mincore => {
@@ -112,13 +118,13 @@ pub fn perform(number: usize, arguments: [usize; 6]) -> Option<isize> {
 }
 
 /// A range that reaches over an end of the arena: part by part.
-fn split(number: i64, arguments: [usize; 6]) -> Option<isize> {
+fn split(pager: &Pager, number: i64, arguments: [usize; 6]) -> Option<isize> {
     if !matches!(number, libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_msync) {
         return Some(-(libc::EINVAL as isize));
     }
     let [address, bytes, ..] = arguments;
     let end = address.saturating_add(bytes);
-    let cuts = [address, address.max(ARENA_BASE), end.min(ARENA_BASE + ARENA_BYTES), end];
+    let cuts = [address, address.max(ARENA_BASE), end.min(pager.arena_end()), end];
     for pair in cuts.windows(2) {
         if pair[0] >= pair[1] {
             continue;
@@ -135,19 +141,22 @@ fn split(number: i64, arguments: [usize; 6]) -> Option<isize> {
     Some(0)
 }
 
-fn map(pager: &Pager, arguments: [usize; 6]) -> Option<isize> {
+fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
     let [address, bytes, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let plain = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     if fixed {
-        match place(address, bytes) {
+        match place(pager, address, bytes) {
             Place::Outside => return None,
             Place::Both => return Some(-(libc::EINVAL as isize)),
             Place::Arena => {}
         }
         if !address.is_multiple_of(PAGE_BYTES) || bytes == 0 {
             return Some(-(libc::EINVAL as isize));
+        }
+        if flags & libc::MAP_FIXED_NOREPLACE == 0 {
+            locked::release(pager, address, bytes);
         }
         let _quiet = thread::Quiet::begin();
         if flags & libc::MAP_FIXED_NOREPLACE != 0 {
@@ -168,8 +177,23 @@ fn map(pager: &Pager, arguments: [usize; 6]) -> Option<isize> {
     if !plain || elsewhere || !(SMALLEST..=LARGEST).contains(&bytes) {
         return None;
     }
+    if wants_address(address) && matches!(place(pager, address, bytes), Place::Outside) {
+        return None;
+    }
     let _quiet = thread::Quiet::begin();
-    Some(result(pager.map(bytes, prot, None), |address| address as isize))
+    let mapped =
+        if address == 0 { pager.map(bytes, prot, None) } else { pager.map_near(bytes, prot, address) };
+    Some(result(mapped, |address| address as isize))
+}
+
+/// Whether a hint is an address that the program needs, and asks for again and again where it does not get it: below 2 GiB
+/// (code that jumps by 32 bits), or a multiple of 4 GiB above 64 GiB (collectors with addresses that carry marks). Others are
+/// hints: random ones, against attacks, and those of a Java heap with short pointers, which lies elsewhere as well.
+fn wants_address(hint: usize) -> bool {
+    const SHORT_JUMPS: usize = 2 << 30;
+    const SHORT_POINTERS: usize = 64 << 30;
+    const ROUND: usize = 4 << 30;
+    hint != 0 && (hint < SHORT_JUMPS || hint >= SHORT_POINTERS && hint.is_multiple_of(ROUND))
 }
 
 /// A file over a part of the arena.

@@ -115,6 +115,9 @@ fn pin(pager: &'static Pager, thread: i32, call: usize, arguments: [usize; 6]) {
     if call as i64 == libc::SYS_futex {
         return;
     }
+    if matches!(call as i64, libc::SYS_vmsplice | libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg) {
+        pager.stop_recycling();
+    }
     let mark = Mark::make();
     let scene = Scene {
         held: Held::new(&mark),

@@ -18,7 +18,7 @@ use memlift_zmem::pager::{Options, Pager};
 use memlift_zmem::spill::Spill;
 
 use crate::thread::{self, Quiet};
-use crate::{activate, descriptors, fork, gate, signal, stacks, standing, sys, words};
+use crate::{activate, descriptors, fork, gate, kept, locked, signal, stacks, standing, sys, words};
 
 const EARLY: u8 = 0;
 const COVERED: u8 = 1;
@@ -128,6 +128,8 @@ pub fn forked() {
     note_process();
     stacks::forked();
     standing::forked();
+    kept::forked();
+    locked::forked();
     NEEDS_EVICTOR.store(true, Ordering::Relaxed);
 }
 

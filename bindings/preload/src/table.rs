@@ -31,6 +31,9 @@ pub type Pointer = (u8, Extent);
 
 use Extent::{Bits, In, InCount, Out, OutCount, Own, Request, Text};
 
+/// The same number on every x86-64 kernel; the bindings of libc's do not have it.
+const SYS_IO_PGETEVENTS: i64 = 333;
+
 /// The table: number, pointers.
 pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_read, &[(1, Own)]),
@@ -229,6 +232,9 @@ pub const TABLE: &[(i64, &[Pointer])] = &[
     (libc::SYS_signalfd4, &[(1, In(8))]),
     (libc::SYS_timerfd_settime, &[(2, In(32)), (3, Out(32))]),
     (libc::SYS_timerfd_gettime, &[(1, Out(32))]),
+    (libc::SYS_io_getevents, &[(3, OutCount(2, 32)), (4, In(16))]),
+    (SYS_IO_PGETEVENTS, &[(3, OutCount(2, 32)), (4, In(16)), (5, In(16))]),
+    (libc::SYS_io_cancel, &[(1, In(64)), (2, Out(32))]),
     (libc::SYS_perf_event_open, &[(0, In(136))]),
     (libc::SYS_memfd_create, &[(0, Text)]),
     (libc::SYS_getcpu, &[(0, Out(4)), (1, Out(4))]),
@@ -267,9 +273,13 @@ pub const INDIRECT: &[i64] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_fork,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_submit,
 ];
 
-/// Calls that the kernel answers later, from memory that may be gone by then: they are not there (programs have another way).
+/// Calls that make the kernel reach memory later, when it may be gone: they are not there (programs have another way). What
+/// was made before is followed by `rings`.
 pub const ABSENT: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_clone3];
 
 /// The pointers of a call.

@@ -41,6 +41,9 @@ pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> i
         || call == libc::SYS_getrandom
         || call == libc::SYS_recvfrom && arguments[3] as i32 & libc::MSG_WAITALL != 0
         || call != libc::SYS_recvfrom && bytes > piece && reads_whole(arguments[0]);
+    if call == libc::SYS_sendto && arguments[3] as i32 & libc::MSG_ZEROCOPY != 0 {
+        scene.pager.stop_recycling();
+    }
     // Nothing is also one call.
     if bytes == 0 {
         return scene.call(number, arguments);

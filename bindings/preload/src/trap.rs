@@ -18,7 +18,7 @@ use crate::gate::call;
 use crate::held::{Held, Mark};
 use crate::table::{self, Extent};
 use crate::thread::{self, OURS, Quiet};
-use crate::{exec, fork, memory, signal, stacks, standing, start, sys, transfer, vector};
+use crate::{exec, fork, memory, rings, signal, stacks, standing, start, sys, transfer, vector};
 
 /// The most that is pinned at once where a call can be done in parts.
 pub const PIECE_BYTES: usize = 4 << 20;
@@ -252,6 +252,9 @@ impl Scene<'_> {
                     stacks::change(arguments[0] as *const _, arguments[1] as *mut _, at, self.context)
                 }
             }
+            libc::SYS_io_uring_enter => rings::enter(self, arguments),
+            libc::SYS_io_uring_register => rings::register(self, arguments),
+            libc::SYS_io_submit => rings::submit(self, arguments),
             // What is registered with the kernel for good stays for good.
             libc::SYS_set_robust_list | libc::SYS_set_tid_address => {
                 self.pin_for_good(

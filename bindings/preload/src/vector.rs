@@ -17,6 +17,15 @@ const MOST: usize = 1024;
 
 /// One of the calls.
 pub fn perform(scene: &mut Scene<'_>, number: usize, arguments: [usize; 6]) -> isize {
+    let flags = match number as i64 {
+        libc::SYS_sendmsg => arguments[2],
+        libc::SYS_sendmmsg => arguments[3],
+        _ => 0,
+    };
+    if number as i64 == libc::SYS_vmsplice || flags as i32 & libc::MSG_ZEROCOPY != 0 {
+        // The kernel sends these pages when the call is over, from where they lie.
+        scene.pager.stop_recycling();
+    }
     match number as i64 {
         libc::SYS_recvmsg | libc::SYS_sendmsg => message(scene, number, arguments),
         libc::SYS_recvmmsg | libc::SYS_sendmmsg => messages(scene, number, arguments),

@@ -71,3 +71,17 @@ fn a_call_under_way_when_memory_becomes_short_is_made_once_and_gives_its_own_res
         assert_eq!(Job::new(24 * MIB).check("asked", &["32"]), "right\n");
     }
 }
+
+#[test]
+fn locked_memory_stays_where_it_is() {
+    for mask in ["", "uffd_move", "uffd"] {
+        let job = Job::new(24 * MIB);
+        let output = job
+            .command(job::compile("locks"))
+            .arg("40")
+            .env("MEMLIFT_DISABLE", mask)
+            .output()
+            .expect("it starts");
+        assert_eq!(job::content(&format!("locks without {mask:?}"), &["40"], &output), "right\n");
+    }
+}

@@ -17,6 +17,7 @@
 mod advise;
 mod arm;
 mod cold;
+mod depart;
 mod engine;
 mod entry;
 mod evict;
@@ -66,7 +67,7 @@ pub const ARENA_BASE: usize = 0x2000_0000_0000;
 pub const ARENA_BYTES: usize = 1 << 42;
 
 /// The smallest arena that is worth having.
-const MIN_ARENA_BYTES: usize = 1 << 28;
+const MIN_ARENA_BYTES: usize = 1 << 26;
 
 /// What became of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,7 @@ pub struct Pager {
     counts: Counts,
     active: AtomicBool,
     vectored: AtomicBool,
+    recycling: AtomicBool,
     hook: AtomicPtr<()>,
     spill: AtomicPtr<Spill>,
     spill_hand: AtomicUsize,
@@ -170,6 +172,8 @@ pub struct Pager {
     round: AtomicU64,
     /// How many pages had been packed, or found raw, when no cold one was left to try.
     cold_packed: AtomicU64,
+    /// By the low bits of a page's number: the page (high half) and how often in a row its fault was not answered.
+    unanswered: [AtomicU64; fault::UNANSWERED],
 }
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -189,7 +193,7 @@ impl Pager {
         let _ = memlift_engine::page::checksum(0, &[0; PAGE_BYTES]);
         // The same for whether `memlift record` listens.
         let _ = memlift_engine::observe::tapped();
-        let bytes = reserve_arena()?;
+        let (bytes, store_bytes) = reserve_arena()?;
         let memory = rustix::system::sysinfo();
         let memory = (memory.totalram as usize).saturating_mul(memory.mem_unit as usize);
         let place = Mapping::reserve("the pager", size_of::<Pager>())?;
@@ -198,7 +202,7 @@ impl Pager {
             job,
             bytes,
             table: Table::new(bytes)?,
-            store: Store::new(memory.min(bytes))?,
+            store: Store::new(memory.min(store_bytes))?,
             engine: Engine::new(mechanism)?,
             seats: Seats::new()?,
             space: Lock::new(Space::default()),
@@ -208,6 +212,7 @@ impl Pager {
             counts: Counts::default(),
             active: AtomicBool::new(false),
             vectored: AtomicBool::new(usable(Facility::ProcessMadvise)),
+            recycling: AtomicBool::new(true),
             hook: AtomicPtr::new(std::ptr::null_mut()),
             spill: AtomicPtr::new(std::ptr::null_mut()),
             spill_hand: AtomicUsize::new(0),
@@ -218,6 +223,7 @@ impl Pager {
             barren: AtomicU64::new(u64::MAX / 2),
             round: AtomicU64::new(0),
             cold_packed: AtomicU64::new(u64::MAX),
+            unanswered: [const { AtomicU64::new(0) }; fault::UNANSWERED],
         };
         value
             .engine
@@ -238,6 +244,11 @@ impl Pager {
         unsafe { PAGER.load(Ordering::Acquire).as_ref() }
     }
 
+    /// End of the arena of this process: what lies behind it, below the largest arena's end, is the program's own.
+    pub fn arena_end(&self) -> usize {
+        ARENA_BASE + self.bytes
+    }
+
     /// Whether the address lies in the largest arena.
     pub fn contains(address: usize) -> bool {
         address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
@@ -246,6 +257,11 @@ impl Pager {
     /// How faults reach it.
     pub fn mechanism(&self) -> Mechanism {
         self.engine.mechanism
+    }
+
+    /// Whether a page that the kernel or a device has pinned stays by itself: where pages are moved out (`UFFDIO_MOVE`).
+    pub fn sees_pins(&self) -> bool {
+        self.engine.staging(0).is_some()
     }
 
     /// The job whose memory it is.
@@ -355,19 +371,25 @@ fn address_of(page: usize) -> usize {
     ARENA_BASE + page * PAGE_BYTES
 }
 
-/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves; gives the size.
-fn reserve_arena() -> Result<usize> {
+/// Reserves as much of [`ARENA_BYTES`] as the limit on address space leaves; gives its size, and what the store may take.
+fn reserve_arena() -> Result<(usize, usize)> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut bytes = ARENA_BYTES;
-    // The rest is the program's, and the tables'.
-    while bytes > limit / 2 && bytes > MIN_ARENA_BYTES {
-        bytes /= 2;
+    let mut share = 1;
+    if limit < 2 * ARENA_BYTES {
+        // Half is the arena, an eighth the store; the tables and what the program maps elsewhere have the rest.
+        let free = limit.saturating_sub(kernel::virtual_bytes());
+        bytes = ((free / 2) & !(CHUNK_BYTES - 1)).clamp(MIN_ARENA_BYTES, ARENA_BYTES);
+        share = 4;
     }
     loop {
         match kernel::reserve(ARENA_BASE, bytes) {
-            Ok(()) => return Ok(bytes),
-            Err(libc::ENOMEM) if bytes > MIN_ARENA_BYTES => bytes /= 2,
+            Ok(()) => return Ok((bytes, bytes / share)),
+            // Or something of the program's is in the way: the arena ends before it.
+            Err(libc::ENOMEM | libc::EEXIST) if bytes > MIN_ARENA_BYTES => {
+                bytes = ((bytes / 2) & !(CHUNK_BYTES - 1)).max(MIN_ARENA_BYTES);
+            }
             Err(errno) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 return Err(Error::Map { what: "the arena", bytes, source });

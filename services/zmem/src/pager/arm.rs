@@ -66,13 +66,21 @@ impl Pager {
                 self.job.uncharge(CHUNK_BYTES);
                 Mode::Guarded
             } else {
-                let _ = self.uncover(chunk);
+                self.uncover_again(chunk);
                 Mode::Native
             }
         } else {
             Mode::Native
         };
         self.table.settle(chunk, mode);
+    }
+
+    /// Takes back what was covered by this thread. Where that cannot be, the job ends: pages of a native chunk that fault
+    /// would not be answered.
+    fn uncover_again(&self, chunk: usize) {
+        if let Err(error) = self.uncover(chunk) {
+            self.end_refused("give memory back to the program", error);
+        }
     }
 
     /// Keeps the kernel from making a huge page of an armed chunk's pages, whose memory would stay until all of it is
@@ -89,7 +97,10 @@ impl Pager {
             return None;
         }
         let address = address_of(chunk * CHUNK_PAGES);
-        if self.cover(chunk, 1).is_err() {
+        if let Err(error) = self.cover(chunk, 1) {
+            if !matches!(error, libc::ENOMEM | libc::EAGAIN) {
+                self.end_refused("watch the program's memory", error);
+            }
             self.table.settle(chunk, Mode::Native);
             return None;
         }
@@ -98,7 +109,7 @@ impl Pager {
         let _ = kernel::advise(address, PAGE_BYTES, libc::MADV_COLD);
         let mut resident = [0u8; CHUNK_PAGES];
         if kernel::mincore(address, CHUNK_BYTES, &mut resident).is_err() {
-            let _ = self.uncover(chunk);
+            self.uncover_again(chunk);
             self.table.settle(chunk, Mode::Native);
             return None;
         }

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use memlift_engine::page::{Effort, Method, Packed};
 
+use super::depart::Way;
 use super::entry::{Entry, Tag};
 use super::evict::{Evict, LEAST_FLOAT_BYTES};
 use super::seat::Seat;
@@ -119,11 +120,21 @@ impl Pager {
 
     /// Packs a claimed page that is present and did not pack before.
     fn pack_raw(&self, seat: &mut Seat, state: &mut Evict, page: usize, entry: Entry) -> Option<Entry> {
-        if self.freeze(page, 1).is_err() {
+        let staging = self.engine.staging(seat.index);
+        let (mut old, mut way) = ([entry], [Way::InPlace]);
+        self.depart(staging, page, &mut 0, &mut old, &mut way);
+        let staged = match (staging, way[0]) {
+            (Some(slot), Way::Staged(index)) => Some((slot, index)),
+            _ => None,
+        };
+        if way[0] == Way::Pinned || staged.is_none() && self.freeze(page, 1).is_err() {
             return Some(entry.tried());
         }
         let (packer, packed, room) = seat.parts();
-        let contents = self.contents(page, &mut room[0]);
+        let contents = match staged {
+            Some((slot, index)) => self.staged(slot, index),
+            None => self.contents(page, &mut room[0]),
+        };
         let result = packer.pack(contents, packed, Effort::Cold);
         self.count_workspace(seat, false);
         let new = match result {
@@ -133,11 +144,14 @@ impl Pager {
         };
         match new {
             Some(new) if !new.is_present() => {
-                self.give_up(page);
+                self.leave(page, staged);
                 Some(new.with_round(self.round.load(Ordering::Relaxed)).with_left(self.steps()))
             }
             _ => {
-                self.thaw_again(page, 1, true);
+                match staged {
+                    Some((slot, index)) => self.bring_back(slot, index, page),
+                    None => self.thaw_again(page, 1, true),
+                }
                 new
             }
         }

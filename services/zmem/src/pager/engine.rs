@@ -39,7 +39,7 @@ use crate::uffd::{
 /// Pages that come back together where mappings are scarce, and are armed together: 64 KiB.
 pub(super) const UNIT: usize = 16;
 
-/// After so many pages in a row that found no mapping, the job ends rather than hang.
+/// After so many pages in a row that found no mapping, or no memory, the job ends rather than hang.
 const MOST_REFUSALS: u32 = 10_000;
 
 /// Bytes of a seat's slot.
@@ -78,8 +78,9 @@ pub(super) struct Engine {
     pub mechanism: Mechanism,
     pub uffd: Uffd,
     memory: Memory,
-    /// A slot for each seat; none where pages cannot be moved.
+    /// Two slots for each seat, for what comes and for what leaves; none where pages cannot be moved.
     slots: Option<Mapping>,
+    pub pagemap: Pagemap,
     /// Of the mappings that the process may have, how many thousandths it has; where that matters.
     mappings: AtomicUsize,
     /// How often in a row the kernel had no mapping for a page.
@@ -91,7 +92,7 @@ impl Engine {
     pub fn new(mechanism: Mechanism) -> Result<Engine> {
         let moves = mechanism != Mechanism::Protect && usable(Facility::UffdMove);
         let slots =
-            if moves { Some(Mapping::reserve("pages on their way", SEATS * SLOT_BYTES)?) } else { None };
+            if moves { Some(Mapping::reserve("pages on their way", 2 * SEATS * SLOT_BYTES)?) } else { None };
         if let Some(slots) = &slots {
             let _ = kernel::advise(slots.pointer().as_ptr() as usize, slots.bytes(), libc::MADV_NOHUGEPAGE);
         }
@@ -100,6 +101,7 @@ impl Engine {
             uffd: Uffd::closed(),
             memory: Memory::closed(),
             slots,
+            pagemap: Pagemap::closed(),
             mappings: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
         })
@@ -115,6 +117,7 @@ impl Engine {
         }
         match &self.slots {
             Some(slots) => {
+                self.pagemap.open();
                 let address = slots.pointer().as_ptr() as usize;
                 self.uffd.register(address, slots.bytes(), REGISTER_MISSING | REGISTER_WP)
             }
@@ -122,15 +125,21 @@ impl Engine {
         }
     }
 
-    /// Address of a seat's slot, where pages can be moved.
+    /// Address of a seat's slot for pages that change places, where pages can be moved.
     pub fn slot(&self, seat: usize) -> Option<usize> {
-        self.slots.as_ref().map(|slots| slots.pointer().as_ptr() as usize + seat * SLOT_BYTES)
+        self.slots.as_ref().map(|slots| slots.pointer().as_ptr() as usize + 2 * seat * SLOT_BYTES)
+    }
+
+    /// Address of a seat's slot for pages that leave, where pages can be moved.
+    pub fn staging(&self, seat: usize) -> Option<usize> {
+        self.slot(seat).map(|slot| slot + SLOT_BYTES)
     }
 
     /// Closes it.
     pub fn detach(&self) {
         self.uffd.close();
         self.memory.close();
+        self.pagemap.close();
     }
 
     /// Whether pages are away by having no access, instead of by the kernel's own marks.
@@ -148,14 +157,27 @@ impl Engine {
         self.mappings.load(Ordering::Relaxed) > 250
     }
 
-    /// The kernel had no mapping for a page: others must leave first.
+    /// The kernel had no mapping, or no memory, for a page: others must leave first.
     pub fn refuse(&self) {
-        self.mappings.store(1000, Ordering::Relaxed);
+        if self.hides() {
+            self.mappings.store(1000, Ordering::Relaxed);
+        }
         if self.refusals.fetch_add(1, Ordering::Relaxed) > MOST_REFUSALS {
             end(
-                "memlift: no mappings are left to bring pages back; raise vm.max_map_count; the job ends\n",
+                if self.hides() {
+                    "memlift: no mappings are left to bring pages back; raise vm.max_map_count; the job ends\n"
+                } else {
+                    "memlift: the kernel has no memory to bring pages back (is a limit of the memory cgroup below the budget?); the job ends\n"
+                },
                 KERNEL_EXIT_CODE,
             );
+        }
+    }
+
+    /// A page came back: the kernel has what it needs.
+    pub fn answered(&self) {
+        if self.refused() {
+            self.refusals.store(0, Ordering::Relaxed);
         }
     }
 
@@ -248,6 +270,48 @@ impl Memory {
             }
         }
         done
+    }
+}
+
+/// `/proc/self/pagemap`: what the kernel says of each page of this process.
+pub(super) struct Pagemap {
+    descriptor: AtomicI32,
+}
+
+impl Pagemap {
+    const fn closed() -> Pagemap {
+        Pagemap { descriptor: AtomicI32::new(-1) }
+    }
+
+    /// Opens it in the place of the one held. Where that fails, nothing is known of any page.
+    fn open(&self) {
+        self.close();
+        let opened = kernel::open(c"/proc/self/pagemap", libc::O_RDONLY | libc::O_CLOEXEC);
+        self.descriptor.store(opened.unwrap_or(-1), Ordering::Release);
+    }
+
+    fn close(&self) {
+        let descriptor = self.descriptor.swap(-1, Ordering::AcqRel);
+        if descriptor >= 0 {
+            kernel::close(descriptor);
+        }
+    }
+
+    /// The word of the page at an address.
+    pub fn word(&self, address: usize) -> Option<u64> {
+        let mut word = 0u64;
+        let descriptor = self.descriptor.load(Ordering::Relaxed);
+        // SAFETY: the word is a local of as many bytes.
+        let got = unsafe {
+            libc::syscall(
+                libc::SYS_pread64,
+                descriptor,
+                &raw mut word,
+                size_of::<u64>(),
+                address / PAGE_BYTES * size_of::<u64>(),
+            )
+        };
+        (got == size_of::<u64>() as i64).then_some(word)
     }
 }
 
@@ -344,9 +408,6 @@ impl Pager {
     fn appear(&self, page: usize, pages: usize, writable: bool) -> Progress {
         let error = match self.show(page, pages, writable) {
             Ok(()) if pages > 0 => {
-                if self.engine.refused() {
-                    self.engine.refusals.store(0, Ordering::Relaxed);
-                }
                 return Progress { bytes: pages * PAGE_BYTES, error: 0 };
             }
             Ok(()) => libc::EIO,
@@ -359,14 +420,16 @@ impl Pager {
 
     /// Takes the access to pages of armed chunks away, where that is how pages are away: before they are dropped.
     pub(super) fn hide(&self, pages: Pages) {
-        if self.engine.hides()
-            && pages.count > 0
-            && kernel::protect(pages.address(), pages.bytes(), libc::PROT_NONE).is_err()
-        {
-            end(
+        if !self.engine.hides() || pages.count == 0 {
+            return;
+        }
+        match kernel::protect(pages.address(), pages.bytes(), libc::PROT_NONE) {
+            Ok(()) => {}
+            Err(libc::ENOMEM) => end(
                 "memlift: no mappings are left to put pages away; raise vm.max_map_count; the job ends\n",
                 KERNEL_EXIT_CODE,
-            );
+            ),
+            Err(error) => self.end_refused("put pages away", error),
         }
     }
 
@@ -392,11 +455,13 @@ impl Pager {
 
     /// As [`Pager::thaw`], for pages that were frozen by this thread: where the kernel cannot, the job ends.
     pub(super) fn thaw_again(&self, page: usize, pages: usize, writable: bool) {
-        if self.thaw(page, pages, writable).is_err() {
-            end(
+        match self.thaw(page, pages, writable) {
+            Ok(()) => {}
+            Err(libc::ENOMEM) => end(
                 "memlift: no mappings are left to give a page back; raise vm.max_map_count; the job ends\n",
                 KERNEL_EXIT_CODE,
-            );
+            ),
+            Err(error) => self.end_refused("give a page back", error),
         }
     }
 

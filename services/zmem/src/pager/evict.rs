@@ -2,8 +2,9 @@
 //! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
 //!
 //! Flow    `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
-//!         without heat or pins ──▶ write-protect, pack where they lie ──▶ drop all with one call ──▶ publish ──▶ uncharge
-//! Order   a page is protected before it is read and dropped after its copy is whole; who touches it meanwhile waits for
+//!         without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
+//!         one call ──▶ publish ──▶ uncharge
+//! Order   a page is moved or protected before it is read, and dropped after its copy is whole; who touches it meanwhile waits for
 //!         `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
 //!         the float where nothing is unused
 //! Owner   the float: bytes charged in advance, for the time between packing and dropping
@@ -18,9 +19,10 @@ use memlift_engine::page::{Effort, Packed};
 use memlift_spec::trace::Kind;
 
 use super::cold::COLD_ROUNDS;
-use super::entry::{Entry, Tag};
+use super::depart::Way;
+use super::entry::{Entry, MAX_HEAT, Tag};
 use super::recycle::LEAST_RUN;
-use super::seat::{CLUSTER, Seat};
+use super::seat::{CLUSTER, Page, Seat};
 use super::table::{CHUNK_BYTES, CHUNK_PAGES, Mode};
 use super::{Pager, address_of, kernel};
 use crate::block::Counter;
@@ -58,6 +60,7 @@ pub(super) struct Evict {
     pages: [u32; CLAIMS],
     old: [Entry; CLAIMS],
     new: [Entry; CLAIMS],
+    ways: [Way; CLAIMS],
 }
 
 impl Evict {
@@ -73,12 +76,18 @@ impl Evict {
             pages: [0; CLAIMS],
             old: [Entry::EMPTY; CLAIMS],
             new: [Entry::EMPTY; CLAIMS],
+            ways: [Way::InPlace; CLAIMS],
         }
     }
 
     /// Whether the page was present and is to be dropped.
     fn left(&self, index: usize) -> bool {
         self.old[index].is_present() && !self.new[index].is_present()
+    }
+
+    /// Whether the page is to be dropped where it lies.
+    fn left_in_place(&self, index: usize) -> bool {
+        self.left(index) && self.ways[index] == Way::InPlace
     }
 
     fn push(&mut self, page: usize, entry: Entry) {
@@ -131,6 +140,10 @@ impl Pager {
                 evicted.steps += away.steps;
                 evicted.moved = away.moved;
                 evicted.bytes += away.bytes;
+                // All that is left is pinned, or did not pack: each page had its turn once more.
+                if away.steps + armed.steps == 0 && self.round.load(Ordering::Relaxed) >= last + ROUNDS {
+                    break;
+                }
             } else if armed.steps == 0 {
                 break;
             }
@@ -307,6 +320,10 @@ impl Pager {
         {
             return;
         }
+        if self.engine.staging(0).is_some() {
+            // Pages that are moved are dropped from the staging slot, all at once.
+            return;
+        }
         let before = state.count;
         for between in last + 1..page {
             let entry = self.table.load(between);
@@ -321,29 +338,40 @@ impl Pager {
         }
     }
 
-    /// Puts the batch away.
+    /// Puts the batch away; with `recycle`, the first pages that leave stay in the seat's slot.
     fn put_away(&self, seat: &mut Seat, state: &mut Evict, recycle: bool) -> Evicted {
         let began_ns = observe::work_begins();
         let count = state.count;
+        let recycle = recycle && self.recycles();
+        let slot = if recycle { self.engine.slot(seat.index) } else { self.engine.staging(seat.index) };
+        let staged = self.depart_batch(state, slot);
         let dirty = |state: &Evict, index: usize| state.old[index].tag() == Tag::Dirty;
+        let in_place =
+            |state: &Evict, index: usize| state.ways[index] == Way::InPlace && state.old[index].is_present();
         let hides = self.engine.hides();
         let frozen = self.for_runs(
             state,
             count,
-            |state, index| dirty(state, index) || hides && state.old[index].is_present(),
+            |state, index| in_place(state, index) && (dirty(state, index) || hides),
             |page, pages| self.freeze(page, pages).is_ok(),
         );
         let (round, now) = (self.round.load(Ordering::Relaxed), self.steps());
         let float = Cell::new(state.float);
         for index in 0..count {
-            let (page, old) = (state.pages[index] as usize, state.old[index]);
+            let (page, old, way) = (state.pages[index] as usize, state.old[index], state.ways[index]);
+            let readable = way != Way::InPlace || frozen && self.table.allows(page, false);
             state.new[index] = match old.tag() {
+                _ if way == Way::Pinned => old.with_heat(MAX_HEAT),
                 Tag::Clean if frozen || !hides => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                     old.away().with_round(round).with_left(now)
                 }
-                Tag::Dirty if frozen && self.table.allows(page, false) => {
-                    self.pack(seat, page, old, round, &float).with_left(now)
+                Tag::Dirty if readable => {
+                    let staged = match (slot, way) {
+                        (Some(slot), Way::Staged(index)) => Some(self.staged(slot, index)),
+                        _ => None,
+                    };
+                    self.pack(seat, (page, staged), old, round, &float).with_left(now)
                 }
                 _ => old,
             };
@@ -354,7 +382,7 @@ impl Pager {
                 state,
                 count,
                 |state, index| {
-                    let stays = state.old[index].is_present() && state.new[index].is_present();
+                    let stays = in_place(state, index) && state.new[index].is_present();
                     stays && dirty(state, index) == writable
                 },
                 |page, pages| {
@@ -366,8 +394,9 @@ impl Pager {
         if let Some(began_ns) = began_ns {
             self.tell(began_ns, state);
         }
-        let slot = self.engine.slot(seat.index).filter(|_| recycle);
-        let (gone, moved) = self.drop_pages(state, count, slot);
+        let moved = slot.map_or(0, |slot| self.clear_staging(state, slot, staged, recycle));
+        let gone = (0..count).filter(|index| state.left(*index)).count();
+        self.drop_pages(state, count);
         for index in 0..count {
             let (page, new) = (state.pages[index] as usize, state.new[index]);
             if state.left(index) {
@@ -388,6 +417,46 @@ impl Pager {
         Evicted { steps: gone, bytes, moved }
     }
 
+    /// Moves the batch's present pages to the staging slot, as far as that goes; gives how many lie there.
+    fn depart_batch(&self, state: &mut Evict, slot: Option<usize>) -> usize {
+        let (mut next, mut index) = (0, 0);
+        while index < state.count {
+            let first = index;
+            while index < state.count
+                && state.old[index].is_present()
+                && state.pages[index] as usize == state.pages[first] as usize + (index - first)
+            {
+                index += 1;
+            }
+            let (old, ways) = (&mut state.old[first..index], &mut state.ways[first..index]);
+            self.depart(slot, state.pages[first] as usize, &mut next, old, ways);
+            if index == first {
+                state.ways[index] = Way::InPlace;
+                index += 1;
+            }
+        }
+        next
+    }
+
+    /// Puts pages that stay back in their place, and drops the `staged` others from the slot; with `keep`, all but the
+    /// first run of them, if that is long enough: gives how many those are.
+    fn clear_staging(&self, state: &Evict, slot: usize, staged: usize, keep: bool) -> usize {
+        let (mut kept, mut whole) = (0, keep);
+        for index in 0..state.count {
+            let Way::Staged(place) = state.ways[index] else { continue };
+            if state.new[index].is_present() {
+                self.bring_back(slot, place, state.pages[index] as usize);
+                whole = false;
+            }
+            kept += usize::from(whole);
+        }
+        let kept = if kept < LEAST_RUN { 0 } else { kept };
+        if kept < staged {
+            kernel::drop_range(slot + kept * PAGE_BYTES, (staged - kept) * PAGE_BYTES);
+        }
+        kept
+    }
+
     /// For `memlift record`: what of the batch was packed; copies that were kept cost nothing.
     #[cold]
     fn tell(&self, began_ns: u64, state: &Evict) {
@@ -401,10 +470,17 @@ impl Pager {
         }
     }
 
-    /// Packs one protected page; says what it becomes: the old entry, with a mark, where that does not pay.
-    fn pack(&self, seat: &mut Seat, page: usize, old: Entry, round: u64, float: &Cell<usize>) -> Entry {
+    /// Packs one page that cannot change: `staged`, or where it lies, protected; says what it becomes: the old entry, with a mark, where that does not pay.
+    fn pack(
+        &self,
+        seat: &mut Seat,
+        (page, staged): (usize, Option<&Page>),
+        old: Entry,
+        round: u64,
+        float: &Cell<usize>,
+    ) -> Entry {
         let (packer, packed, room) = seat.parts();
-        let contents = self.contents(page, &mut room[0]);
+        let contents = staged.unwrap_or_else(|| self.contents(page, &mut room[0]));
         let charge = |bytes: usize| self.charge_or_float(float, bytes);
         match packer.pack(contents, packed, Effort::Fast) {
             Packed::Filled(word) => {
@@ -475,32 +551,13 @@ impl Pager {
         all
     }
 
-    /// Drops the memory of the batch's pages that are not present any more; says how many, and how many of them lie in
-    /// `slot` now.
-    fn drop_pages(&self, state: &mut Evict, count: usize, slot: Option<usize>) -> (usize, usize) {
+    /// Drops the memory of the batch's pages that leave from where they lie.
+    fn drop_pages(&self, state: &mut Evict, count: usize) {
         let mut ranges = [kernel::Range { address: 0, bytes: 0 }; BATCH];
-        let gone = (0..count).filter(|index| state.left(*index)).count();
-        let mut moved = 0;
-        if let Some(slot) = slot {
-            self.for_runs(
-                state,
-                count,
-                |state, index| state.left(index),
-                |page, pages| {
-                    if moved == 0 && pages >= LEAST_RUN {
-                        // SAFETY: the pages are busy and kept elsewhere; the slot is the seat's, and empty.
-                        let step =
-                            unsafe { self.engine.uffd.relocate(slot, address_of(page), pages * PAGE_BYTES) };
-                        moved = step.bytes / PAGE_BYTES;
-                    }
-                    true
-                },
-            );
-        }
-        if gone == moved {
-            return (gone, moved);
-        }
         let mut used = 0;
+        if !(0..count).any(|index| state.left_in_place(index)) {
+            return;
+        }
         // At most one range for each page that leaves: gaps lie between two of them.
         self.for_runs(
             state,
@@ -516,12 +573,11 @@ impl Pager {
         );
         let ranges = &ranges[..used];
         if used > 1 && self.vectored.load(Ordering::Relaxed) && kernel::drop_ranges(ranges) {
-            return (gone, moved);
+            return;
         }
         for range in ranges {
             kernel::drop_range(range.address, range.bytes);
         }
-        (gone, moved)
     }
 
     /// Body of the background thread: puts pages away at the block's turn, ahead of need, and says what the process

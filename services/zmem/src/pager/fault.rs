@@ -25,10 +25,19 @@ use super::{Fault, Pager, kernel, store_handle};
 use crate::block::Counter;
 use crate::line::Line;
 use crate::spill::Slot;
-use crate::uffd::Progress;
+use crate::uffd::{Errno, Progress};
 
 /// Exit code when a copy of a page is not what was stored (`EX_SOFTWARE`).
 const CORRUPT_EXIT_CODE: i32 = 70;
+
+/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+const KERNEL_EXIT_CODE: i32 = 71;
+
+/// Faults on one page, one after the other, that were not answered: more than any contention explains.
+const MOST_RETRIES: u32 = 1 << 20;
+
+/// Pages for which that is counted, by the low bits of their number.
+pub(super) const UNANSWERED: usize = 64;
 
 /// A stream that has brought in this part of what is present passes through: 1/4.
 const PASSING_SHARE: usize = 4;
@@ -78,8 +87,30 @@ impl Pager {
         fault
     }
 
-    /// As [`Pager::fault`], for a page.
+    /// As [`Pager::fault`], for a page. A page that faults again and again without an answer ends the job.
     pub(super) fn answer(&self, page: usize, write: bool) -> Fault {
+        let fault = self.answer_once(page, write);
+        let last = &self.unanswered[page % UNANSWERED];
+        match fault {
+            Fault::Retry => {
+                let seen = last.load(Ordering::Relaxed);
+                let count = if (seen >> 32) as usize == page { (seen as u32).saturating_add(1) } else { 1 };
+                last.store((page as u64) << 32 | u64::from(count), Ordering::Relaxed);
+                if count >= MOST_RETRIES {
+                    kernel::end(
+                        "memlift: a page faults again and again though it should be there (is the kernel out of memory?); the job ends rather than hang\n",
+                        KERNEL_EXIT_CODE,
+                    );
+                }
+            }
+            // Written only where something is to be forgotten: the line is shared by all threads.
+            _ if last.load(Ordering::Relaxed) != 0 => last.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+        fault
+    }
+
+    fn answer_once(&self, page: usize, write: bool) -> Fault {
         let chunk = page / CHUNK_PAGES;
         match self.table.chunk(chunk).mode() {
             Mode::Vacant => Fault::NotMine,
@@ -144,9 +175,9 @@ impl Pager {
         if !self.table.claim(page, entry) {
             return Fault::Retry;
         }
-        if self.thaw(page, 1, true).is_err() {
+        if let Err(error) = self.thaw(page, 1, true) {
             self.table.publish(page, entry);
-            return Fault::Retry;
+            return self.retry("make a page writable", error);
         }
         self.free_copy(entry);
         // On probation it stays on probation: most programs write soon after they read.
@@ -344,18 +375,33 @@ impl Pager {
             self.job.uncharge(missing);
         }
         match (done, progress.error) {
-            (1.., _) => Fault::Done,
+            (1.., _) => {
+                self.engine.answered();
+                Fault::Done
+            }
             // Something is there that no table knows of: the program used a system call behind the pager's back.
             (_, libc::EEXIST) => kernel::end(
                 "memlift: a page of the arena was filled by somebody else; the program's memory is not to be trusted\n",
                 CORRUPT_EXIT_CODE,
             ),
-            (_, libc::ENOMEM) => {
-                self.engine.refuse();
-                Fault::Retry
-            }
-            _ => Fault::Retry,
+            // A run may reach over mappings that the kernel keeps apart: then its first page is tried alone.
+            _ if old.len() > 1 => Fault::Retry,
+            (_, error) => self.retry("bring a page back", error),
         }
+    }
+
+    /// Whether an error of the kernel's is worth another try, after pages were put away; ends the job where it is not.
+    fn retry(&self, act: &str, error: Errno) -> Fault {
+        match error {
+            // No mapping, no memory: others leave, and it is tried again, so many times.
+            libc::ENOMEM | libc::EIO => self.engine.refuse(),
+            // The process is being killed.
+            libc::ESRCH | libc::ENOSPC => {}
+            // Mappings change at the same time.
+            0 | libc::EAGAIN | libc::EINTR | libc::EBUSY | libc::ENOENT => {}
+            error => self.end_refused(act, error),
+        }
+        Fault::Retry
     }
 
     /// Whether what was away is to stay, now that it is wanted, by itself or in a run.
@@ -375,6 +421,17 @@ impl Pager {
 
     /// Brings the contents of claimed pages into the seat: absent ones from wherever they are, present ones as they are.
     pub(super) fn unpack(&self, seat: &mut Seat, pages: &[usize], old: &[Entry]) {
+        self.unpack_from(seat, pages, old, |_| None);
+    }
+
+    /// As [`Pager::unpack`]; `staged` says of a present page whether it lies in a staging slot, and at which index.
+    pub(super) fn unpack_from(
+        &self,
+        seat: &mut Seat,
+        pages: &[usize],
+        old: &[Entry],
+        staged: impl Fn(usize) -> Option<(usize, u8)>,
+    ) {
         let (packer, _, room) = seat.parts();
         let (mut dense, mut read) = (false, 0);
         for (index, (page, entry)) in pages.iter().zip(old).enumerate() {
@@ -388,7 +445,10 @@ impl Pager {
             let target = &mut room[index];
             let whole = match entry.tag() {
                 Tag::Dirty => {
-                    self.copy_out(*page, target);
+                    match staged(index) {
+                        Some((slot, index)) => target.copy_from_slice(self.staged(slot, index)),
+                        None => self.copy_out(*page, target),
+                    }
                     true
                 }
                 Tag::Filled => {

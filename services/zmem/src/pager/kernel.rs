@@ -128,6 +128,20 @@ fn read_file(path: &std::ffi::CStr, mut piece: impl FnMut(&[u8])) {
     close(descriptor);
 }
 
+/// Address space that the process has mapped.
+pub(super) fn virtual_bytes() -> usize {
+    let (mut pages, mut over) = (0usize, false);
+    read_file(c"/proc/self/statm", |piece| {
+        for byte in piece {
+            over |= !byte.is_ascii_digit();
+            if !over {
+                pages = pages.saturating_mul(10).saturating_add(usize::from(byte - b'0'));
+            }
+        }
+    });
+    pages.saturating_mul(crate::mapping::PAGE_BYTES)
+}
+
 /// How many mappings the process has.
 pub(super) fn mappings() -> usize {
     let mut lines = 0;

@@ -13,6 +13,8 @@
 //! Not here which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
 //!         from [`LEAST_RUN`] pages on. Where MOVE is not to be had, everything is copied ([`super::engine`])
 
+use std::sync::atomic::Ordering;
+
 use super::evict::BATCH;
 use super::seat::{CLUSTER, Seat};
 use super::{Pager, address_of, kernel};
@@ -28,9 +30,23 @@ const HANDS_TURN: usize = 8;
 const _: () = assert!(BATCH <= CLUSTER && CLUSTER <= u64::BITS as usize);
 
 impl Pager {
+    /// Whether the memory of pages that leave may be written at once: not where the kernel may still send what it holds
+    /// (zero-copy sockets, pipes into which memory was spliced), without a pin.
+    pub(super) fn recycles(&self) -> bool {
+        self.recycling.load(Ordering::Relaxed)
+    }
+
+    /// From now on, memory that leaves goes back to the kernel, which may still send what it holds.
+    pub fn stop_recycling(&self) {
+        self.recycling.store(false, Ordering::Relaxed);
+    }
+
     /// Where room is short, puts a batch away for a cluster of `pages` pages; says how many of its pages lie in the seat's
     /// slot now, with their charge. A stream that passes through and is `at` a page gives up what it left behind.
     pub(super) fn recycle(&self, seat: &mut Seat, pages: usize, at: Option<usize>) -> usize {
+        if !self.recycles() {
+            return 0;
+        }
         let ahead = self.job.unused_objective().saturating_add((2 * CLUSTER * PAGE_BYTES) as i64);
         if pages < LEAST_RUN || self.job.unused() >= ahead {
             return 0;

@@ -21,6 +21,8 @@ use crate::mapping::PAGE_BYTES;
 
 /// Exit code when contents would be lost (`EX_OSERR`).
 const LOST_EXIT_CODE: i32 = 71;
+/// After so many refusals of the kernel's to watch a chunk, no more is tried.
+const ATTEMPTS: u32 = 10_000;
 const LOST: &str =
     "memlift: a page could not be moved by mremap; the job ends before its contents are lost\n";
 
@@ -165,6 +167,7 @@ impl Pager {
     /// Makes a fresh target chunk take single pages. One that others have pinned is native and stays so: then it has a pin
     /// more, and the answer is false.
     fn arm_target(&self, chunk: usize) -> bool {
+        let mut attempts = 0;
         while matches!(self.settled_mode(chunk), Mode::Guarded | Mode::Native) {
             let mut seat = self.seats.take();
             if !self.charge_tables(&mut seat, PAGE_BYTES) {
@@ -181,6 +184,11 @@ impl Pager {
                 if record.pins() > 0 && record.pin() {
                     return false;
                 }
+                attempts += 1;
+                if attempts > ATTEMPTS {
+                    kernel::end(LOST, LOST_EXIT_CODE);
+                }
+                std::thread::yield_now();
             }
         }
         true
@@ -200,24 +208,11 @@ impl Pager {
         }
     }
 
-    /// Brings a spilled page back, whose number the file knows it by.
-    fn fetch_spilled(&self, page: usize) {
-        while self.table.load(page).tag() == Tag::Spilled {
-            let _ = self.answer(page, false);
-        }
-    }
-
     /// Copies one page's contents to a page, mapped just now, of a native chunk that this thread has pinned.
     fn copy_page(&self, page: usize, to: usize, prot: i32) {
         let mut seat = self.seats.take();
         let Some(native) = self.pin_native(page) else { return };
         let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
-        if source.tag() == Tag::Spilled {
-            self.table.publish(page, source);
-            drop(seat);
-            self.fetch_spilled(page);
-            return self.copy_page(page, to, prot);
-        }
         if source.tag() != Tag::Empty {
             if !source.is_present() {
                 self.unpack(&mut seat, &[page], &[source]);
@@ -247,7 +242,15 @@ impl Pager {
 
     /// Drops the memory of a claimed, present page, and counts it as gone.
     pub(super) fn give_up(&self, page: usize) {
-        self.vanish(page);
+        self.leave(page, None);
+    }
+
+    /// As [`Pager::give_up`], of a page whose memory lies where it lay, or `staged` in a slot, at an index.
+    pub(super) fn leave(&self, page: usize, staged: Option<(usize, u8)>) {
+        match staged {
+            Some((slot, index)) => kernel::drop_range(slot + usize::from(index) * PAGE_BYTES, PAGE_BYTES),
+            None => self.vanish(page),
+        }
         self.table.chunk(page / CHUNK_PAGES).present.fetch_sub(1, Ordering::AcqRel);
         self.counts.present.fetch_sub(1, Ordering::Relaxed);
         self.job.uncharge(PAGE_BYTES);
@@ -278,13 +281,9 @@ impl Pager {
         // A native chunk stays so meanwhile: making room would arm it, and its pages would leave.
         let Some(native) = self.pin_native(page) else { return };
         let source = if native { Entry::new(Tag::Dirty, 0) } else { self.table.claim_now(page) };
-        if source.tag() == Tag::Spilled {
-            self.table.publish(page, source);
-            drop(seat);
-            self.fetch_spilled(page);
-            return self.move_page(page, to);
-        }
-        if !source.is_present() {
+        // The spill file knows its pages by their numbers: what lies there is read, not handed on.
+        let spilled = source.tag() == Tag::Spilled;
+        if !source.is_present() && !spilled {
             let target = self.claim_absent(to);
             self.table.publish(to, if source.tag() == Tag::Empty { target } else { source.with_heat(0) });
             self.table.publish(page, if source.tag() == Tag::Empty { source } else { Entry::EMPTY });
@@ -292,9 +291,13 @@ impl Pager {
         }
         while self.make_room(&mut seat, PAGE_BYTES, true) != Room::Made {}
         let target = self.claim_absent(to);
+        if spilled {
+            self.unpack(&mut seat, &[page], &[source]);
+        }
         let (_, _, room) = seat.parts();
-        // The source is present (or native) and readable, as `remap` saw to.
-        let contents = std::ptr::from_ref(self.contents(page, &mut room[0]));
+        // The source is present (or native) and readable, as `remap` saw to, or lies in the seat.
+        let contents: *const Page =
+            if spilled { &raw const room[0] } else { self.contents(page, &mut room[0]) };
         // SAFETY: the contents lie in the source or in the seat; the target is busy and absent.
         let progress = unsafe { self.place(to, contents, 1, false) };
         if progress.bytes == 0 {

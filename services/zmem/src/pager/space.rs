@@ -88,6 +88,28 @@ impl Pager {
         Ok(pages.address())
     }
 
+    /// As [`Pager::map`], at `hint` where that range of the arena is free, else where there is room.
+    ///
+    /// # Errors
+    ///
+    /// As `mmap`.
+    pub fn map_near(&self, bytes: usize, prot: i32, hint: usize) -> Result<usize, Errno> {
+        if prot & !(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
+            return Err(libc::EINVAL);
+        }
+        {
+            let _quiet = Quiet::new();
+            let mut space = self.space.lock();
+            if let Some(pages) = self.range(hint & !(PAGE_BYTES - 1), bytes)
+                && (pages.first..pages.end()).all(|page| !self.table.is_mapped(page))
+            {
+                self.commit(&mut space, pages, prot)?;
+                return Ok(pages.address());
+            }
+        }
+        self.map(bytes, prot, None)
+    }
+
     /// `munmap` of a range in the arena.
     ///
     /// # Errors
@@ -225,6 +247,10 @@ impl Pager {
             outcome
         });
         if let Err(error) = outcome {
+            if matches!(error, libc::EPERM | libc::ENOSYS) {
+                // `mmap` would not say so: the program may map memory, but not change its access.
+                self.end_refused("map memory in the arena", error);
+            }
             self.unmap_held(space, pages)?;
             return Err(error);
         }
@@ -255,7 +281,12 @@ impl Pager {
             while chunk < end && self.table.chunk(chunk).mode() == Mode::Vacant {
                 chunk += 1;
             }
-            self.cover(first, chunk - first)?;
+            match self.cover(first, chunk - first) {
+                Ok(()) => {}
+                Err(error @ (libc::ENOMEM | libc::EAGAIN)) => return Err(error),
+                // No call of the program's gives such an answer.
+                Err(error) => self.end_refused("watch the program's memory", error),
+            }
             for chunk in first..chunk {
                 if self.table.chunk(chunk).claim(Mode::Vacant, false) {
                     self.table.settle(chunk, Mode::Guarded);

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::Pager;
 use super::cold::COLD_ROUNDS;
+use super::depart::Way;
 use super::entry::{Entry, MAX_HEAT, MAX_PINS, Tag};
 use super::evict::Evicted;
 use super::seat::{CLUSTER, Page, Seat};
@@ -120,7 +121,8 @@ impl Pager {
                 }
             }
             let done = self.spill_batch(seat, spill, &pages[..count], &old[..count]);
-            if done.steps == 0 && count > 0 {
+            // The disk refused; pages that are pinned are passed over.
+            if done.steps == 0 && !spill.is_open() {
                 break;
             }
             evicted.steps += done.steps;
@@ -133,32 +135,55 @@ impl Pager {
     /// Writes claimed pages and publishes what they are now.
     fn spill_batch(&self, seat: &mut Seat, spill: &Spill, pages: &[usize], old: &[Entry]) -> Evicted {
         let mut evicted = Evicted::default();
+        let staging = self.engine.staging(seat.index);
         let (mut frozen, round) = (true, self.round.load(Ordering::Relaxed));
-        for (page, _) in pages.iter().zip(old).filter(|(_, old)| old.is_present()) {
-            frozen &= self.freeze(*page, 1).is_ok();
+        let (mut leaving, mut entries, mut ways) = ([0; BATCH], [Entry::EMPTY; BATCH], [Way::InPlace; BATCH]);
+        let (mut count, mut next) = (0, 0);
+        for (page, old) in pages.iter().zip(old) {
+            let (mut entry, mut way) = ([*old], [Way::InPlace]);
+            if old.is_present() {
+                self.depart(staging, *page, &mut next, &mut entry, &mut way);
+            }
+            if way[0] == Way::Pinned {
+                self.table.publish(*page, entry[0].with_heat(MAX_HEAT));
+                continue;
+            }
+            if old.is_present() && way[0] == Way::InPlace {
+                frozen &= self.freeze(*page, 1).is_ok();
+            }
+            (leaving[count], entries[count], ways[count]) = (*page, entry[0], way[0]);
+            count += 1;
         }
-        self.unpack(seat, pages, old);
+        let (pages, old, ways) = (&leaving[..count], &entries[..count], &ways[..count]);
+        let staged = |way: Way| match (staging, way) {
+            (Some(slot), Way::Staged(index)) => Some((slot, index)),
+            _ => None,
+        };
+        self.unpack_from(seat, pages, old, |index| staged(ways[index]));
         let (_, _, room) = seat.parts();
         let mut parts = [(0, &room[0]); BATCH];
         for (part, (page, contents)) in parts.iter_mut().zip(pages.iter().zip(room.iter())) {
             *part = (*page as u64, contents);
         }
         let mut slots = [Slot::default(); BATCH];
-        let outcome = frozen.then(|| spill.write(&parts[..pages.len()], &mut slots));
+        let outcome = (frozen && count > 0).then(|| spill.write(&parts[..count], &mut slots));
         let written = outcome == Some(Ok(()));
         if let Some(Err(error)) = outcome {
             self.say_refused(error);
         }
-        for ((page, old), slot) in pages.iter().zip(old).zip(slots) {
+        for (((page, old), way), slot) in pages.iter().zip(old).zip(ways).zip(slots) {
+            let staged = staged(*way);
             if !written {
-                if old.is_present() {
-                    self.thaw_again(*page, 1, true);
+                match staged {
+                    Some((slot, index)) => self.bring_back(slot, index, *page),
+                    None if old.is_present() => self.thaw_again(*page, 1, true),
+                    None => {}
                 }
                 self.table.publish(*page, *old);
                 continue;
             }
             if old.is_present() {
-                self.give_up(*page);
+                self.leave(*page, staged);
                 evicted.bytes += PAGE_BYTES;
             } else {
                 evicted.bytes += self.free_copy(*old);
@@ -167,9 +192,9 @@ impl Pager {
             self.table.publish(*page, Entry::new(Tag::Spilled, slot.0).with_round(round));
         }
         if written {
-            self.counts.spilled.fetch_add(pages.len() as u64, Ordering::Relaxed);
-            self.job.count(Counter::PagesSpilled, pages.len() as u64);
-            evicted.bytes += self.compact(pages.len());
+            self.counts.spilled.fetch_add(count as u64, Ordering::Relaxed);
+            self.job.count(Counter::PagesSpilled, count as u64);
+            evicted.bytes += self.compact(count);
         }
         evicted
     }

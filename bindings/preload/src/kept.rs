@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Memory that the kernel or a device keeps: found when memory becomes able to go away, however it was handed over before.
+//!
+//! - **Flow** [`find`] (activation) looks at each descriptor: io_uring rings ──▶ [`rings`]; devices and sockets that keep
+//!   memory ──▶ their pages stay by their pins, or the process is refused by name; sockets and pipes that may still send
+//!   memory ──▶ that memory is not written again ([`Pager::stop_recycling`])
+//! - **Order** the filter is in place before, so that nothing new is handed over unseen; no page is absent yet
+//! - **Pins** where pages are moved out (UFFDIO_MOVE) the kernel itself refuses a pinned page. Without it pins are not seen:
+//!   what is listed is pinned here, and a process with pins that nothing lists is refused
+//! - **Owner** what is kept for good ([`keep`]) is one list of ranges; a fork's child begins with none
+//! - **Not here** the calls that come later: `rings`, `trap`
+
+use std::ffi::CStr;
+
+use memlift_zmem::lock::Lock;
+use memlift_zmem::pager::Pager;
+
+use crate::activate::{self, for_entries, for_lines};
+use crate::trap::in_arena;
+use crate::{rings, sys, words};
+
+/// Ranges that are pinned for good, apart from each other.
+static KEPT: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
+
+/// Names of descriptors by which a device or the kernel pins memory, page by page.
+const PINNING: &[&[u8]] =
+    &[b"/dev/infiniband/", b"/dev/vfio/", b"/dev/iommu", b"/dev/hfi1", b"/dev/nvidia", b"/dev/dri/"];
+/// Names of descriptors by which the kernel reaches memory later without a pin: it would find absent pages.
+const REACHING: &[&[u8]] = &[b"/dev/kvm", b"anon_inode:kvm-", b"/dev/kfd", b"/dev/vhost-"];
+
+const AF_XDP: i32 = 44;
+
+/// Brings a range of the arena back and pins it for good, as far as it is the program's.
+pub fn keep(pager: &'static Pager, address: usize, bytes: usize) {
+    if bytes == 0 || !in_arena(address) {
+        return;
+    }
+    let writable = pager.accessible(address, bytes, true);
+    let (bytes, write) =
+        if writable > 0 { (writable, true) } else { (pager.accessible(address, bytes, false), false) };
+    let Ok(pins) = pager.pin(address, bytes, write) else { return };
+    let (start, end) = (address & !0xfff, (address + bytes).next_multiple_of(0x1000));
+    let mut list = KEPT.lock();
+    let known = list.iter().any(|&(from, to)| from <= start && end <= to);
+    if known {
+        drop(list);
+        // It was brought back; its pin is there already.
+        drop(pins);
+        return;
+    }
+    let mut merged = (start, end);
+    list.retain(|&(from, to)| {
+        let touches = from <= merged.1 && merged.0 <= to;
+        if touches {
+            merged = (merged.0.min(from), merged.1.max(to));
+        }
+        !touches
+    });
+    list.push(merged);
+    drop(list);
+    std::mem::forget(pins);
+}
+
+/// In the child of a fork: the kernel keeps nothing of its memory, and its pager has no pins.
+pub fn forked() {
+    // SAFETY: the child has one thread, and the thread that forked held the lock not: no fork happens inside `keep`.
+    unsafe { KEPT.reset() };
+    std::mem::forget(std::mem::take(&mut *KEPT.lock()));
+    rings::forked();
+}
+
+fn begins(name: &[u8], list: &[&[u8]]) -> bool {
+    list.iter().any(|start| name.starts_with(start))
+}
+
+/// Text before `text` in a path of `/proc/self`, with its zero.
+pub fn path(folder: &[u8], name: &[u8]) -> [u8; 64] {
+    let mut path = [0u8; 64];
+    let mut end = 0;
+    for part in [folder, name] {
+        let part = &part[..part.len().min(63 - end)];
+        path[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+    path
+}
+
+/// An option of a socket, or -1.
+fn option(fd: usize, level: i32, name: i32) -> i32 {
+    let (mut value, mut bytes) = (-1i32, 4u32);
+    // SAFETY: both places live as long as the call.
+    let result = unsafe { sys!(libc::SYS_getsockopt, fd, level, name, &raw mut value, &raw mut bytes) };
+    if result == 0 { value } else { -1 }
+}
+
+fn holds_bytes(fd: usize) -> bool {
+    let mut bytes = 0i32;
+    // SAFETY: the place lives as long as the call.
+    unsafe { sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
+}
+
+/// Refuses the process: its memory cannot be kept under the budget without harm.
+pub fn refuse(what: &[&CStr]) -> ! {
+    words::say(&[c"memlift: the kernel reaches this program's memory by itself: "]);
+    words::say(what);
+    words::die(&[c"; run it without memlift, or with the kernel's backend\n"]);
+}
+
+/// Looks for what the kernel keeps; `buffer` is room for what is read.
+pub fn find(pager: &'static Pager, buffer: &mut [u8]) {
+    let moves = pager.sees_pins();
+    let (entries, buffer) = buffer.split_at_mut(buffer.len() / 2);
+    let mut known_bytes = 0;
+    for_entries(c"/proc/self/fd", entries, |number| {
+        let Some(fd) = std::str::from_utf8(number).ok().and_then(|text| text.parse::<usize>().ok()) else {
+            return;
+        };
+        let link = path(b"/proc/self/fd/", number);
+        let mut place = [0u8; 256];
+        // SAFETY: the path has its zero, and the place is as long as said.
+        let got = unsafe { sys!(libc::SYS_readlink, link.as_ptr(), place.as_mut_ptr(), place.len()) };
+        let name = &place[..usize::try_from(got).unwrap_or(0)];
+        if name == b"anon_inode:[io_uring]" {
+            known_bytes += rings::find(pager, fd, number, moves, buffer);
+            // What it sends is not pinned in all kernels.
+            pager.stop_recycling();
+        } else if begins(name, REACHING) {
+            refuse(&[c"a virtual machine or a device of its own is open"]);
+        } else if begins(name, PINNING) && !moves {
+            refuse(&[c"a device that pins memory is open, and this kernel does not say which (userfaultfd MOVE, Linux 6.8)"]);
+        } else if name.starts_with(b"socket:") {
+            if option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) == AF_XDP && !moves {
+                refuse(&[c"an AF_XDP socket is open, and this kernel does not say which memory it has (userfaultfd MOVE, Linux 6.8)"]);
+            }
+            if option(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY) > 0 {
+                pager.stop_recycling();
+            }
+        } else if name.starts_with(b"pipe:") && holds_bytes(fd) {
+            pager.stop_recycling();
+        }
+    });
+    if moves {
+        return;
+    }
+    let mut aio = false;
+    for_lines(c"/proc/self/maps", buffer, |line| {
+        aio |= !activate::after(line, b" /[aio]").is_empty() || line.ends_with(b" /[aio]")
+    });
+    if aio {
+        refuse(&[c"asynchronous I/O (io_setup) was set up before memory was short, and this kernel does not say what it reaches (userfaultfd MOVE, Linux 6.8)"]);
+    }
+    if pinned_bytes(buffer) > known_bytes.next_multiple_of(0x1000) {
+        refuse(&[
+            c"memory is pinned (VmPin), and this kernel does not say which (userfaultfd MOVE, Linux 6.8)",
+        ]);
+    }
+}
+
+/// Bytes that the kernel says are pinned.
+fn pinned_bytes(buffer: &mut [u8]) -> usize {
+    let mut bytes = 0;
+    for_lines(c"/proc/self/status", buffer, |line| {
+        if let Some(rest) = line.strip_prefix(b"VmPin:") {
+            bytes = activate::decimal(rest) * 1024;
+        }
+    });
+    bytes
+}

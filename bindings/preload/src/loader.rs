@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `dlopen` without `RTLD_DEEPBIND`: a library that is bound to libc's `free` would be given what our `malloc` made.
+//!
+//! - **Flow** the flag is taken out of the second argument, and libc's function is jumped to
+//! - **Order** a jump, not a call: libc looks at where it will return to, to know whose search path counts
+//! - **Not here** `dlmopen`: another namespace has a libc and a heap of its own
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::wrappers::Next;
+
+static NEXT: Next = Next::new(c"dlopen");
+
+/// Address of libc's function.
+extern "C" fn address() -> usize {
+    NEXT.address()
+}
+
+/// As libc's, whatever `RTLD_DEEPBIND` says.
+///
+/// # Safety
+///
+/// As libc's.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        "and esi, {kept}",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {address}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        kept = const !libc::RTLD_DEEPBIND,
+        address = sym address,
+    );
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `mlock` of the arena: locked memory is present, and never in the spill file.
+//!
+//! - **Flow** [`lock`]: brought back and pinned ──▶ the kernel's own call, for its limit and `VmLck` ──▶ noted ──`munlock`, or
+//!   the range is unmapped, moved or mapped over──▶ [`release`]
+//! - **Layout** one list of ranges, apart from each other; each has its pins
+//! - **Owner** a fork's child begins with none, as locks are not inherited
+//! - **Not here** `MLOCK_ONFAULT` and `mlockall`: the kernel's lock alone, which keeps pages where pages are moved out
+//!   (UFFDIO_MOVE)
+
+use memlift_zmem::lock::Lock;
+use memlift_zmem::pager::{Pager, Pins};
+
+use crate::sys;
+use crate::thread::Quiet;
+
+const PAGE_BYTES: usize = 4096;
+const ONFAULT: usize = 1;
+
+struct Locked {
+    start: usize,
+    end: usize,
+    /// Held as long as the range is locked.
+    _pins: Pins<'static>,
+}
+
+static LOCKED: Lock<Vec<Locked>> = Lock::new(Vec::new());
+
+/// In the child of a fork.
+pub fn forked() {
+    // SAFETY: the child has one thread, and no fork happens while this library's own code holds the list.
+    unsafe { LOCKED.reset() };
+    std::mem::forget(std::mem::take(&mut *LOCKED.lock()));
+}
+
+/// Pages of a range: their start, and the end of the last.
+fn pages(address: usize, bytes: usize) -> (usize, usize) {
+    (address & !(PAGE_BYTES - 1), address.saturating_add(bytes).next_multiple_of(PAGE_BYTES))
+}
+
+/// `mlock` or `mlock2` (`flags` are its third argument, else 0) of a range in the arena, as the kernel would answer it.
+pub fn lock(pager: &'static Pager, address: usize, bytes: usize, flags: usize) -> isize {
+    let (start, end) = pages(address, bytes);
+    if start == end {
+        return 0;
+    }
+    let _quiet = Quiet::begin();
+    if let Err(number) = pager.mapped(start, end - start) {
+        return -(number as isize);
+    }
+    let pins = match flags & ONFAULT {
+        0 => match pager.pin(start, end - start, false) {
+            Ok(pins) => Some(pins),
+            // Memory without access: the kernel has the same answer.
+            Err(_) => return -(libc::ENOMEM as isize),
+        },
+        _ => None,
+    };
+    // The kernel touches each page as far as the program may: one that may be written must be writable now.
+    let mut writable = Vec::new();
+    let mut at = if pins.is_some() { start } else { end };
+    while at < end {
+        let bytes = pager.accessible(at, end - at, true);
+        if bytes > 0 {
+            writable.push(pager.pin(at, bytes, true));
+        }
+        at += bytes.max(PAGE_BYTES);
+    }
+    // SAFETY: locks mapped memory of the program's; all of it is present unless it is to be locked when touched.
+    let result = unsafe { sys!(libc::SYS_mlock2, start, end - start, flags) };
+    drop(writable);
+    if let (0, Some(pins)) = (result, pins) {
+        take(pager, start, end);
+        LOCKED.lock().push(Locked { start, end, _pins: pins });
+    }
+    result
+}
+
+/// Takes a range out of the list, and lets go of it; what is left of longer ranges stays pinned. True where there was any.
+fn take(pager: &'static Pager, start: usize, end: usize) -> bool {
+    let mut found = Vec::new();
+    {
+        let mut list = LOCKED.lock();
+        let mut index = 0;
+        while index < list.len() {
+            if list[index].start < end && start < list[index].end {
+                found.push(list.swap_remove(index));
+            } else {
+                index += 1;
+            }
+        }
+    }
+    for locked in &found {
+        for (from, to) in [(locked.start, start), (end, locked.end)] {
+            // Pinned by what is let go afterwards: it is there.
+            if from < to
+                && let Ok(pins) = pager.pin(from, to - from, false)
+            {
+                LOCKED.lock().push(Locked { start: from, end: to, _pins: pins });
+            }
+        }
+    }
+    !found.is_empty()
+}
+
+/// `munlock` of a range in the arena, or what does as much: it is unmapped, moved or mapped over.
+pub fn release(pager: &'static Pager, address: usize, bytes: usize) {
+    let (start, end) = pages(address, bytes);
+    let _quiet = Quiet::begin();
+    let locked = !LOCKED.lock().is_empty();
+    if start < end && locked && take(pager, start, end) {
+        // SAFETY: the range is the program's; what is not mapped there makes the call fail, after the rest.
+        unsafe { sys!(libc::SYS_munlock, start, end - start) };
+    }
+}

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! io_uring rings that were made before memory was short: the kernel reads and writes what their entries name, at a time of
+//! its own.
+//!
+//! - **Flow** [`find`] (activation): registered buffers, entries that may still be under way ──▶ kept; a ring that the kernel
+//!   reads without a call, or whose memory cannot be found ──▶ refused by name
+//!   [`enter`], [`register`] (trapped): what the waiting entries name is brought back and kept for good, then the call
+//! - **Layout** heads, tails and entries lie in shared memory; their offsets are the kernel's, asked for with a ring of our own.
+//!   `/proc/self/maps` has a ring's memory, by its inode, and `fdinfo` its registered buffers
+//! - **Order** new rings are not to be had from activation on, so the list is complete. An entry is looked at in the trap; a
+//!   thread that changes it afterwards races with the kernel too
+//! - **Not here** buffers that a program hands over in a ring of their own (`IORING_REGISTER_PBUF_RING`): not seen, so refused
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memlift_zmem::lock::Lock;
+use memlift_zmem::pager::Pager;
+
+use crate::activate::{self, decimal, for_lines, hexadecimal};
+use crate::kept::{self, keep};
+use crate::sys;
+use crate::thread::OURS;
+use crate::trap::{PIECE_BYTES, Scene, in_arena};
+
+const ENTRY_BYTES: usize = 64;
+const ENTRIES_OFFSET: u64 = 0x1000_0000;
+/// How long requests of before may take until they are over: looks, a millisecond each.
+const LOOKS: usize = 2_000;
+/// Buffer groups are numbered with 16 bits.
+const GROUPS: u32 = 1 << 16;
+
+/// One ring's memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ring {
+    inode: u64,
+    rings: (usize, usize),
+    entries: (usize, usize),
+    mask: u32,
+    completions: u32,
+}
+
+static RINGS: Lock<Vec<Ring>> = Lock::new(Vec::new());
+static OFFSETS: Lock<Option<Offsets>> = Lock::new(None);
+
+/// Where the kernel has what in a ring's shared memory.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    head: usize,
+    tail: usize,
+    completed: usize,
+    completions: usize,
+}
+
+/// `struct io_uring_params`.
+#[repr(C)]
+#[derive(Default)]
+struct Params {
+    head: [u32; 10],
+    submissions: [u32; 10],
+    completions: [u32; 10],
+}
+
+const _: () = assert!(size_of::<Params>() == 120);
+
+/// Asks the kernel how a ring's memory is laid out, before the filter forbids new rings.
+pub fn learn() {
+    *OFFSETS.lock() = offsets();
+}
+
+fn offsets() -> Option<Offsets> {
+    let mut params = Params::default();
+    // SAFETY: the structure lives as long as the call.
+    let fd = unsafe { sys!(libc::SYS_io_uring_setup, 1, &raw mut params) };
+    let fd = usize::try_from(fd).ok()?;
+    // SAFETY: a descriptor of ours.
+    unsafe { sys!(libc::SYS_close, fd) };
+    let place = |offsets: &[u32; 10], index: usize| offsets[index] as usize;
+    Some(Offsets {
+        head: place(&params.submissions, 0),
+        tail: place(&params.submissions, 1),
+        completed: place(&params.completions, 1),
+        completions: place(&params.completions, 5),
+    })
+}
+
+/// In the child of a fork: what it inherits of rings reaches its parent's memory.
+pub fn forked() {
+    // SAFETY: the child has one thread, which held neither lock.
+    unsafe { RINGS.reset() };
+    std::mem::forget(std::mem::take(&mut *RINGS.lock()));
+}
+
+impl Ring {
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: the ring's memory is mapped as long as the program uses it; the offset is the kernel's, inside of it and
+        // aligned, and what lies there is changed by atomic stores alone.
+        unsafe { &*((self.rings.0 + offset) as *const AtomicU32) }
+    }
+
+    /// The entry at an index: words that the program may still write.
+    fn entry(&self, index: usize) -> Option<[u64; 8]> {
+        let at = self.entries.0 + index * ENTRY_BYTES;
+        if at + ENTRY_BYTES > self.entries.1 {
+            return None;
+        }
+        // SAFETY: the entry lies in the ring's memory.
+        let words = unsafe { &*(at as *const [AtomicU64; 8]) };
+        Some(std::array::from_fn(|index| words[index].load(Relaxed)))
+    }
+
+    fn all_entries(&self) -> usize {
+        (self.entries.1 - self.entries.0) / ENTRY_BYTES
+    }
+
+    /// Brings back and keeps what the entries name that wait to be submitted.
+    fn keep_waiting(&self, pager: &'static Pager, offsets: Offsets) {
+        let (head, tail) = (self.word(offsets.head).load(Acquire), self.word(offsets.tail).load(Acquire));
+        let waiting = tail.wrapping_sub(head).min(self.mask + 1);
+        for turn in 0..waiting {
+            let place = (head.wrapping_add(turn) & self.mask) as usize;
+            // Its index is its own, or the word at its place in an array behind the completions, which have 16 or 32 bytes.
+            self.keep_at(pager, place);
+            for bytes in [16, 32] {
+                let array =
+                    (offsets.completions + (self.completions as usize + 1) * bytes).next_multiple_of(64);
+                if self.rings.0 + array + 4 * (self.mask as usize + 1) <= self.rings.1 {
+                    let index = self.word(array + 4 * place).load(Relaxed) as usize;
+                    if index != place && index <= self.mask as usize {
+                        self.keep_at(pager, index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Entries have 64 or 128 bytes: both are looked at.
+    fn keep_at(&self, pager: &'static Pager, index: usize) {
+        for at in [index, 2 * index, 2 * index + 1] {
+            if let Some(entry) = self.entry(at) {
+                keep_named(pager, &entry);
+            }
+        }
+    }
+}
+
+/// Brings back and keeps what an entry names.
+fn keep_named(pager: &'static Pager, entry: &[u64; 8]) {
+    const READV: u8 = 1;
+    const WRITEV: u8 = 2;
+    const READ_FIXED: u8 = 4;
+    const WRITE_FIXED: u8 = 5;
+    const SENDMSG: u8 = 9;
+    const RECVMSG: u8 = 10;
+    const MADVISE: u8 = 25;
+    const PROVIDE_BUFFERS: u8 = 31;
+    const SENDMSG_ZC: u8 = 48;
+    const READV_FIXED: u8 = 60;
+    const WRITEV_FIXED: u8 = 61;
+    /// A path, a socket's name, a time: whatever is not a buffer of a length of its own.
+    const SMALL: usize = 4096 + 256;
+    let code = entry[0] as u8;
+    let count = (entry[0] >> 32) as u32 as usize;
+    let (second, first, length) = (entry[1] as usize, entry[2] as usize, entry[3] as u32 as usize);
+    let third = entry[6] as usize;
+    match code {
+        // The kernel's own pins keep registered buffers.
+        READ_FIXED | WRITE_FIXED => {}
+        READV | WRITEV | READV_FIXED | WRITEV_FIXED => keep_vector(pager, first, length),
+        SENDMSG | RECVMSG | SENDMSG_ZC => {
+            keep(pager, first, size_of::<libc::msghdr>());
+            if let Some(header) = copied::<libc::msghdr>(pager, first) {
+                keep_vector(pager, header.msg_iov as usize, header.msg_iovlen);
+                keep(pager, header.msg_name as usize, header.msg_namelen as usize);
+                keep(pager, header.msg_control as usize, header.msg_controllen);
+            }
+        }
+        MADVISE if in_arena(first) => {
+            kept::refuse(&[c"io_uring gives memory advice"]);
+        }
+        PROVIDE_BUFFERS => keep(pager, first, length.saturating_mul(count)),
+        _ => {
+            keep(pager, first, length.max(SMALL));
+            keep(pager, second, SMALL);
+            keep(pager, third, SMALL);
+        }
+    }
+}
+
+fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
+    let bytes = size_of::<T>();
+    if address == 0 || in_arena(address) && pager.accessible(address, bytes, false) < bytes {
+        return None;
+    }
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    let (own, other) = ([value.as_mut_ptr() as usize, bytes], [address, bytes]);
+    // Read through the kernel: an entry of before may name what is not mapped any more.
+    // SAFETY: the value is as large as said; what is not there makes the call fail.
+    let got = unsafe {
+        sys!(libc::SYS_process_vm_readv, sys!(libc::SYS_getpid), own.as_ptr(), 1, other.as_ptr(), 1, 0)
+    };
+    // SAFETY: all its bytes were written, and it is plain data.
+    (got == bytes as isize).then(|| unsafe { value.assume_init() })
+}
+
+fn keep_vector(pager: &'static Pager, address: usize, count: usize) {
+    const MOST: usize = 1024;
+    if count > MOST {
+        return;
+    }
+    keep(pager, address, count * size_of::<libc::iovec>());
+    for index in 0..count {
+        let Some(part) = copied::<libc::iovec>(pager, address + index * size_of::<libc::iovec>()) else {
+            return;
+        };
+        keep(pager, part.iov_base as usize, part.iov_len);
+    }
+}
+
+/// A ring that was made before; the bytes of its registered buffers. Refuses the process where the ring cannot be followed.
+pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer: &mut [u8]) -> usize {
+    let Some(offsets) = *OFFSETS.lock() else {
+        kept::refuse(&[c"an io_uring ring was made before memory was short, and none can be made now to learn its layout"]);
+    };
+    let info = kept::path(b"/proc/self/fdinfo/", number);
+    let Ok(info) = std::ffi::CStr::from_bytes_until_nul(&info) else { return 0 };
+    let (mut ring, mut registered) = (Ring::default(), 0);
+    for look in 0.. {
+        let (mut listed, mut buffers, mut polled) = (false, false, false);
+        registered = 0;
+        for_lines(info, buffer, |line| {
+            let value = |name: &[u8]| line.strip_prefix(name);
+            if let Some(rest) = value(b"ino:") {
+                ring.inode = decimal(rest) as u64;
+            } else if let Some(rest) = value(b"SqMask:") {
+                ring.mask = hexadecimal(activate::after(rest, b"0x")) as u32;
+            } else if let Some(rest) = value(b"CqMask:") {
+                ring.completions = hexadecimal(activate::after(rest, b"0x")) as u32;
+            } else if let Some(rest) = value(b"SqThread:") {
+                polled = !rest.contains(&b'-');
+            } else if line.starts_with(b"UserBufs:") {
+                (listed, buffers) = (true, true);
+            } else if line.starts_with(b"PollList:") {
+                buffers = false;
+            } else if buffers && line.contains(&b'/') {
+                // "    0: 0x7f0000000000/4096"
+                let text = activate::after(line, b"0x");
+                let address = hexadecimal(text) as usize;
+                let bytes = decimal(activate::after(text, b"/"));
+                registered += bytes;
+                if !moves {
+                    keep(pager, address, bytes);
+                }
+            }
+        });
+        if polled {
+            kept::refuse(&[c"an io_uring ring has a thread of the kernel's (IORING_SETUP_SQPOLL), which takes requests without a call"]);
+        }
+        if listed {
+            break;
+        }
+        if look == LOOKS {
+            kept::refuse(&[c"an io_uring ring is too busy to say which buffers it has"]);
+        }
+        pause();
+    }
+    locate(&mut ring, buffer);
+    if ring.rings.0 == 0 || ring.entries.0 == 0 || ring.mask == 0 && ring.all_entries() == 0 {
+        kept::refuse(&[c"an io_uring ring lies in memory that cannot be found (IORING_SETUP_NO_MMAP)"]);
+    }
+    if has_groups(fd) {
+        kept::refuse(&[c"an io_uring ring has buffers of which only the kernel knows (provided buffers), or may be asked by one thread alone"]);
+    }
+    settle(pager, &ring, offsets);
+    let mut rings = RINGS.lock();
+    if !rings.iter().any(|known| known.inode == ring.inode) {
+        rings.push(ring);
+    }
+    registered
+}
+
+fn pause() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: the time lives as long as the call.
+    unsafe { sys!(libc::SYS_nanosleep, &raw const time, 0) };
+}
+
+/// Finds a ring's memory in this process.
+fn locate(ring: &mut Ring, buffer: &mut [u8]) {
+    for_lines(c"/proc/self/maps", buffer, |line| {
+        if !line.ends_with(b"anon_inode:[io_uring]") {
+            return;
+        }
+        let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+        let (range, offset, inode) = (fields.next(), fields.nth(1), fields.nth(1));
+        let (Some(range), Some(offset), Some(inode)) = (range, offset, inode) else { return };
+        if decimal(inode) as u64 != ring.inode {
+            return;
+        }
+        let place = (hexadecimal(range) as usize, hexadecimal(activate::after(range, b"-")) as usize);
+        match hexadecimal(offset) {
+            0 => ring.rings = place,
+            ENTRIES_OFFSET => ring.entries = place,
+            _ => {}
+        }
+    });
+}
+
+/// Whether the ring has groups of provided buffers, of either kind; true where it does not say.
+fn has_groups(fd: usize) -> bool {
+    const PBUF_STATUS: usize = 26;
+    for group in 0..GROUPS {
+        let mut status = [group, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: the structure lives as long as the call.
+        let result = unsafe { sys!(libc::SYS_io_uring_register, fd, PBUF_STATUS, status.as_mut_ptr(), 1) };
+        match -result as i32 {
+            libc::ENOENT => {}
+            // A kernel before 6.8 does not know the question: the first answer says so for all.
+            _ => return true,
+        }
+    }
+    false
+}
+
+/// Keeps what requests name that may be under way. The entries of the last requests are still there; where older ones may
+/// be under way too, they must end first.
+fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
+    for index in 0..ring.all_entries() {
+        if let Some(entry) = ring.entry(index)
+            && entry != [0; 8]
+        {
+            keep_named(pager, &entry);
+        }
+    }
+    for _ in 0..LOOKS {
+        let begun = ring.word(offsets.head).load(Acquire);
+        let ended = ring.word(offsets.completed).load(Acquire);
+        if begun == ended || begun <= ring.mask + 1 {
+            return;
+        }
+        pause();
+    }
+    kept::refuse(&[c"io_uring requests have been under way since before memory was short"]);
+}
+
+/// `io_uring_enter`: what waits to be submitted is brought back first. A ring of before is the only kind there is.
+pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
+    const EXTENDED: usize = 1 << 3;
+    let rings = RINGS.lock().clone();
+    match *OFFSETS.lock() {
+        Some(offsets) if !rings.is_empty() => {
+            rings.iter().for_each(|ring| ring.keep_waiting(scene.pager, offsets));
+        }
+        _ if arguments[1] == 0 => {}
+        _ => kept::refuse(&[c"an io_uring ring is used that was not found when memory became short"]),
+    }
+    let mut arguments = arguments;
+    let (mut mask, mut time, mut extended) = (0u64, [0u64; 2], [0u64; 3]);
+    let mut place = arguments[4];
+    if place != 0 && arguments[3] & EXTENDED != 0 {
+        // SAFETY: the program's pointers: a structure of three words, a time.
+        unsafe {
+            extended = (place as *const [u64; 3]).read();
+            if extended[2] != 0 {
+                time = (extended[2] as *const [u64; 2]).read();
+                extended[2] = (&raw const time) as u64;
+            }
+        }
+        arguments[4] = extended.as_ptr() as usize;
+        place = extended[0] as usize;
+    }
+    if place != 0 {
+        // SAFETY: the program's mask.
+        mask = unsafe { (place as *const u64).read() } & !OURS;
+        match arguments[3] & EXTENDED {
+            0 => arguments[4] = (&raw const mask) as usize,
+            _ => extended[0] = (&raw const mask) as u64,
+        }
+    }
+    let result = scene.call(libc::SYS_io_uring_enter as usize, arguments);
+    std::hint::black_box((&mask, &time, &extended));
+    result
+}
+
+/// `io_uring_register`: buffers are brought back, and kept where the kernel's own pins are not seen.
+pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
+    const BUFFERS: usize = 0;
+    const BUFFERS_2: usize = 15;
+    const BUFFERS_UPDATE: usize = 16;
+    const PBUF_RING: usize = 22;
+    let [_, code, argument, count, ..] = arguments;
+    let pager = scene.pager;
+    let vector = |scene: &Scene<'_>, address: usize, count: usize| {
+        scene.pin(address, count.min(1 << 14) * size_of::<libc::iovec>(), false);
+        for index in 0..count.min(1 << 14) {
+            let Some(part) = copied::<libc::iovec>(pager, address + index * size_of::<libc::iovec>()) else {
+                return;
+            };
+            if pager.sees_pins() {
+                scene.pin(part.iov_base as usize, part.iov_len, true);
+            } else {
+                keep(pager, part.iov_base as usize, part.iov_len);
+            }
+        }
+    };
+    match code & 0x7fff_ffff {
+        BUFFERS => vector(scene, argument, count),
+        BUFFERS_2 | BUFFERS_UPDATE => {
+            scene.pin(argument, 32, false);
+            if let Some(update) = copied::<[u64; 4]>(pager, argument) {
+                let parts = if code == BUFFERS_2 { update[0] as u32 } else { update[3] as u32 } as usize;
+                let address = if code == BUFFERS_2 { update[2] } else { update[1] } as usize;
+                vector(scene, address, parts);
+            }
+        }
+        // As a kernel that does not have them: nobody would know of the buffers.
+        PBUF_RING => return -(libc::EINVAL as isize),
+        _ => {
+            scene.pin(argument, 4096.min(PIECE_BYTES), true);
+        }
+    }
+    scene.call(libc::SYS_io_uring_register as usize, arguments)
+}
+
+/// `io_submit` of a context that was made before: what its blocks name is brought back, and stays as long as the kernel
+/// takes hold of it; the pins of the kernel's keep it afterwards.
+pub fn submit(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
+    const VECTORS: std::ops::RangeInclusive<u16> = 7..=8;
+    let [_, count, list, ..] = arguments;
+    let count = count.min(1 << 12);
+    scene.pin(list, count * size_of::<usize>(), false);
+    for index in 0..count {
+        let Some(address) = copied::<usize>(scene.pager, list + index * size_of::<usize>()) else { break };
+        scene.pin(address, ENTRY_BYTES, true);
+        let Some(block) = copied::<[u64; 8]>(scene.pager, address) else { continue };
+        let (buffer, bytes) = (block[3] as usize, block[4] as usize);
+        let both = |address: usize, bytes: usize| {
+            let _ = scene.pin(address, bytes, true) || scene.pin(address, bytes, false);
+        };
+        if VECTORS.contains(&(block[2] as u16)) {
+            both(buffer, bytes.min(1024) * size_of::<libc::iovec>());
+            for part in 0..bytes.min(1024) {
+                match copied::<libc::iovec>(scene.pager, buffer + part * size_of::<libc::iovec>()) {
+                    Some(part) => both(part.iov_base as usize, part.iov_len),
+                    None => break,
+                }
+            }
+        } else {
+            both(buffer, bytes);
+        }
+    }
+    scene.call(libc::SYS_io_submit as usize, arguments)
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The way out of the arena: a page that the kernel or a device has pinned is not evicted.
+//!
+//! - **Flow** [`Pager::depart`] moves present, busy pages to the seat's staging slot (UFFDIO_MOVE) ──▶ they are packed or
+//!   written from there ──▶ the slot is dropped, or [`Pager::bring_back`]
+//! - **Order** a page is moved before it is read. The kernel moves no page that is pinned for a device (EBUSY), and nobody can
+//!   pin a moved page, since it is mapped nowhere but in the slot. So the bytes that are packed are the last ones.
+//! - **Shared** a page that a fork shares is not moved either. It cannot be pinned: a pin gives the process a page of its own.
+//!   `/proc/self/pagemap` tells the two apart; a shared page is frozen and packed where it lies, as is one that the program
+//!   may not write, which the kernel does not move.
+//! - **Not here** kernels without MOVE: everything is frozen where it lies, and the preloaded library refuses a process in
+//!   which pins cannot be known
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::entry::{Entry, Tag};
+use super::seat::Page;
+use super::{Pager, address_of, kernel};
+use crate::line::Line;
+use crate::mapping::PAGE_BYTES;
+use crate::uffd::Errno;
+
+/// Attempts to move a page that the kernel is busy with for a moment (it splits a huge page, or holds a lock).
+const ATTEMPTS: u32 = 4;
+
+/// Exit code when the kernel does not do what must be done (`EX_OSERR`).
+const KERNEL_EXIT_CODE: i32 = 71;
+
+/// How a page of a batch leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// It is packed where it lies, and then dropped.
+    InPlace,
+    /// It lies in the staging slot, at this index.
+    Staged(u8),
+    /// It does not leave: something has pinned it.
+    Pinned,
+}
+
+/// What `/proc/self/pagemap` says of a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// This process alone.
+    Alone,
+    /// Other processes too.
+    Shared,
+    /// The file cannot be read.
+    Unknown,
+}
+
+impl Pager {
+    /// Moves `ways.len()` pages from `page` on, present and busy by this thread, to the staging slot, from index `next`
+    /// on; says of each how it leaves. At most as many pages as the slot has room for. An entry that had a copy and whose
+    /// page had to be made writable becomes dirty here.
+    pub(super) fn depart(
+        &self,
+        staging: Option<usize>,
+        page: usize,
+        next: &mut usize,
+        old: &mut [Entry],
+        ways: &mut [Way],
+    ) {
+        ways.fill(Way::InPlace);
+        let Some(slot) = staging else { return };
+        let pages = ways.len();
+        let movable = |page: usize| {
+            let access = i32::from(self.table.access(page).load(Ordering::Acquire)) & 7;
+            access == libc::PROT_READ | libc::PROT_WRITE
+        };
+        let mut at = 0;
+        while at < pages {
+            if !movable(page + at) {
+                at += 1;
+                continue;
+            }
+            let run = (at..pages).take_while(|at| movable(page + at)).count();
+            let moved = self.move_out(slot + *next * PAGE_BYTES, page + at, run);
+            for way in &mut ways[at..at + moved] {
+                *way = Way::Staged(*next as u8);
+                *next += 1;
+            }
+            at += moved;
+            if moved < run {
+                ways[at] = self.depart_alone(slot, page + at, next, &mut old[at]);
+                at += 1;
+            }
+        }
+    }
+
+    /// Moves as many pages as the kernel moves; gives their number.
+    fn move_out(&self, target: usize, page: usize, pages: usize) -> usize {
+        let (mut done, mut attempts, mut window) = (0, 0, pages);
+        while done < pages {
+            let (to, from) = (target + done * PAGE_BYTES, address_of(page + done));
+            // SAFETY: the pages are busy, by this thread; the slot is the seat's, and empty there.
+            let step = unsafe { self.engine.uffd.relocate(to, from, window.min(pages - done) * PAGE_BYTES) };
+            done += step.bytes / PAGE_BYTES;
+            match step.error {
+                _ if step.bytes > 0 => attempts = 0,
+                // The run reaches over mappings that the kernel keeps apart.
+                libc::EINVAL | libc::ENOENT if window > 1 => window = 1,
+                libc::EAGAIN | libc::ENOMEM if attempts < ATTEMPTS => attempts += 1,
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// How a page leaves that the kernel did not move: it is shared, or pinned, or was shared once.
+    fn depart_alone(&self, slot: usize, page: usize, next: &mut usize, old: &mut Entry) -> Way {
+        match self.owner(page) {
+            Owner::Shared => return Way::InPlace,
+            Owner::Unknown => return Way::Pinned,
+            Owner::Alone => {}
+        }
+        // After a fork whose other side has gone, the kernel takes the page for this process's own at the next write.
+        if old.tag() == Tag::Clean {
+            if self.thaw(page, 1, true).is_err() {
+                return Way::Pinned;
+            }
+            self.free_copy(*old);
+            *old = Entry::new(Tag::Dirty, 0).with_heat(old.heat());
+        }
+        // SAFETY: the page is present and the program may write it; a byte is exchanged for itself, whoever else writes.
+        let byte = unsafe { &*(address_of(page) as *const AtomicU8) };
+        let value = byte.load(Ordering::Relaxed);
+        // An addition of nothing would be compiled to a read.
+        let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
+        let moved = self.move_out(slot + *next * PAGE_BYTES, page, 1);
+        if moved == 0 {
+            return Way::Pinned;
+        }
+        *next += 1;
+        Way::Staged((*next - 1) as u8)
+    }
+
+    fn owner(&self, page: usize) -> Owner {
+        const EXCLUSIVE: u64 = 1 << 56;
+        match self.engine.pagemap.word(address_of(page)) {
+            Some(word) if word & EXCLUSIVE == 0 => Owner::Shared,
+            Some(_) => Owner::Alone,
+            None => Owner::Unknown,
+        }
+    }
+
+    /// A page that lies in the staging slot.
+    pub(super) fn staged(&self, slot: usize, index: u8) -> &Page {
+        // SAFETY: the page was moved there; the slot is mapped for good, and its seat is the caller's, who neither drops nor
+        // moves the page while this is borrowed.
+        unsafe { &*((slot + usize::from(index) * PAGE_BYTES) as *const Page) }
+    }
+
+    /// Puts a page of the staging slot back where it was, writable. Its place is busy, by this thread, and absent.
+    pub(super) fn bring_back(&self, slot: usize, index: u8, page: usize) {
+        let from = slot + usize::from(index) * PAGE_BYTES;
+        let mut attempts = 0;
+        loop {
+            // SAFETY: the slot's page is the seat's; the target is busy and absent.
+            let step = unsafe { self.engine.uffd.relocate(address_of(page), from, PAGE_BYTES) };
+            if step.bytes > 0 {
+                return;
+            }
+            attempts += 1;
+            if step.error != libc::EAGAIN || attempts > ATTEMPTS {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        // SAFETY: the slot's page is plain memory; the target is busy and absent.
+        let step = unsafe { self.place(page, from as *const Page, 1, false) };
+        if step.bytes == 0 {
+            self.end_refused("give a page back", step.error);
+        }
+        kernel::drop_range(from, PAGE_BYTES);
+    }
+
+    /// Ends the process: the kernel refused what cannot be left undone.
+    pub(super) fn end_refused(&self, act: &str, error: Errno) -> ! {
+        let advice = match error {
+            libc::EPERM | libc::EACCES | libc::ENOSYS => {
+                "the program has a system-call filter of its own; run it without memlift, or with the kernel's backend"
+            }
+            libc::ENOMEM => "the machine, or its memory cgroup, has no memory left",
+            _ => "its memory cannot be kept under the budget",
+        };
+        let mut line = Line::new();
+        let _ =
+            writeln!(line, "memlift: the kernel refused to {act} (error {error}): {advice}; the job ends");
+        line.write();
+        kernel::end("", KERNEL_EXIT_CODE)
+    }
+}
