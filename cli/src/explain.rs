@@ -118,11 +118,11 @@ fn copy_text(explanation: &Explanation) -> String {
         Origin::Builtin { why } => text += &format!("by built-in numbers: {why}\n"),
         Origin::Untrusted { why, time_s } => {
             let age = age(*time_s);
-            text += &format!("not trusted, built-in numbers used: {why}; measured {age}\n");
+            text += &format!("not trusted, built-in numbers used: {why}; measured on {age}\n");
         }
         Origin::File { path } => {
             let age = age(explanation.time_s);
-            text += &format!("by the calibration in {}, trusted, {age}\n", path.display());
+            text += &format!("by the calibration in {}, trusted, of {age}\n", path.display());
         }
         Origin::Measured => text += "by a calibration of this process, trusted\n",
     }

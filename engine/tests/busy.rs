@@ -34,7 +34,7 @@ fn a_copy_is_not_split_while_every_core_is_busy() {
     let before = engine.explain(Opcode::MEMMOVE, BYTES, CacheState::Cold);
     assert_eq!(before.chosen, "split", "the built-in numbers split a copy of this size: {before:?}");
 
-    let source: Vec<u8> = (0..BYTES).map(|index| (index * 7 >> 3) as u8).collect();
+    let source: Vec<u8> = (0..BYTES).map(|index| ((index * 7) >> 3) as u8).collect();
     let mut target = vec![0; BYTES];
     let (stop, started) = (AtomicBool::new(false), Barrier::new(2 * cores + 1));
     std::thread::scope(|scope| {

@@ -5,10 +5,10 @@
 //! Flow    per size, hot (one message in the caches) and cold (a random place of two pools of 64 MiB): rounds in
 //!         which every way seals the same number of messages ──▶ medians of the times and of the ratios in a round
 //!
-//! `cargo run --release -p memlift-kernels --features aead --example aead_speed -- [ahead=BYTES] [BYTES…]`
+//! `cargo run --release -p memlift-kernels --features aead --example aead_speed -- [BYTES…]`
 
 use memlift_kernels::active;
-use memlift_kernels::aead::{Key, Scatter, Stream, set_ahead_bytes};
+use memlift_kernels::aead::{Key, Scatter, Stream};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -89,15 +89,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(bytes) = arguments.iter().find_map(|argument| argument.strip_prefix("ahead=")) {
-        set_ahead_bytes(bytes.parse().expect("ahead=BYTES"));
-    }
-    let sizes: Vec<usize> = arguments
-        .iter()
-        .filter(|argument| !argument.starts_with("ahead="))
-        .map(|size| size.parse().expect("a number of bytes"))
-        .collect();
+    let sizes: Vec<usize> =
+        std::env::args().skip(1).map(|size| size.parse().expect("a number of bytes")).collect();
     let sizes = if sizes.is_empty() { vec![4096, 16384, 65536] } else { sizes };
     let key = Key::new(&[7; 16]).unwrap();
     let mut sealers = Sealers {

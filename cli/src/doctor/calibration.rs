@@ -24,7 +24,7 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
         Origin::File { path } => path.display().to_string(),
         Origin::Measured => "in memory only".to_owned(),
         Origin::Untrusted { why, time_s } => {
-            let found = format!("not trusted, built-in numbers used: {why}; measured {}", age(*time_s));
+            let found = format!("not trusted, built-in numbers used: {why}; measured on {}", age(*time_s));
             let again = "memlift calibrate again, when nothing else runs";
             return vec![Check::absent("calibration", found).advise(again), shape(engine)];
         }
@@ -44,7 +44,7 @@ pub fn checks(engine: &Result<Engine, String>) -> Vec<Check> {
         Check::usable(
             "calibration",
             format!(
-                "trusted, {}, repeats differed by {:.0} %, {path}",
+                "trusted, of {}, repeats differed by {:.0} %, {path}",
                 age(loaded.calibration.time_s),
                 (loaded.calibration.trust.spread - 1.0) * 100.0
             ),
@@ -79,5 +79,5 @@ pub fn age(time_s: u64) -> String {
         Ok(seconds) => format!("{} days old", seconds / 86_400),
         Err(_) => "from the future: check the clock".to_owned(),
     };
-    format!("of {}, {age}", memlift_bench::date(time_s))
+    format!("{}, {age}", memlift_bench::date(time_s))
 }

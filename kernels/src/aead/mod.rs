@@ -47,7 +47,6 @@ mod vaes;
 pub use key::Key;
 pub use scatter::Scatter;
 pub use stream::Stream;
-pub use streaming::{ahead_bytes, set_ahead_bytes};
 pub use untrusted::Untrusted;
 
 /// The longest message of GCM: 2³² − 2 blocks of 16 bytes.

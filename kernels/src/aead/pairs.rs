@@ -8,14 +8,13 @@
 //!         Up to two last blocks, the last of them perhaps short, go through 32 bytes of our own.
 //! Layout  carry-less products are what is scarce (two cycles each on Zen 3), so a product is three of them (Karatsuba):
 //!         beside each power lies the sum of its halves. `STREAMS` stores past the caches if the target is a multiple of
-//!         16, and asks for the source [`ahead_bytes`] ahead: the hardware's own prefetch stops at each page.
+//!         16, and asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
 //! Order   constant time: the only branches are on lengths and addresses. Non-temporal stores are not fenced: the caller
 //!         calls [`fence`](super::vaes::fence).
 //! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
 
 use super::field::{Element, FOLD};
-use super::streaming::ahead_bytes;
-use super::vaes::{SEALS, STREAMS, expand, prefetch};
+use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
 use core::arch::x86_64::*;
 
 /// A value for both lanes.
@@ -244,15 +243,16 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize, const PAST: bool>(
         if bytes >= 32 {
             let mut first = lane_0(hash);
             if bytes >= TURN_BYTES {
-                let ahead_bytes = if MODE & STREAMS != 0 { ahead_bytes() } else { 0 };
-                prefetch(source, ahead_bytes.min(bytes) / 64);
+                if MODE & STREAMS != 0 {
+                    prefetch(source, AHEAD_BYTES.min(bytes) / 64);
+                }
                 let mut sealed = run.cipher::<REGISTERS>(source, target);
                 sealed[0] = _mm256_xor_si256(sealed[0], first);
                 first = _mm256_setzero_si256();
                 done = TURN_BYTES;
                 while bytes - done >= TURN_BYTES {
-                    if ahead_bytes != 0 && bytes - done >= ahead_bytes + TURN_BYTES {
-                        prefetch(source.add(done + ahead_bytes), TURN_BYTES / 64);
+                    if MODE & STREAMS != 0 && bytes - done >= AHEAD_BYTES + TURN_BYTES {
+                        prefetch(source.add(done + AHEAD_BYTES), TURN_BYTES / 64);
                     }
                     sealed = run.turn(&sealed, source.add(done), target.add(done));
                     done += TURN_BYTES;

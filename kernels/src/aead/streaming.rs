@@ -9,21 +9,6 @@ use super::prepared::{Direction, Prepared, Store};
 use super::scatter::first_counter;
 use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed, tags_equal};
 use aws_lc_sys as lc;
-use core::sync::atomic::{AtomicUsize, Ordering};
-
-/// How far ahead of the loads a streaming pass asks for the source, bytes. Calibration may change it.
-static AHEAD_BYTES: AtomicUsize = AtomicUsize::new(2048);
-
-/// Lets streaming passes ask for the source this many bytes ahead, in whole lines; 0: never. Any value is right, only
-/// speed differs.
-pub fn set_ahead_bytes(bytes: usize) {
-    AHEAD_BYTES.store(bytes - bytes % 64, Ordering::Relaxed);
-}
-
-/// How far ahead streaming passes ask for the source, bytes.
-pub fn ahead_bytes() -> usize {
-    AHEAD_BYTES.load(Ordering::Relaxed)
-}
 
 impl Key {
     /// Whether [`seal_streaming`](Key::seal_streaming) has instructions of its own here; otherwise it is

@@ -8,7 +8,7 @@
 //! Layout  `STREAMS` stores whole cache lines past the caches whatever the alignment of the target: line i is the
 //!         end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
 //!         ends of the run, which share lines with others, are stored under masks, through the caches.
-//!         `STREAMS` also asks for the source [`ahead_bytes`] ahead: the hardware's own prefetch stops at each page.
+//!         `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
 //! Order   constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work
 //!         to do while they drain, and calls [`fence`] then.
 //! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
@@ -178,7 +178,8 @@ pub(super) const SEALS: u8 = 1;
 /// Mode: stores past the caches, and asks for the source ahead.
 pub(super) const STREAMS: u8 = 2;
 
-use super::streaming::ahead_bytes;
+/// How far ahead of the loads the source is asked for.
+pub(super) const AHEAD_BYTES: usize = 2048;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
 /// returns the hash of `hash` and the sealed blocks, the last of them filled up with zeros: each times H to the
@@ -235,11 +236,12 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
     unsafe {
         if bytes >= 64 {
             let mut lines = Lines::<MODE>::new(target);
-            let ahead_bytes = if MODE & STREAMS != 0 { ahead_bytes() } else { 0 };
-            prefetch(source, ahead_bytes.min(bytes) / 64);
+            if MODE & STREAMS != 0 {
+                prefetch(source, AHEAD_BYTES.min(bytes) / 64);
+            }
             while bytes - done >= 512 {
-                if ahead_bytes != 0 && bytes - done >= ahead_bytes + 512 {
-                    prefetch(source.add(done + ahead_bytes), 8);
+                if MODE & STREAMS != 0 && bytes - done >= AHEAD_BYTES + 512 {
+                    prefetch(source.add(done + AHEAD_BYTES), 8);
                 }
                 run.turn::<8>(&keys, source.add(done), &mut lines);
                 done += 512;
