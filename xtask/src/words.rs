@@ -214,7 +214,8 @@ fn find(file: &Path, text: &str) -> Vec<Finding> {
 /// Checks one run of comment lines with the same sign; `add` takes the line's offset in it.
 fn check_block(sign: &str, block: &[&str], mut add: impl FnMut(Rule, usize)) {
     let words: Vec<&str> = block.iter().flat_map(|line| line.split_whitespace()).collect();
-    if sign == "///" && words.len() <= 2 {
+    // A link or a piece of code says something in one word.
+    if sign == "///" && words.len() <= 2 && !words.iter().any(|word| word.contains('`')) {
         add(Rule::Short, 0);
     }
     let mut opens = true;
