@@ -7,7 +7,7 @@
 //! - **Owner** a [`SocketFile`] knows the file by device and inode. [`remove`](SocketFile::remove) leaves everything else alone
 //! - **Not here** names of the abstract namespace, which leave nothing behind
 //!
-//! Who is behind a socket file is asked with a datagram socket: the kernel answers `ECONNREFUSED` if no socket is bound to the
+//! A datagram socket asks who is behind a socket file: the kernel answers `ECONNREFUSED` if no socket is bound to the
 //! inode, and anything else if one is, whatever its type and whether it listens yet. Its owner sees nothing of the question.
 
 use std::fmt;
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 8;
 /// Attempts to lock the folder, a millisecond apart. Somebody else may hold a lock on it for reasons of his own.
 const LOCK_ATTEMPTS: u32 = 200;
 
-/// What lies at the path already.
+/// The thing that occupies a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Occupant {
     /// A socket that some process has bound.
@@ -52,19 +52,19 @@ pub enum SocketFileError {
     /// Something lies there that is not ours to remove. It was not touched.
     #[error("{} is {by}, which is left as it is: choose another path, or remove it yourself", path.display())]
     Taken {
-        /// The path.
+        /// Path that was to be bound.
         path: PathBuf,
-        /// What lies there.
+        /// The thing that lies there.
         by: Occupant,
     },
     /// A system call failed.
     #[error("{}: {doing} failed: {source}", path.display())]
     System {
-        /// The path.
+        /// Path that was to be bound.
         path: PathBuf,
-        /// What was tried.
+        /// The call that failed.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
@@ -193,7 +193,7 @@ fn remove_dead(path: &Path) -> Result<(), SocketFileError> {
     Ok(())
 }
 
-/// What lies at the path itself, if it is a link too.
+/// Opens the path itself, also if it is a link.
 fn open_path(path: &Path) -> Result<(OwnedFd, Stat), Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -252,7 +252,7 @@ mod tests {
         Ok((socket, file))
     }
 
-    /// What lies there is named, and is afterwards what it was.
+    /// The refusal names what lies there, and leaves it as it was.
     fn is_left_alone(path: &Path, said: &str) {
         let before = path.symlink_metadata().unwrap();
         let error = listen(path).expect_err(said);

@@ -13,7 +13,7 @@ pub enum RegionError {
     /// Whoever wanted the region does not want it any more.
     #[error("making a region of {bytes} bytes was stopped")]
     Stopped {
-        /// What was asked for.
+        /// Bytes that were asked for.
         bytes: u64,
     },
     /// More bytes than an address space has.

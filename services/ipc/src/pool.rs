@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool: payload segments of one direction, and who holds which part of them.
 //!
-//! Flow    writer: `allocate` ─▶ fill ─▶ message with (segment, offset) ─▶ … ─▶ peer is done ─▶ `free`
-//!         grows by a segment when nothing fits; a segment that was not used for a while is retired and removed
-//! Layout  slots start at multiples of 256 bytes; segments are numbered from 0 on and no number is given twice
-//! Owner   the allocation state lives in the writer's private memory; the reader only ever sees offsets, and
-//!         checks them against the segments it has mapped. Whoever holds a slot keeps its segment mapped
+//! - **Flow** writer: `allocate` ─▶ fill ─▶ message with (segment, offset) ─▶ … ─▶ peer is done ─▶ `free`
+//!   grows by a segment when nothing fits; a segment that was not used for a while is retired and removed
+//! - **Layout** slots start at multiples of 256 bytes; segments are numbered from 0 on and no number is given twice
+//! - **Owner** the allocation state lives in the writer's private memory; the reader only ever sees offsets, and
+//!   checks them against the segments it has mapped. Whoever holds a slot keeps its segment mapped
 
 use crate::layout::{GRANULE_BYTES, SEGMENTS_MAX};
 use memlift_engine::region::Region;
@@ -125,7 +125,7 @@ impl Pool {
         retired
     }
 
-    /// Whether the peer was asked to let go of some segment and has not answered.
+    /// Returns true if the peer was asked to let go of some segment and has not answered.
     pub fn has_retired(&self) -> bool {
         self.segments.iter().any(|segment| segment.retired)
     }
@@ -148,7 +148,7 @@ impl Pool {
         Ok((self.segments[at].slots == 0).then(|| self.segments.remove(at).region))
     }
 
-    /// Whether the peer was asked to let go of a segment.
+    /// Returns true if the peer was asked to let go of that segment.
     pub fn is_retired(&self, number: u32) -> bool {
         self.segments.iter().any(|segment| segment.number == number && segment.retired)
     }
@@ -181,7 +181,7 @@ impl Pool {
         self.limit
     }
 
-    /// Which segment and offset an address of this process lies at, if it lies in the pool.
+    /// Segment and offset of an address of this process, if it lies in the pool.
     pub fn locate(&self, address: *const u8) -> Option<(u32, u64)> {
         self.segments.iter().find_map(|segment| {
             let offset = (address as usize).checked_sub(segment.region.base() as usize)?;

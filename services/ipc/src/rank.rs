@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Locks of a session. Each has a rank; a thread takes them in rising order only.
 //!
-//! Flow    `lock.with(|state| …)` for one step; `lock.lock()` where a condition variable or a loop needs the guard
-//! Order   [`Rank`] lists the locks from first to last. In debug builds a thread that takes a lock whose rank is not above all
-//!         ranks that it holds panics, so every test run checks the order
-//! Owner   [`holds_none`] stands where a thread sends, waits, maps memory or drops what has a `Drop` of its own: nothing of this
-//!         happens under a lock, so none of it can wait for that lock again
-//! Not here release builds: a [`Lock`] is a `Mutex` there, and the checks are empty
+//! - **Flow** `lock.with(|state| …)` for one step; `lock.lock()` where a condition variable or a loop needs the guard
+//! - **Order** [`Rank`] lists the locks from first to last. In debug builds a thread that takes a lock whose rank is not above all
+//!   ranks that it holds panics, so every test run checks the order
+//! - **Owner** [`holds_none`] stands where a thread sends, waits, maps memory or drops what has a `Drop` of its own: nothing of this
+//!   happens under a lock, so none of it can wait for that lock again
+//! - **Not here** release builds: a [`Lock`] is a `Mutex` there, and the checks are empty
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) enum Rank {
     Releases,
     /// Calls that are unanswered or not taken.
     Jobs,
-    /// Who makes the request pool larger.
+    /// The right to make the request pool larger.
     Growing,
     /// Loans by place.
     Loans,
@@ -34,7 +34,7 @@ pub(crate) enum Rank {
     Responses,
     /// Decisions of a client.
     Decisions,
-    /// What a client's waits have cost.
+    /// Cost of a client's waits.
     Waits,
     /// Sessions of this process that have memory to give back.
     Grown,
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(said, "lock order: Jobs is taken under [Pool]");
         let again = panics(|| jobs.with(|()| drop(Lock::new(Rank::Jobs, ()).lock())));
         assert_eq!(again, "lock order: Jobs is taken under [Jobs]");
-        // What panicked has let go.
+        // A guard lets go in a panic.
         jobs.with(|()| pool.with(|()| ()));
     }
 

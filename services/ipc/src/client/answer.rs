@@ -69,12 +69,12 @@ impl Responses {
         std::mem::take(&mut self.segments).into_iter().map(|segment| segment.region).collect()
     }
 
-    /// Bytes mapped.
+    /// Bytes of all segments that are mapped.
     pub(super) fn total(&self) -> u64 {
         self.segments.iter().map(|segment| segment.region.bytes()).sum()
     }
 
-    /// Segments mapped.
+    /// Segments that are mapped.
     pub(super) fn segments(&self) -> usize {
         self.segments.len()
     }

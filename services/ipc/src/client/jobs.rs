@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The calls of a session: which wait, which are done, and which request slots the server still views.
 //!
-//! Order   a call is in `waiting` or in `done`, and changes from one to the other in one step. After the end of the session no call
-//!         is entered any more
-//! Owner   what a method takes out is its result: slots and answers take locks of their own when they are dropped
+//! - **Order** a call is in `waiting` or in `done`, and changes from one to the other in one step. After the end of the session no call
+//!   is entered any more
+//! - **Owner** what a method takes out is its result: slots and answers take locks of their own when they are dropped
 
 use super::collect::Broken;
 use super::decide::Trial;
@@ -75,7 +75,7 @@ pub(crate) struct Jobs {
     ended: bool,
 }
 
-/// What the end of a session sets free. Drop it outside the lock.
+/// Slots and calls that the end of a session sets free. Drop it outside the lock.
 #[must_use]
 pub(super) struct Ended {
     _waiting: NumberMap<u64, Waiting>,

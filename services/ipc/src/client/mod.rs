@@ -137,13 +137,13 @@ pub(crate) struct Inner {
     decisions: Lock<Decisions>,
     changed: Condvar,
     collector: Lock<Collector>,
-    /// What waiting has cost, as the thread that collected last left it.
+    /// Cost of waiting, as the thread that collected last left it.
     waits: Lock<WaiterStats>,
     releases: Lock<Vec<crate::message::Message>>,
     broken: OnceLock<Broken>,
     next_job: AtomicU64,
-    /// The janitor knows of it.
-    looked_after: AtomicBool,
+    /// The janitor holds it.
+    has_janitor: AtomicBool,
     /// An event loop collects.
     watched: AtomicBool,
     row: observe::SessionRow,
@@ -285,7 +285,7 @@ impl Client {
             releases: Lock::new(Rank::Releases, Vec::new()),
             broken: OnceLock::new(),
             next_job: AtomicU64::new(1),
-            looked_after: AtomicBool::new(false),
+            has_janitor: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             control,
             address,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Telling the server: messages by the request ring, segments by the socket.
 //!
-//! Flow    `publish` ─▶ ring ─▶ the server is woken, if it sleeps      `announce` ─▶ socket, without waiting in the call
-//! Order   a segment is on its way before a message names it; releases go before the next message
-//! Owner   no lock is held while this waits for room: a server that has died or stands still costs the caller its deadline at most
+//! - **Flow** `publish` ─▶ ring ─▶ the server is woken, if it sleeps      `announce` ─▶ socket, without waiting in the call
+//! - **Order** a segment is on its way before a message names it; releases go before the next message
+//! - **Owner** no lock is held while this waits for room: a server that has died or stands still costs the caller its deadline at most
 
 use super::Inner;
 use super::collect::Broken;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for room without a look at the session.
 const NAP_MAX: Duration = Duration::from_millis(5);
-/// Shortest one.
+/// First wait for room; each later one is twice as long.
 const NAP_MIN: Duration = Duration::from_micros(20);
 
 impl Inner {
@@ -106,11 +106,11 @@ impl Inner {
     fn nap(&self, nap: &mut Duration) -> Result<(), Error> {
         let time = *nap;
         *nap = (*nap * 2).min(NAP_MAX);
-        self.look_at_server(time)
+        self.poll_hang_up(time)
     }
 
-    /// Whether the server is there, for callers that would do much in vain if it is not. A hang-up within `time` ends the session.
-    pub(super) fn look_at_server(&self, time: Duration) -> Result<(), Error> {
+    /// Looks for a hang-up for `time`; one ends the session. For callers that would do much in vain without a server.
+    pub(super) fn poll_hang_up(&self, time: Duration) -> Result<(), Error> {
         holds_none("waiting for the server");
         let left = rustix::time::Timespec { tv_sec: 0, tv_nsec: time.as_nanos() as _ };
         let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];

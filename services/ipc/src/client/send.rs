@@ -375,7 +375,7 @@ impl Inner {
     /// Returns true if nobody will wait for what is made for a call: its time is up, or the server is gone.
     fn is_in_vain(&self, deadline: Option<Instant>) -> bool {
         deadline.is_some_and(|deadline| Instant::now() >= deadline)
-            || self.look_at_server(Duration::ZERO).is_err()
+            || self.poll_hang_up(Duration::ZERO).is_err()
     }
 
     /// The loan that the data lies in, and where, if all of it does.
@@ -454,7 +454,7 @@ impl Inner {
             None => pool.growth(bytes).map(|growth| (growth, pool.next())),
         });
         let Some((growth, index)) = found else { return Ok(true) };
-        self.look_at_server(Duration::ZERO)?;
+        self.poll_hang_up(Duration::ZERO)?;
         let (region, fd) = match super::request_segment(growth, &|| self.is_in_vain(room.deadline)) {
             Err(RegionError::Stopped { .. }) => {
                 self.check()?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools that shrink: segments that were not used for a while go back, without a call.
 //!
-//! Flow    a pool grows ─▶ the session is entered with the process's janitor ─▶ each tick: quiet segments are retired ─▶ `Retire`
-//!         ─▶ the server lets go ─▶ `Retired` ─▶ unmapped here, and the memory is gone
-//! Order   a retired segment gives no slots. `Retired` comes behind every reply that named the segment
-//! Owner   one janitor per process, a thread that exists only while some session has more than its first segments. It holds
-//!         sessions weakly. A fork's child has a janitor of its own
-//! Not here the first segment of each direction, which stays for the session's life
+//! - **Flow** a pool grows ─▶ the session is entered with the process's janitor ─▶ each tick: quiet segments are retired ─▶ `Retire`
+//!   ─▶ the server lets go ─▶ `Retired` ─▶ unmapped here, and the memory is gone
+//! - **Order** a retired segment gives no slots. `Retired` comes behind every reply that named the segment
+//! - **Owner** one janitor per process, a thread that exists only while some session has more than its first segments. It holds
+//!   sessions weakly. A fork's child has a janitor of its own
+//! - **Not here** the first segment of each direction, which stays for the session's life
 
 #[cfg(feature = "failpoints")]
 use super::Client;
@@ -47,7 +47,7 @@ impl Inner {
 
     /// A pool has grown: it is looked after until it is small again.
     pub(super) fn gives_back_later(&self) {
-        if self.looked_after.swap(true, Ordering::AcqRel) {
+        if self.has_janitor.swap(true, Ordering::AcqRel) {
             return;
         }
         let Some(janitor) = JANITORS.get(fork::generation() as usize) else { return };
@@ -60,7 +60,7 @@ impl Inner {
             let started = std::thread::Builder::new()
                 .name("memlift-janitor".into())
                 .stack_size(256 << 10)
-                .spawn(move || look_after(janitor));
+                .spawn(move || run_janitor(janitor));
             if started.is_err() {
                 // Without a thread the memory stays until the session ends, and the next growth tries again.
                 let sessions = janitor.with(|janitor| {
@@ -68,7 +68,7 @@ impl Inner {
                     std::mem::take(&mut janitor.sessions)
                 });
                 for session in sessions.iter().filter_map(Weak::upgrade) {
-                    session.looked_after.store(false, Ordering::Release);
+                    session.has_janitor.store(false, Ordering::Release);
                 }
             }
         }
@@ -100,9 +100,9 @@ impl Inner {
         if self.has_grown() {
             return true;
         }
-        self.looked_after.store(false, Ordering::Release);
+        self.has_janitor.store(false, Ordering::Release);
         // It may have grown between the look and the store.
-        self.has_grown() && !self.looked_after.swap(true, Ordering::AcqRel)
+        self.has_grown() && !self.has_janitor.swap(true, Ordering::AcqRel)
     }
 
     fn has_grown(&self) -> bool {
@@ -150,7 +150,7 @@ impl Inner {
 }
 
 /// The janitor's thread: ends when no session is left.
-fn look_after(janitor: &'static Lock<Janitor>) {
+fn run_janitor(janitor: &'static Lock<Janitor>) {
     loop {
         std::thread::sleep(TICK);
         let sessions = janitor.with(|janitor| std::mem::take(&mut janitor.sessions));

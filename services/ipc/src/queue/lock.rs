@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue's lock: one word that names its holder, so that it can be taken over when the holder is dead.
 //!
-//! Flow    0 → identity by one exchange; else mark the word, sleep on it for a moment, ask whether its holder lives
-//! Order   Acquire at lock, Release at unlock. Whoever takes it over from the dead makes the table whole before he goes on
-//! Owner   within a process its threads first take turns at a mutex of their own, so that the word names a process
-//! Limits  a holder that is stopped (SIGSTOP) lives, so the others wait for it, each for as long as it may. Critical sections run no
-//!         foreign code
+//! - **Flow** 0 → identity by one exchange; else mark the word, sleep on it for a moment, ask whether its holder lives
+//! - **Order** Acquire at lock, Release at unlock. Whoever takes it over from the dead makes the table whole before he goes on
+//! - **Owner** within a process its threads first take turns at a mutex of their own, so that the word names a process
+//! - **Limits** a holder that is stopped (SIGSTOP) lives, so the others wait for it, each for as long as it may. Critical sections run no
+//!   foreign code
 
 use super::member::Member;
 use memlift_engine::region::Region;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The listening socket, and who may connect to it.
 //!
-//! Owner   a socket file is removed by the process that made it, while it is still the one that it made; one that a dead server left
-//!         is taken over (`memlift_engine::socket_file`). One descriptor is kept for turning connections away when there are no others
+//! - **Owner** a socket file is removed by the process that made it, while it is still the one that it made; one that a dead server left
+//!   is taken over (`memlift_engine::socket_file`). One descriptor is kept for turning connections away when there are no others
 
 use super::ServerOptions;
 use crate::address::Address;
@@ -33,7 +33,7 @@ impl Listener {
             .map_err(Error::system("socket"))?;
         let file = match address {
             Address::Path(path) => {
-                // Who may is judged by what the kernel says about them, not by the file.
+                // The kernel's word about a peer decides, not the rights of the file.
                 let mode = shared.then_some(0o666);
                 let made = SocketFile::listen(&socket, path, mode, BACKLOG);
                 Some(made.map_err(|error| match error {

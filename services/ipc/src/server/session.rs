@@ -233,7 +233,7 @@ impl Session {
         answer.status = direction;
         answer.segment = number;
         let region = match u32::from(direction) {
-            // Who views a request in it keeps it mapped.
+            // A request that is viewed in it keeps it mapped.
             REQUEST => Some(
                 self.requests
                     .with(|requests| {

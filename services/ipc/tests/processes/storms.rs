@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Peers that die while calls are unanswered and both pools grow, in every mode.
 //!
-//! Goal    whoever waits has an error soon after the hang-up, in whatever step and mode; the survivor keeps nothing
-//! Method  failpoints × modes × sides, with three calls that are never answered and sizes that make either pool grow; random times in
-//!         the soak. A call that does not end is found by its thread not ending, not by how long it takes
+//! - **Goal** whoever waits has an error soon after the hang-up, in whatever step and mode; the survivor keeps nothing
+//! - **Method** failpoints × modes × sides, with three calls that are never answered and sizes that make either pool grow; random times in
+//!   the soak. A call that does not end is found by its thread not ending, not by how long it takes
 
 use crate::alone;
 use crate::kills::{Survivor, ends, quantiles, says_gone, signal};

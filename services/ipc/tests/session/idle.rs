@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory of sessions that do nothing: it goes back without a call, and comes again with one.
 //!
-//! Method  the real clock for the janitor's thread; ticks by hand where only the order counts
+//! - **Method** the real clock for the janitor's thread; ticks by hand where only the order counts
 
 use super::{pattern, server, unique};
 use memlift_ipc::{Client, ClientOptions, ServerOptions, Watch};

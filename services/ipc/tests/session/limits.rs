@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Time limits: each call, in each mode, fails by its own, and says so.
 //!
-//! Method  a handler that does not end until it is told to
+//! - **Method** a handler that does not end until it is told to
 
 use super::{pair, small, unique};
 use memlift_ipc::{Batch, CallOptions, Client, ClientOptions, Error, Outgoing, Reply, Server, ServerOptions};
