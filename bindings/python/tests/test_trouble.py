@@ -35,7 +35,7 @@ def test_odd_names(name):
 
 
 def test_an_address_has_one_server(shared_server):
-    with pytest.raises(memlift.Error, match="in use"):
+    with pytest.raises(memlift.AddressInUse, match="a running program has bound"):
         memlift.ipc.Server(shared_server.address)
 
 
