@@ -231,9 +231,12 @@ unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
     // Of lines and pages, the first word may be that of page 0; the second one is a bitmap and not empty.
     let words = if matches!(kind, RECORD_RANGES | RECORD_UNDO) { 1 } else { 2 };
     (0..words).all(|one| {
-        let is_cut = end - at < (one + 1) * WORD_BYTES;
-        // SAFETY: a word is read only where all of it lies before `end`.
-        is_cut || unsafe { word(record.add(at + one * WORD_BYTES)) } == 0
+        let at = at + one * WORD_BYTES;
+        if end.saturating_sub(at) < WORD_BYTES {
+            return true;
+        }
+        // SAFETY: the word lies before `end` (above), up to which the record is readable.
+        unsafe { word(record.add(at)) == 0 }
     })
 }
 
