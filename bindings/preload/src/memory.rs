@@ -187,11 +187,11 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
 }
 
 /// Whether a hint is an address that the program needs, and asks for again and again where it does not get it: below 2 GiB
-/// (code that jumps by 32 bits), or a multiple of 4 GiB above 64 GiB (collectors with addresses that carry marks). Others are
+/// (code that jumps by 32 bits), or a multiple of 4 GiB above 512 GiB (collectors with addresses that carry marks). Others are
 /// hints: random ones, against attacks, and those of a Java heap with short pointers, which lies elsewhere as well.
 fn wants_address(hint: usize) -> bool {
     const SHORT_JUMPS: usize = 2 << 30;
-    const SHORT_POINTERS: usize = 64 << 30;
+    const SHORT_POINTERS: usize = 512 << 30;
     const ROUND: usize = 4 << 30;
     hint != 0 && (hint < SHORT_JUMPS || hint >= SHORT_POINTERS && hint.is_multiple_of(ROUND))
 }
