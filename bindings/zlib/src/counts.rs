@@ -19,13 +19,11 @@ pub enum Row {
     PackStream,
     /// Messages that zlib-rs packed.
     PackPorted,
-    /// Messages that were unpacked at once.
-    UnpackWhole,
-    /// Messages that zlib-rs unpacked.
-    UnpackPorted,
+    /// Messages that were unpacked.
+    Unpack,
 }
 
-const NAMES: [&str; 5] = ["pack whole", "pack stream", "pack zlib-rs", "unpack whole", "unpack zlib-rs"];
+const NAMES: [&str; 4] = ["pack whole", "pack stream", "pack zlib-rs", "unpack"];
 
 /// What the loader calls once libc is ready, before the program begins.
 #[used]

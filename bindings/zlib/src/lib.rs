@@ -4,9 +4,9 @@
 //! `libmemlift_z.so` has every symbol of libz 1.2.13 under its versions, and libz's SONAME: put it into `LD_PRELOAD`,
 //! or into a folder of `LD_LIBRARY_PATH` as `libz.so.1`.
 //!
-//! Flow    exported function (`deflate`, `inflate`, `whole`) ──▶ the state that `z_stream.state` points to ──▶ the fast
+//! Flow    exported function (`deflate`, `inflate`, `whole`) ──▶ the state that `z_stream.state` points to. deflate: the fast
 //!         path, `memlift_kernels::deflate` with tables from the [`pool`], or, for whatever that does not do, zlib-rs.
-//!         Checksums, `gz*` and `inflateBack` go to zlib-rs at once ([`pass`], [`print`]).
+//!         inflate: a decoder of our own ([`inflate`]). Checksums and `gz*` go to zlib-rs at once ([`pass`], [`print`]).
 //! Layout  which deflate streams are fast: level 1–6, default strategy, any format and window, flushes none, sync, full
 //!         and finish. Decided at the first `deflate`; when something else is asked for later, the stream is handed over
 //!         ([`deflate::handover`](deflate)). Levels 1–6 are `Effort`s of the kernels ([`deflate::settings`](deflate));

@@ -76,10 +76,20 @@ impl Memory {
     /// `place` came from `keep` of the same memory, and nobody uses it any more.
     pub unsafe fn drop_kept<T>(&self, place: NonNull<T>) {
         // SAFETY: the caller vouches for it.
+        unsafe { self.free(place.cast()) };
+    }
+
+    /// Frees what [`get`](Memory::get) got.
+    ///
+    /// # Safety
+    /// `place` came from `get` of the same memory, and nobody uses it any more.
+    pub unsafe fn free(&self, place: NonNull<u8>) {
+        // SAFETY: the caller vouches for it.
         unsafe { (self.zfree)(self.opaque, place.as_ptr().cast()) };
     }
 
-    fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
+    /// Memory of at least `bytes` bytes, aligned to 8.
+    pub fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
         // nginx gives 8 KiB to whoever asks for less and for anything but a multiple of 512: it takes that for zlib's state.
         let bytes = u32::try_from(bytes.next_multiple_of(512)).ok()?;
         // SAFETY: the program's function, called as zlib.h says.

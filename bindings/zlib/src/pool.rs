@@ -11,7 +11,7 @@
 use core::ops::{Deref, DerefMut};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use memlift_kernels::deflate::{Effort, Format, PackStream, Packer, Unpacker};
+use memlift_kernels::deflate::{Effort, Format, PackStream, Packer};
 
 /// The most that waits.
 pub const SLOTS: usize = 32;
@@ -32,8 +32,6 @@ pub struct Whole {
 pub static WHOLE: Pool<Whole> = Pool::new(|| Whole { packer: Packer::new(), scratch: Vec::new() });
 /// For messages in pieces.
 pub static STREAM: Pool<PackStream> = Pool::new(|| PackStream::new(Format::Raw, Effort::Default));
-/// For unpacking.
-pub static UNPACK: Pool<Unpacker> = Pool::new(Unpacker::new);
 
 /// A value that goes back when this is dropped.
 pub struct Lent<T: 'static> {

@@ -2,14 +2,13 @@
 //! libz's calls for whole buffers.
 //!
 //! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else zlib-rs
-//!         `uncompress2`: the kernels' unpacker; whatever it refuses, or takes where zlib might not (`is_plain`), is done by
-//!         zlib-rs, whose verdict counts
+//!         `uncompress2`: the decoder of streams, without a window
 //! Order   packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
 
 use crate::counts::{self, Row};
 use crate::deflate::compress_bound;
 use crate::export::fenced;
-use crate::inflate::is_plain;
+use crate::inflate;
 use crate::pool;
 use core::ffi::{c_int, c_ulong};
 use core::mem::MaybeUninit;
@@ -112,19 +111,9 @@ pub unsafe extern "C" fn uncompress2(
     versioned!(uncompress2, "1.2.9");
     // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
     fenced(Z_STREAM_ERROR, || unsafe {
-        if !target.is_null() && !source.is_null() && *target_bytes != 0 {
-            let source = slice(source, *bytes);
-            if is_plain(Format::Zlib, source)
-                && let Ok(unpacked) =
-                    pool::UNPACK.take().unpack_raw(Format::Zlib, source, target, *target_bytes as usize)
-            {
-                (*target_bytes, *bytes) = (unpacked.written as uLongf, unpacked.read as uLong);
-                counts::add(Row::UnpackWhole, unpacked.read as u64, unpacked.written as u64, false);
-                return Z_OK;
-            }
-        }
-        let code = port::uncompress2(target, target_bytes, source, bytes);
-        counts::add(Row::UnpackPorted, *bytes, *target_bytes, code != Z_OK);
+        let (code, read, written) = inflate::unpack(source, *bytes as usize, target, *target_bytes as usize);
+        (*bytes, *target_bytes) = (read as uLong, written as uLongf);
+        counts::add(Row::Unpack, read as u64, written as u64, code != Z_OK);
         code
     })
 }

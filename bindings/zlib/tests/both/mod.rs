@@ -4,10 +4,12 @@
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use libz_rs_sys::{Z_BUF_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, gz_header, z_stream};
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 
 type Strm = *mut z_stream;
+pub type InFunc = unsafe extern "C" fn(*mut c_void, *mut *const u8) -> c_uint;
+pub type OutFunc = unsafe extern "C" fn(*mut c_void, *mut u8, c_uint) -> c_int;
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
@@ -57,6 +59,14 @@ functions! {
     inflateCopy(Strm, Strm) -> c_int;
     inflateSync(Strm) -> c_int;
     inflateSetDictionary(Strm, *const u8, c_uint) -> c_int;
+    inflateGetDictionary(Strm, *mut u8, *mut c_uint) -> c_int;
+    inflateResetKeep(Strm) -> c_int;
+    deflateSetHeader(Strm, *mut gz_header) -> c_int;
+    inflateSyncPoint(Strm) -> c_int;
+    inflateCodesUsed(Strm) -> c_ulong;
+    inflateBackInit_(Strm, c_int, *mut u8, *const c_char, c_int) -> c_int;
+    inflateBack(Strm, InFunc, *mut c_void, OutFunc, *mut c_void) -> c_int;
+    inflateBackEnd(Strm) -> c_int;
     compressBound(c_ulong) -> c_ulong;
     compress2(*mut u8, *mut c_ulong, *const u8, c_ulong, c_int) -> c_int;
     uncompress2(*mut u8, *mut c_ulong, *const u8, *mut c_ulong) -> c_int;
