@@ -166,12 +166,15 @@ struct Seen {
     point: i32,
 }
 
+/// A header, and its extra field, name and comment.
+type Header = (gz_header, [u8; 20], [u8; 9], [u8; 40]);
+
 /// One of the two, with buffers of its own.
 struct Side {
     libz: Libz,
     strm: Box<z_stream>,
     output: Vec<u8>,
-    head: Box<(gz_header, [u8; 20], [u8; 9], [u8; 40])>,
+    head: Box<Header>,
 }
 
 impl Side {

@@ -6,6 +6,8 @@
 //!         and distance are compared.
 //! Owner   [`Table`] owns the memory for the widest use; how much of it is used, and as which integers, is its [`Shape`].
 
+use super::room::zeroed;
+
 /// The last places with one hash.
 pub trait Slot: Copy {
     /// How many there are.
@@ -103,10 +105,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new(shape: Shape) -> Table {
+    /// An empty table. `None`: there is no memory.
+    pub fn new(shape: Shape) -> Option<Table> {
         assert!(shape.places() <= PLACES);
-        Table { memory: Box::new(Memory([0; PLACES])), shape }
+        // SAFETY: zeros are a value of it.
+        Some(Table { memory: unsafe { zeroed()? }, shape })
     }
 
     pub fn shape(&self) -> Shape {
