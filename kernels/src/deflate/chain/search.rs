@@ -223,14 +223,15 @@ impl Chains {
                     if before < self.level.lazy as usize {
                         let depth = self.level.depth;
                         let depth = if before >= self.level.good as usize { depth >> 2 } else { depth };
-                        let best = before.max(2);
+                        // A match of the same length may be nearer, and one that is shorter by one much nearer.
+                        let best = (before.max(3)) - 1;
                         let (length, from) = self.longest(at, places, best, depth.max(1), rest.min(258));
                         if length > best && !(length <= 5 && self.strategy == Strategy::Filtered) {
                             (self.length, self.from) = (length, from);
                         }
                     }
                 }
-                if before >= SHORTEST && self.length <= before {
+                if before >= SHORTEST && !self.is_better(at, before, before_from) {
                     self.push(matched(before, at - 1 - before_from));
                     self.start = at - 1 + before;
                     if rest >= 4 {
@@ -246,6 +247,18 @@ impl Chains {
                 self.start += 1;
             }
         }
+    }
+
+    /// Returns true if the match at `at` is worth a literal more than the one before it: a byte of a match saves about four bits, and twice the
+    /// distance costs one.
+    #[inline(always)]
+    fn is_better(&self, at: usize, before: usize, before_from: usize) -> bool {
+        if self.length < SHORTEST {
+            return false;
+        }
+        let longer = 4 * (self.length as i32 - before as i32);
+        let nearer = (at - 1 - before_from).ilog2() as i32 - (at - self.from).ilog2() as i32;
+        longer + nearer > 2
     }
 
     fn literals(&mut self, more: bool) -> Ended {
