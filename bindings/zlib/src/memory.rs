@@ -54,14 +54,19 @@ impl Memory {
         Memory { zalloc: zalloc.unwrap_or(from_malloc), zfree: zfree.unwrap_or(to_free), opaque }
     }
 
-    /// Memory for a value, which is moved there. Without memory the value comes back.
-    pub fn keep<T>(&self, value: T) -> Result<NonNull<T>, T> {
+    /// Memory for a value, which `make` makes once the memory is there. `None`: there is none, or nothing was made.
+    pub fn keep<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<NonNull<T>> {
         const { assert!(align_of::<T>() <= 8) };
-        let Some(place) = self.get(size_of::<T>()) else { return Err(value) };
-        let place = place.cast::<T>();
-        // SAFETY: as many bytes as a T, aligned to 8.
-        unsafe { place.write(value) };
-        Ok(place)
+        let place = self.get(size_of::<T>())?;
+        // SAFETY: as many bytes as a T, aligned to 8; without a value they go back.
+        unsafe {
+            let Some(value) = make() else {
+                self.free(place);
+                return None;
+            };
+            place.cast::<T>().write(value);
+        }
+        Some(place.cast())
     }
 
     /// Frees what [`keep`](Memory::keep) got.

@@ -8,42 +8,11 @@
 
 mod both;
 
-use both::{Libz, VERSION, deflate_init, empty, inflate_init, ours, sample, system};
+use both::{Libz, Random, VERSION, deflate_init, empty, inflate_init, ours, sample, system};
 use libz_rs_sys::{
     Z_BUF_ERROR, Z_DATA_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, gz_header, z_stream,
 };
 use std::ffi::{CStr, c_int, c_uint, c_void};
-
-/// Seeded random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.number() % end.max(1) as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-
-    /// A number that is small as often as large.
-    fn size(&mut self, end: usize) -> usize {
-        let shift = self.below(usize::BITS as usize - end.leading_zeros() as usize);
-        self.below((end >> shift).max(1))
-    }
-}
 
 /// A message of one of several kinds.
 fn message(random: &mut Random) -> Vec<u8> {

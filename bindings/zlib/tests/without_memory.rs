@@ -66,7 +66,7 @@ fn child_has_no_memory() {
         );
         let mut streams: Vec<Box<z_stream>> = (0..5).map(|_| empty()).collect();
         let mut fresh = empty();
-        let mut reader = empty();
+        let (mut reader, mut copy) = (empty(), empty());
         for (strm, level) in streams.iter_mut().zip([6, 1, 9, 0, 6]) {
             assert_eq!(deflate_init(&libz, strm, level, 15, 8, 0), Z_OK);
         }
@@ -95,7 +95,6 @@ fn child_has_no_memory() {
             let bytes = message.len() as c_ulong;
             codes.push((libz.compress2)(other.as_mut_ptr(), &mut room, message.as_ptr(), bytes, level));
         }
-        let mut copy = empty();
         codes.push((libz.deflateCopy)(&mut *copy, &mut *streams[0]));
         codes.push((libz.inflateCopy)(&mut *copy, &mut *reader));
         let mut limit = std::mem::zeroed::<libc::rlimit>();

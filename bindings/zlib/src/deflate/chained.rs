@@ -184,7 +184,7 @@ unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
             match state.dictionary_sum {
                 Some(sum) if state.settings.wrap == Wrap::Zlib => {
                     // Flag 2⁵, and the number that makes it a multiple of 31 anew.
-                    let word = u16::from_be_bytes([front[0], front[1]]) / 32 * 32 | 32;
+                    let word = u16::from_be_bytes([front[0], front[1]]) & !31 | 32;
                     front[..2].copy_from_slice(&(word + 31 - word % 31).to_be_bytes());
                     chains.put_bytes(&front[..2]);
                     chains.put_bytes(&sum.to_be_bytes());

@@ -70,18 +70,12 @@ pub unsafe extern "C" fn deflateInit2_(
         };
         begin(strm);
         let memory = Memory::of(strm);
-        match Deflate::new(strm, memory, settings).map(|state| memory.keep(state)) {
-            Some(Ok(state)) => {
-                (*strm).state = state.as_ptr().cast();
-                (*strm).adler = settings.wrap.first_sum();
-                Z_OK
-            }
-            Some(Err(mut state)) => {
-                state.free();
-                fail(strm, Z_MEM_ERROR)
-            }
-            None => fail(strm, Z_MEM_ERROR),
-        }
+        let Some(state) = memory.keep(|| Deflate::new(strm, memory, settings)) else {
+            return fail(strm, Z_MEM_ERROR);
+        };
+        (*strm).state = state.as_ptr().cast();
+        (*strm).adler = settings.wrap.first_sum();
+        Z_OK
     }
 }
 
@@ -437,17 +431,9 @@ pub unsafe extern "C" fn deflateCopy(target: z_streamp, source: z_streamp) -> c_
         }
         ptr::copy_nonoverlapping(source, target, 1);
         (*target).state = ptr::null_mut();
-        let Some(copy) = state.copy(target) else { return Z_MEM_ERROR };
-        let memory = copy.memory;
-        match memory.keep(copy) {
-            Ok(copy) => {
-                (*target).state = copy.as_ptr().cast();
-                Z_OK
-            }
-            Err(mut copy) => {
-                copy.free();
-                Z_MEM_ERROR
-            }
-        }
+        let memory = state.memory;
+        let Some(copy) = memory.keep(|| state.copy(target)) else { return Z_MEM_ERROR };
+        (*target).state = copy.as_ptr().cast();
+        Z_OK
     })
 }

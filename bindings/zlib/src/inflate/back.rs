@@ -63,14 +63,13 @@ pub unsafe extern "C" fn inflateBackInit_(
         (*strm).msg = ptr::null_mut();
         fill_in(strm);
         let memory = Memory::of(strm);
-        let core = Decoder::new(-window_bits);
-        match memory.keep(Back { mark: MARK, stream: strm, memory, core, window }) {
-            Ok(state) => {
-                (*strm).state = state.as_ptr().cast();
-                Z_OK
-            }
-            Err(_) => Z_MEM_ERROR,
-        }
+        let made = memory.keep(|| {
+            let core = Decoder::new(-window_bits);
+            Some(Back { mark: MARK, stream: strm, memory, core, window })
+        });
+        let Some(state) = made else { return Z_MEM_ERROR };
+        (*strm).state = state.as_ptr().cast();
+        Z_OK
     })
 }
 

@@ -208,18 +208,11 @@ pub unsafe extern "C" fn inflateCopy(target: z_streamp, source: z_streamp) -> c_
             if target.is_null() || ptr::eq(target, source) {
                 return Z_STREAM_ERROR;
             }
-            let Some(copy) = state.copy(target) else { return Z_MEM_ERROR };
-            match state.memory.keep(copy) {
-                Ok(copy) => {
-                    ptr::copy_nonoverlapping(source, target, 1);
-                    (*target).state = copy.as_ptr().cast();
-                    Z_OK
-                }
-                Err(mut copy) => {
-                    copy.free();
-                    Z_MEM_ERROR
-                }
-            }
+            let memory = state.memory;
+            let Some(copy) = memory.keep(|| state.copy(target)) else { return Z_MEM_ERROR };
+            ptr::copy_nonoverlapping(source, target, 1);
+            (*target).state = copy.as_ptr().cast();
+            Z_OK
         })
     }
 }
