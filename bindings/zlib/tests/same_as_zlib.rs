@@ -432,9 +432,9 @@ fn back_case(number: u64, zlib: &Libz, memlift: &Libz) {
         right.0
     );
     let theirs = run(zlib);
-    let lenient = ours.1 == Some(c"invalid distance too far back") && theirs.1 != ours.1;
-    if lenient {
-        assert!(theirs.4.len() >= ours.4.len() && theirs.4[..ours.4.len()] == ours.4[..]);
+    // Where zlib goes on, it errs by itself: sooner or later it may say the same.
+    if ours.1 == Some(c"invalid distance too far back") && ours != theirs {
+        assert!(theirs.4.starts_with(&ours.4), "case {number}: another message came out");
         return;
     }
     assert_eq!(
