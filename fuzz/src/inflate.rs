@@ -15,7 +15,7 @@ use std::cell::RefCell;
 
 /// Streams that libdeflate does not refuse: symbols without a meaning in the standard, codes that nobody uses, the header's
 /// own checksum, a window that is smaller than what distances need.
-pub(crate) const LENIENT: [&str; 10] = [
+const LENIENT: [&str; 10] = [
     "invalid literal/length code",
     "invalid distance code",
     "too many length or distance symbols",

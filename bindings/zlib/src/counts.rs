@@ -17,15 +17,13 @@ pub enum Row {
     PackWhole,
     /// Messages that came in pieces and were packed by the fast path.
     PackStream,
-    /// Messages that zlib-rs packed.
-    PackPorted,
-    /// Messages that were unpacked at once.
-    UnpackWhole,
-    /// Messages that zlib-rs unpacked.
-    UnpackPorted,
+    /// Messages that were flushed, or asked for in a way that the fast path does not know.
+    PackChained,
+    /// Messages that were unpacked.
+    Unpack,
 }
 
-const NAMES: [&str; 5] = ["pack whole", "pack stream", "pack zlib-rs", "unpack whole", "unpack zlib-rs"];
+const NAMES: [&str; 4] = ["pack whole", "pack stream", "pack chained", "unpack"];
 
 /// What the loader calls once libc is ready, before the program begins.
 #[used]

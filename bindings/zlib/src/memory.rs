@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that a stream keeps between two calls: from the program's `zalloc`, else from malloc.
 //!
-//! Owner   [`Memory`] is how to get and free it, taken from the `z_stream` at initialization. A [`Buffer`] has to be
-//!         given back by [`Buffer::free`]: it has no `Drop`, because programs with an arena (nginx) drop a stream without
-//!         a word, and then nothing of it may be touched any more.
+//! Owner   [`Memory`] is how to get and free it, taken from the `z_stream` at initialization. What it got has no `Drop`, because programs with
+//!         an arena (nginx) drop a stream without a word, and then nothing of it may be touched any more.
 
 use core::ffi::{c_uint, c_void};
 use core::ptr::{self, NonNull};
@@ -55,19 +54,19 @@ impl Memory {
         Memory { zalloc: zalloc.unwrap_or(from_malloc), zfree: zfree.unwrap_or(to_free), opaque }
     }
 
-    /// Whether the program brought its own, which may be an arena of a size that it reckoned beforehand.
-    pub fn is_foreign(&self) -> bool {
-        !core::ptr::fn_addr_eq(self.zalloc, from_malloc as alloc_func)
-    }
-
-    /// Memory for a value, which is moved there. Without memory the value comes back.
-    pub fn keep<T>(&self, value: T) -> Result<NonNull<T>, T> {
+    /// Memory for a value, which `make` makes once the memory is there. `None`: there is none, or nothing was made.
+    pub fn keep<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<NonNull<T>> {
         const { assert!(align_of::<T>() <= 8) };
-        let Some(place) = self.get(size_of::<T>()) else { return Err(value) };
-        let place = place.cast::<T>();
-        // SAFETY: as many bytes as a T, aligned to 8.
-        unsafe { place.write(value) };
-        Ok(place)
+        let place = self.get(size_of::<T>())?;
+        // SAFETY: as many bytes as a T, aligned to 8; without a value they go back.
+        unsafe {
+            let Some(value) = make() else {
+                self.free(place);
+                return None;
+            };
+            place.cast::<T>().write(value);
+        }
+        Some(place.cast())
     }
 
     /// Frees what [`keep`](Memory::keep) got.
@@ -76,10 +75,20 @@ impl Memory {
     /// `place` came from `keep` of the same memory, and nobody uses it any more.
     pub unsafe fn drop_kept<T>(&self, place: NonNull<T>) {
         // SAFETY: the caller vouches for it.
+        unsafe { self.free(place.cast()) };
+    }
+
+    /// Frees what [`get`](Memory::get) got.
+    ///
+    /// # Safety
+    /// `place` came from `get` of the same memory, and nobody uses it any more.
+    pub unsafe fn free(&self, place: NonNull<u8>) {
+        // SAFETY: the caller vouches for it.
         unsafe { (self.zfree)(self.opaque, place.as_ptr().cast()) };
     }
 
-    fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
+    /// Memory of at least `bytes` bytes, aligned to 8.
+    pub fn get(&self, bytes: usize) -> Option<NonNull<u8>> {
         // nginx gives 8 KiB to whoever asks for less and for anything but a multiple of 512: it takes that for zlib's state.
         let bytes = u32::try_from(bytes.next_multiple_of(512)).ok()?;
         // SAFETY: the program's function, called as zlib.h says.
@@ -88,7 +97,7 @@ impl Memory {
     }
 }
 
-/// Bytes in memory of a stream. Everything below `end` is initialized.
+/// Bytes in memory of a stream, which the stream frees. Everything below `end` is initialized.
 pub struct Buffer {
     start: *mut u8,
     capacity: usize,
@@ -99,22 +108,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    pub const fn new() -> Buffer {
-        Buffer { start: ptr::null_mut(), capacity: 0, at: 0, end: 0 }
-    }
-
-    /// Makes the capacity at least `bytes`. `false`: there is no memory, and nothing changed.
-    pub fn reserve(&mut self, memory: &Memory, bytes: usize) -> bool {
-        if bytes <= self.capacity {
-            return true;
-        }
-        let Some(place) = memory.get(bytes) else { return false };
-        let mut larger = Buffer { start: place.as_ptr(), capacity: bytes, ..Buffer::new() };
-        larger.push(self.whole());
-        larger.at = self.at;
-        self.free(memory);
-        *self = larger;
-        true
+    /// Bytes in memory that was got before and has as many bytes.
+    pub const fn within(memory: NonNull<u8>, capacity: usize) -> Buffer {
+        Buffer { start: memory.as_ptr(), capacity, at: 0, end: 0 }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -184,25 +180,16 @@ impl Buffer {
         (self.at, self.end) = (0, 0);
     }
 
-    /// A copy with memory of its own. `None`: there is none.
-    pub fn copy(&self, memory: &Memory) -> Option<Buffer> {
-        let mut copy = Buffer::new();
-        if !self.start.is_null() {
-            if !copy.reserve(memory, self.capacity) {
-                return None;
-            }
-            copy.push(self.whole());
-            copy.at = self.at;
-        }
-        Some(copy)
+    /// Keeps the bytes of interest, and before them as many as fit into `bytes`, at the start. Returns how many of the latter, and of the former.
+    pub fn move_down(&mut self, bytes: usize) -> (usize, usize) {
+        let (history, waiting) = (self.at.min(bytes), self.end - self.at);
+        self.keep_last(history + waiting);
+        (history, waiting)
     }
 
-    /// Gives the memory back.
-    pub fn free(&mut self, memory: &Memory) {
-        if !self.start.is_null() {
-            // SAFETY: it came from this memory's zalloc, and is forgotten in the next line.
-            unsafe { (memory.zfree)(memory.opaque, self.start.cast()) };
-            *self = Buffer::new();
-        }
+    /// Takes over what another buffer holds. There is room for it.
+    pub fn take_over(&mut self, other: &Buffer) {
+        self.push(other.whole());
+        self.at = other.at;
     }
 }

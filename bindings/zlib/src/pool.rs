@@ -11,7 +11,7 @@
 use core::ops::{Deref, DerefMut};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use memlift_kernels::deflate::{Effort, Format, PackStream, Packer, Unpacker};
+use memlift_kernels::deflate::{Effort, Format, PackStream, Packer};
 
 /// The most that waits.
 pub const SLOTS: usize = 32;
@@ -19,7 +19,7 @@ pub const SLOTS: usize = 32;
 /// Values of one kind that wait.
 pub struct Pool<T: 'static> {
     slots: [AtomicPtr<T>; SLOTS],
-    make: fn() -> T,
+    make: fn() -> Option<T>,
 }
 
 /// What packs whole messages, with room for a packed one.
@@ -29,11 +29,9 @@ pub struct Whole {
 }
 
 /// For messages that come at once.
-pub static WHOLE: Pool<Whole> = Pool::new(|| Whole { packer: Packer::new(), scratch: Vec::new() });
+pub static WHOLE: Pool<Whole> = Pool::new(|| Some(Whole { packer: Packer::try_new()?, scratch: Vec::new() }));
 /// For messages in pieces.
-pub static STREAM: Pool<PackStream> = Pool::new(|| PackStream::new(Format::Raw, Effort::Default));
-/// For unpacking.
-pub static UNPACK: Pool<Unpacker> = Pool::new(Unpacker::new);
+pub static STREAM: Pool<PackStream> = Pool::new(|| PackStream::try_new(Format::Raw, Effort::Default));
 
 /// A value that goes back when this is dropped.
 pub struct Lent<T: 'static> {
@@ -42,27 +40,39 @@ pub struct Lent<T: 'static> {
 }
 
 impl<T> Pool<T> {
-    const fn new(make: fn() -> T) -> Pool<T> {
+    const fn new(make: fn() -> Option<T>) -> Pool<T> {
         Pool { slots: [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS], make }
     }
 
-    /// Takes one that waits, or makes one.
-    pub fn take(&'static self) -> Lent<T> {
+    /// Takes one that waits, or makes one. `None`: there is no memory.
+    pub fn take(&'static self) -> Option<Lent<T>> {
         for slot in self.mine() {
             if !slot.load(Ordering::Relaxed).is_null() {
                 let value = slot.swap(ptr::null_mut(), Ordering::Acquire);
                 if !value.is_null() {
-                    return Lent { value, pool: self };
+                    return Some(Lent { value, pool: self });
                 }
             }
         }
-        Lent { value: Box::into_raw(Box::new((self.make)())), pool: self }
+        let made = (self.make)()?;
+        // SAFETY: the layout is that of a T, which is not empty; what is allocated is written before anybody sees it.
+        let value = unsafe {
+            let value = std::alloc::alloc(std::alloc::Layout::new::<T>()).cast::<T>();
+            if value.is_null() {
+                return None;
+            }
+            value.write(made);
+            value
+        };
+        Some(Lent { value, pool: self })
     }
 
-    /// All slots, this thread's favourite first.
+    /// All slots, this thread's favourite first: stacks tell threads apart. A thread-local variable of a library that was loaded late would have to be
+    /// allocated, and glibc ends the process where that fails.
     fn mine(&self) -> impl Iterator<Item = &AtomicPtr<T>> {
-        thread_local! { static PLACE: u8 = const { 0 }; }
-        let first = PLACE.try_with(|place| (ptr::from_ref(place).addr() >> 12) % SLOTS).unwrap_or(0);
+        let here = 0u8;
+        let stack = ptr::from_ref(&here).addr() as u64 >> 16;
+        let first = (stack.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59) as usize % SLOTS;
         self.slots[first..].iter().chain(&self.slots[..first])
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `gzprintf` and `gzvprintf`: `print.c` formats, this exports and writes.
 //!
-//! Flow    exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ zlib-rs
+//! Flow    exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz)
 
+use crate::gz::{gzerror, gzwrite};
 use core::ffi::{c_char, c_int, c_uint};
-use libz_rs_sys::{Z_STREAM_ERROR, gzFile, gzerror, gzwrite};
+use libz_rs_sys::{Z_STREAM_ERROR, gzFile};
 
 unsafe extern "C" {
     fn memlift_z_gzprintf();
@@ -58,7 +59,7 @@ pub extern "C" fn gzvprintf() {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memlift_z_write(target: gzFile, text: *const c_char, bytes: c_uint) -> c_int {
     let mut code = 0;
-    // SAFETY: as the caller promises; zlib-rs accepts a null file.
+    // SAFETY: as the caller promises; a null file is accepted.
     unsafe {
         let written = gzwrite(target, text.cast(), bytes);
         if written != 0 || bytes == 0 {

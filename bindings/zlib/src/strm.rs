@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The `z_stream` of the program: its buffers, its fields, its error texts.
 //!
-//! Owner   the program. It is touched through a raw pointer for the length of one call; zlib-rs gets the same pointer
-//!         while `state` points to its own state ([`with_inner`]).
+//! Owner   the program. It is touched through a raw pointer for the length of one call.
 
 use crate::memory;
 use core::ffi::{c_char, c_int};
 use core::mem::MaybeUninit;
 use core::ptr;
-use libz_rs_sys::{
-    Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_STREAM_ERROR, Z_VERSION_ERROR, internal_state, z_stream,
-};
+use libz_rs_sys::{Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_STREAM_ERROR, Z_VERSION_ERROR, z_stream};
 
 /// `Z_UNKNOWN`, the `data_type` before anything was seen.
 pub const UNKNOWN: c_int = 2;
@@ -126,23 +123,5 @@ pub unsafe fn write(strm: *mut z_stream, bytes: &[u8]) -> usize {
             gave(strm, take);
         }
         take
-    }
-}
-
-/// Calls zlib-rs on the stream while its state is in place of ours.
-///
-/// # Safety
-/// `strm` is valid; `inner` is a state of zlib-rs for such a stream, or null if the call makes one.
-pub unsafe fn with_inner<R>(
-    strm: *mut z_stream,
-    inner: &mut *mut internal_state,
-    call: impl FnOnce(*mut z_stream) -> R,
-) -> R {
-    // SAFETY: the caller vouches for it. The functions of zlib-rs are `extern "C"`: they do not unwind.
-    unsafe {
-        let ours = ptr::replace(&raw mut (*strm).state, *inner);
-        let result = call(strm);
-        *inner = ptr::replace(&raw mut (*strm).state, ours);
-        result
     }
 }

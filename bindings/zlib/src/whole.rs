@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz's calls for whole buffers.
 //!
-//! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else zlib-rs
-//!         `uncompress2`: the kernels' unpacker; whatever it refuses, or takes where zlib might not (`is_plain`), is done by
-//!         zlib-rs, whose verdict counts
+//! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else a stream
+//!         `uncompress2`: the decoder of streams, without a window
 //! Order   packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
 
 use crate::counts::{self, Row};
-use crate::deflate::compress_bound;
+use crate::deflate::{compress_bound, deflate, deflateEnd, deflateInit_};
 use crate::export::fenced;
-use crate::inflate::is_plain;
+use crate::inflate;
 use crate::pool;
 use core::ffi::{c_int, c_ulong};
 use core::mem::MaybeUninit;
 use libz_rs_sys as port;
-use libz_rs_sys::{Bytef, Z_BUF_ERROR, Z_DEFAULT_COMPRESSION, Z_OK, Z_STREAM_ERROR, uLong, uLongf};
+use libz_rs_sys::{
+    Bytef, Z_BUF_ERROR, Z_DEFAULT_COMPRESSION, Z_FINISH, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_STREAM_ERROR,
+    uLong, uLongf,
+};
 use memlift_kernels::deflate::{Effort, Format};
 
 /// As in zlib.h.
@@ -58,15 +60,15 @@ pub unsafe extern "C" fn compress2(
     // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
     fenced(Z_STREAM_ERROR, || unsafe {
         let level = if level == Z_DEFAULT_COMPRESSION { 6 } else { level };
-        if target.is_null() || (source.is_null() && bytes != 0) || !(1..=6).contains(&level) {
-            let code = port::compress2(target, target_bytes, source, bytes, level);
-            counts::add(Row::PackPorted, bytes, *target_bytes, code != Z_OK);
-            return code;
-        }
+        let packer = if (1..=6).contains(&level) { pool::WHOLE.take() } else { None };
+        let Some(mut packer) = packer.filter(|_| !target.is_null() && (!source.is_null() || bytes == 0))
+        else {
+            return by_stream(target, target_bytes, source, bytes, level);
+        };
         let source = slice(source, bytes);
         let room = core::slice::from_raw_parts_mut(target.cast::<MaybeUninit<u8>>(), *target_bytes as usize);
         let effort = if level == 1 { Effort::Fast } else { Effort::Default };
-        let packed = pool::WHOLE.take().packer.pack_uninit(Format::Zlib, effort, source, room);
+        let packed = packer.packer.pack_uninit(Format::Zlib, effort, source, room);
         counts::add(Row::PackWhole, bytes, packed.map_or(0, |bytes| bytes as u64), packed.is_err());
         match packed {
             Ok(bytes) => {
@@ -79,6 +81,46 @@ pub unsafe extern "C" fn compress2(
             Err(_) => Z_BUF_ERROR,
         }
     })
+}
+
+/// [`compress2`] of levels that the packer does not have.
+unsafe fn by_stream(
+    target: *mut Bytef,
+    target_bytes: *mut uLongf,
+    source: *const Bytef,
+    bytes: uLong,
+    level: c_int,
+) -> c_int {
+    let mut strm = port::z_stream::default();
+    (strm.zalloc, strm.zfree) = (None, None);
+    // SAFETY: the caller vouches for the buffers; the stream is ended before it goes away.
+    unsafe {
+        let (mut room, mut rest) = (core::mem::take(&mut *target_bytes), bytes);
+        let code = deflateInit_(&mut strm, level, port::zlibVersion(), size_of::<port::z_stream>() as c_int);
+        if code != Z_OK {
+            return code;
+        }
+        (strm.next_out, strm.avail_out) = (target, 0);
+        (strm.next_in, strm.avail_in) = (source, 0);
+        let code = loop {
+            let most = |bytes: uLong| bytes.min(u32::MAX.into()) as u32;
+            if strm.avail_out == 0 {
+                strm.avail_out = most(room);
+                room -= uLong::from(strm.avail_out);
+            }
+            if strm.avail_in == 0 {
+                strm.avail_in = most(rest);
+                rest -= uLong::from(strm.avail_in);
+            }
+            let code = deflate(&mut strm, if rest != 0 { Z_NO_FLUSH } else { Z_FINISH });
+            if code != Z_OK {
+                break code;
+            }
+        };
+        *target_bytes = strm.total_out;
+        deflateEnd(&mut strm);
+        if code == Z_STREAM_END { Z_OK } else { code }
+    }
 }
 
 /// As in zlib.h.
@@ -112,19 +154,9 @@ pub unsafe extern "C" fn uncompress2(
     versioned!(uncompress2, "1.2.9");
     // SAFETY: as the caller promises: the buffers are valid for the lengths that come with them, and do not overlap.
     fenced(Z_STREAM_ERROR, || unsafe {
-        if !target.is_null() && !source.is_null() && *target_bytes != 0 {
-            let source = slice(source, *bytes);
-            if is_plain(Format::Zlib, source)
-                && let Ok(unpacked) =
-                    pool::UNPACK.take().unpack_raw(Format::Zlib, source, target, *target_bytes as usize)
-            {
-                (*target_bytes, *bytes) = (unpacked.written as uLongf, unpacked.read as uLong);
-                counts::add(Row::UnpackWhole, unpacked.read as u64, unpacked.written as u64, false);
-                return Z_OK;
-            }
-        }
-        let code = port::uncompress2(target, target_bytes, source, bytes);
-        counts::add(Row::UnpackPorted, *bytes, *target_bytes, code != Z_OK);
+        let (code, read, written) = inflate::unpack(source, *bytes as usize, target, *target_bytes as usize);
+        (*bytes, *target_bytes) = (read as uLong, written as uLongf);
+        counts::add(Row::Unpack, read as u64, written as u64, code != Z_OK);
         code
     })
 }

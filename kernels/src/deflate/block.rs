@@ -111,6 +111,11 @@ impl Table {
         (value, (index + u32::from(distance.all)) & 63)
     }
 
+    /// Bits of the end of the block.
+    pub fn end_bits(&self) -> usize {
+        (self.end & 63) as usize
+    }
+
     /// Writes the end of the block.
     pub fn end(&self, bits: &mut Bits<'_>) {
         bits.put(u64::from(self.end >> 8), self.end & 63);
@@ -118,7 +123,7 @@ impl Table {
     }
 
     /// What the tokens with these counts take in bits, the end of the block included.
-    fn price(&self, counts: &Counts) -> usize {
+    pub fn price(&self, counts: &Counts) -> usize {
         let mut bits = self.end & 63;
         for (count, entry) in counts.index.iter().zip(&self.index) {
             bits += count * (entry & 63);
@@ -131,15 +136,19 @@ impl Table {
 
     /// Writes the tokens and the end of the block.
     fn write(&self, tokens: &[u32], fast: bool, bits: &mut Bits<'_>) {
+        self.write_some(tokens, fast, bits);
+        self.end(bits);
+    }
+
+    /// Writes the tokens.
+    pub fn write_some(&self, tokens: &[u32], fast: bool, bits: &mut Bits<'_>) {
         #[cfg(target_arch = "x86_64")]
         if fast {
             // SAFETY: `fast` says that the CPU has these instructions.
-            unsafe { put_each_bmi2(self, tokens, bits) };
-            return self.end(bits);
+            return unsafe { put_each_bmi2(self, tokens, bits) };
         }
         let _ = fast;
         bits.put_each(tokens, |token| self.pair(token));
-        self.end(bits);
     }
 }
 
@@ -154,13 +163,72 @@ unsafe fn put_each_bmi2(table: &Table, tokens: &[u32], bits: &mut Bits<'_>) {
 }
 
 /// The fixed code of the standard.
-fn fixed() -> Table {
-    let mut litlen = [8u8; 288];
-    litlen[144..256].fill(9);
-    litlen[256..280].fill(7);
+pub static FIXED: Table = {
     let mut table = Table::new();
-    table.fill(&litlen, &[5; 32]);
+    let mut byte = 0u32;
+    while byte < 256 {
+        let (code, bits) = if byte < 144 { (0x30 + byte, 8) } else { (400 + byte - 144, 9) };
+        table.index[byte as usize] = (code.reverse_bits() >> (32 - bits)) << 8 | bits;
+        byte += 1;
+    }
+    table.end = 7;
+    let mut symbol = 0;
+    while symbol < 29 {
+        let (code, bits) = if symbol < 23 { (1 + symbol as u32, 7) } else { (192 + symbol as u32 - 23, 8) };
+        let code = code.reverse_bits() >> (32 - bits);
+        let extra = LENGTH_EXTRA[symbol] as u32;
+        let span = if symbol == 27 { 31 } else { 1 << extra };
+        let mut rest = 0;
+        while rest < span {
+            let value = code | rest << bits;
+            table.index[256 + LENGTH_BASE[symbol] as usize + rest as usize] = value << 8 | (bits + extra);
+            rest += 1;
+        }
+        symbol += 1;
+    }
+    symbol = 0;
+    while symbol < DISTANCE_SYMBOLS {
+        let code = ((symbol as u32).reverse_bits() >> 27) as u16;
+        table.distance[symbol] = Distance { code, bits: 5, all: 5 + distance_extra(symbol) as u8 };
+        symbol += 1;
+    }
     table
+};
+
+/// A code for the tokens of one block, and what they take with it.
+pub struct Plan {
+    pub litlen: [u8; LITLEN_SYMBOLS],
+    pub distance: [u8; DISTANCE_SYMBOLS],
+    pub header: Header,
+    /// The block's bits, header included.
+    pub bits: usize,
+}
+
+impl Plan {
+    /// The best code for tokens with these counts.
+    pub fn new(counts: &Counts) -> Plan {
+        let mut litlen_counts = [0u32; LITLEN_SYMBOLS];
+        litlen_counts[..256].copy_from_slice(&counts.index[..256]);
+        litlen_counts[END_OF_BLOCK] = 1;
+        for symbol in 0..29 {
+            let base = 256 + LENGTH_BASE[symbol] as usize;
+            let span = if symbol == 27 { 31 } else { 1 << LENGTH_EXTRA[symbol] };
+            litlen_counts[257 + symbol] = counts.index[base..base + span].iter().sum();
+        }
+        let mut litlen = [0u8; LITLEN_SYMBOLS];
+        let mut distance = [0u8; DISTANCE_SYMBOLS];
+        let mut bits = 3 + huffman::lengths::<288>(&litlen_counts, 15, &mut litlen);
+        bits += huffman::lengths::<32>(&counts.distance[..DISTANCE_SYMBOLS], 15, &mut distance);
+        let header = Header::plan(&litlen, &distance);
+        bits += header.bits;
+        for (count, extra) in litlen_counts[257..].iter().zip(LENGTH_EXTRA) {
+            bits += *count as usize * extra as usize;
+        }
+        for (symbol, &count) in counts.distance[..DISTANCE_SYMBOLS].iter().enumerate() {
+            bits += count as usize * distance_extra(symbol) as usize;
+        }
+        Plan { litlen, distance, header, bits }
+    }
 }
 
 /// The largest block for which the codes that are known before are considered, in bytes.
@@ -168,7 +236,6 @@ const KNOWN_CODE_BYTES: usize = 1024;
 
 /// What the writing of blocks keeps between them.
 pub struct Writer {
-    fixed: Table,
     own: Table,
     /// Whether the CPU has BMI2 and may use it.
     fast: bool,
@@ -179,7 +246,7 @@ pub struct Full;
 
 impl Writer {
     pub fn new(isa: Isa) -> Writer {
-        Writer { fixed: fixed(), own: Table::new(), fast: has_avx2(isa) }
+        Writer { own: Table::new(), fast: has_avx2(isa) }
     }
 
     /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can. Without the
@@ -193,34 +260,14 @@ impl Writer {
         last: bool,
         bits: &mut Bits<'_>,
     ) -> Result<(), Full> {
-        let mut litlen_counts = [0u32; LITLEN_SYMBOLS];
-        litlen_counts[..256].copy_from_slice(&counts.index[..256]);
-        litlen_counts[END_OF_BLOCK] = 1;
-        for symbol in 0..29 {
-            let base = 256 + LENGTH_BASE[symbol] as usize;
-            let span = if symbol == 27 { 31 } else { 1 << LENGTH_EXTRA[symbol] };
-            litlen_counts[257 + symbol] = counts.index[base..base + span].iter().sum();
-        }
-        let mut litlen = [0u8; LITLEN_SYMBOLS];
-        let mut distance = [0u8; DISTANCE_SYMBOLS];
-        let mut own_bits = 3 + huffman::lengths::<288>(&litlen_counts, 15, &mut litlen);
-        own_bits += huffman::lengths::<32>(&counts.distance[..DISTANCE_SYMBOLS], 15, &mut distance);
-        let header = Header::plan(&litlen, &distance);
-        own_bits += header.bits;
-        for (count, extra) in litlen_counts[257..].iter().zip(LENGTH_EXTRA) {
-            own_bits += *count as usize * extra as usize;
-        }
-        for (symbol, &count) in counts.distance[..DISTANCE_SYMBOLS].iter().enumerate() {
-            own_bits += count as usize * distance_extra(symbol) as usize;
-        }
-
+        let Plan { litlen, distance, header, bits: own_bits } = Plan::new(counts);
         let (_, in_hand) = bits.rest();
         let stored_bits = source.map_or(usize::MAX, |source| stored_bits(in_hand, source.len()));
         // A code that was known before is only worth a thought where the header of another weighs.
         let (mut preset_bits, mut fixed_bits) = (usize::MAX, usize::MAX);
         if source.is_some_and(|source| source.len() <= KNOWN_CODE_BYTES) {
             preset_bits = 3 + preset.header.bits + preset.code.price(counts);
-            fixed_bits = 3 + self.fixed.price(counts);
+            fixed_bits = 3 + FIXED.price(counts);
         }
         let cheapest = own_bits.min(preset_bits).min(fixed_bits).min(stored_bits);
         if (in_hand as usize + cheapest).div_ceil(8) > bits.room() {
@@ -233,7 +280,7 @@ impl Writer {
         } else if cheapest == fixed_bits {
             bits.put(u64::from(last) | 1 << 1, 3);
             bits.flush();
-            self.fixed.write(tokens, self.fast, bits);
+            FIXED.write(tokens, self.fast, bits);
         } else if cheapest == preset_bits {
             preset.begin(last, bits);
             preset.code.write(tokens, self.fast, bits);
@@ -261,4 +308,22 @@ pub fn stored(source: &[u8], last: bool, bits: &mut Bits<'_>) {
     bits.put(length | (length ^ 0xffff) << 16, 32);
     bits.flush();
     bits.bytes_from(source);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fixed_code_is_the_standards() {
+        let mut litlen = [8u8; 288];
+        litlen[144..256].fill(9);
+        litlen[256..280].fill(7);
+        let mut table = Table::new();
+        table.fill(&litlen, &[5; 32]);
+        assert!(table.index == FIXED.index && table.end == FIXED.end);
+        for symbol in 0..DISTANCE_SYMBOLS as u32 {
+            assert_eq!(table.pair(symbol << 9), FIXED.pair(symbol << 9));
+        }
+    }
 }

@@ -11,6 +11,7 @@ use super::block::Table;
 use super::codes::{MATCH_BYTES, WINDOW_BYTES, matched};
 use super::matcher::has_avx2;
 use super::preset::LONGEST;
+use super::room::zeroed;
 use super::same::{Same, WIDE_BYTES, Words, eight, extend};
 use crate::Isa;
 
@@ -187,8 +188,9 @@ unsafe fn all_avx2(run: Run<'_>, start: usize) -> Run<'_> {
 }
 
 impl Direct {
-    pub fn new(isa: Isa) -> Direct {
-        Direct { table: Box::new([0; SLOTS]), fast: has_avx2(isa) }
+    pub fn new(isa: Isa) -> Option<Direct> {
+        // SAFETY: zeros are a value of it.
+        Some(Direct { table: unsafe { zeroed()? }, fast: has_avx2(isa) })
     }
 
     /// Forgets all places.

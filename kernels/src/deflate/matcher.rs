@@ -55,8 +55,9 @@ pub fn has_avx2(isa: Isa) -> bool {
 }
 
 impl Matcher {
-    pub fn new(isa: Isa, shape: Shape) -> Matcher {
-        Matcher { table: Table::new(shape), fast: has_avx2(isa) }
+    /// Allocates the table. `None`: there is no memory.
+    pub fn new(isa: Isa, shape: Shape) -> Option<Matcher> {
+        Some(Matcher { table: Table::new(shape)?, fast: has_avx2(isa) })
     }
 
     /// How places are remembered.

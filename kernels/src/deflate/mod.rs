@@ -24,6 +24,8 @@
 mod bits;
 #[expect(unsafe_code, reason = "calls code for CPUs that have BMI2, after asking")]
 mod block;
+#[expect(unsafe_code, reason = "works in memory that its owner brings")]
+mod chain;
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod checksum;
 mod codes;
@@ -37,6 +39,8 @@ mod matcher;
 #[expect(unsafe_code, reason = "calls libdeflate; a view of initialized memory as memory to write")]
 mod pack;
 mod preset;
+#[expect(unsafe_code, reason = "allocates")]
+mod room;
 #[expect(unsafe_code, reason = "vector instructions")]
 mod same;
 #[expect(unsafe_code, reason = "reads wide and counts without bounds checks")]
@@ -50,6 +54,7 @@ mod stream;
 #[expect(unsafe_code, reason = "calls libdeflate")]
 mod unpack;
 
+pub use chain::{Chains, Io, Level, Strategy, Until, memory_bytes};
 pub use checksum::{adler32, crc32};
 pub use frame::{Format, bound};
 pub use pack::{Effort, Packer, TargetTooSmall};

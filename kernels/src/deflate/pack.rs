@@ -7,6 +7,7 @@
 
 use super::bits::Bits;
 use super::block::Full;
+use super::room::no_memory;
 use super::segment::Segments;
 use super::{Format, bound, checksum, frame};
 use crate::Isa;
@@ -59,7 +60,13 @@ impl Packer {
 
     /// Allocates the scratch memory; instructions beyond this level are not used. What is written is the same.
     pub fn for_isa(isa: Isa) -> Packer {
-        Packer { segments: Segments::new(isa), small: None }
+        let segments = Segments::new(isa).unwrap_or_else(|| no_memory::<Packer>());
+        Packer { segments, small: None }
+    }
+
+    /// [`new`](Packer::new). `None`: there is no memory.
+    pub fn try_new() -> Option<Packer> {
+        Some(Packer { segments: Segments::new(crate::active().isa)?, small: None })
     }
 
     /// Packs one message. Returns the bytes written: never more than [`bound`](super::bound) says, and nothing after

@@ -14,6 +14,7 @@ use super::direct::{self, Direct};
 use super::matcher::{Depth, Found, Matcher};
 use super::pack::Effort;
 use super::preset::Preset;
+use super::room::zeros;
 use super::slot::{Shape, Ways};
 use super::survey::repeats_threes;
 use crate::Isa;
@@ -93,10 +94,11 @@ pub struct Segments {
 }
 
 impl Segments {
-    pub fn new(isa: Isa) -> Segments {
-        Segments {
-            matcher: Matcher::new(isa, LARGE),
-            direct: Direct::new(isa),
+    /// Allocates the memory. `None`: there is none.
+    pub fn new(isa: Isa) -> Option<Segments> {
+        Some(Segments {
+            matcher: Matcher::new(isa, LARGE)?,
+            direct: Direct::new(isa)?,
             matcher_used: false,
             direct_used: false,
             shape: LARGE,
@@ -106,11 +108,11 @@ impl Segments {
             preset: Preset::new(),
             writer: Writer::new(isa),
             counts: Counts::new(),
-            tokens: vec![0; WINDOW_BYTES + HELD + WINDOW_BYTES / SPARSE].into_boxed_slice(),
+            tokens: zeros(WINDOW_BYTES + HELD + WINDOW_BYTES / SPARSE)?,
             held: 0,
             held_counts: Counts::new(),
-            scratch: vec![0; direct::room(WINDOW_BYTES)].into_boxed_slice(),
-        }
+            scratch: zeros(direct::room(WINDOW_BYTES))?,
+        })
     }
 
     /// Begins a message: of at most `bytes` bytes, if that is known.

@@ -6,6 +6,8 @@
 //!         and distance are compared.
 //! Owner   [`Table`] owns the memory for the widest use; how much of it is used, and as which integers, is its [`Shape`].
 
+use super::room::zeroed;
+
 /// The last places with one hash.
 pub trait Slot: Copy {
     /// How many there are.
@@ -103,10 +105,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new(shape: Shape) -> Table {
+    /// An empty table. `None`: there is no memory.
+    pub fn new(shape: Shape) -> Option<Table> {
         assert!(shape.places() <= PLACES);
-        Table { memory: Box::new(Memory([0; PLACES])), shape }
+        // SAFETY: zeros are a value of it.
+        Some(Table { memory: unsafe { zeroed()? }, shape })
     }
 
     pub fn shape(&self) -> Shape {
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn the_last_four_stay_where_slots_become_wider_and_narrower() {
         let shape = Shape { ways: Ways::Four, hash_bits: 13, shortest: 5 };
-        let mut table = Table::new(shape);
+        let mut table = Table::new(shape).expect("memory");
         // SAFETY: the slots are those of the shape, and nobody else uses them.
         let four =
             |table: &mut Table| unsafe { core::slice::from_raw_parts_mut(table.slots::<u64>(), 1 << 13) };
@@ -225,7 +228,7 @@ mod tests {
     #[test]
     fn places_move_with_the_base_and_are_forgotten() {
         let shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 5 };
-        let mut table = Table::new(shape);
+        let mut table = Table::new(shape).expect("memory");
         table.used()[7] = 900;
         table.used()[8] = 90;
         table.rebase(100);

@@ -10,6 +10,7 @@
 use super::bits::Bits;
 use super::block::stored;
 use super::codes::WINDOW_BYTES;
+use super::room::{no_memory, zeros};
 use super::segment::{HELD_BYTES, Segments};
 use super::{Effort, Format, checksum, frame};
 use core::mem::MaybeUninit;
@@ -67,15 +68,20 @@ pub struct PackStream {
 impl PackStream {
     /// Allocates everything.
     pub fn new(format: Format, effort: Effort) -> PackStream {
-        PackStream {
-            segments: Segments::new(crate::active().isa),
+        PackStream::try_new(format, effort).unwrap_or_else(|| no_memory::<PackStream>())
+    }
+
+    /// Allocates everything. `None`: there is no memory.
+    pub fn try_new(format: Format, effort: Effort) -> Option<PackStream> {
+        Some(PackStream {
+            segments: Segments::new(crate::active().isa)?,
             format,
             effort,
             window_bits: 15,
-            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            buffer: zeros(BUFFER_BYTES)?,
             done: 0,
             filled: 0,
-            pending: vec![0; PENDING_BYTES].into_boxed_slice(),
+            pending: zeros(PENDING_BYTES)?,
             pending_at: 0,
             pending_end: 0,
             hold: 0,
@@ -85,7 +91,7 @@ impl PackStream {
             begun: false,
             ended: false,
             unflushed: true,
-        }
+        })
     }
 
     /// Drops what was begun and starts the next message.

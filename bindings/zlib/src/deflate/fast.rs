@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Streams that the kernels pack.
 //!
-//! Flow    everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
+//! Flow    (flushes but the last are not for this path: [`chained`](super::chained))
+//!         everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
 //!         pieces ──wait in the window until more than [`session_bytes`] are there, or a flush comes──[`session`]: a
 //!         `PackStream` is lent, learns the history, packs, ends at a whole byte──▶ output, what does not fit pending
-//! Layout  window: one window of history and [`session_bytes`] that wait. With the program's own `zalloc` window and pending
-//!         together stay below what zlib itself asks for at these settings.
+//! Layout  window: one window of history and [`session_bytes`] that wait. Both lie in the stream's memory, which is as much as zlib's.
 //! Order   a session has [`session_bytes`] bytes, unless a flush ends it: what is written depends on the bytes and the
 //!         flushes, not on the pieces in which they came nor on the room for output. Pending holds one session at most.
 
@@ -17,10 +17,7 @@ use crate::pool;
 use crate::strm::{self, fail};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use libz_rs_sys::{
-    Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR, Z_NO_FLUSH, Z_OK, Z_STREAM_END,
-    Z_STREAM_ERROR, Z_SYNC_FLUSH, Z_TEXT, z_stream,
-};
+use libz_rs_sys::{Z_BINARY, Z_BUF_ERROR, Z_FINISH, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_TEXT, z_stream};
 use memlift_kernels::deflate::{self, Flush, Format, PackStream};
 
 /// The largest message that is packed at once: one block, the same that a session makes of it.
@@ -28,19 +25,13 @@ const AT_ONCE_BYTES: usize = 32 << 10;
 /// Bytes that decide about `data_type`.
 const LOOK_BYTES: usize = 1024;
 
-/// Whether the fast path knows this flush.
-pub fn takes(flush: c_int) -> bool {
-    matches!(flush, Z_NO_FLUSH | Z_SYNC_FLUSH | Z_FULL_FLUSH | Z_FINISH)
-}
-
-/// The most that waits, in bytes.
-pub fn session_bytes(window_bits: u32, foreign: bool) -> usize {
-    let share = 11 << (window_bits - 2); // history and this are 3.75 windows; zlib has 4
-    if foreign { share } else { share.max(11 << 13) }
+/// The most that waits, in bytes: history and this are 3.75 windows, where zlib has 4.
+pub const fn session_bytes(window_bits: u32) -> usize {
+    11 << (window_bits - 2)
 }
 
 /// Room for the frame, the flush and the blocks of packed bytes that did not get shorter.
-fn with_overhead(bytes: usize) -> usize {
+pub const fn with_overhead(bytes: usize) -> usize {
     bytes + bytes / 2048 + 256
 }
 
@@ -49,86 +40,58 @@ fn rank(flush: c_int) -> c_int {
     flush * 2 - if flush > 4 { 9 } else { 0 }
 }
 
-/// Whether a flush without input is no more than the last one, which zlib refuses.
-fn repeats(old_flush: c_int, flush: c_int) -> bool {
+/// Returns true if a flush without input is no more than the last one, which zlib refuses.
+pub fn repeats(old_flush: c_int, flush: c_int) -> bool {
     rank(flush) <= rank(old_flush) && flush != Z_FINISH
 }
 
-/// Whether a call with a flush that is not taken here is refused before the stream is handed over: who gets it then knows
-/// nothing of the last flush.
+/// `deflate` of a stream that is fast, or becomes it now. The flush is none or the last. `None`: there is no memory for this path, and nothing happened.
 ///
 /// # Safety
-/// As [`deflate`].
-pub unsafe fn refuses(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
+/// `strm` is the stream of `state`, its buffers are as the program gave them, and were looked at.
+pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> Option<c_int> {
     // SAFETY: the caller vouches for it.
-    let idle = unsafe { (*strm).avail_in == 0 && !(*strm).next_out.is_null() };
-    let refused = idle
-        && state.status != Status::Finish
-        && state.pending.is_empty()
-        && repeats(state.last_flush, flush);
-    if refused {
-        state.last_flush = flush;
-    }
-    refused
-}
-
-/// `deflate` of a stream that is fast, or becomes it now.
-///
-/// # Safety
-/// `strm` is the stream of `state`, its buffers are as the program gave them.
-pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> c_int {
-    // SAFETY: the caller vouches for it; null is looked for before the buffers are used.
     unsafe {
         let finished = state.status == Status::Finish;
-        if (*strm).next_out.is_null()
-            || ((*strm).avail_in != 0 && (*strm).next_in.is_null())
-            || (finished && flush != Z_FINISH)
-        {
-            return fail(strm, Z_STREAM_ERROR);
-        }
         if (*strm).avail_out == 0 {
-            return fail(strm, Z_BUF_ERROR);
+            return Some(fail(strm, Z_BUF_ERROR));
         }
-        state.route = Route::Fast;
-        let old_flush = core::mem::replace(&mut state.last_flush, flush);
+        let (old_route, old_flush) = (state.route, state.last_flush);
+        (state.route, state.last_flush) = (Route::Fast, flush);
         if !state.pending.is_empty() {
             if !state.drain(strm) || ((*strm).avail_out == 0 && !finished) {
                 state.last_flush = -1;
-                return Z_OK;
+                return Some(Z_OK);
             }
         } else if (*strm).avail_in == 0 && repeats(old_flush, flush) {
-            return fail(strm, Z_BUF_ERROR);
+            return Some(fail(strm, Z_BUF_ERROR));
         }
         if finished {
-            return if (*strm).avail_in != 0 { fail(strm, Z_BUF_ERROR) } else { Z_STREAM_END };
+            return Some(if (*strm).avail_in != 0 { fail(strm, Z_BUF_ERROR) } else { Z_STREAM_END });
         }
         if state.status == Status::Init {
-            look(strm);
-            if flush == Z_FINISH && fits_at_once(state, strm) {
-                if !at_once(state, strm) {
-                    return fail(strm, Z_MEM_ERROR);
-                }
-                return end_of_call(state, strm, flush);
+            if flush == Z_FINISH && fits_at_once(state, strm) && at_once(state, strm) {
+                return Some(end_of_call(state, strm, flush));
             }
+            if !state.settings.has_sessions() {
+                (state.route, state.last_flush) = (old_route, old_flush);
+                return None;
+            }
+            look(strm);
             let (front, bytes) = state.settings.front();
             let written = strm::write(strm, &front[..bytes]);
-            if written != bytes {
-                if !state.pending.reserve(&state.memory, bytes) {
-                    return fail(strm, Z_MEM_ERROR);
-                }
-                state.pending.push(&front[written..bytes]);
-            }
+            state.pending.push(&front[written..bytes]);
             state.status = Status::Busy;
             if !state.pending.is_empty() {
                 state.last_flush = -1;
-                return Z_OK;
+                return Some(Z_OK);
             }
         }
-        let again = old_flush == -1 && state.clean && (*strm).avail_in == 0 && flush != Z_FINISH;
-        if ((*strm).avail_in != 0 || flush != Z_NO_FLUSH) && !again && !take(state, strm, flush) {
-            return fail(strm, Z_MEM_ERROR);
+        if ((*strm).avail_in != 0 || flush != Z_NO_FLUSH) && !take(state, strm, flush) {
+            state.last_flush = old_flush;
+            return None;
         }
-        end_of_call(state, strm, flush)
+        Some(end_of_call(state, strm, flush))
     }
 }
 
@@ -145,22 +108,25 @@ unsafe fn end_of_call(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
     Z_OK
 }
 
-/// Whether the message is here as a whole, and the packer can have it.
+/// Returns true if the message is here as a whole, and the packer can have it.
 unsafe fn fits_at_once(state: &Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the stream is valid.
-    let source = unsafe { (*strm).avail_in as usize };
+    let (source, room) = unsafe { ((*strm).avail_in as usize, (*strm).avail_out as usize) };
+    let bound = deflate::bound(state.settings.wrap.format(), source);
     source <= AT_ONCE_BYTES.min(state.settings.window_bytes())
+        && (bound <= room || bound <= state.pending.room())
 }
 
-/// Packs a message that is here as a whole. `false`: no memory.
+/// Packs a message that is here as a whole. `false`: no memory, and nothing happened.
 unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     let settings = state.settings;
     let (format, effort) = (settings.wrap.format(), settings.effort());
-    let mut lent = pool::WHOLE.take();
+    let Some(mut lent) = pool::WHOLE.take() else { return false };
     let whole = &mut *lent;
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. What the packer
     // says it wrote is initialized.
     unsafe {
+        look(strm);
         let (source, output) = (strm::input(strm), strm::output(strm));
         let bound = deflate::bound(format, source.len());
         let direct = output.len() >= bound;
@@ -168,7 +134,9 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             output
         } else {
             whole.scratch.clear();
-            whole.scratch.reserve(bound);
+            if whole.scratch.try_reserve(bound).is_err() {
+                return false;
+            }
             whole.scratch.spare_capacity_mut()
         };
         let Ok(bytes) = whole.packer.pack_uninit(format, effort, source, target) else {
@@ -186,16 +154,14 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
             strm::gave(strm, bytes);
         } else {
             whole.scratch.set_len(bytes);
-            let rest = bytes.saturating_sub((*strm).avail_out as usize);
-            if rest != 0 && !state.pending.reserve(&state.memory, rest.next_multiple_of(4096)) {
-                return false;
-            }
             let written = strm::write(strm, &whole.scratch);
             state.pending.push(&whole.scratch[written..]);
         }
         state.total = source.len() as u64;
         strm::took(strm, source.len());
-        (*strm).adler = state.sum.into();
+        if settings.wrap != Wrap::Raw {
+            (*strm).adler = state.sum.into();
+        }
         state.status = Status::Finish;
         counts::add(Row::PackWhole, state.total, bytes as u64, false);
     }
@@ -204,7 +170,7 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
 
 /// Reads what the program offers, all of it unless the output is short. `false`: no memory.
 unsafe fn take(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
-    let most = session_bytes(state.settings.window_bits, state.memory.is_foreign());
+    let most = session_bytes(state.settings.window_bits);
     // SAFETY: the buffers are as the program gave them.
     unsafe {
         loop {
@@ -217,12 +183,7 @@ unsafe fn take(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> bool {
             } else if flush == Z_NO_FLUSH {
                 return wait(state, strm, source, most);
             } else {
-                let flush = match flush {
-                    Z_FINISH => Flush::Finish,
-                    Z_FULL_FLUSH => Flush::Full,
-                    _ => Flush::Sync,
-                };
-                return session(state, strm, flush, source.len());
+                return session(state, strm, Flush::Finish, source.len());
             }
             if !state.pending.is_empty() || (*strm).avail_out == 0 {
                 return true;
@@ -236,7 +197,11 @@ unsafe fn wait(state: &mut Deflate, strm: *mut z_stream, source: &[u8], most: us
     if source.is_empty() {
         return true;
     }
-    if !state.window.reserve(&state.memory, state.settings.window_bytes() + most) {
+    debug_assert!(state.window.bytes().len() + source.len() <= most);
+    // More than a window cannot become chained any more: from here on there has to be a packer.
+    if state.window.bytes().len() + source.len() > state.settings.window_bytes()
+        && pool::STREAM.take().is_none()
+    {
         return false;
     }
     state.window.push(source);
@@ -252,7 +217,9 @@ unsafe fn read(state: &mut Deflate, strm: *mut z_stream, source: &[u8]) {
     // SAFETY: the caller vouches for it.
     unsafe {
         strm::took(strm, source.len());
-        (*strm).adler = state.sum.into();
+        if state.settings.wrap != Wrap::Raw {
+            (*strm).adler = state.sum.into();
+        }
     }
 }
 
@@ -280,15 +247,11 @@ unsafe fn session(state: &mut Deflate, strm: *mut z_stream, flush: Flush, bytes:
         let source = &strm::input(strm)[..bytes];
         let most = with_overhead(state.window.bytes().len() + bytes);
         let short = ((*strm).avail_out as usize) < most;
-        let window_bytes =
-            settings.window_bytes() + session_bytes(settings.window_bits, state.memory.is_foreign());
-        if history != 0 && !state.window.reserve(&state.memory, window_bytes)
-            || short && !state.pending.reserve(&state.memory, most)
-        {
+        if short && state.pending.room() < most {
             return false;
         }
         {
-            let mut stream = pool::STREAM.take();
+            let Some(mut stream) = pool::STREAM.take() else { return false };
             stream.reset(Format::Raw, settings.effort());
             stream.set_window_bits(settings.window_bits);
             let past = &state.window.whole()[..state.window.at];
@@ -361,7 +324,10 @@ fn keep_history(window: &mut Buffer, came: &[u8], bytes: usize) {
 }
 
 /// Sets `data_type` by the first bytes, with zlib's idea of text.
-unsafe fn look(strm: *mut z_stream) {
+///
+/// # Safety
+/// `strm` is valid, and so is its input.
+pub unsafe fn look(strm: *mut z_stream) {
     // SAFETY: the input is as the program gave it.
     unsafe {
         let source = strm::input(strm);

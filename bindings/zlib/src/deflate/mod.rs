@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz's deflate functions.
 //!
-//! Flow    init ──▶ [`state::Deflate`], route open ──first deflate──▶ route fast ([`fast`]) or ported ([`ported`]: zlib-rs).
-//!         Dictionaries, gzip headers and primed bits make it ported at once. A fast stream that is asked for something
-//!         that only zlib-rs does ends its bits at a whole byte and goes on ported ([`ported::handover`]).
-//!         What may panic inside zlib-rs is called through [`port`].
+//! Flow    init ──▶ [`state::Deflate`] and all memory, route open ──first deflate──▶ route fast ([`fast`]), or, for flushes, dictionaries, headers,
+//!         primed bits and other levels and strategies, chained ([`chained`]). A fast stream that is asked for such a thing becomes chained.
 //! Order   arguments are checked as zlib checks them, before anything changes.
-//! Owner   see `memory`: all that a stream keeps is its program's.
+//! Owner   see `memory`: all that a stream keeps is its program's. After init nothing is needed that might not be there.
 
+mod chained;
 mod fast;
-mod port;
-mod ported;
 mod settings;
 mod state;
 
 use crate::export::fenced;
 use crate::memory::Memory;
-use crate::strm::{self, begin, fail, version_fits};
+use crate::strm::{begin, fail, version_fits};
 use core::ffi::{c_char, c_int, c_uint, c_ulong};
 use core::ptr;
 use libz_rs_sys::{
-    Bytef, Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_MEM_ERROR, Z_OK,
-    Z_STREAM_ERROR, Z_SYNC_FLUSH, Z_VERSION_ERROR, gz_headerp, uInt, z_stream, z_streamp,
+    Bytef, Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FINISH, Z_MEM_ERROR,
+    Z_NO_FLUSH, Z_OK, Z_STREAM_ERROR, Z_VERSION_ERROR, gz_headerp, uInt, z_streamp,
 };
-use memlift_kernels::deflate::adler32;
+use memlift_kernels::deflate::{Chains, Level, adler32};
 use settings::{Settings, Wrap};
 use state::{Deflate, Route, Status};
 
@@ -73,14 +70,12 @@ pub unsafe extern "C" fn deflateInit2_(
         };
         begin(strm);
         let memory = Memory::of(strm);
-        match memory.keep(Deflate::new(strm, memory, settings)) {
-            Ok(state) => {
-                (*strm).state = state.as_ptr().cast();
-                (*strm).adler = settings.wrap.first_sum();
-                Z_OK
-            }
-            Err(_) => fail(strm, Z_MEM_ERROR),
-        }
+        let Some(state) = memory.keep(|| Deflate::new(strm, memory, settings)) else {
+            return fail(strm, Z_MEM_ERROR);
+        };
+        (*strm).state = state.as_ptr().cast();
+        (*strm).adler = settings.wrap.first_sum();
+        Z_OK
     }
 }
 
@@ -96,26 +91,40 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
         if !(0..=Z_BLOCK).contains(&flush) {
             return Z_STREAM_ERROR;
         }
-        if state.route == Route::Open && (!state.settings.is_fast() || !fast::takes(flush)) {
-            let code = ported::open(state, strm);
-            if code != Z_OK {
-                return code;
-            }
+        let ended = state.status == Status::Finish;
+        if (*strm).next_out.is_null()
+            || ((*strm).avail_in != 0 && (*strm).next_in.is_null())
+            || (ended && flush != Z_FINISH)
+        {
+            return fail(strm, Z_STREAM_ERROR);
         }
-        if state.route == Route::Fast && !fast::takes(flush) {
-            if fast::refuses(state, strm, flush) {
+        pack(state, strm, flush)
+    })
+}
+
+/// `deflate` whose arguments were looked at.
+unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
+    // SAFETY: the caller vouches for the stream and its buffers.
+    unsafe {
+        let plain = flush == Z_NO_FLUSH || flush == Z_FINISH;
+        let fast = match state.route {
+            Route::Open => plain && state.settings.is_fast() && state.head.is_null(),
+            Route::Fast => plain && state.settings.is_fast() || state.status == Status::Finish,
+            Route::Chained => false,
+        };
+        if fast && let Some(code) = fast::deflate(state, strm, flush) {
+            return code;
+        }
+        if state.route != Route::Chained {
+            if (*strm).avail_out == 0 {
                 return fail(strm, Z_BUF_ERROR);
             }
-            let code = ported::handover(state, strm);
-            if code != Z_OK {
+            if let Err(code) = chained::enter(state, strm) {
                 return code;
             }
         }
-        match state.route {
-            Route::Ported => ported::deflate(state, strm, flush),
-            Route::Open | Route::Fast => fast::deflate(state, strm, flush),
-        }
-    })
+        chained::deflate(state, strm, flush)
+    }
 }
 
 /// As in zlib.h.
@@ -126,12 +135,8 @@ pub unsafe extern "C" fn deflate(strm: z_streamp, flush: c_int) -> c_int {
 pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
     // SAFETY: as the caller promises.
     fenced(Z_STREAM_ERROR, || unsafe {
-        let Some(state) = Deflate::even_broken(strm) else { return Z_STREAM_ERROR };
-        let inner = ported::end(state, strm);
-        let busy = match state.route {
-            Route::Ported if !state.framed => inner == Z_DATA_ERROR,
-            _ => state.status == Status::Busy,
-        };
+        let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
+        let busy = state.status == Status::Busy;
         let memory = state.memory;
         state.free();
         memory.drop_kept(ptr::NonNull::from(state));
@@ -147,10 +152,16 @@ pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { reset(strm, false) }
+    fenced(Z_STREAM_ERROR, || unsafe {
+        let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
+        state.restart();
+        begin(strm);
+        (*strm).adler = state.settings.wrap.first_sum();
+        Z_OK
+    })
 }
 
-/// As in zlib.h. A fast stream keeps nothing that a reset would drop.
+/// As in zlib.h. Nothing is kept that a reset would drop.
 ///
 /// # Safety
 /// As in zlib.h.
@@ -159,27 +170,7 @@ pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
 pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
     versioned!(deflateResetKeep, "1.2.5.2");
     // SAFETY: as the caller promises.
-    unsafe { reset(strm, true) }
-}
-
-unsafe fn reset(strm: z_streamp, keep: bool) -> c_int {
-    // SAFETY: as the caller of the exported functions promises.
-    fenced(Z_STREAM_ERROR, || unsafe {
-        let Some(state) = Deflate::even_broken(strm) else { return Z_STREAM_ERROR };
-        let stays = state.route == Route::Ported && !state.framed && (keep || !state.settings.is_fast());
-        if stays && !state.broken && ported::drop_pending(state, strm) {
-            (state.status, state.late) = (Status::Init, (0, 0));
-            return strm::with_inner(strm, &mut state.inner, |strm| match keep {
-                true => libz_rs_sys::deflateResetKeep(strm),
-                false => libz_rs_sys::deflateReset(strm),
-            });
-        }
-        ported::end(state, strm);
-        state.restart();
-        begin(strm);
-        (*strm).adler = state.settings.wrap.first_sum();
-        Z_OK
-    })
+    unsafe { deflateReset(strm) }
 }
 
 /// As in zlib.h.
@@ -192,33 +183,26 @@ pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: 
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let Some(settings) = state.settings.with(level, strategy) else { return Z_STREAM_ERROR };
-        match state.route {
-            Route::Open => {}
-            Route::Ported => {
-                let code = ported::params(state, strm, &settings);
-                if code != Z_OK {
-                    return code;
-                }
+        let (before, after) = (state.settings, Level::of(settings.level as usize));
+        let same = before.strategy == settings.strategy && state.level().is_like(&after);
+        // What was given so far is packed the old way, as zlib does.
+        if !same && state.last_flush != -2 && state.status != Status::Finish {
+            if (*strm).next_out.is_null() || ((*strm).avail_in != 0 && (*strm).next_in.is_null()) {
+                return fail(strm, Z_STREAM_ERROR);
             }
-            Route::Fast if settings == state.settings || state.status == Status::Finish => {}
-            Route::Fast if settings.is_fast() && settings.is_lazy() == state.settings.is_lazy() => {}
-            Route::Fast => {
-                // What was given so far is packed the old way, as zlib does.
-                if fast::deflate(state, strm, Z_SYNC_FLUSH) == Z_STREAM_ERROR {
-                    return Z_STREAM_ERROR;
-                }
-                if (*strm).avail_in != 0 || !state.window.is_empty() {
-                    return Z_BUF_ERROR;
-                }
-                let before = core::mem::replace(&mut state.settings, settings);
-                if !settings.is_fast() {
-                    let code = ported::handover(state, strm);
-                    if code != Z_OK {
-                        state.settings = before;
-                        return code;
-                    }
-                }
+            if pack(state, strm, Z_BLOCK) == Z_STREAM_ERROR {
+                return Z_STREAM_ERROR;
             }
+            let waiting = state.chains.as_ref().map_or(state.window.bytes().len(), Chains::waiting);
+            if (*strm).avail_in != 0 || waiting != 0 {
+                return Z_BUF_ERROR;
+            }
+        }
+        if before.level != settings.level {
+            state.tuned = None;
+        }
+        if let Some(chains) = &mut state.chains {
+            chains.set_level(state.tuned.unwrap_or(after), settings.chain_strategy());
         }
         state.settings = settings;
         Z_OK
@@ -242,25 +226,30 @@ pub unsafe extern "C" fn deflateSetDictionary(
         if dictionary.is_null() || wrap == Wrap::Gzip {
             return Z_STREAM_ERROR;
         }
-        let code = match state.route {
-            Route::Open => ported::open(state, strm),
-            Route::Fast if wrap == Wrap::Zlib || !state.window.is_empty() => Z_STREAM_ERROR,
-            Route::Fast => ported::handover(state, strm),
-            Route::Ported if state.framed && wrap == Wrap::Zlib => Z_STREAM_ERROR,
-            Route::Ported => Z_OK,
-        };
-        if code != Z_OK {
-            return code;
+        let waiting = state.chains.as_ref().map_or(state.window.bytes().len(), Chains::ahead);
+        if (wrap == Wrap::Zlib && state.status != Status::Init)
+            || waiting != 0
+            || state.status == Status::Finish
+        {
+            return Z_STREAM_ERROR;
         }
-        // zlib takes the last window of it, and the checksum of all of it.
+        if state.route != Route::Chained
+            && let Err(code) = chained::enter(state, strm)
+        {
+            return if code == Z_OK { Z_STREAM_ERROR } else { code };
+        }
         let whole = core::slice::from_raw_parts(dictionary, bytes as usize);
         let last = &whole[whole.len().saturating_sub(state.settings.window_bytes())..];
-        let first_sum = (*strm).adler;
-        let code = port::on(state, strm, |strm| port::set_dictionary(strm, last));
-        if code == Z_OK && wrap == Wrap::Zlib {
-            (*strm).adler = adler32(first_sum as u32, whole).into();
+        if wrap == Wrap::Zlib {
+            let sum = adler32((*strm).adler as u32, whole);
+            state.dictionary_sum = Some(sum);
+            (*strm).adler = sum.into();
         }
-        code
+        if let Some(chains) = &mut state.chains {
+            chains.learn(last);
+        }
+        (*strm).total_in += last.len() as c_ulong; // so does zlib
+        Z_OK
     })
 }
 
@@ -279,12 +268,7 @@ pub unsafe extern "C" fn deflateGetDictionary(
     // SAFETY: as the caller promises: each pointer is null or valid, the dictionary for 32 KiB.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        if state.route == Route::Ported {
-            return strm::with_inner(strm, &mut state.inner, |strm| {
-                libz_rs_sys::deflateGetDictionary(strm, dictionary, bytes)
-            });
-        }
-        let whole = state.window.whole();
+        let whole = state.chains.as_ref().map_or(state.window.whole(), Chains::history);
         let last = &whole[whole.len().saturating_sub(state.settings.window_bytes())..];
         if !dictionary.is_null() {
             ptr::copy_nonoverlapping(last.as_ptr(), dictionary, last.len());
@@ -310,18 +294,8 @@ pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> 
         if state.settings.wrap != Wrap::Gzip {
             return Z_STREAM_ERROR;
         }
-        if state.route == Route::Open && !head.is_null() {
-            let code = ported::open(state, strm);
-            if code != Z_OK {
-                return code;
-            }
-        }
-        match state.route {
-            Route::Ported if !state.framed => {
-                strm::with_inner(strm, &mut state.inner, |strm| libz_rs_sys::deflateSetHeader(strm, head))
-            }
-            _ => Z_OK, // the front is written already, or is the one without a header
-        }
+        state.head = head;
+        Z_OK
     })
 }
 
@@ -339,16 +313,33 @@ pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int
         if !(0..=16).contains(&bits) {
             return Z_BUF_ERROR;
         }
-        let code = match state.route {
-            Route::Open => ported::open(state, strm),
-            Route::Fast if state.status != Status::Finish => ported::handover(state, strm),
-            Route::Fast | Route::Ported => Z_OK,
-        };
-        if code != Z_OK {
-            return code;
+        let value = value as u32 & ((1 << bits) - 1);
+        if state.route == Route::Fast && state.status == Status::Finish {
+            return prime_late(state, bits as u32, value);
         }
-        ported::prime(state, strm, bits, value)
+        if state.route != Route::Chained
+            && let Err(code) = chained::enter(state, strm)
+        {
+            return if code == Z_OK { Z_BUF_ERROR } else { code };
+        }
+        let done = state.chains.as_mut().is_some_and(|chains| chains.put_bits(value, bits as u32));
+        if done { Z_OK } else { Z_BUF_ERROR }
     })
+}
+
+/// Bits behind the end of a fast stream: whole bytes go out before whatever follows, the rest never does, as in zlib.
+fn prime_late(state: &mut Deflate, bits: u32, value: u32) -> c_int {
+    let (count, held) = state.late;
+    let (mut all, mut count) = (held | value << count, count + bits);
+    if state.pending.room() < 4 {
+        return Z_BUF_ERROR;
+    }
+    while count >= 8 {
+        state.pending.push(&[all as u8]);
+        (all, count) = (all >> 8, count - 8);
+    }
+    state.late = (count, all);
+    Z_OK
 }
 
 /// As in zlib.h. A fast stream has no bits in hand between two calls.
@@ -362,15 +353,13 @@ pub unsafe extern "C" fn deflatePending(strm: z_streamp, pending: *mut c_uint, b
     // SAFETY: as the caller promises: each pointer is null or valid.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        let (inner_pending, inner_bits) = match state.route {
-            Route::Ported => ported::pending(state, strm),
-            Route::Open | Route::Fast => (0, 0),
-        };
+        let fast = (state.pending.bytes().len(), state.late.0);
+        let (waits, held) = state.chains.as_ref().map_or(fast, Chains::pending);
         if !pending.is_null() {
-            *pending = inner_pending + state.pending.bytes().len() as c_uint;
+            *pending = waits as c_uint;
         }
         if !bits.is_null() {
-            *bits = inner_bits + state.late.0 as c_int;
+            *bits = held as c_int;
         }
         Z_OK
     })
@@ -393,12 +382,14 @@ pub unsafe extern "C" fn deflateTune(
     // SAFETY: as the caller promises.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
-        if state.route != Route::Ported {
-            return Z_OK;
+        let limit = |value: c_int| value.clamp(0, 65535) as u32;
+        let tuned =
+            state.level().tuned(limit(good_length), limit(max_lazy), limit(nice_length), limit(max_chain));
+        state.tuned = Some(tuned);
+        if let Some(chains) = &mut state.chains {
+            chains.set_level(tuned, state.settings.chain_strategy());
         }
-        strm::with_inner(strm, &mut state.inner, |strm| {
-            libz_rs_sys::deflateTune(strm, good_length, max_lazy, nice_length, max_chain)
-        })
+        Z_OK
     })
 }
 
@@ -413,19 +404,16 @@ pub unsafe extern "C" fn deflateBound(strm: z_streamp, bytes: c_ulong) -> c_ulon
     // SAFETY: as the caller promises.
     fenced(c_ulong::MAX, || unsafe {
         let Some(state) = Deflate::of(strm) else { return settings::any_bound(bytes) };
-        match state.route {
-            Route::Ported => {
-                let inner =
-                    strm::with_inner(strm, &mut state.inner, |strm| libz_rs_sys::deflateBound(strm, bytes));
-                let ours = (state.pending.bytes().len() + 18) as c_ulong;
-                inner.saturating_add(if state.framed { ours } else { 0 })
-            }
-            Route::Open if !state.settings.is_fast() => settings::any_bound(bytes),
-            Route::Open | Route::Fast => {
-                let kept = (state.pending.bytes().len() + state.window.bytes().len()) as c_ulong;
-                state.settings.bound(bytes.saturating_add(kept))
-            }
+        let kept = (state.pending.bytes().len() + state.window.bytes().len()) as c_ulong;
+        let bound = state.settings.bound(bytes.saturating_add(kept));
+        if state.settings.has_sessions() && state.route != Route::Chained && state.head.is_null() {
+            return bound;
         }
+        let (pending, waiting) =
+            state.chains.as_ref().map_or((0, 0), |chains| (chains.pending().0, chains.waiting()));
+        let kept = (pending + waiting) as c_ulong;
+        let any = settings::any_bound(bytes.saturating_add(kept)).saturating_add(chained::front_bytes(state));
+        any.max(bound)
     })
 }
 
@@ -443,28 +431,9 @@ pub unsafe extern "C" fn deflateCopy(target: z_streamp, source: z_streamp) -> c_
         }
         ptr::copy_nonoverlapping(source, target, 1);
         (*target).state = ptr::null_mut();
-        let Some(mut copy) = state.copy(target) else { return Z_MEM_ERROR };
-        if !state.inner.is_null() {
-            let (mut from, mut to): (z_stream, z_stream) = (ptr::read(source), ptr::read(source));
-            from.state = state.inner;
-            let code = libz_rs_sys::deflateCopy(&mut to, &mut from);
-            if code != Z_OK {
-                copy.free();
-                return code;
-            }
-            copy.inner = to.state;
-        }
-        let memory = copy.memory;
-        match memory.keep(copy) {
-            Ok(copy) => {
-                (*target).state = copy.as_ptr().cast();
-                Z_OK
-            }
-            Err(mut copy) => {
-                ported::end(&mut copy, target);
-                copy.free();
-                Z_MEM_ERROR
-            }
-        }
+        let memory = state.memory;
+        let Some(copy) = memory.keep(|| state.copy(target)) else { return Z_MEM_ERROR };
+        (*target).state = copy.as_ptr().cast();
+        Z_OK
     })
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a program asks of deflate, and what becomes of it.
 //!
-//! Layout  level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
-//!         level 6). Level 0 (stored) and 7–9 (small above all) are zlib-rs's, and so are all strategies but the default.
-//!         To zlib-rs, level 1 is 2: its own level 1 makes bytes that do not pack an eighth longer, more than zlib's bound.
+//! Layout  on the fast path, level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
+//!         level 6). Level 0 (stored) and 7–9 (small above all) are chained, and so are all strategies but the default, windows below 8 KiB, and memory
+//!         levels that leave no room for a session.
 
 use core::ffi::{c_int, c_ulong};
-use libz_rs_sys::{Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FIXED};
-use memlift_kernels::deflate::{Effort, Format};
+use libz_rs_sys::{
+    Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FILTERED, Z_FIXED, Z_HUFFMAN_ONLY, Z_RLE,
+};
+use memlift_kernels::deflate::{Effort, Format, Strategy, memory_bytes};
 
 /// What stands around the deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,32 +78,36 @@ impl Settings {
         fine.then_some(Settings { level, strategy, ..*self })
     }
 
+    /// Returns true if the fast path serves whole messages of these settings.
     pub fn is_fast(&self) -> bool {
         (1..=6).contains(&self.level) && self.strategy == Z_DEFAULT_STRATEGY
     }
 
-    /// Whether zlib looks for matches lazily at this level: it packs what it has before it changes over.
-    pub fn is_lazy(&self) -> bool {
-        self.level > 3
+    /// Returns true if the fast path serves messages in pieces as well: its sessions and their output fit into the memory.
+    pub fn has_sessions(&self) -> bool {
+        let session = super::fast::session_bytes(self.window_bits);
+        self.is_fast()
+            && self.window_bits >= 13
+            && super::fast::with_overhead(session) <= self.memory_bytes().1
+    }
+
+    /// Bytes of the two pieces of memory of a stream.
+    pub const fn memory_bytes(&self) -> (usize, usize) {
+        memory_bytes(self.window_bits, self.mem_level as u32)
+    }
+
+    pub fn chain_strategy(&self) -> Strategy {
+        match self.strategy {
+            Z_FILTERED => Strategy::Filtered,
+            Z_HUFFMAN_ONLY => Strategy::HuffmanOnly,
+            Z_RLE => Strategy::Runs,
+            Z_FIXED => Strategy::Fixed,
+            _ => Strategy::Default,
+        }
     }
 
     pub fn effort(&self) -> Effort {
         if self.level == 1 { Effort::Fast } else { Effort::Default }
-    }
-
-    /// The level for zlib-rs.
-    pub fn ported_level(&self) -> c_int {
-        if self.level == 1 { 2 } else { self.level }
-    }
-
-    /// `windowBits` as `deflateInit2` takes them.
-    pub fn signed_bits(&self) -> c_int {
-        let bits = self.window_bits as c_int;
-        match self.wrap {
-            Wrap::Raw => -bits,
-            Wrap::Zlib => bits,
-            Wrap::Gzip => bits + 16,
-        }
     }
 
     pub const fn window_bytes(&self) -> usize {
@@ -114,6 +120,7 @@ impl Settings {
             Wrap::Raw => ([0; 10], 0),
             Wrap::Zlib => {
                 let level = match self.level {
+                    _ if self.strategy >= Z_HUFFMAN_ONLY => 0,
                     0 | 1 => 0,
                     2..6 => 1,
                     6 => 2,
@@ -124,7 +131,11 @@ impl Settings {
                 ([high, low, 0, 0, 0, 0, 0, 0, 0, 0], 2)
             }
             Wrap::Gzip => {
-                let extra = if self.level < 2 { 4 } else { 0 };
+                let extra = match self.level {
+                    9 => 2,
+                    level if level < 2 || self.strategy >= Z_HUFFMAN_ONLY => 4,
+                    _ => 0,
+                };
                 ([0x1f, 0x8b, 8, 0, 0, 0, 0, 0, extra, 3], 10)
             }
         }
@@ -149,7 +160,7 @@ impl Settings {
 
     /// The most that the fast path makes of `bytes` bytes, in however many pieces without flushes; never less than zlib's.
     pub fn bound(&self, bytes: c_ulong) -> c_ulong {
-        let session = super::fast::session_bytes(self.window_bits, true) as c_ulong;
+        let session = super::fast::session_bytes(self.window_bits) as c_ulong;
         let ours =
             bytes.saturating_add(bytes / session * 10).saturating_add(bytes / 2048).saturating_add(256);
         ours.max(compress_bound(bytes).saturating_add(12))

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `z_stream.state` of a deflate stream points to.
 //!
-//! Layout  `window`: `..at` is history (what the reader has as well, at most one window), `at..` waits to be packed.
-//!         `pending`: packed, waits for room.
+//! Layout  two pieces of memory, got at init, of the size that zlib takes. Of a fast stream, the first is `window`: `..at` is history (what the reader
+//!         has as well, at most one window), `at..` waits to be packed; the second is `pending`: packed, waits for room. Of a chained stream both
+//!         are the memory of [`Chains`].
 //! Order   between two calls the bits of a fast stream end at a whole byte.
 
 use super::settings::{Settings, Wrap};
@@ -10,8 +11,9 @@ use crate::memory::{Buffer, Memory};
 use crate::strm;
 use core::ffi::c_int;
 use core::ptr;
-use libz_rs_sys::{internal_state, z_stream};
-use memlift_kernels::deflate;
+use core::ptr::NonNull;
+use libz_rs_sys::{gz_header, z_stream};
+use memlift_kernels::deflate::{self, Chains, Level};
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-defl8");
 
@@ -21,7 +23,7 @@ pub enum Route {
     /// Not decided.
     Open,
     Fast,
-    Ported,
+    Chained,
 }
 
 /// How far the stream is.
@@ -46,13 +48,21 @@ pub struct Deflate {
     pub last_flush: c_int,
     /// Whether nothing came after the last flush.
     pub clean: bool,
-    /// zlib-rs's state, or null.
-    pub inner: *mut internal_state,
-    /// Whether zlib-rs writes a raw stream and the frame is ours: it was handed over.
-    pub framed: bool,
-    /// Whether zlib-rs panicked: its state is worth nothing until a reset.
-    pub broken: bool,
-    /// Bits that were put behind the last block and are not a byte yet: how many, and which.
+    /// The stream's memory.
+    pub first: NonNull<u8>,
+    pub second: NonNull<u8>,
+    /// What a chained stream has in it.
+    pub chains: Option<Chains>,
+    /// Whether the back of the frame was written.
+    pub ended: bool,
+    /// The program's gzip header, or null, and how many bytes of the front were written.
+    pub head: *mut gz_header,
+    pub front_at: usize,
+    /// Adler-32 of the dictionary that a zlib frame names.
+    pub dictionary_sum: Option<u32>,
+    /// Limits that the program set by `deflateTune`.
+    pub tuned: Option<Level>,
+    /// Bits that were put behind the last block of a fast stream and are not a byte yet: how many, and which.
     pub late: (u32, u32),
     /// Adler-32 or CRC-32 of what was read.
     pub sum: u32,
@@ -63,8 +73,15 @@ pub struct Deflate {
 }
 
 impl Deflate {
-    pub fn new(stream: *mut z_stream, memory: Memory, settings: Settings) -> Deflate {
-        let (window, pending) = (Buffer::new(), Buffer::new());
+    /// A state and its memory. `None`: there is none.
+    pub fn new(stream: *mut z_stream, memory: Memory, settings: Settings) -> Option<Deflate> {
+        let (first_bytes, second_bytes) = settings.memory_bytes();
+        let first = memory.get(first_bytes)?;
+        let Some(second) = memory.get(second_bytes) else {
+            // SAFETY: it came from the same memory just now.
+            unsafe { memory.free(first) };
+            return None;
+        };
         let mut state = Deflate {
             mark: MARK,
             stream,
@@ -74,33 +91,29 @@ impl Deflate {
             status: Status::Init,
             last_flush: -2,
             clean: false,
-            inner: ptr::null_mut(),
-            framed: false,
-            broken: false,
+            first,
+            second,
+            chains: None,
+            ended: false,
+            head: ptr::null_mut(),
+            front_at: 0,
+            dictionary_sum: None,
+            tuned: None,
             late: (0, 0),
             sum: 0,
             total: 0,
-            window,
-            pending,
+            window: Buffer::within(first, first_bytes),
+            pending: Buffer::within(second, second_bytes),
         };
         state.restart();
-        state
-    }
-
-    /// The state of a stream that was initialized here and is not broken.
-    ///
-    /// # Safety
-    /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
-    pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
-        // SAFETY: the caller vouches for it.
-        unsafe { Deflate::even_broken(strm) }.filter(|state| !state.broken)
+        Some(state)
     }
 
     /// The state of a stream that was initialized here.
     ///
     /// # Safety
-    /// As [`of`](Deflate::of).
-    pub unsafe fn even_broken<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
+    /// `strm` is null or valid; its `state` is null or points to memory of at least this size.
+    pub unsafe fn of<'a>(strm: *mut z_stream) -> Option<&'a mut Deflate> {
         // SAFETY: the caller vouches for it; the mark says that it is a state of ours.
         unsafe {
             let state = strm.as_ref()?.state.cast::<Deflate>();
@@ -115,11 +128,25 @@ impl Deflate {
     /// The next message.
     pub fn restart(&mut self) {
         (self.route, self.status) = (Route::Open, Status::Init);
-        (self.last_flush, self.clean, self.framed) = (-2, false, false);
-        (self.broken, self.late) = (false, (0, 0));
+        (self.last_flush, self.clean) = (-2, false);
+        (self.chains, self.ended, self.front_at) = (None, false, 0);
+        (self.dictionary_sum, self.tuned, self.late) = (None, None, (0, 0));
         (self.sum, self.total) = (self.settings.wrap.first_sum() as u32, 0);
         self.window.clear();
         self.pending.clear();
+    }
+
+    /// How hard a chained stream searches.
+    pub fn level(&self) -> Level {
+        self.tuned.unwrap_or(Level::of(self.settings.level as usize))
+    }
+
+    /// Returns true if something is packed and not written.
+    pub fn has_pending(&self) -> bool {
+        match &self.chains {
+            Some(chains) => chains.has_pending(),
+            None => !self.pending.is_empty(),
+        }
     }
 
     /// Notes bytes that were read.
@@ -145,20 +172,25 @@ impl Deflate {
         self.pending.is_empty()
     }
 
-    /// A copy for another stream, without zlib-rs's state. `None`: no memory.
+    /// A copy for another stream, with memory of its own. `None`: there is none.
     pub fn copy(&self, stream: *mut z_stream) -> Option<Deflate> {
-        let mut window = self.window.copy(&self.memory)?;
-        let Some(pending) = self.pending.copy(&self.memory) else {
-            window.free(&self.memory);
-            return None;
-        };
-        Some(Deflate { stream, window, pending, inner: ptr::null_mut(), ..*self })
+        let mut copy = Deflate::new(stream, self.memory, self.settings)?;
+        let Deflate { first, second, .. } = copy;
+        copy.window.take_over(&self.window);
+        copy.pending.take_over(&self.pending);
+        let (window, pending) = (copy.window, copy.pending);
+        // SAFETY: the memory is that of the copy, of the same sizes.
+        let chains = self.chains.as_ref().map(|chains| unsafe { chains.copy(first, second) });
+        Some(Deflate { stream, first, second, window, pending, chains, ..*self })
     }
 
-    /// Frees the buffers; the state is worth nothing afterwards.
+    /// Frees the memory; the state is worth nothing afterwards.
     pub fn free(&mut self) {
-        self.window.free(&self.memory);
-        self.pending.free(&self.memory);
         self.mark = 0;
+        // SAFETY: both came from the same memory in `new`, and nobody uses them any more.
+        unsafe {
+            self.memory.free(self.first);
+            self.memory.free(self.second);
+        }
     }
 }

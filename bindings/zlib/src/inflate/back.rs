@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `inflateBack`: zlib-rs behind a state of our own, so that a stream of one kind is refused by the other's functions.
+//! `inflateBack`: the decoder with the program's functions for input and output, and its window as the output.
+//!
+//! - **Flow** input function ──▶ [`Decoder::run`] into the window ──window full──▶ output function ──▶ the window again, from its start
+//! - **Order** what the window held before the call is never data: a distance may go back to what this call wrote, and to no more.
+//! - **Owner** the state comes from `zalloc` at init; the window is the program's.
 
+use super::decoder::{Decoder, Io, Mode};
 use crate::export::fenced;
 use crate::memory::{Memory, fill_in};
-use crate::strm::{version_fits, with_inner};
+use crate::strm::version_fits;
 use core::ffi::{c_char, c_int, c_uchar, c_void};
 use core::ptr;
-use libz_rs_sys as port;
 use libz_rs_sys::{
-    Z_MEM_ERROR, Z_OK, Z_STREAM_ERROR, Z_VERSION_ERROR, in_func, internal_state, out_func, z_stream,
-    z_streamp,
+    Z_BUF_ERROR, Z_MEM_ERROR, Z_NO_FLUSH, Z_OK, Z_STREAM_END, Z_STREAM_ERROR, Z_VERSION_ERROR, in_func,
+    out_func, z_stream, z_streamp,
 };
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-iback");
@@ -18,7 +22,8 @@ struct Back {
     mark: u64,
     stream: *mut z_stream,
     memory: Memory,
-    inner: *mut internal_state,
+    core: Decoder,
+    window: *mut u8,
 }
 
 /// # Safety
@@ -55,26 +60,16 @@ pub unsafe extern "C" fn inflateBackInit_(
         if strm.is_null() || window.is_null() || !(8..=15).contains(&window_bits) {
             return Z_STREAM_ERROR;
         }
+        (*strm).msg = ptr::null_mut();
         fill_in(strm);
-        (*strm).state = ptr::null_mut();
         let memory = Memory::of(strm);
-        let mut inner = ptr::null_mut();
-        let code = with_inner(strm, &mut inner, |strm| {
-            port::inflateBackInit_(strm, window_bits, window, port::zlibVersion(), stream_size)
+        let made = memory.keep(|| {
+            let core = Decoder::new(-window_bits);
+            Some(Back { mark: MARK, stream: strm, memory, core, window })
         });
-        if code != Z_OK {
-            return code;
-        }
-        match memory.keep(Back { mark: MARK, stream: strm, memory, inner }) {
-            Ok(state) => {
-                (*strm).state = state.as_ptr().cast();
-                Z_OK
-            }
-            Err(mut state) => {
-                with_inner(strm, &mut state.inner, |strm| port::inflateBackEnd(strm));
-                Z_MEM_ERROR
-            }
-        }
+        let Some(state) = made else { return Z_MEM_ERROR };
+        (*strm).state = state.as_ptr().cast();
+        Z_OK
     })
 }
 
@@ -92,12 +87,60 @@ pub unsafe extern "C" fn inflateBack(
     output_value: *mut c_void,
 ) -> c_int {
     versioned!(inflateBack, "1.2.0");
-    // SAFETY: as the caller promises.
+    // SAFETY: as the caller promises: the functions keep to zlib.h, the window is as large as the bits say.
     fenced(Z_STREAM_ERROR, || unsafe {
-        let Some(state) = back(strm) else { return Z_STREAM_ERROR };
-        with_inner(strm, &mut state.inner, |strm| {
-            port::inflateBack(strm, input, input_value, output, output_value)
-        })
+        let (Some(state), Some(input), Some(output)) = (back(strm), input, output) else {
+            return Z_STREAM_ERROR;
+        };
+        (*strm).msg = ptr::null_mut();
+        let core = &mut state.core;
+        let size = 1usize << core.window_bits;
+        core.reset_keep();
+        core.mode = Mode::TypeDo;
+        (core.window, core.size, core.held, core.next) = (state.window, size, 0, 0);
+        let have = if (*strm).next_in.is_null() { 0 } else { (*strm).avail_in as usize };
+        let mut io = Io {
+            input: (*strm).next_in,
+            have,
+            output: state.window,
+            room: size,
+            begin: state.window,
+            most_distance: size,
+            message: None,
+        };
+        let mut code = loop {
+            let code = core.run(&mut io, strm, Z_NO_FLUSH, &mut 0);
+            if code != Z_OK {
+                break code;
+            }
+            let full = match core.mode {
+                Mode::Literal | Mode::Match => true,
+                Mode::Copy => io.have != 0,
+                _ => false,
+            };
+            if full {
+                (io.output, io.room) = (state.window, size);
+                core.held = size;
+                if output(output_value, state.window, size as u32) != 0 {
+                    break Z_BUF_ERROR;
+                }
+            } else {
+                io.have = input(input_value, &mut io.input) as usize;
+                if io.have == 0 {
+                    io.input = ptr::null();
+                    break Z_BUF_ERROR;
+                }
+            }
+        };
+        if let Some(text) = io.message {
+            (*strm).msg = text.as_ptr().cast_mut();
+        }
+        let written = size - io.room;
+        if written != 0 && output(output_value, state.window, written as u32) != 0 && code == Z_STREAM_END {
+            code = Z_BUF_ERROR;
+        }
+        ((*strm).next_in, (*strm).avail_in) = (io.input, io.have as u32);
+        code
     })
 }
 
@@ -112,11 +155,10 @@ pub unsafe extern "C" fn inflateBackEnd(strm: z_streamp) -> c_int {
     // SAFETY: as the caller promises.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = back(strm) else { return Z_STREAM_ERROR };
-        let code = with_inner(strm, &mut state.inner, |strm| port::inflateBackEnd(strm));
         let memory = state.memory;
         state.mark = 0;
         memory.drop_kept(ptr::NonNull::from(state));
         (*strm).state = ptr::null_mut();
-        code
+        Z_OK
     })
 }

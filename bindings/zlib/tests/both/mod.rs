@@ -3,11 +3,13 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use libz_rs_sys::{Z_BUF_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, gz_header, z_stream};
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong};
+use libz_rs_sys::{Z_BUF_ERROR, Z_FINISH, Z_NEED_DICT, Z_OK, Z_STREAM_END, gz_header, gzFile, z_stream};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::path::{Path, PathBuf};
 
 type Strm = *mut z_stream;
+pub type InFunc = unsafe extern "C" fn(*mut c_void, *mut *const u8) -> c_uint;
+pub type OutFunc = unsafe extern "C" fn(*mut c_void, *mut u8, c_uint) -> c_int;
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
@@ -57,9 +59,36 @@ functions! {
     inflateCopy(Strm, Strm) -> c_int;
     inflateSync(Strm) -> c_int;
     inflateSetDictionary(Strm, *const u8, c_uint) -> c_int;
+    inflateGetDictionary(Strm, *mut u8, *mut c_uint) -> c_int;
+    inflateResetKeep(Strm) -> c_int;
+    deflateSetHeader(Strm, *mut gz_header) -> c_int;
+    inflateSyncPoint(Strm) -> c_int;
+    inflateCodesUsed(Strm) -> c_ulong;
+    inflateBackInit_(Strm, c_int, *mut u8, *const c_char, c_int) -> c_int;
+    inflateBack(Strm, InFunc, *mut c_void, OutFunc, *mut c_void) -> c_int;
+    inflateBackEnd(Strm) -> c_int;
     compressBound(c_ulong) -> c_ulong;
     compress2(*mut u8, *mut c_ulong, *const u8, c_ulong, c_int) -> c_int;
     uncompress2(*mut u8, *mut c_ulong, *const u8, *mut c_ulong) -> c_int;
+    gzopen(*const c_char, *const c_char) -> gzFile;
+    gzbuffer(gzFile, c_uint) -> c_int;
+    gzread(gzFile, *mut c_void, c_uint) -> c_int;
+    gzwrite(gzFile, *const c_void, c_uint) -> c_int;
+    gzgets(gzFile, *mut c_char, c_int) -> *mut c_char;
+    gzgetc(gzFile) -> c_int;
+    gzungetc(c_int, gzFile) -> c_int;
+    gzputc(gzFile, c_int) -> c_int;
+    gzflush(gzFile, c_int) -> c_int;
+    gzseek(gzFile, i64, c_int) -> i64;
+    gztell(gzFile) -> i64;
+    gzoffset(gzFile) -> i64;
+    gzeof(gzFile) -> c_int;
+    gzdirect(gzFile) -> c_int;
+    gzrewind(gzFile) -> c_int;
+    gzclearerr(gzFile) -> ();
+    gzsetparams(gzFile, c_int, c_int) -> c_int;
+    gzerror(gzFile, *mut c_int) -> *const c_char;
+    gzclose(gzFile) -> c_int;
     crc32(c_ulong, *const u8, c_uint) -> c_ulong;
     adler32(c_ulong, *const u8, c_uint) -> c_ulong;
 }
@@ -223,4 +252,35 @@ pub fn sample(bytes: usize, seed: u64) -> Vec<u8> {
     }
     out.truncate(bytes);
     out
+}
+
+/// Seeded random numbers (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.number() % end.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// A number that is small as often as large.
+    pub fn size(&mut self, end: usize) -> usize {
+        let shift = self.below(usize::BITS as usize - end.leading_zeros() as usize);
+        self.below((end >> shift).max(1))
+    }
 }

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Streams whose match tables live with them: those that are flushed, and whatever else zlib's interface asks for.
+//!
+//! - **Flow** [`enter`]: the stream's memory becomes that of [`Chains`], with what the fast path knows as history and as input ──▶ [`deflate`]:
+//!   front, blocks, what the flush leaves, back
+//! - **Order** as zlib's `deflate`: what is pending goes out first; a call that ends without room says so to the next one by `last_flush` −1.
+//! - **Owner** nothing is allocated: the memory is there since init.
+
+use super::fast::{repeats, settle};
+use super::settings::Wrap;
+use super::state::{Deflate, Route, Status};
+use crate::counts::{self, Row};
+use crate::strm::{self, fail};
+use core::ffi::{c_int, c_ulong};
+use libz_rs_sys::{
+    Z_BLOCK, Z_BUF_ERROR, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH,
+    Z_STREAM_END, z_stream,
+};
+use memlift_kernels::deflate::{Chains, Io, Until, crc32};
+
+/// Makes a stream chained that is open or fast and has not ended. A code other than `Z_OK` ends the call: there is no room for what is pending,
+/// or no memory.
+///
+/// # Safety
+/// `strm` is the stream of `state`, its output is valid.
+pub unsafe fn enter(state: &mut Deflate, strm: *mut z_stream) -> Result<(), c_int> {
+    let window = state.settings.window_bytes();
+    // SAFETY: the caller vouches for it. The memory is the stream's alone; its first part begins with the bytes that are named.
+    unsafe {
+        loop {
+            if !state.pending.is_empty() && ((*strm).next_out.is_null() || !state.drain(strm)) {
+                state.last_flush = -1;
+                return Err(Z_OK);
+            }
+            if state.window.bytes().len() <= window {
+                break;
+            }
+            if !settle(state, strm) {
+                return Err(fail(strm, Z_MEM_ERROR));
+            }
+        }
+        let (history, waiting) = state.window.move_down(window);
+        let mut chains = Chains::new(
+            state.first,
+            state.second,
+            state.settings.window_bits,
+            state.settings.mem_level as u32,
+            history,
+            waiting,
+        );
+        chains.set_level(state.level(), state.settings.chain_strategy());
+        state.window.clear();
+        state.chains = Some(chains);
+        state.route = Route::Chained;
+        Ok(())
+    }
+}
+
+/// `deflate` of a chained stream.
+///
+/// # Safety
+/// `strm` is the stream of `state`, its buffers are as the program gave them, and were looked at.
+pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let finished = state.status == Status::Finish;
+        if (*strm).avail_out == 0 {
+            return fail(strm, Z_BUF_ERROR);
+        }
+        let old_flush = core::mem::replace(&mut state.last_flush, flush);
+        if state.has_pending() {
+            drain(state, strm);
+            if (*strm).avail_out == 0 {
+                state.last_flush = -1;
+                return Z_OK;
+            }
+        } else if (*strm).avail_in == 0 && repeats(old_flush, flush) {
+            return fail(strm, Z_BUF_ERROR);
+        }
+        if finished && (*strm).avail_in != 0 {
+            return fail(strm, Z_BUF_ERROR);
+        }
+        if state.status == Status::Init && !front(state, strm) {
+            state.last_flush = -1;
+            return Z_OK;
+        }
+        let waits = state.chains.as_ref().is_some_and(|chains| chains.ahead() != 0);
+        if (*strm).avail_in != 0 || waits || (flush != Z_NO_FLUSH && !finished) {
+            let until = match flush {
+                Z_NO_FLUSH => Until::More,
+                Z_FINISH => Until::Finished,
+                _ => Until::Flushed,
+            };
+            let done = run(state, strm, until);
+            let full = (*strm).avail_out == 0;
+            if !done || full {
+                state.last_flush = if full { -1 } else { flush };
+                return Z_OK;
+            }
+            let Some(chains) = &mut state.chains else { return Z_OK };
+            match flush {
+                Z_FINISH | Z_BLOCK => {}
+                Z_PARTIAL_FLUSH => chains.put_align(),
+                _ => {
+                    chains.put_sync();
+                    if flush == Z_FULL_FLUSH {
+                        chains.forget();
+                    }
+                }
+            }
+            drain(state, strm);
+            if (*strm).avail_out == 0 {
+                state.last_flush = -1;
+                return Z_OK;
+            }
+        }
+        if flush != Z_FINISH {
+            return Z_OK;
+        }
+        if !state.ended {
+            state.ended = true;
+            let (back, bytes) = state.settings.back(state.sum, state.total);
+            if let Some(chains) = &mut state.chains {
+                chains.put_bytes(&back[..bytes]);
+            }
+            drain(state, strm);
+            counts::add(Row::PackChained, state.total, (*strm).total_out, false);
+        }
+        if state.has_pending() { Z_OK } else { Z_STREAM_END }
+    }
+}
+
+/// Moves what is pending to the program.
+///
+/// # Safety
+/// As [`deflate`].
+pub unsafe fn drain(state: &mut Deflate, strm: *mut z_stream) {
+    if let Some(chains) = &mut state.chains {
+        // SAFETY: the caller vouches for it; the output does not overlap the stream's memory.
+        unsafe {
+            let mut io = Io { input: &[], output: strm::output(strm), read: 0, written: 0 };
+            chains.drain(&mut io);
+            strm::gave(strm, io.written);
+        }
+    }
+}
+
+/// Packs. `true`: all that was asked for is done and written.
+unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
+    let Some(chains) = &mut state.chains else { return false };
+    // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call.
+    unsafe {
+        let input = strm::input(strm);
+        let mut io = Io { input, output: strm::output(strm), read: 0, written: 0 };
+        let done = chains.run(&mut io, until);
+        let (read, written) = (io.read, io.written);
+        if chains.is_ended() {
+            state.status = Status::Finish;
+        }
+        state.saw(&input[..read]);
+        strm::took(strm, read);
+        strm::gave(strm, written);
+        if read != 0 && state.settings.wrap != Wrap::Raw {
+            (*strm).adler = state.sum.into();
+        }
+        done
+    }
+}
+
+/// Writes the front of the frame. `false`: there was no room for all of it.
+unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
+    // SAFETY: the caller vouches for the stream; the program's header stays until the front is written.
+    unsafe {
+        super::fast::look(strm);
+        if !state.head.is_null() && state.settings.wrap == Wrap::Gzip {
+            if !gzip_front(state, strm) {
+                return false;
+            }
+            state.status = Status::Busy;
+            return true;
+        }
+        let (mut front, bytes) = state.settings.front();
+        if let Some(chains) = &mut state.chains {
+            match state.dictionary_sum {
+                Some(sum) if state.settings.wrap == Wrap::Zlib => {
+                    // Flag 2⁵, and the number that makes it a multiple of 31 anew.
+                    let word = u16::from_be_bytes([front[0], front[1]]) & !31 | 32;
+                    front[..2].copy_from_slice(&(word + 31 - word % 31).to_be_bytes());
+                    chains.put_bytes(&front[..2]);
+                    chains.put_bytes(&sum.to_be_bytes());
+                    (*strm).adler = 1;
+                }
+                _ => chains.put_bytes(&front[..bytes]),
+            }
+        }
+        state.status = Status::Busy;
+        drain(state, strm);
+        !state.has_pending()
+    }
+}
+
+/// The most bytes of a front and back.
+pub fn front_bytes(state: &Deflate) -> c_ulong {
+    // SAFETY: the header and its fields are valid, as `deflateSetHeader` asks for; texts end with a zero byte.
+    unsafe {
+        let Some(head) = state.head.as_ref() else { return 32 };
+        let text = |start: *mut u8| match start.is_null() {
+            true => 0,
+            false => core::ffi::CStr::from_ptr(start.cast()).count_bytes() + 1,
+        };
+        32 + (head.extra_len as usize + text(head.name) + text(head.comment)) as c_ulong
+    }
+}
+
+/// Writes a gzip front with the program's header. `false`: there was no room for all of it.
+unsafe fn gzip_front(state: &mut Deflate, strm: *mut z_stream) -> bool {
+    // SAFETY: the header and its fields are valid, as `deflateSetHeader` asks for; texts end with a zero byte.
+    unsafe {
+        let head = &*state.head;
+        let text = |start: *mut u8| match start.is_null() {
+            true => &[][..],
+            false => core::ffi::CStr::from_ptr(start.cast()).to_bytes_with_nul(),
+        };
+        let extra = match head.extra.is_null() {
+            true => &[][..],
+            false => core::slice::from_raw_parts(head.extra, head.extra_len as usize & 0xffff),
+        };
+        let checked = head.hcrc != 0;
+        let (mut fixed, _) = state.settings.front();
+        fixed[3] =
+            [head.text != 0, checked, !head.extra.is_null(), !head.name.is_null(), !head.comment.is_null()]
+                .iter()
+                .rev()
+                .fold(0, |flags, &flag| flags << 1 | u8::from(flag));
+        fixed[4..8].copy_from_slice(&(head.time as u32).to_le_bytes());
+        fixed[9] = head.os as u8;
+        let length = (extra.len() as u16).to_le_bytes();
+        let length = if head.extra.is_null() { &[][..] } else { &length };
+        let pieces = [&fixed[..], length, extra, text(head.name), text(head.comment)];
+        let sum = pieces.iter().fold(0, |sum, piece| crc32(sum, piece));
+        let sum = (sum as u16).to_le_bytes();
+        let mut skip = state.front_at;
+        for piece in pieces.into_iter().chain([if checked { &sum[..] } else { &[] }]) {
+            let rest = &piece[skip.min(piece.len())..];
+            skip -= skip.min(piece.len());
+            let written = strm::write(strm, rest);
+            state.front_at += written;
+            if written != rest.len() {
+                return false;
+            }
+        }
+        true
+    }
+}

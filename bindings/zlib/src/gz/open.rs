@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Files are opened, given buffers, and closed.
+
+use super::{BUFFER_BYTES, Gz, How, Mode};
+use crate::export::fenced;
+use core::ffi::{c_char, c_int, c_uint};
+use core::ptr;
+use libz_rs_sys::{
+    Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, Z_FILTERED, Z_FIXED, Z_HUFFMAN_ONLY, Z_OK, Z_RLE,
+    Z_STREAM_ERROR, gzFile, z_stream,
+};
+
+/// What a mode's letters say.
+struct Asked {
+    mode: Mode,
+    flags: c_int,
+    level: c_int,
+    strategy: c_int,
+    direct: bool,
+}
+
+/// Reads a mode as `gzopen` takes it. `None`: neither reading nor writing, or both.
+fn asked(letters: &[u8]) -> Option<Asked> {
+    let mut kind = None;
+    let (mut level, mut strategy, mut direct) = (Z_DEFAULT_COMPRESSION, Z_DEFAULT_STRATEGY, false);
+    let mut extra = 0;
+    for &letter in letters {
+        match letter {
+            b'0'..=b'9' => level = c_int::from(letter - b'0'),
+            b'r' | b'w' | b'a' => kind = Some(letter),
+            b'+' => return None,
+            b'e' => extra |= libc::O_CLOEXEC,
+            b'x' => extra |= libc::O_EXCL,
+            b'f' => strategy = Z_FILTERED,
+            b'h' => strategy = Z_HUFFMAN_ONLY,
+            b'R' => strategy = Z_RLE,
+            b'F' => strategy = Z_FIXED,
+            b'T' => direct = true,
+            _ => {}
+        }
+    }
+    let create = libc::O_WRONLY | libc::O_CREAT;
+    let (mode, flags) = match kind? {
+        b'r' if direct => return None,
+        b'r' => (Mode::Read, libc::O_RDONLY | extra & libc::O_CLOEXEC),
+        b'w' => (Mode::Write, create | libc::O_TRUNC | extra),
+        _ => (Mode::Write, create | libc::O_APPEND | extra),
+    };
+    Some(Asked { mode, flags, level, strategy, direct })
+}
+
+/// Opens a file, or takes an open one. Null: it cannot be, or the mode says nothing.
+unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
+    if path.is_null() || mode.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: both are C strings; the file's memory is as large as a Gz, and written before it is used.
+    unsafe {
+        let Some(asked) = asked(core::ffi::CStr::from_ptr(mode).to_bytes()) else { return ptr::null_mut() };
+        let (place, name) = (libc::malloc(size_of::<Gz>()).cast::<Gz>(), libc::strdup(path));
+        let fd = match place.is_null() || name.is_null() {
+            true => -1,
+            false if fd >= 0 => fd,
+            false => libc::open(path, asked.flags | libc::O_LARGEFILE, 0o666),
+        };
+        if fd < 0 {
+            libc::free(place.cast());
+            libc::free(name.cast());
+            return ptr::null_mut();
+        }
+        let strm = z_stream { zalloc: None, zfree: None, ..z_stream::default() };
+        let mut start = 0;
+        if asked.flags & libc::O_APPEND != 0 {
+            libc::lseek64(fd, 0, libc::SEEK_END);
+        } else if asked.mode == Mode::Read {
+            start = libc::lseek64(fd, 0, libc::SEEK_CUR).max(0);
+        }
+        place.write(Gz {
+            have: 0,
+            next: ptr::null_mut(),
+            at: 0,
+            mode: asked.mode,
+            fd,
+            path: name,
+            size: 0,
+            want: BUFFER_BYTES,
+            input: ptr::null_mut(),
+            output: ptr::null_mut(),
+            // An empty file that is read was not packed.
+            direct: asked.direct || asked.mode == Mode::Read,
+            how: How::Look,
+            start,
+            eof: false,
+            past: false,
+            level: asked.level,
+            strategy: asked.strategy,
+            reset: false,
+            skip: 0,
+            seek: false,
+            error: Z_OK,
+            text: ptr::null_mut(),
+            strm,
+        });
+        place.cast()
+    }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzopen(path: *const c_char, mode: *const c_char) -> gzFile {
+    // SAFETY: as the caller promises.
+    fenced(ptr::null_mut(), || unsafe { open(path, -1, mode) })
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzopen64(path: *const c_char, mode: *const c_char) -> gzFile {
+    versioned!(gzopen64, "1.2.3.3");
+    // SAFETY: as the caller promises.
+    unsafe { gzopen(path, mode) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzdopen(fd: c_int, mode: *const c_char) -> gzFile {
+    if fd == -1 {
+        return ptr::null_mut();
+    }
+    let mut name = [0u8; 32];
+    // SAFETY: as the caller promises; the name fits, with its zero byte.
+    fenced(ptr::null_mut(), || unsafe {
+        libc::snprintf(name.as_mut_ptr().cast(), name.len(), c"<fd:%d>".as_ptr(), fd);
+        open(name.as_ptr().cast(), fd, mode)
+    })
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzbuffer(file: gzFile, size: c_uint) -> c_int {
+    versioned!(gzbuffer, "1.2.3.5");
+    // SAFETY: as the caller promises.
+    let Some(gz) = (unsafe { Gz::of(file) }) else { return -1 };
+    if gz.size != 0 || size > c_uint::MAX >> 1 {
+        return -1;
+    }
+    gz.want = size.max(2); // two bytes tell a gzip file
+    0
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzclose(file: gzFile) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match Gz::of(file).map(|gz| gz.mode) {
+            None => Z_STREAM_ERROR,
+            Some(Mode::Read) => super::read::gzclose_r(file),
+            Some(Mode::Write) => super::write::gzclose_w(file),
+        }
+    }
+}

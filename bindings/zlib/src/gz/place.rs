@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a file is, and what went wrong.
+
+use super::{Gz, How, Mode};
+use crate::export::fenced;
+use core::ffi::{c_char, c_int};
+use core::ptr;
+use libz_rs_sys::{Z_MEM_ERROR, gzFile, z_off_t, z_off64_t};
+
+/// Back to the file's start.
+unsafe fn rewind(gz: &mut Gz) -> c_int {
+    if gz.mode != Mode::Read || !gz.may_go_on() {
+        return -1;
+    }
+    // SAFETY: a plain call.
+    if unsafe { libc::lseek64(gz.fd, gz.start, libc::SEEK_SET) } == -1 {
+        return -1;
+    }
+    (gz.have, gz.at, gz.eof, gz.past, gz.how, gz.seek) = (0, 0, false, false, How::Look, false);
+    gz.clear_error();
+    gz.strm.avail_in = 0;
+    0
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzrewind(file: gzFile) -> c_int {
+    // SAFETY: as the caller promises.
+    fenced(-1, || unsafe { Gz::of(file).map_or(-1, |gz| rewind(gz)) })
+}
+
+unsafe fn seek(gz: &mut Gz, mut offset: i64, whence: c_int) -> i64 {
+    if !gz.may_go_on() || (whence != libc::SEEK_SET && whence != libc::SEEK_CUR) {
+        return -1;
+    }
+    if whence == libc::SEEK_SET {
+        offset -= gz.at;
+    } else if gz.seek {
+        offset += gz.skip;
+    }
+    gz.seek = false;
+    // SAFETY: plain calls; `next` stays within the output buffer.
+    unsafe {
+        if gz.mode == Mode::Read && gz.how == How::Copy && gz.at + offset >= 0 {
+            if libc::lseek64(gz.fd, offset - i64::from(gz.have), libc::SEEK_CUR) == -1 {
+                return -1;
+            }
+            (gz.have, gz.eof, gz.past) = (0, false, false);
+            gz.clear_error();
+            gz.strm.avail_in = 0;
+            gz.at += offset;
+            return gz.at;
+        }
+        if offset < 0 {
+            offset += gz.at;
+            if gz.mode != Mode::Read || offset < 0 || rewind(gz) == -1 {
+                return -1;
+            }
+        }
+        if gz.mode == Mode::Read {
+            let take = i64::from(gz.have).min(offset);
+            gz.have -= take as u32;
+            gz.next = gz.next.wrapping_add(take as usize);
+            gz.at += take;
+            offset -= take;
+        }
+    }
+    if offset != 0 {
+        (gz.seek, gz.skip) = (true, offset);
+    }
+    gz.at + offset
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzseek(file: gzFile, offset: z_off_t, whence: c_int) -> z_off_t {
+    // SAFETY: as the caller promises.
+    fenced(-1, || unsafe { Gz::of(file).map_or(-1, |gz| seek(gz, offset, whence)) })
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzseek64(file: gzFile, offset: z_off64_t, whence: c_int) -> z_off64_t {
+    versioned!(gzseek64, "1.2.3.3");
+    // SAFETY: as the caller promises.
+    unsafe { gzseek(file, offset, whence) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gztell(file: gzFile) -> z_off_t {
+    // SAFETY: as the caller promises.
+    unsafe { Gz::of(file) }.map_or(-1, |gz| gz.at + if gz.seek { gz.skip } else { 0 })
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gztell64(file: gzFile) -> z_off64_t {
+    versioned!(gztell64, "1.2.3.3");
+    // SAFETY: as the caller promises.
+    unsafe { gztell(file) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzoffset(file: gzFile) -> z_off_t {
+    versioned!(gzoffset, "1.2.3.5");
+    // SAFETY: as the caller promises.
+    unsafe {
+        let Some(gz) = Gz::of(file) else { return -1 };
+        let at = libc::lseek64(gz.fd, 0, libc::SEEK_CUR);
+        let ahead = if gz.mode == Mode::Read { gz.strm.avail_in } else { 0 };
+        if at == -1 { -1 } else { at - i64::from(ahead) }
+    }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
+    versioned!(gzoffset64, "1.2.3.5");
+    // SAFETY: as the caller promises.
+    unsafe { gzoffset(file) }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzeof(file: gzFile) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { Gz::of(file) }.map_or(0, |gz| (gz.mode == Mode::Read && gz.past).into())
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gzerror(file: gzFile, code: *mut c_int) -> *const c_char {
+    // SAFETY: as the caller promises: `code` is null or valid.
+    unsafe {
+        let Some(gz) = Gz::of(file) else { return ptr::null() };
+        if !code.is_null() {
+            *code = gz.error;
+        }
+        if gz.error == Z_MEM_ERROR {
+            c"out of memory".as_ptr()
+        } else if gz.text.is_null() {
+            c"".as_ptr()
+        } else {
+            gz.text
+        }
+    }
+}
+
+/// As in zlib.h.
+///
+/// # Safety
+/// As in zlib.h.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn gzclearerr(file: gzFile) {
+    versioned!(gzclearerr, "1.2.0.2");
+    // SAFETY: as the caller promises.
+    if let Some(gz) = unsafe { Gz::of(file) } {
+        if gz.mode == Mode::Read {
+            (gz.eof, gz.past) = (false, false);
+        }
+        gz.clear_error();
+    }
+}

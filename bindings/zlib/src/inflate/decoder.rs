@@ -1,0 +1,824 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The decoder of a stream: zlib's steps, so that it stops where zlib stops, with the same bits in hand.
+//!
+//! - **Flow** [`Decoder::run`] takes one step after the other until input, room or the stream end, or the flush asks for a stop. Symbols are
+//!   decoded by [`fast`](super::fast) where input and room are plenty, else one by one. [`Decoder::inflate`] is one call of `inflate`: it runs,
+//!   keeps the last bytes in the window, and updates counts, checksum and `data_type`.
+//! - **Order** bits are read byte by byte, never more than a step needs: what the program sees of the input and of the bits in hand is zlib's.
+//! - **Owner** everything but the window is in the struct. The window is allocated when a call leaves bytes that a later one may refer to.
+//! - **Not here** the steps before the first block ([`front`](super::front)).
+
+use super::fast::{self, History, INPUT_BYTES, Place, ROOM_BYTES, Stop, Tables};
+use super::tables::{self, Alphabet, Counts, END, EXCEPTION, LINK, LITERAL, code_bits, extra_bits, value};
+use crate::memory::Memory;
+use core::ffi::{CStr, c_int, c_long, c_ulong};
+use core::ptr;
+use libz_rs_sys::{
+    Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_FINISH, Z_MEM_ERROR, Z_NEED_DICT, Z_OK, Z_STREAM_END,
+    Z_STREAM_ERROR, Z_TREES, gz_header, z_stream,
+};
+use memlift_kernels::deflate::{adler32, crc32};
+
+/// The steps, in the order in which a stream takes them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Mode {
+    Head,
+    Flags,
+    Time,
+    Os,
+    ExtraLength,
+    Extra,
+    Name,
+    Comment,
+    HeadCrc,
+    DictionaryId,
+    Dictionary,
+    /// Before a block; a flush may stop here.
+    Type,
+    TypeDo,
+    Stored,
+    /// Before the bytes of a stored block; `Z_TREES` stops here.
+    CopyBegin,
+    Copy,
+    Table,
+    LengthLengths,
+    CodeLengths,
+    /// Before the symbols of a block; `Z_TREES` stops here.
+    SymbolsBegin,
+    Symbol,
+    LengthExtra,
+    Distance,
+    DistanceExtra,
+    Match,
+    Literal,
+    Check,
+    Length,
+    Done,
+    Bad,
+    NoMemory,
+    Sync,
+}
+
+/// Which table `inflateCodesUsed` counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Used {
+    None,
+    Lengths,
+    Literals,
+    All,
+}
+
+/// The order in which the lengths of the code length code come.
+const ORDER: [u8; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
+const LENGTHS: usize = 286 + 32;
+
+/// The state of a decoder.
+#[derive(Clone)]
+pub struct Decoder {
+    pub mode: Mode,
+    pub last: bool,
+    /// 1: a zlib frame is welcome, 2: a gzip frame is, 4: checksums are compared.
+    pub wrap: u8,
+    pub has_dictionary: bool,
+    /// A gzip frame's flags, 0 for a zlib frame, −1 before a frame.
+    pub flags: c_int,
+    pub check: u32,
+    /// Bytes delivered.
+    pub total: u64,
+    pub head: *mut gz_header,
+    /// The window's size in bits; 0: the frame says it.
+    pub window_bits: u32,
+    pub window: *mut u8,
+    /// Bytes of the window: 0 before it is used.
+    pub size: usize,
+    pub held: usize,
+    pub next: usize,
+    pub hold: u64,
+    pub bits: u32,
+    /// Of a match or a stored block: bytes to go. Of a frame's field: its length or place.
+    pub length: u32,
+    pub offset: u32,
+    extra: u32,
+    /// What `inflateMark` tells: the length that a match began with, and the bits since the last symbol.
+    was: u32,
+    back: i32,
+    fixed: bool,
+    literal_bits: u32,
+    distance_bits: u32,
+    used: Used,
+    counts: [Counts; 2],
+    literal_lengths: u16,
+    distance_lengths: u16,
+    length_lengths: u16,
+    /// How many code lengths are there; in a sync, bytes of the pattern.
+    pub have: u32,
+    lengths: [u8; LENGTHS],
+    literals: [u32; tables::LITERAL_ENTRIES],
+    distances: [u32; tables::DISTANCE_ENTRIES],
+}
+
+/// The buffers of one call.
+pub struct Io {
+    pub input: *const u8,
+    pub have: usize,
+    pub output: *mut u8,
+    pub room: usize,
+    /// Where the output of the call, or of `inflateBack`'s window, begins.
+    pub begin: *mut u8,
+    /// The largest distance, where the output is the window itself.
+    pub most_distance: usize,
+    pub message: Option<&'static CStr>,
+}
+
+impl Decoder {
+    pub fn new(window_bits: c_int) -> Decoder {
+        let mut core = Decoder {
+            mode: Mode::Head,
+            last: false,
+            wrap: 0,
+            has_dictionary: false,
+            flags: -1,
+            check: 0,
+            total: 0,
+            head: ptr::null_mut(),
+            window_bits: 0,
+            window: ptr::null_mut(),
+            size: 0,
+            held: 0,
+            next: 0,
+            hold: 0,
+            bits: 0,
+            length: 0,
+            offset: 0,
+            extra: 0,
+            was: 0,
+            back: -1,
+            fixed: true,
+            literal_bits: 0,
+            distance_bits: 0,
+            used: Used::None,
+            counts: [[0; 16]; 2],
+            literal_lengths: 0,
+            distance_lengths: 0,
+            length_lengths: 0,
+            have: 0,
+            lengths: [0; LENGTHS],
+            literals: [0; tables::LITERAL_ENTRIES],
+            distances: [0; tables::DISTANCE_ENTRIES],
+        };
+        core.set_bits(window_bits);
+        core
+    }
+
+    /// Takes `windowBits` as `inflateInit2` has them, checked.
+    pub fn set_bits(&mut self, bits: c_int) {
+        (self.wrap, self.window_bits) = match bits {
+            ..0 => (0, bits.unsigned_abs()),
+            0..48 => ((bits >> 4) as u8 + 5, bits as u32 & 15),
+            _ => (((bits >> 4) + 5) as u8, bits as u32),
+        };
+    }
+
+    /// The next stream, of the same kind, with the window as it is.
+    pub fn reset_keep(&mut self) {
+        self.mode = Mode::Head;
+        (self.last, self.has_dictionary, self.flags) = (false, false, -1);
+        self.total = 0;
+        self.head = ptr::null_mut();
+        (self.hold, self.bits) = (0, 0);
+        self.used = Used::None;
+        self.back = -1;
+    }
+
+    /// Forgets what the window holds.
+    pub fn forget_window(&mut self) {
+        (self.size, self.held, self.next) = (0, 0, 0);
+    }
+
+    /// Gives the window's memory back.
+    pub fn free_window(&mut self, memory: &Memory) {
+        if let Some(window) = ptr::NonNull::new(self.window) {
+            // SAFETY: it came from the same memory in `keep`, and nobody uses it any more.
+            unsafe { memory.free(window) };
+            self.window = ptr::null_mut();
+        }
+    }
+
+    /// One call of `inflate`, whose arguments were looked at.
+    ///
+    /// # Safety
+    /// `strm` is valid, its buffers too; the window came from `memory`.
+    pub unsafe fn inflate(&mut self, strm: *mut z_stream, memory: &Memory, flush: c_int) -> c_int {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            if self.mode == Mode::Type {
+                self.mode = Mode::TypeDo; // the last call stopped here
+            }
+            let (have, room) = ((*strm).avail_in as usize, (*strm).avail_out as usize);
+            let mut io = Io {
+                input: (*strm).next_in,
+                have,
+                output: (*strm).next_out,
+                room,
+                begin: (*strm).next_out,
+                most_distance: usize::MAX,
+                message: None,
+            };
+            // What the checksum at the end covers is counted before it is compared.
+            let mut counted = 0;
+            let mut code = self.run(&mut io, strm, flush, &mut counted);
+            if let Some(text) = io.message {
+                (*strm).msg = text.as_ptr().cast_mut();
+            }
+            ((*strm).next_in, (*strm).avail_in) = (io.input, io.have as u32);
+            ((*strm).next_out, (*strm).avail_out) = (io.output, io.room as u32);
+            if code == Z_NEED_DICT || code == Z_MEM_ERROR || code == Z_STREAM_ERROR {
+                return code;
+            }
+            let (read, written) = (have - io.have, room - io.room - counted);
+            let may_go_on = self.mode < Mode::Bad && (self.mode < Mode::Check || flush != Z_FINISH);
+            if (self.size != 0 || (written != 0 && may_go_on)) && !self.keep(memory, io.output, written) {
+                self.mode = Mode::NoMemory;
+                return Z_MEM_ERROR;
+            }
+            (*strm).total_in += read as c_ulong;
+            self.count(strm, io.output, written);
+            let stopped = match self.mode {
+                Mode::Type => 128,
+                Mode::SymbolsBegin | Mode::CopyBegin => 256,
+                _ => 0,
+            };
+            (*strm).data_type = self.bits as c_int + if self.last { 64 } else { 0 } + stopped;
+            if code == Z_OK && ((read == 0 && written == 0) || flush == Z_FINISH) {
+                code = Z_BUF_ERROR;
+            }
+            code
+        }
+    }
+
+    /// Counts and checks `bytes` bytes that end at `end`.
+    unsafe fn count(&mut self, strm: *mut z_stream, end: *const u8, bytes: usize) {
+        // SAFETY: the caller vouches for the stream; the bytes were just written.
+        unsafe {
+            (*strm).total_out += bytes as c_ulong;
+            self.total += bytes as u64;
+            if self.wrap & 4 != 0 && bytes != 0 {
+                let bytes = core::slice::from_raw_parts(end.sub(bytes), bytes);
+                self.check = self.summed(bytes);
+                (*strm).adler = self.check.into();
+            }
+        }
+    }
+
+    fn summed(&self, bytes: &[u8]) -> u32 {
+        if self.flags != 0 { crc32(self.check, bytes) } else { adler32(self.check, bytes) }
+    }
+
+    /// Puts the `bytes` bytes before `end` into the window. `false`: there is no memory for it.
+    ///
+    /// # Safety
+    /// The bytes can be read; the window came from `memory`.
+    pub unsafe fn keep(&mut self, memory: &Memory, end: *const u8, bytes: usize) -> bool {
+        // SAFETY: the window has `size` bytes, and `next` is less; no more than that is written to it.
+        unsafe {
+            let whole = 1usize << self.window_bits;
+            if self.window.is_null() {
+                let Some(window) = memory.get(whole) else { return false };
+                self.window = window.as_ptr();
+            }
+            if self.size == 0 {
+                (self.size, self.held, self.next) = (whole, 0, 0);
+            }
+            if bytes >= self.size {
+                ptr::copy_nonoverlapping(end.sub(self.size), self.window, self.size);
+                (self.held, self.next) = (self.size, 0);
+                return true;
+            }
+            let first = bytes.min(self.size - self.next);
+            ptr::copy_nonoverlapping(end.sub(bytes), self.window.add(self.next), first);
+            let second = bytes - first;
+            ptr::copy_nonoverlapping(end.sub(second), self.window, second);
+            self.held = (self.held + bytes).min(self.size);
+            self.next = if second != 0 { second } else { (self.next + first) % self.size };
+            true
+        }
+    }
+
+    pub fn tables(&self) -> Tables {
+        if self.fixed {
+            return Tables {
+                literals: tables::FIXED_LITERALS.as_ptr(),
+                literal_bits: tables::FIXED_LITERAL_BITS,
+                distances: tables::FIXED_DISTANCES.as_ptr(),
+                distance_bits: tables::FIXED_DISTANCE_BITS,
+            };
+        }
+        Tables {
+            literals: self.literals.as_ptr(),
+            literal_bits: self.literal_bits,
+            distances: self.distances.as_ptr(),
+            distance_bits: self.distance_bits,
+        }
+    }
+
+    fn fail(&mut self, io: &mut Io, text: &'static CStr) {
+        io.message = Some(text);
+        self.mode = Mode::Bad;
+    }
+
+    /// Takes steps until something is missing, wrong or done. `counted`: bytes of the output that were counted already.
+    ///
+    /// # Safety
+    /// `io` has valid buffers, and `begin` is at or before `output`; `strm` is valid.
+    pub unsafe fn run(
+        &mut self,
+        io: &mut Io,
+        strm: *mut z_stream,
+        flush: c_int,
+        counted: &mut usize,
+    ) -> c_int {
+        macro_rules! need {
+            ($count:expr) => {
+                // SAFETY: the input is valid.
+                if !unsafe { self.need(io, $count) } {
+                    return Z_OK;
+                }
+            };
+        }
+        loop {
+            match self.mode {
+                Mode::Type | Mode::TypeDo => {
+                    if self.mode == Mode::Type && (flush == Z_BLOCK || flush == Z_TREES) {
+                        return Z_OK;
+                    }
+                    if self.last {
+                        self.drop(self.bits & 7);
+                        self.mode = Mode::Check;
+                        continue;
+                    }
+                    need!(3);
+                    self.last = self.hold & 1 != 0;
+                    let kind = self.hold >> 1 & 3;
+                    self.drop(3);
+                    match kind {
+                        0 => self.mode = Mode::Stored,
+                        1 => {
+                            self.fixed = true;
+                            self.mode = Mode::SymbolsBegin;
+                            if flush == Z_TREES {
+                                return Z_OK;
+                            }
+                        }
+                        2 => self.mode = Mode::Table,
+                        _ => self.fail(io, c"invalid block type"),
+                    }
+                }
+                Mode::Stored => {
+                    self.drop(self.bits & 7);
+                    need!(32);
+                    let (length, inverse) = (self.hold as u16, (self.hold >> 16) as u16);
+                    if length != !inverse {
+                        self.fail(io, c"invalid stored block lengths");
+                        continue;
+                    }
+                    self.length = length.into();
+                    (self.hold, self.bits) = (0, 0);
+                    self.mode = Mode::CopyBegin;
+                    if flush == Z_TREES {
+                        return Z_OK;
+                    }
+                }
+                Mode::CopyBegin | Mode::Copy => {
+                    self.mode = Mode::Copy;
+                    if self.length == 0 {
+                        self.mode = Mode::Type;
+                        continue;
+                    }
+                    let take = (self.length as usize).min(io.have).min(io.room);
+                    if take == 0 {
+                        return Z_OK;
+                    }
+                    // SAFETY: as many bytes are there to read and to write, and the buffers are apart.
+                    unsafe {
+                        ptr::copy_nonoverlapping(io.input, io.output, take);
+                        (io.input, io.output) = (io.input.add(take), io.output.add(take));
+                    }
+                    (io.have, io.room) = (io.have - take, io.room - take);
+                    self.length -= take as u32;
+                }
+                Mode::Table => {
+                    need!(14);
+                    self.literal_lengths = (self.hold & 31) as u16 + 257;
+                    self.distance_lengths = (self.hold >> 5 & 31) as u16 + 1;
+                    self.length_lengths = (self.hold >> 10 & 15) as u16 + 4;
+                    self.drop(14);
+                    if self.literal_lengths > 286 || self.distance_lengths > 30 {
+                        self.fail(io, c"too many length or distance symbols");
+                        continue;
+                    }
+                    self.have = 0;
+                    self.mode = Mode::LengthLengths;
+                }
+                Mode::LengthLengths => {
+                    while self.have < self.length_lengths.into() {
+                        need!(3);
+                        self.lengths[ORDER[self.have as usize] as usize] = (self.hold & 7) as u8;
+                        self.have += 1;
+                        self.drop(3);
+                    }
+                    for &symbol in &ORDER[self.have as usize..] {
+                        self.lengths[symbol as usize] = 0;
+                    }
+                    self.used = Used::None;
+                    let built = tables::build(Alphabet::CodeLengths, &self.lengths[..19], &mut self.literals);
+                    let Ok((bits, counts)) = built else {
+                        self.fail(io, c"invalid code lengths set");
+                        continue;
+                    };
+                    (self.literal_bits, self.counts[0], self.used) = (bits, counts, Used::Lengths);
+                    self.have = 0;
+                    self.mode = Mode::CodeLengths;
+                }
+                Mode::CodeLengths => {
+                    // SAFETY: the input is valid.
+                    if !unsafe { self.read_lengths(io) } {
+                        return Z_OK;
+                    }
+                    if self.mode == Mode::Bad {
+                        continue;
+                    }
+                    if self.build_tables(io) {
+                        self.mode = Mode::SymbolsBegin;
+                        if flush == Z_TREES {
+                            return Z_OK;
+                        }
+                    }
+                }
+                Mode::SymbolsBegin
+                | Mode::Symbol
+                | Mode::LengthExtra
+                | Mode::Distance
+                | Mode::DistanceExtra
+                | Mode::Match
+                | Mode::Literal => {
+                    if self.mode == Mode::SymbolsBegin {
+                        self.mode = Mode::Symbol;
+                    }
+                    // SAFETY: handed down.
+                    if !unsafe { self.symbols(io) } {
+                        return Z_OK;
+                    }
+                }
+                Mode::Check => {
+                    if self.wrap != 0 {
+                        need!(32);
+                        let written = io.output as usize - io.begin as usize - *counted;
+                        // SAFETY: handed down.
+                        unsafe { self.count(strm, io.output, written) };
+                        *counted += written;
+                        let said = self.hold as u32;
+                        let said = if self.flags != 0 { said } else { said.swap_bytes() };
+                        if self.wrap & 4 != 0 && said != self.check {
+                            self.fail(io, c"incorrect data check");
+                            continue;
+                        }
+                        (self.hold, self.bits) = (0, 0);
+                    }
+                    self.mode = Mode::Length;
+                }
+                Mode::Length => {
+                    if self.wrap != 0 && self.flags != 0 {
+                        need!(32);
+                        if self.wrap & 4 != 0 && self.hold as u32 != self.total as u32 {
+                            self.fail(io, c"incorrect length check");
+                            continue;
+                        }
+                        (self.hold, self.bits) = (0, 0);
+                    }
+                    self.mode = Mode::Done;
+                }
+                Mode::Done => return Z_STREAM_END,
+                Mode::Bad => return Z_DATA_ERROR,
+                Mode::NoMemory => return Z_MEM_ERROR,
+                Mode::Sync => return Z_STREAM_ERROR,
+                _ => {
+                    // SAFETY: handed down.
+                    if let Some(code) = unsafe { self.front(io, strm) } {
+                        return code;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the code lengths of a block. `false`: input is missing.
+    unsafe fn read_lengths(&mut self, io: &mut Io) -> bool {
+        let all = u32::from(self.literal_lengths + self.distance_lengths);
+        while self.have < all {
+            let mask = (1u64 << self.literal_bits) - 1;
+            let mut entry = self.literals[(self.hold & mask) as usize];
+            while code_bits(entry) > self.bits {
+                // SAFETY: the caller vouches for the input.
+                if !unsafe { self.pull(io) } {
+                    return false;
+                }
+                entry = self.literals[(self.hold & mask) as usize];
+            }
+            let (symbol, bits) = (value(entry), code_bits(entry));
+            if symbol < 16 {
+                self.drop(bits);
+                self.lengths[self.have as usize] = symbol as u8;
+                self.have += 1;
+                continue;
+            }
+            let (extra, least) = [(2, 3), (3, 3), (7, 11)][symbol as usize - 16];
+            // SAFETY: the caller vouches for the input.
+            if !unsafe { self.need(io, bits + extra) } {
+                return false;
+            }
+            self.drop(bits);
+            if symbol == 16 && self.have == 0 {
+                self.fail(io, c"invalid bit length repeat");
+                return true;
+            }
+            let length = if symbol == 16 { self.lengths[self.have as usize - 1] } else { 0 };
+            let times = least + (self.hold as u32 & ((1 << extra) - 1));
+            self.drop(extra);
+            if self.have + times > all {
+                self.fail(io, c"invalid bit length repeat");
+                return true;
+            }
+            self.lengths[self.have as usize..(self.have + times) as usize].fill(length);
+            self.have += times;
+        }
+        true
+    }
+
+    /// Builds the tables of a block. `false`: zlib does not take them.
+    fn build_tables(&mut self, io: &mut Io) -> bool {
+        let (literals, all) =
+            (usize::from(self.literal_lengths), usize::from(self.literal_lengths + self.distance_lengths));
+        if self.lengths[256] == 0 {
+            self.fail(io, c"invalid code -- missing end-of-block");
+            return false;
+        }
+        self.used = Used::None;
+        let lengths = &self.lengths[..literals];
+        let Ok((bits, counts)) = tables::build(Alphabet::Literals, lengths, &mut self.literals) else {
+            self.fail(io, c"invalid literal/lengths set");
+            return false;
+        };
+        (self.literal_bits, self.counts[0], self.used) = (bits, counts, Used::Literals);
+        let lengths = &self.lengths[literals..all];
+        let Ok((bits, counts)) = tables::build(Alphabet::Distances, lengths, &mut self.distances) else {
+            self.fail(io, c"invalid distances set");
+            return false;
+        };
+        (self.distance_bits, self.counts[1]) = (bits, counts);
+        (self.used, self.fixed) = (Used::All, false);
+        true
+    }
+
+    /// Decodes symbols to the end of the block. `false`: input or room is missing.
+    ///
+    /// # Safety
+    /// As [`run`](Decoder::run).
+    #[inline(always)]
+    unsafe fn symbols(&mut self, io: &mut Io) -> bool {
+        let tables = self.tables();
+        let history = History {
+            begin: io.begin,
+            window: self.window,
+            size: self.size,
+            held: self.held,
+            next: self.next,
+            most: io.most_distance,
+        };
+        // A symbol that was begun by an earlier call counts.
+        let mut marked = true;
+        // SAFETY: handed down: what is read and written was compared with what is there; the tables are those of the block.
+        unsafe {
+            loop {
+                match self.mode {
+                    Mode::Symbol => {
+                        if io.have >= INPUT_BYTES && io.room >= ROOM_BYTES {
+                            match self.fast(io, tables, &history) {
+                                Stop::Short => {}
+                                Stop::EndOfBlock => {
+                                    (self.back, self.mode) = (-1, Mode::Type);
+                                    return true;
+                                }
+                                Stop::BadLiteral => {
+                                    self.fail(io, c"invalid literal/length code");
+                                    return true;
+                                }
+                                Stop::BadDistance => {
+                                    self.fail(io, c"invalid distance code");
+                                    return true;
+                                }
+                                Stop::TooFar => {
+                                    self.fail(io, c"invalid distance too far back");
+                                    return true;
+                                }
+                            }
+                        }
+                        // With this much of both, zlib decodes in a loop that does not count for `inflateMark`.
+                        marked = io.have < 6 || io.room < 258;
+                        if marked {
+                            self.back = 0;
+                        }
+                        let Some(entry) = self.look(io, tables.literals, tables.literal_bits, marked) else {
+                            return false;
+                        };
+                        if entry & LITERAL != 0 {
+                            self.length = value(entry) & 255;
+                            self.mode = Mode::Literal;
+                            continue;
+                        }
+                        if entry & EXCEPTION != 0 {
+                            if entry & END != 0 {
+                                (self.back, self.mode) = (-1, Mode::Type);
+                            } else {
+                                self.fail(io, c"invalid literal/length code");
+                            }
+                            return true;
+                        }
+                        (self.length, self.extra) = (value(entry), extra_bits(entry));
+                        self.mode = Mode::LengthExtra;
+                    }
+                    Mode::LengthExtra => {
+                        if !self.need(io, self.extra) {
+                            return false;
+                        }
+                        self.length += self.hold as u32 & ((1 << self.extra) - 1);
+                        self.drop(self.extra);
+                        self.back += if marked { self.extra as i32 } else { 0 };
+                        self.was = self.length;
+                        self.mode = Mode::Distance;
+                    }
+                    Mode::Distance => {
+                        let Some(entry) = self.look(io, tables.distances, tables.distance_bits, marked)
+                        else {
+                            return false;
+                        };
+                        if entry & EXCEPTION != 0 {
+                            self.fail(io, c"invalid distance code");
+                            return true;
+                        }
+                        (self.offset, self.extra) = (value(entry), extra_bits(entry));
+                        self.mode = Mode::DistanceExtra;
+                    }
+                    Mode::DistanceExtra => {
+                        if !self.need(io, self.extra) {
+                            return false;
+                        }
+                        self.offset += self.hold as u32 & ((1 << self.extra) - 1);
+                        self.drop(self.extra);
+                        self.back += if marked { self.extra as i32 } else { 0 };
+                        self.mode = Mode::Match;
+                    }
+                    Mode::Match => {
+                        if io.room == 0 {
+                            return false;
+                        }
+                        let (distance, delivered) =
+                            (self.offset as usize, io.output as usize - io.begin as usize);
+                        if distance > delivered && history.lacks(distance, delivered) {
+                            self.fail(io, c"invalid distance too far back");
+                            return true;
+                        }
+                        let take = (self.length as usize).min(io.room);
+                        if distance > delivered {
+                            fast::copy_far(io.output, distance, take, &history);
+                        } else {
+                            fast::copy(io.output, distance, take);
+                        }
+                        io.output = io.output.add(take);
+                        io.room -= take;
+                        self.length -= take as u32;
+                        if self.length == 0 {
+                            self.mode = Mode::Symbol;
+                        }
+                    }
+                    _ => {
+                        if io.room == 0 {
+                            return false;
+                        }
+                        io.output.write(self.length as u8);
+                        io.output = io.output.add(1);
+                        io.room -= 1;
+                        self.mode = Mode::Symbol;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The loop of [`fast`](super::fast).
+    ///
+    /// # Safety
+    /// As [`run`](Decoder::run), with enough input and room.
+    unsafe fn fast(&mut self, io: &mut Io, tables: Tables, history: &History) -> Stop {
+        // SAFETY: handed down.
+        unsafe {
+            let (input_end, output_end) = (io.input.add(io.have), io.output.add(io.room));
+            let mut place = Place {
+                input: io.input,
+                input_end,
+                output: io.output,
+                output_end,
+                hold: self.hold,
+                bits: self.bits,
+            };
+            let stop = fast::run(&mut place, tables, history);
+            (io.input, io.have) = (place.input, input_end as usize - place.input as usize);
+            (io.output, io.room) = (place.output, output_end as usize - place.output as usize);
+            (self.hold, self.bits) = (place.hold, place.bits);
+            stop
+        }
+    }
+
+    /// The next symbol's entry, whose code is taken. `None`: input is missing. `marked`: its bits count for `inflateMark`.
+    ///
+    /// # Safety
+    /// The input is valid; the table is one of `bits` index bits.
+    unsafe fn look(&mut self, io: &mut Io, table: *const u32, bits: u32, marked: bool) -> Option<u32> {
+        // SAFETY: an index has no more bits than its table; links lead to second tables of the same table.
+        unsafe {
+            loop {
+                let mut entry = *table.add((self.hold & ((1 << bits) - 1)) as usize);
+                let mut first = 0;
+                if entry & LINK != 0 && self.bits >= bits {
+                    first = bits;
+                    let index = self.hold >> first & ((1 << code_bits(entry)) - 1);
+                    entry = *table.add((u64::from(value(entry)) + index) as usize);
+                }
+                if entry & LINK == 0 && first + code_bits(entry) <= self.bits {
+                    self.drop(first + code_bits(entry));
+                    if marked {
+                        self.back += (first + code_bits(entry)) as i32;
+                    }
+                    return Some(entry);
+                }
+                if !self.pull(io) {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Takes one byte of the input in hand. `false`: there is none.
+    #[inline(always)]
+    unsafe fn pull(&mut self, io: &mut Io) -> bool {
+        if io.have == 0 {
+            return false;
+        }
+        // SAFETY: a byte is there.
+        unsafe {
+            self.hold |= u64::from(*io.input) << self.bits;
+            io.input = io.input.add(1);
+        }
+        io.have -= 1;
+        self.bits += 8;
+        true
+    }
+
+    /// Makes it `count` bits in hand at least. `false`: input is missing.
+    #[inline(always)]
+    pub unsafe fn need(&mut self, io: &mut Io, count: u32) -> bool {
+        while self.bits < count {
+            // SAFETY: the caller vouches for the input.
+            if !unsafe { self.pull(io) } {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    pub fn drop(&mut self, count: u32) {
+        self.hold >>= count;
+        self.bits -= count;
+    }
+
+    /// What `inflateMark` tells.
+    pub fn mark(&self) -> c_long {
+        let rest = match self.mode {
+            Mode::Copy => self.length,
+            Mode::Match => self.was.wrapping_sub(self.length),
+            _ => 0,
+        };
+        ((c_long::from(self.back) as c_ulong) << 16) as c_long + c_long::from(rest)
+    }
+
+    /// What `inflateCodesUsed` tells.
+    pub fn codes_used(&self) -> c_ulong {
+        let entries = match self.used {
+            Used::None => 0,
+            Used::Lengths => tables::zlib_entries(&self.counts[0], 7),
+            Used::Literals => tables::zlib_entries(&self.counts[0], 9),
+            Used::All => tables::zlib_entries(&self.counts[0], 9) + tables::zlib_entries(&self.counts[1], 6),
+        };
+        entries as c_ulong
+    }
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The inner loop of inflate: symbols while there is plenty of input and of room.
+//!
+//! - **Flow** 56 bits at once ──▶ up to three literals, or a length and a distance ──▶ exactly as many bytes written. The loop ends at the end
+//!   of the block, at a code or distance that is wrong, or where [`INPUT_BYTES`] or [`ROOM_BYTES`] are not left; [`decoder`](super::decoder) goes on.
+//! - **Order** no byte behind the last one delivered is written, not even for a moment: programs keep data there.
+//! - **Owner** history is what this call delivered, and before it the window, a ring.
+
+use super::tables::{END, EXCEPTION, LINK, LITERAL, value};
+use core::ptr;
+
+/// Input bytes that one turn may read: two loads of eight bytes, the second at most seven bytes later.
+pub const INPUT_BYTES: usize = 16;
+/// Bytes that one turn may write: three literals, or two and a match.
+pub const ROOM_BYTES: usize = 260;
+
+/// Why the loop ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Input or room is short.
+    Short,
+    EndOfBlock,
+    BadLiteral,
+    BadDistance,
+    TooFar,
+}
+
+/// The bytes before those of this call.
+#[derive(Clone, Copy)]
+pub struct History {
+    /// The first byte that this call delivered, or would.
+    pub begin: *const u8,
+    /// A ring of `size` bytes, of which `held` are there; the oldest lies at `next` if it is full.
+    pub window: *const u8,
+    pub size: usize,
+    pub held: usize,
+    pub next: usize,
+    /// The largest distance: the size of a window that is the output itself.
+    pub most: usize,
+}
+
+impl History {
+    /// Returns true if a match begins before what the window holds. `delivered`: bytes since `begin`, fewer than the distance.
+    #[inline(always)]
+    pub fn lacks(&self, distance: usize, delivered: usize) -> bool {
+        distance - delivered > self.held || distance > self.most
+    }
+}
+
+/// Where the loop is.
+pub struct Place {
+    pub input: *const u8,
+    pub input_end: *const u8,
+    pub output: *mut u8,
+    pub output_end: *mut u8,
+    pub hold: u64,
+    pub bits: u32,
+}
+
+/// The tables of a block: pointers to their entries and their index bits.
+#[derive(Clone, Copy)]
+pub struct Tables {
+    pub literals: *const u32,
+    pub literal_bits: u32,
+    pub distances: *const u32,
+    pub distance_bits: u32,
+}
+
+/// Decodes symbols.
+///
+/// # Safety
+/// `place` has [`INPUT_BYTES`] to read and [`ROOM_BYTES`] to write, at most 32 bits in hand and none above them; the tables were built by
+/// [`build`](super::tables::build); `history` describes memory that can be read.
+pub unsafe fn run(place: &mut Place, tables: Tables, history: &History) -> Stop {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("bmi2") && std::arch::is_x86_feature_detected!("bmi1") {
+        // SAFETY: handed down; the CPU was asked.
+        return unsafe { run_bmi2(place, tables, history) };
+    }
+    // SAFETY: handed down.
+    unsafe { run_any(place, tables, history) }
+}
+
+/// # Safety
+/// As [`run`], and the CPU has BMI1 and BMI2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2")]
+unsafe fn run_bmi2(place: &mut Place, tables: Tables, history: &History) -> Stop {
+    // SAFETY: handed down.
+    unsafe { run_any(place, tables, history) }
+}
+
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+unsafe fn run_any(place: &mut Place, tables: Tables, history: &History) -> Stop {
+    let literal_mask = (1u64 << tables.literal_bits) - 1;
+    let distance_mask = (1u64 << tables.distance_bits) - 1;
+    let begin = place.input;
+    let (mut input, mut output) = (place.input, place.output);
+    let (mut hold, mut bits) = (place.hold, place.bits);
+    let input_stop = place.input_end.wrapping_sub(INPUT_BYTES);
+    let output_stop = place.output_end.wrapping_sub(ROOM_BYTES);
+    // SAFETY: for all of it: a turn begins with INPUT_BYTES and ROOM_BYTES left, reads eight bytes at most seven bytes behind where it
+    // began, and writes two literals and a match at most. An index has no more bits than its table; second tables are those that a
+    // link names. A copy's source was compared with what was delivered and with what the window holds.
+    let stop = unsafe {
+        macro_rules! refill {
+            () => {
+                hold |= u64::from_le(input.cast::<u64>().read_unaligned()) << bits;
+                input = input.add(((63 - bits) >> 3) as usize);
+                bits |= 56;
+            };
+        }
+        macro_rules! drop {
+            ($count:expr) => {{
+                let count = $count;
+                hold >>= count;
+                bits -= count;
+            }};
+        }
+        'turns: loop {
+            if input > input_stop || output > output_stop {
+                break Stop::Short;
+            }
+            refill!();
+            let mut entry = *tables.literals.add((hold & literal_mask) as usize);
+            if entry & LITERAL != 0 {
+                drop!(entry & 63);
+                output.write((entry >> 16) as u8);
+                output = output.add(1);
+                entry = *tables.literals.add((hold & literal_mask) as usize);
+                if entry & LITERAL != 0 {
+                    drop!(entry & 63);
+                    output.write((entry >> 16) as u8);
+                    output = output.add(1);
+                    entry = *tables.literals.add((hold & literal_mask) as usize);
+                    if entry & LITERAL != 0 {
+                        drop!(entry & 63);
+                        output.write((entry >> 16) as u8);
+                        output = output.add(1);
+                        continue 'turns;
+                    }
+                }
+            }
+            // At least 36 bits are in hand, or 56 less one code: a length with its extra bits takes 20.
+            if entry & EXCEPTION != 0 {
+                if entry & LINK != 0 {
+                    drop!(entry & 63);
+                    let index = hold & !(u64::MAX << (entry >> 8 & 31));
+                    entry = *tables.literals.add((value(entry) as u64 + index) as usize);
+                    if entry & LITERAL != 0 {
+                        drop!(entry & 63);
+                        output.write((entry >> 16) as u8);
+                        output = output.add(1);
+                        continue 'turns;
+                    }
+                }
+                if entry & EXCEPTION != 0 {
+                    drop!(entry & 63);
+                    break if entry & END != 0 { Stop::EndOfBlock } else { Stop::BadLiteral };
+                }
+            }
+            let all = entry & 63;
+            let length = (value(entry) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 31))) as usize;
+            drop!(all);
+            refill!();
+            entry = *tables.distances.add((hold & distance_mask) as usize);
+            if entry & EXCEPTION != 0 {
+                if entry & LINK != 0 {
+                    drop!(entry & 63);
+                    let index = hold & !(u64::MAX << (entry >> 8 & 31));
+                    entry = *tables.distances.add((value(entry) as u64 + index) as usize);
+                }
+                if entry & EXCEPTION != 0 {
+                    drop!(entry & 63);
+                    break Stop::BadDistance;
+                }
+            }
+            let all = entry & 63;
+            let distance =
+                (value(entry) as u64 + ((hold & !(u64::MAX << all)) >> (entry >> 8 & 31))) as usize;
+            drop!(all);
+            let delivered = output as usize - history.begin as usize;
+            if distance > delivered {
+                if history.lacks(distance, delivered) {
+                    break Stop::TooFar;
+                }
+                copy_far(output, distance, length, history);
+            } else {
+                copy(output, distance, length);
+            }
+            output = output.add(length);
+        }
+    };
+    // Whole bytes go back to the input, so that the stream is where a decoder that reads byte by byte would be.
+    let back = (bits as usize >> 3).min(input as usize - begin as usize);
+    place.input = input.wrapping_sub(back);
+    place.output = output;
+    place.bits = bits - 8 * back as u32;
+    place.hold = hold & !(u64::MAX << place.bits);
+    stop
+}
+
+/// Copies `length` bytes from `distance` bytes before `output`, and writes no byte behind them.
+///
+/// # Safety
+/// `length` is 1 to 258, `distance` is at least 1 and as many bytes before `output` can be read; `length` bytes can be written.
+#[inline(always)]
+pub unsafe fn copy(output: *mut u8, distance: usize, length: usize) {
+    /// Moves one integer.
+    ///
+    /// # Safety
+    /// Its bytes can be read at the source and written at the target.
+    #[inline(always)]
+    unsafe fn one<T>(source: *const u8, target: *mut u8) {
+        // SAFETY: the caller promises both.
+        unsafe { target.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
+    }
+    // SAFETY: each integer that is moved begins and ends within the match; its source ends at or before what was written so far, as the
+    // distance is at least as large as the integer.
+    unsafe {
+        let source = output.cast_const().sub(distance);
+        if distance >= 16 {
+            if length > 16 {
+                let mut at = 0;
+                while at + 16 < length {
+                    one::<u128>(source.add(at), output.add(at));
+                    at += 16;
+                }
+                one::<u128>(source.add(length - 16), output.add(length - 16));
+                return;
+            }
+            if length >= 8 {
+                one::<u64>(source, output);
+                return one::<u64>(source.add(length - 8), output.add(length - 8));
+            }
+            return few(source, output, length);
+        }
+        if distance >= length {
+            if length >= 8 {
+                one::<u64>(source, output);
+                return one::<u64>(source.add(length - 8), output.add(length - 8));
+            }
+            return few(source, output, length);
+        }
+        if distance == 1 {
+            return ptr::write_bytes(output, *source, length);
+        }
+        // The first multiple of the distance from which eight bytes can be taken at once.
+        let step = if distance >= 8 { distance } else { distance * 8usize.div_ceil(distance) };
+        let mut at = 0;
+        while at < (step - distance).min(length) {
+            output.add(at).write(source.add(at).read());
+            at += 1;
+        }
+        let source = output.cast_const().wrapping_sub(step);
+        while at + 8 <= length {
+            one::<u64>(source.wrapping_add(at), output.add(at));
+            at += 8;
+        }
+        while at < length {
+            output.add(at).write(source.wrapping_add(at).read());
+            at += 1;
+        }
+    }
+}
+
+/// Copies up to seven bytes that do not overlap their target.
+///
+/// # Safety
+/// `length` is 1 to 7; as many bytes can be read and written.
+#[inline(always)]
+unsafe fn few(source: *const u8, output: *mut u8, length: usize) {
+    // SAFETY: every integer begins and ends within the bytes.
+    unsafe {
+        if length >= 4 {
+            let (first, last) = (
+                source.cast::<u32>().read_unaligned(),
+                source.add(length - 4).cast::<u32>().read_unaligned(),
+            );
+            output.cast::<u32>().write_unaligned(first);
+            output.add(length - 4).cast::<u32>().write_unaligned(last);
+        } else {
+            let (first, middle, last) = (*source, *source.add(length / 2), *source.add(length - 1));
+            output.write(first);
+            output.add(length / 2).write(middle);
+            output.add(length - 1).write(last);
+        }
+    }
+}
+
+/// [`copy`] of a match that begins in the window.
+///
+/// # Safety
+/// As [`copy`]; `distance` is more than was delivered, by no more than the window holds.
+#[cold]
+#[inline(never)]
+pub unsafe fn copy_far(mut output: *mut u8, distance: usize, mut length: usize, history: &History) {
+    // SAFETY: what is taken from the window lies in it: the caller compared. Where the window is the output itself (`inflateBack`), the source is
+    // ahead of the target, and `ptr::copy` reads before it writes.
+    unsafe {
+        let mut back = distance - (output as usize - history.begin as usize);
+        if back > history.next {
+            let (part, end) = (back - history.next, history.window.add(history.size));
+            let take = part.min(length);
+            ptr::copy(end.sub(part), output, take);
+            output = output.add(take);
+            length -= take;
+            back -= take;
+        }
+        let take = back.min(length);
+        if take != 0 {
+            ptr::copy(history.window.add(history.next - back), output, take);
+            output = output.add(take);
+            length -= take;
+        }
+        if length != 0 {
+            copy(output, distance, length);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_exact() {
+        for distance in 1..70usize {
+            for length in 1..=258usize {
+                let mut bytes: Vec<u8> = (0..400).map(|at| (at * 7 + at / 13) as u8).collect();
+                let mut expected = bytes.clone();
+                for at in 100..100 + length {
+                    expected[at] = expected[at - distance];
+                }
+                // SAFETY: within the vector.
+                unsafe { copy(bytes.as_mut_ptr().add(100), distance, length) };
+                assert_eq!(bytes, expected, "distance {distance}, length {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn far_copies_go_round_the_window() {
+        let window: Vec<u8> = (0..64).collect();
+        for next in [0, 1, 30, 63] {
+            let in_order: Vec<u8> = window[next..].iter().chain(&window[..next]).copied().collect();
+            for delivered in [0usize, 5, 40] {
+                for distance in delivered + 1..=delivered + 64 {
+                    for length in [3usize, 7, 8, 17, 64, 200] {
+                        let mut all = in_order.clone();
+                        all.extend((0..delivered).map(|at| 100 + at as u8));
+                        for _ in 0..length {
+                            all.push(all[all.len() - distance]);
+                        }
+                        let mut output = [0xeeu8; 300];
+                        output[..delivered].copy_from_slice(&all[64..64 + delivered]);
+                        let (begin, held) = (output.as_ptr(), 64);
+                        let history = History {
+                            begin,
+                            window: window.as_ptr(),
+                            size: 64,
+                            held,
+                            next,
+                            most: usize::MAX,
+                        };
+                        // SAFETY: within the arrays.
+                        unsafe { copy_far(output.as_mut_ptr().add(delivered), distance, length, &history) };
+                        assert_eq!(output[..delivered + length], all[64..]);
+                        assert!(output[delivered + length..].iter().all(|&byte| byte == 0xee));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Decoding tables: code lengths into entries that are looked up by the next bits of the stream.
+//!
+//! - **Layout** an entry is a `u32`:
+//!
+//!   | bits | literal | length, distance | link | other |
+//!   |---|---|---|---|---|
+//!   | 31 | 1 | 0 | 0 | 0 |
+//!   | 16–30 | byte | base | first entry of the second table | 0 |
+//!   | 13–15 | 0 | 0 | [`EXCEPTION`], [`LINK`] | [`EXCEPTION`], [`END`] or nothing: no symbol has this code |
+//!   | 8–12 | bits of the code | bits of the code | index bits of the second table | bits of the code |
+//!   | 0–7 | the same | bits of code and extra | index bits of the first table | bits of the code |
+//!
+//! - **Flow** the first table is indexed by the next [`LITERAL_BITS`] or [`DISTANCE_BITS`] bits. Longer codes go on in a second table.
+//! - **Order** codes that zlib refuses are refused: too many codes, and too few unless there is a single code of one bit, or none.
+#![deny(unsafe_code)]
+
+pub const LITERAL: u32 = 1 << 31;
+pub const EXCEPTION: u32 = 1 << 15;
+pub const LINK: u32 = 1 << 14;
+pub const END: u32 = 1 << 13;
+
+/// Index bits of the first tables.
+pub const LITERAL_BITS: u32 = 10;
+pub const DISTANCE_BITS: u32 = 8;
+/// Index bits of the table of code lengths, the longest that they may be.
+pub const LENGTH_BITS: u32 = 7;
+/// The most entries of any complete code: of 288 symbols by 10 bits, of 32 symbols by 8 bits.
+pub const LITERAL_ENTRIES: usize = 1334;
+pub const DISTANCE_ENTRIES: usize = 402;
+
+/// Bits of the code of an entry that is no link.
+#[inline(always)]
+pub fn code_bits(entry: u32) -> u32 {
+    entry >> 8 & 31
+}
+
+/// Extra bits of a length or a distance.
+#[inline(always)]
+pub fn extra_bits(entry: u32) -> u32 {
+    (entry & 63) - code_bits(entry)
+}
+
+/// The byte, base or place of an entry.
+#[inline(always)]
+pub fn value(entry: u32) -> u32 {
+    entry >> 16 & 0x7fff
+}
+
+/// Which alphabet a table decodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Alphabet {
+    CodeLengths,
+    Literals,
+    Distances,
+}
+
+/// Entries of literals and lengths without the bits of their codes.
+const LITERALS: [u32; 288] = {
+    let mut entries = [EXCEPTION; 288];
+    let mut symbol = 0;
+    while symbol < 256 {
+        entries[symbol] = LITERAL | (symbol as u32) << 16;
+        symbol += 1;
+    }
+    entries[256] = EXCEPTION | END;
+    let mut base = 3;
+    symbol = 257;
+    while symbol < 285 {
+        let extra = if symbol < 265 { 0 } else { (symbol as u32 - 261) / 4 };
+        entries[symbol] = base << 16 | extra;
+        base += 1 << extra;
+        symbol += 1;
+    }
+    entries[285] = 258 << 16;
+    entries
+};
+
+/// Entries of distances without the bits of their codes.
+const DISTANCES: [u32; 32] = {
+    let mut entries = [EXCEPTION; 32];
+    let (mut symbol, mut base) = (0, 1);
+    while symbol < 30 {
+        let extra = if symbol < 4 { 0 } else { symbol as u32 / 2 - 1 };
+        entries[symbol] = base << 16 | extra;
+        base += 1 << extra;
+        symbol += 1;
+    }
+    entries
+};
+
+/// The fixed code of literals and lengths, by nine bits.
+pub static FIXED_LITERALS: [u32; 512] = {
+    let mut table = [0; 512];
+    let mut bits = 0;
+    while bits < 512 {
+        let code = (bits as u16).reverse_bits() >> 7;
+        let (symbol, length) = if code >> 2 < 24 {
+            (256 + (code >> 2), 7)
+        } else if code >> 1 < 192 {
+            ((code >> 1) - 48, 8)
+        } else if code >> 1 < 200 {
+            (280 + (code >> 1) - 192, 8)
+        } else {
+            (144 + code - 400, 9)
+        };
+        table[bits] = LITERALS[symbol as usize] + length * 0x101;
+        bits += 1;
+    }
+    table
+};
+pub const FIXED_LITERAL_BITS: u32 = 9;
+
+/// The fixed code of distances, by five bits.
+pub static FIXED_DISTANCES: [u32; 32] = {
+    let mut table = [0; 32];
+    let mut bits = 0;
+    while bits < 32 {
+        table[bits] = DISTANCES[((bits as u8).reverse_bits() >> 3) as usize] + 5 * 0x101;
+        bits += 1;
+    }
+    table
+};
+pub const FIXED_DISTANCE_BITS: u32 = 5;
+
+/// How many symbols have a code of each length.
+pub type Counts = [u16; 16];
+
+/// zlib does not take these code lengths.
+pub struct Refused;
+
+/// Builds the table of these code lengths. Returns its index bits, and how many codes of each length there are.
+///
+/// `table` has room for any complete code of the alphabet.
+pub fn build(alphabet: Alphabet, lengths: &[u8], table: &mut [u32]) -> Result<(u32, Counts), Refused> {
+    let (symbols, most): (&[u32], u32) = match alphabet {
+        Alphabet::CodeLengths => (&[], LENGTH_BITS),
+        Alphabet::Literals => (&LITERALS, LITERAL_BITS),
+        Alphabet::Distances => (&DISTANCES, DISTANCE_BITS),
+    };
+    let mut counts: Counts = [0; 16];
+    for &length in lengths {
+        counts[length as usize & 15] += 1;
+    }
+    counts[0] = 0;
+    let Some(longest) = (1..16).rev().find(|&bits| counts[bits] != 0) else {
+        // zlib finds out when one of these codes is used.
+        table[..2].fill(EXCEPTION | 0x101);
+        return Ok((1, counts));
+    };
+    let (mut space, mut starts) = (0u32, [0u16; 17]);
+    for bits in 1..16 {
+        space = (space << 1) + u32::from(counts[bits]);
+        if space > 1 << bits {
+            return Err(Refused);
+        }
+        starts[bits + 1] = starts[bits] + counts[bits];
+    }
+    if space != 1 << 15 {
+        if alphabet == Alphabet::CodeLengths || longest != 1 {
+            return Err(Refused);
+        }
+        table[1] = EXCEPTION | 0x101;
+    }
+
+    let mut sorted = [0u16; 288];
+    let mut places = starts;
+    for (symbol, &length) in lengths.iter().enumerate() {
+        let place = &mut places[length as usize & 15];
+        if length != 0 {
+            sorted[*place as usize] = symbol as u16;
+        }
+        *place += u16::from(length != 0);
+    }
+    let entry = |symbol: u16| match alphabet {
+        Alphabet::CodeLengths => u32::from(symbol) << 16,
+        _ => symbols[symbol as usize],
+    };
+
+    let root = (longest as u32).min(most);
+    // Codes come with their first bit lowest. One more zero at the end does not change the number.
+    let (mut code, mut at) = (0usize, 0usize);
+    let next = |code: usize, bits: u32| -> usize {
+        let ones = code ^ ((1 << bits) - 1);
+        if ones == 0 {
+            return 0;
+        }
+        let bit = 1usize << ones.ilog2();
+        code & (bit - 1) | bit
+    };
+    for bits in 1..=root {
+        for _ in 0..counts[bits as usize] {
+            table[code] = entry(sorted[at]) + bits * 0x101;
+            code = next(code, bits);
+            at += 1;
+        }
+        if bits < root {
+            table.copy_within(..1 << bits, 1 << bits);
+        }
+    }
+    let (mut left, mut free, mut start, mut prefix) = (counts, 1usize << root, 0usize, usize::MAX);
+    let mut second = 0;
+    for bits in root + 1..=longest as u32 {
+        for _ in 0..counts[bits as usize] {
+            let low = code & ((1 << root) - 1);
+            if low != prefix {
+                (prefix, start) = (low, free);
+                second = bits - root;
+                let mut used = u32::from(left[bits as usize]);
+                while used < 1 << second {
+                    second += 1;
+                    used = (used << 1) + u32::from(left[(root + second) as usize]);
+                }
+                free += 1 << second;
+                table[low] = EXCEPTION | LINK | (start as u32) << 16 | second << 8 | root;
+            }
+            let own = bits - root;
+            let filled = entry(sorted[at]) + own * 0x101;
+            for place in ((code >> root)..1 << second).step_by(1 << own) {
+                table[start + place] = filled;
+            }
+            left[bits as usize] -= 1;
+            code = next(code, bits);
+            at += 1;
+        }
+    }
+    Ok((root, counts))
+}
+
+/// How many entries zlib's own table of such a code has, whose first table has at most `most` index bits: what
+/// `inflateCodesUsed` tells.
+pub fn zlib_entries(counts: &Counts, most: u32) -> usize {
+    let Some(longest) = (1..16u32).rev().find(|&bits| counts[bits as usize] != 0) else { return 2 };
+    let shortest = (1..16u32).find(|&bits| counts[bits as usize] != 0).unwrap_or(1);
+    let root = most.min(longest).max(shortest);
+    let (mut left, mut entries) = (*counts, 1usize << root);
+    // Codes of equal length follow each other, so numbers alone tell where second tables begin.
+    let (mut code, mut prefix) = (0u32, u32::MAX);
+    for bits in 1..=longest {
+        code <<= 1;
+        for _ in 0..counts[bits as usize] {
+            if bits > root && code >> (bits - root) != prefix {
+                prefix = code >> (bits - root);
+                let mut second = bits - root;
+                let mut space = 1i32 << second;
+                while second + root < longest {
+                    space -= i32::from(left[(second + root) as usize]);
+                    if space <= 0 {
+                        break;
+                    }
+                    second += 1;
+                    space <<= 1;
+                }
+                entries += 1 << second;
+            }
+            left[bits as usize] -= 1;
+            code += 1;
+        }
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes every bit pattern by the tables, and by comparing it with each code.
+    fn same_as_by_hand(lengths: &[u8]) {
+        let mut table = vec![0; LITERAL_ENTRIES];
+        let Ok((root, _)) = build(Alphabet::Literals, lengths, &mut table) else { panic!("refused") };
+        let mut codes = Vec::new();
+        let mut code = 0u32;
+        for bits in 1..16 {
+            code <<= 1;
+            for (symbol, _) in lengths.iter().enumerate().filter(|(_, length)| **length == bits) {
+                codes.push((symbol, u32::from(bits), code.reverse_bits() >> (32 - u32::from(bits))));
+                code += 1;
+            }
+        }
+        for pattern in 0..1u32 << 15 {
+            let mut found = table[(pattern & ((1 << root) - 1)) as usize];
+            let mut bits = 0;
+            if found & LINK != 0 {
+                bits = found & 255;
+                let index = pattern >> bits & ((1 << code_bits(found)) - 1);
+                found = table[(value(found) + index) as usize];
+            }
+            let (symbol, length, _) =
+                codes.iter().find(|(_, bits, code)| pattern & ((1 << bits) - 1) == *code).expect("complete");
+            assert_eq!(bits + code_bits(found), *length, "{pattern:x}");
+            assert_eq!(found - code_bits(found) * 0x101, LITERALS[*symbol], "{pattern:x}");
+        }
+    }
+
+    #[test]
+    fn tables_decode_what_the_codes_say() {
+        let mut long = vec![15u8; 286];
+        // 1, 2, 3, … bits, and what is left for codes of 15 bits.
+        for (symbol, bits) in [(0, 1), (7, 2), (256, 3), (100, 4), (101, 5), (40, 6)] {
+            long[symbol] = bits;
+        }
+        let used: u32 = long.iter().map(|&bits| 1 << (15 - u32::from(bits))).sum();
+        let mut rest = (1 << 15) - used;
+        for length in &mut long {
+            if *length == 15 {
+                let most = (rest + 1).ilog2().min(5);
+                *length -= most as u8;
+                rest -= (1 << most) - 1;
+            }
+        }
+        assert_eq!(rest, 0);
+        same_as_by_hand(&long);
+        let mut flat = vec![8u8; 256];
+        flat.extend([0; 30]);
+        same_as_by_hand(&flat);
+        let mut fixed = [8u8; 288];
+        fixed[144..256].fill(9);
+        fixed[256..280].fill(7);
+        same_as_by_hand(&fixed);
+        let mut table = vec![0; LITERAL_ENTRIES];
+        assert!(build(Alphabet::Literals, &fixed, &mut table).is_ok());
+        assert_eq!(table[..512], FIXED_LITERALS);
+    }
+
+    #[test]
+    fn codes_that_zlib_refuses_are_refused() {
+        let mut table = vec![0; LITERAL_ENTRIES];
+        let mut takes = |alphabet, lengths: &[u8]| build(alphabet, lengths, &mut table).is_ok();
+        assert!(takes(Alphabet::Distances, &[1]) && takes(Alphabet::Distances, &[0]));
+        assert!(takes(Alphabet::Literals, &[0, 1]) && !takes(Alphabet::CodeLengths, &[0, 1]));
+        assert!(takes(Alphabet::CodeLengths, &[0; 19]));
+        assert!(!takes(Alphabet::Distances, &[2]) && !takes(Alphabet::Distances, &[1, 1, 1]));
+        assert!(!takes(Alphabet::Literals, &[2, 2, 2]) && takes(Alphabet::Literals, &[2, 2, 2, 2]));
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The blocks of a stream, written as far as there is room.
+//!
+//! - **Flow** [`Chains::begin_block`] chooses how a block is written and puts its header into the pending bytes ──▶ [`Chains::drain`]: pending
+//!   bytes, then tokens straight into the output, or the bytes of a stored block from the window ──▶ the end of the block
+//! - **Order** nothing is read while a block is written: its tokens and its bytes stay where they are.
+
+use super::level::{Kind, Strategy};
+use super::{Chains, Codes, Io, PENDING_BYTES};
+use crate::deflate::bits::Bits;
+use crate::deflate::block::{FIXED, Plan, Table, stored_bits};
+use core::mem::MaybeUninit;
+
+/// What is being written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Emit {
+    Idle,
+    /// Tokens from this one on, by the fixed code or the block's own.
+    Tokens {
+        at: usize,
+        fixed: bool,
+        last: bool,
+    },
+    /// Bytes of the window.
+    Stored {
+        at: usize,
+        end: usize,
+        last: bool,
+    },
+}
+
+/// A block that takes fewer bits by the fixed code is not worth a code of its own: its header alone would take most of that.
+const SMALL_BITS: usize = 256;
+/// The most bytes that a token takes, with the bits in hand before it.
+const TOKEN_BYTES: usize = 7;
+/// The most bytes of a stored block.
+pub(super) const STORED_BYTES: usize = 65535;
+
+impl Chains {
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the memory is the stream's alone, and callers borrow the stream mutably"
+    )]
+    fn codes(&self) -> &mut Codes {
+        // SAFETY: initialized by `new`, in memory that is the stream's alone.
+        unsafe { &mut *self.codes.as_ptr() }
+    }
+
+    /// Writes bits into the pending bytes. There is room for a block's header and for what a flush adds.
+    fn put(&mut self, write: impl FnOnce(&mut Bits<'_>)) {
+        let mut bytes = [MaybeUninit::uninit(); PENDING_BYTES];
+        let mut bits = Bits::new(&mut bytes[..PENDING_BYTES - self.pending_end], self.hold, self.count);
+        write(&mut bits);
+        bits.flush();
+        debug_assert!(bits.fits());
+        let written = bits.written();
+        self.pending[self.pending_end..self.pending_end + written.len()].copy_from_slice(written);
+        self.pending_end += written.len();
+        (self.hold, self.count) = bits.rest();
+    }
+
+    /// Begins to write the tokens, or what is to be stored, as one block. Nothing is being written.
+    pub(super) fn begin_block(&mut self, last: bool) {
+        let end = self.start - usize::from(self.available);
+        let stored = usize::try_from(self.block).ok().filter(|from| end - from <= STORED_BYTES);
+        self.block = end as isize;
+        let counts = &self.codes().counts;
+        let stored_size = stored.map_or(usize::MAX, |from| stored_bits(self.count, end - from));
+        if self.level.kind == Kind::Stored && self.used == 0 {
+            return self.begin_stored(stored.unwrap_or(end), end, last);
+        }
+        let fixed_size = 3 + FIXED.price(counts);
+        let plan = (self.strategy != Strategy::Fixed && fixed_size > SMALL_BITS).then(|| Plan::new(counts));
+        let own_size = plan.as_ref().map_or(usize::MAX, |plan| plan.bits);
+        if let Some(from) = stored
+            && stored_size <= own_size.min(fixed_size)
+        {
+            self.used = 0;
+            return self.begin_stored(from, end, last);
+        }
+        let fixed = fixed_size <= own_size;
+        let kind = if fixed { 1 } else { 2 };
+        self.put(|bits| {
+            bits.put(u64::from(last) | kind << 1, 3);
+            bits.flush();
+            if let Some(plan) = plan.as_ref().filter(|_| !fixed) {
+                plan.header.write(bits);
+            }
+        });
+        if let Some(plan) = plan.filter(|_| !fixed) {
+            self.codes().table.fill(&plan.litlen, &plan.distance);
+        }
+        self.emit = Emit::Tokens { at: 0, fixed, last };
+    }
+
+    fn begin_stored(&mut self, at: usize, end: usize, last: bool) {
+        self.codes().counts.clear();
+        self.put_stored(end - at, last);
+        self.emit = Emit::Stored { at, end, last };
+    }
+
+    /// The header of a stored block.
+    fn put_stored(&mut self, bytes: usize, last: bool) {
+        self.put(|bits| {
+            bits.put(last.into(), 3);
+            bits.align();
+            bits.put((bytes | (bytes ^ 0xffff) << 16) as u64, 32);
+        });
+    }
+
+    /// Adds an empty stored block, which ends at a whole byte: what a sync flush leaves.
+    pub fn put_sync(&mut self) {
+        self.put_stored(0, false);
+    }
+
+    /// Adds an empty block by the fixed code: what a partial flush leaves.
+    pub fn put_align(&mut self) {
+        self.put(|bits| bits.put(1 << 1, 10));
+    }
+
+    /// Adds whole bytes, at most 512, behind bits that end at a whole byte.
+    pub fn put_bytes(&mut self, bytes: &[u8]) {
+        self.put(|bits| {
+            bits.align();
+            bits.bytes_from(bytes);
+        });
+    }
+
+    /// Adds bits. `false`: there is no room for them, or a block is being written.
+    pub fn put_bits(&mut self, value: u32, count: u32) -> bool {
+        let fits = self.emit == Emit::Idle && self.pending_end + 16 <= PENDING_BYTES;
+        if fits {
+            self.put(|bits| bits.put(value.into(), count));
+        }
+        fits
+    }
+
+    /// Returns true if something is to be written.
+    pub fn has_pending(&self) -> bool {
+        self.emit != Emit::Idle || self.pending_at != self.pending_end
+    }
+
+    /// Bytes that are to be written, and the bits in hand behind them.
+    pub fn pending(&self) -> (usize, u32) {
+        let pending = self.pending_end - self.pending_at;
+        let bits = match self.emit {
+            Emit::Idle => self.count as usize,
+            Emit::Stored { at, end, .. } => 8 * (end - at),
+            Emit::Tokens { at, fixed, last } => {
+                let table = if fixed { &FIXED } else { &self.codes().table };
+                let bits: usize =
+                    self.tokens_from(at).iter().map(|&token| table.pair(token).1 as usize).sum();
+                let bits = self.count as usize + bits + table.end_bits();
+                if last { bits.next_multiple_of(8) } else { bits }
+            }
+        };
+        (pending + bits / 8, bits as u32 % 8)
+    }
+
+    fn tokens_from(&self, at: usize) -> &[u32] {
+        // SAFETY: as many tokens were written.
+        unsafe { core::slice::from_raw_parts(self.tokens.as_ptr().add(at), self.used - at) }
+    }
+
+    /// Writes what there is to write. `true`: all of it.
+    pub fn drain(&mut self, io: &mut Io<'_>) -> bool {
+        loop {
+            let take = (self.pending_end - self.pending_at).min(io.room());
+            let pending = &self.pending[self.pending_at..self.pending_at + take];
+            for (target, byte) in io.output[io.written..].iter_mut().zip(pending) {
+                target.write(*byte);
+            }
+            io.written += take;
+            self.pending_at += take;
+            if self.pending_at != self.pending_end {
+                return false;
+            }
+            (self.pending_at, self.pending_end) = (0, 0);
+            match self.emit {
+                Emit::Idle => return true,
+                _ if io.room() == 0 => return false,
+                Emit::Tokens { at, fixed, last } => self.drain_tokens(io, at, fixed, last),
+                Emit::Stored { at, end, last } => {
+                    let take = (end - at).min(io.room());
+                    // SAFETY: what is to be stored was read into the window; the room was looked at.
+                    unsafe {
+                        let target = io.output.as_mut_ptr().add(io.written).cast::<u8>();
+                        target.copy_from_nonoverlapping(self.window.as_ptr().add(at), take);
+                    }
+                    io.written += take;
+                    self.emit =
+                        if at + take == end { Emit::Idle } else { Emit::Stored { at: at + take, end, last } };
+                }
+            }
+        }
+    }
+
+    fn drain_tokens(&mut self, io: &mut Io<'_>, at: usize, fixed: bool, last: bool) {
+        let fast = self.fast;
+        // SAFETY: initialized by `new`, in memory that is the stream's alone; it is not written to while tokens are.
+        let table: &Table = if fixed { &FIXED } else { unsafe { &(*self.codes.as_ptr()).table } };
+        // SAFETY: as many tokens were written, and they stay.
+        let tokens = unsafe { core::slice::from_raw_parts(self.tokens.as_ptr().add(at), self.used - at) };
+        if tokens.is_empty() {
+            self.put(|bits| {
+                table.end(bits);
+                if last {
+                    bits.align();
+                }
+            });
+            self.used = 0;
+            self.codes().counts.clear();
+            self.emit = Emit::Idle;
+            return;
+        }
+        let take = (io.room() / TOKEN_BYTES).min(tokens.len());
+        if take == 0 {
+            self.put(|bits| table.write_some(&tokens[..1], fast, bits));
+        } else {
+            let mut bits = Bits::new(&mut io.output[io.written..], self.hold, self.count);
+            table.write_some(&tokens[..take], fast, &mut bits);
+            debug_assert!(bits.fits());
+            io.written += bits.bytes();
+            (self.hold, self.count) = bits.rest();
+        }
+        self.emit = Emit::Tokens { at: at + take.max(1), fixed, last };
+    }
+}
