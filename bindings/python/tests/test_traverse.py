@@ -511,3 +511,21 @@ def test_a_forked_child_connects_for_itself(node):
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_handle_is_of_one_memory():
+    with Node(memory="16M") as node:
+        place = node.places[0]
+        client = Client.connect(node)
+        maps = HashMap.create(client, value="i8"), OrderedMap.create(client), List.create(client)
+        client.close()
+        handles = [one.handle for one in maps]
+        assert all(handle.memory != 0 for handle in handles)
+        with Client.connect(node) as again:
+            for one, handle in zip(maps, handles, strict=True):
+                assert len(type(one).open(again, json.loads(json.dumps(handle)))) == 0
+    with Node(memory="16M", listen=place) as other, Client.connect(other) as client:
+        for one, handle in zip(maps, handles, strict=True):
+            with pytest.raises(errors.NoSuchAddress, match="started again without its log"):
+                type(one).open(client, handle)
+            assert type(one).open(client, handle[:-1]) is not None, "without a memory it is not checked"

@@ -96,6 +96,8 @@ class HashMap(MutableMapping[Any, Any]):
     def __init__(self, client: Client, native: Any, key: str, values: Values) -> None:
         self._client = client
         self._native = native
+        # Asked now: a handle is good when its client is closed.
+        self._memory = client._native.memory_of(native.handle[0])
         self._key = key
         self._values = values
         self._others: dict[int, Any] = {}
@@ -128,7 +130,7 @@ class HashMap(MutableMapping[Any, Any]):
     def handle(self) -> HashHandle:
         """Where it is."""
         heads, log2 = self._native.handle
-        return HashHandle(heads, log2, self._key, _kind(self._values), self._client._native.memory_of(heads))
+        return HashHandle(heads, log2, self._key, _kind(self._values), self._memory)
 
     def _pack(self, key: Any) -> Any:
         if self._key == "int":
@@ -276,6 +278,8 @@ class OrderedMap(MutableMapping[int, Any]):
     def __init__(self, client: Client, native: Any, values: Values) -> None:
         self._client = client
         self._native = native
+        # Asked now: a handle is good when its client is closed.
+        self._memory = client._native.memory_of(native.handle[0])
         self._values = values
         self._others: dict[int, Any] = {}
         record = 8 + -(-values.bytes // 8) * 8
@@ -307,8 +311,7 @@ class OrderedMap(MutableMapping[int, Any]):
     @property
     def handle(self) -> OrderedHandle:
         """Where it is."""
-        cell = self._native.handle[0]
-        return OrderedHandle(cell, _kind(self._values), self._client._native.memory_of(cell))
+        return OrderedHandle(self._native.handle[0], _kind(self._values), self._memory)
 
     def get(self, key: int, default: Any = None) -> Any:
         """The value of a key."""
@@ -475,6 +478,8 @@ class List:
     def __init__(self, client: Client, native: Any, values: Values) -> None:
         self._client = client
         self._native = native
+        # Asked now: a handle is good when its client is closed.
+        self._memory = client._native.memory_of(native.head)
         self._values = values
         self._others: dict[int, Any] = {}
 
@@ -493,8 +498,7 @@ class List:
     @property
     def handle(self) -> ListHandle:
         """Where it is."""
-        head = self._native.head
-        return ListHandle(head, _kind(self._values), self._client._native.memory_of(head))
+        return ListHandle(self._native.head, _kind(self._values), self._memory)
 
     def _pack(self, value: Any) -> Any:
         return b"" if value is None else self._values.pack(value)

@@ -40,6 +40,12 @@ impl Client {
             return Ok(());
         };
         self.heard.hear(header.session);
+        if matches!(flight.request.kind, Kind::Map | Kind::Allocate | Kind::Write | Kind::Read) {
+            // Only whoever was asked answers these.
+            let reach = &mut self.reaches[flight.node];
+            reach.heard = Some(Instant::now());
+            reach.silent = None;
+        }
         if header.kind == Kind::Answer && header.status == Status::SentOn {
             let node = Entry::decode(packet.body).ok().and_then(|entry| entry.node);
             let further = flight.beyond.as_ref().is_none_or(|(hops, _)| header.hops <= *hops);
@@ -289,7 +295,9 @@ impl Client {
         flight.since = header.clock;
         flight.iterations = header.iterations;
         flight.visits += 1;
-        flight.node = self.routes.owner(header.address).unwrap_or(flight.node);
+        // An address that none of those has that were heard is on one that was not.
+        let owner = self.routes.owner(header.address).or_else(|| self.unheard());
+        flight.node = owner.unwrap_or(flight.node);
         flight.anew();
         self.counts.continued += 1;
         self.send_flight(flight)

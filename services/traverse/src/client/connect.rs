@@ -15,29 +15,24 @@ use super::route::{Reach, Routes};
 use super::session::{Heard, Session};
 use super::stepper::Steppers;
 use super::wait::Wait;
-use super::{Client, ClientError, Config, Counts, Link, Request, Result, route};
+use super::{Client, ClientError, Config, Counts, Link, Result, route};
 use crate::map::{Address, Map};
 use crate::transport::Peer;
 use crate::transport::udp::Udp;
 
 impl Client {
-    /// A client of the nodes at the other ends of these links; asks each what it has.
+    /// A client of the nodes at the other ends of these links; asks each what it has. Those that are silent while others answer
+    /// cost what lies on them.
     ///
     /// # Errors
-    /// [`ClientError::Silent`] if one does not answer; what the transports say.
+    /// [`ClientError::Silent`] if none answers; what the transports say.
     pub fn connect(links: Vec<Link>, config: Config) -> Result<Client> {
         let _ = memlift_engine::observe::tapped(); // whether `memlift record` listens is asked once, not at a walk
         let mut reaches = Vec::new();
         let mut transports = Vec::new();
         for (index, link) in links.into_iter().enumerate() {
             transports.push(link.transport);
-            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach {
-                name,
-                link: index,
-                peer,
-                cluster: 0,
-                changed: false,
-            }));
+            reaches.extend(link.nodes.into_iter().map(|(name, peer)| Reach::new(name, index, peer, 0)));
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut client = Client {
@@ -70,11 +65,7 @@ impl Client {
             steppers: Steppers::default(),
         };
         client.session.client = client.config.client.unwrap_or_else(random);
-        for node in 0..client.reaches.len() {
-            let answer = client.call(Request::map(node))?;
-            client.reaches[node].cluster = answer.cluster;
-            client.routes.assign(answer.address, answer.address.saturating_add(answer.value), node);
-        }
+        client.ask_all()?;
         Ok(client)
     }
 
@@ -108,7 +99,7 @@ impl Client {
         for &node in nodes {
             match node.strip_prefix("shm:") {
                 Some(name) => {
-                    let transport = Box::new(Ring::connect(name)?);
+                    let transport = Box::new(Ring::of(name, nodes.len() > 1)?);
                     links.push(Link { transport, nodes: vec![(name.to_owned(), Peer::Ring(0))] });
                 }
                 None => {
@@ -137,7 +128,7 @@ impl Client {
             match (route::socket_of(node), ring) {
                 (Some(socket), _) => sockets.push(socket),
                 (None, Some(name)) => {
-                    let transport = Box::new(Ring::connect(name)?);
+                    let transport = Box::new(Ring::of(name, map.nodes().len() > 1)?);
                     links.push(Link { transport, nodes: vec![(name.clone(), Peer::Ring(0))] });
                 }
                 (None, None) => {

@@ -25,6 +25,7 @@ mod flight;
 mod future;
 mod heap;
 mod local;
+mod presence;
 mod request;
 mod ring;
 mod route;

@@ -38,6 +38,25 @@ impl Ring {
         Ok(ring)
     }
 
+    /// The same; with `others`, one that is not there now is connected to when it comes.
+    pub fn of(name: &str, others: bool) -> Result<Ring, TransportError> {
+        match Ring::connect(name) {
+            Err(TransportError::System { .. } | TransportError::Gone) if others => {
+                let system = |error| TransportError::system("an epoll descriptor")(error);
+                let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+                let packet_bytes = crate::wire::PACKET_BYTES_MAX;
+                Ok(Ring {
+                    name: name.to_owned(),
+                    shm: None,
+                    watched,
+                    next: Instant::now() + AGAIN,
+                    packet_bytes,
+                })
+            }
+            done => done,
+        }
+    }
+
     fn take(&mut self, shm: Shm) -> Result<(), TransportError> {
         for socket in shm.descriptors() {
             // A socket that is closed leaves an epoll by itself.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use crate::map::{Address, Entry, Map, Node};
 use crate::transport::{Peer, Transport};
@@ -30,6 +31,16 @@ pub(super) struct Reach {
     pub cluster: u64,
     /// Something was changed there, or asked to be.
     pub changed: bool,
+    /// When it answered last.
+    pub heard: Option<Instant>,
+    /// Since when it has not answered; nothing is allocated there before it is asked again.
+    pub silent: Option<Instant>,
+}
+
+impl Reach {
+    pub fn new(name: String, link: usize, peer: Peer, cluster: u64) -> Reach {
+        Reach { name, link, peer, cluster, changed: false, heard: None, silent: None }
+    }
 }
 
 /// Ranges of addresses, by their first one.
@@ -109,13 +120,7 @@ pub(super) fn known(reaches: &mut Vec<Reach>, node: &Node, cluster: u64) -> Opti
     }
     let socket = socket_of(node)?;
     let link = reaches.iter().find(|reach| matches!(reach.peer, Peer::Socket(_)))?.link;
-    reaches.push(Reach {
-        name: node.name.clone(),
-        link,
-        peer: Peer::Socket(socket),
-        cluster,
-        changed: false,
-    });
+    reaches.push(Reach::new(node.name.clone(), link, Peer::Socket(socket), cluster));
     Some(reaches.len() - 1)
 }
 

@@ -20,7 +20,10 @@ impl Client {
         match self.routes.owner(address) {
             Some(node) => Ok(node),
             // Somebody else's range: any node knows whose, if it has a map.
-            None if self.reaches.len() > 1 || epoch > 0 => Ok(0),
+            None if epoch == 0 && self.unheard().is_some() => Ok(self.unheard().unwrap_or(0)),
+            None if self.reaches.len() > 1 || epoch > 0 => {
+                Ok(self.reaches.iter().position(|reach| reach.silent.is_none()).unwrap_or(0))
+            }
             None => Err(ClientError::Nowhere { address, epoch }),
         }
     }

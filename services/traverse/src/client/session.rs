@@ -65,12 +65,6 @@ impl Flight {
 }
 
 impl Client {
-    /// The number that nodes know the client by just now.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.session.client
-    }
-
     /// Before a change is sent: a session that nodes do not forget while it is under way.
     pub(super) fn prepare_change(&mut self) -> Result<()> {
         let age = self.session.begun.map(|begun| begun.elapsed());

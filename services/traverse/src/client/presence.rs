@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which nodes answer: a dead one costs what lies on it, and nothing else.
+//!
+//! - **Flow** connecting: all are asked what they have at once; who is silent while others answer is waited for [`PATIENCE`]
+//!   ([`Client::ask_all`]). Allocating: a node that was not heard lately is asked first whether it is there, and passed over if not
+//! - **Order** who was silent is asked again each [`AGAIN`] when something is to be allocated, and whenever something is asked of
+//!   an address that nobody else has
+//! - **Not here** what is known of nodes by the map (`route`), requests to a dead node's addresses (`send`, `answer`)
+
+use std::time::{Duration, Instant};
+
+use super::{Answer, Client, ClientError, Request, Result, Ticket};
+
+/// How long a node is waited for while others have answered.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// A node that was heard so lately is there.
+const LATELY: Duration = Duration::from_secs(1);
+/// After this a silent node is asked again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+impl Client {
+    /// Asks all nodes what they have.
+    pub(super) fn ask_all(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        let mut waiting = Vec::new();
+        for node in 0..self.reaches.len() {
+            waiting.push((node, self.ask_what(node)?));
+        }
+        let (mut answered, mut failed) = (false, None);
+        while !(waiting.is_empty() || answered && begun.elapsed() >= PATIENCE) {
+            let came = self.poll()?;
+            let mut left = Vec::new();
+            for (node, ticket) in waiting {
+                match self.take(ticket) {
+                    None => left.push((node, ticket)),
+                    Some(Ok(answer)) => {
+                        self.has(node, &answer);
+                        answered = true;
+                    }
+                    Some(Err(error)) => {
+                        self.reaches[node].silent = Some(Instant::now());
+                        failed.get_or_insert(error);
+                    }
+                }
+            }
+            waiting = left;
+            if came == 0 && !waiting.is_empty() {
+                self.pause(Duration::from_millis(1))?;
+            }
+        }
+        for (node, ticket) in waiting {
+            self.give_up_on(node, ticket);
+        }
+        match failed {
+            Some(error) if !answered => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn ask_what(&mut self, node: usize) -> Result<Ticket> {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.launch(Some(ticket), Request::map(node), node)?;
+        Ok(ticket)
+    }
+
+    /// A node has said what it has.
+    fn has(&mut self, node: usize, answer: &Answer) {
+        let reach = &mut self.reaches[node];
+        reach.silent = None;
+        reach.heard = Some(Instant::now());
+        // What a client knows stays: a node whose memory is another one by now refuses its addresses.
+        if reach.cluster == 0 {
+            reach.cluster = answer.cluster;
+            if self.routes.owner(answer.address).is_none() {
+                self.routes.assign(answer.address, answer.address.saturating_add(answer.value), node);
+            }
+        }
+    }
+
+    fn give_up_on(&mut self, node: usize, ticket: Ticket) {
+        self.reaches[node].silent = Some(Instant::now());
+        // It changes nothing, so nobody needs to know how it ends; left under way it would hold up later requests.
+        self.flights.retain(|_, flight| flight.ticket != Some(ticket));
+    }
+
+    /// Whether a node is there: heard lately, or it answers now.
+    fn is_there(&mut self, node: usize) -> Result<bool> {
+        let reach = &self.reaches[node];
+        if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
+            return Ok(true);
+        }
+        if reach.silent.is_some_and(|silent| silent.elapsed() < AGAIN) {
+            return Ok(false);
+        }
+        let begun = Instant::now();
+        let ticket = self.ask_what(node)?;
+        while begun.elapsed() < PATIENCE {
+            let came = self.poll()?;
+            match self.take(ticket) {
+                Some(Ok(answer)) => {
+                    self.has(node, &answer);
+                    return Ok(true);
+                }
+                Some(Err(_)) => break,
+                None if came == 0 => self.pause(Duration::from_millis(1))?,
+                None => {}
+            }
+        }
+        self.give_up_on(node, ticket);
+        Ok(false)
+    }
+
+    /// Memory of any node that is there and has some.
+    pub(super) fn allocate_anywhere(&mut self, bytes: u64) -> Result<u64> {
+        let (mut full, mut silent) = (None, None);
+        let count = self.nodes();
+        // When none seems to be there, each is asked all the same: it may only be slow.
+        for asks_first in [true, false] {
+            for _ in 0..count {
+                let node = self.next_node % count;
+                self.next_node = node + 1;
+                if asks_first && !self.is_there(node)? {
+                    continue;
+                }
+                match self.call(Request::allocate(node, bytes)) {
+                    Ok(answer) => return Ok(answer.address),
+                    Err(error @ ClientError::Full { .. }) => full = Some(error),
+                    Err(error @ (ClientError::Silent { .. } | ClientError::Busy(_))) => {
+                        self.reaches[node].heard = None;
+                        self.reaches[node].silent = Some(Instant::now());
+                        silent = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if full.is_some() || silent.is_some() {
+                break;
+            }
+        }
+        Err(full.or(silent).unwrap_or(ClientError::Full { bytes }))
+    }
+
+    /// The node that has an address which none of those has that have answered: the first one that has not.
+    pub(super) fn unheard(&self) -> Option<usize> {
+        self.reaches.iter().position(|reach| reach.cluster == 0)
+    }
+}
