@@ -116,8 +116,10 @@ def test_an_ordered_map_ranges_and_adds(client):
     assert (values[0], found.tolist()) == (model[inside[0]], [True, False])
     floats = OrderedMap.create(client, value="f8")
     floats[1] = 0.25
-    with pytest.raises(errors.UnsupportedValue, match="i8"):
-        floats.sum()
+    assert floats.sum() == floats.aggregate().sum == sum(floats.values())
+    records = OrderedMap.create(client, value=[("a", "i8"), ("b", "i8")])
+    with pytest.raises(errors.UnsupportedValue, match="no numbers"):
+        records.sum()
 
 
 def test_a_list_keeps_its_order(client):

@@ -7,12 +7,10 @@
 
 use std::collections::{BTreeMap, HashMap as StdMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use memlift_traverse::client::{ClientError, Result};
 use memlift_traverse::structures::bulk::{self, ToBytes, ToHeap};
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
-use memlift_traverse::structures::pool::Pool;
 use memlift_traverse::structures::{
     Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
 };
@@ -20,13 +18,11 @@ use proptest::prelude::*;
 
 const BASE: u64 = 1 << 32;
 
-fn image() -> Image {
-    Image::new(BASE, 16 << 20)
-}
-
 /// Memory is used again at once: one client, so no walk can be on the way.
-fn eager() -> Pool {
-    Pool::new(Duration::ZERO)
+fn image() -> Image {
+    let mut image = Image::new(BASE, 16 << 20);
+    image.reuse = true;
+    image
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +58,7 @@ proptest! {
         bytes in any::<bool>(),
     ) {
         let mut image = image();
-        let mut map = HashMap::create(&mut image, log2).expect("room").with_pool(eager());
+        let mut map = HashMap::create(&mut image, log2).expect("room");
         let mut model = StdMap::new();
         for operation in operations {
             let text = |key: u64| format!("{:>width$}", key, width = key as usize % 90);
@@ -111,7 +107,7 @@ proptest! {
         value_bytes in prop_oneof![Just(8_usize), Just(1), Just(17), Just(240)],
     ) {
         let mut image = image();
-        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room").with_pool(eager());
+        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room");
         let mut model = BTreeMap::new();
         for operation in operations {
             match operation {
@@ -146,7 +142,7 @@ proptest! {
     #[test]
     fn a_list_keeps_its_order(numbers in proptest::collection::vec((any::<bool>(), 0_u64..40), 0..120)) {
         let mut image = image();
-        let mut list = List::create(&mut image).expect("room").with_pool(eager());
+        let mut list = List::create(&mut image).expect("room");
         let mut model = Vec::new();
         for (turn, (back, number)) in numbers.into_iter().enumerate() {
             if turn % 4 == 3 {
@@ -219,6 +215,9 @@ impl Heap for Shared {
     }
     fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
         self.ask(|image| image.free(address, bytes))
+    }
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        self.ask(|image| image.retire(blocks))
     }
     fn compare_swap(
         &mut self,
