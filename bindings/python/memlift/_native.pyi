@@ -559,7 +559,8 @@ def walk_load_csv(
     path: str,
     key: int,
     value: int,
-    scale: float,
+    scale: float | None,
+    as_float: bool,
     log2: int | None,
     progress: _Progress,
 ) -> tuple[int, int]: ...

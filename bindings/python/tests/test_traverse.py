@@ -289,7 +289,7 @@ def test_loads(client, tmp_path):
     path.write_text("# a comment\ntime,price\n10,1.25\n20,2.5\n")
     from_file = OrderedMap.load(client, path, key="time", value="price", scale=100, sorted=True)
     assert list(from_file.items()) == [(10, 125), (20, 250)]
-    assert HashMap.load(client, str(path), key=0, value=1)[10] == 1
+    assert HashMap.load(client, str(path), key=0, value=1)[10] == 1.25
     assert list(traverse.bulk_load(client, []).items()) == []
     with pytest.raises(errors.BadInput, match="line 4"):
         path.write_text("time,price\n10,1\n20,2\nx,3\n")

@@ -447,16 +447,50 @@ fn unsorted_input_is_sorted_and_descending_input_refused() {
 #[test]
 fn csv_is_read_or_its_line_named() {
     let text = "time,\"volts\"\n# a comment\n\n10,\"1.25\"\n20, -3 \n";
-    let pairs: Vec<(u64, [u8; 8])> =
-        bulk::csv(text.as_bytes(), 0, 1, 100.0).collect::<Result<_>>().expect("two pairs");
+    let pairs: Vec<(u64, [u8; 8])> = bulk::csv(text.as_bytes(), 0, 1, bulk::Numbers::Scaled(100.0))
+        .collect::<Result<_>>()
+        .expect("two pairs");
     assert_eq!(pairs, [(10, 125_i64.to_le_bytes()), (20, (-300_i64).to_le_bytes())]);
     for (text, line) in [("1,2\nx,3\n", 2), ("1,\n", 1), ("1,1e30\n", 1), ("1,nan\n", 1), ("1\n", 1)] {
-        let read: Result<Vec<_>> = bulk::csv(text.as_bytes(), 0, 1, 1.0).collect();
+        let read: Result<Vec<_>> = bulk::csv(text.as_bytes(), 0, 1, bulk::Numbers::Scaled(1.0)).collect();
         assert!(
             matches!(read, Err(ClientError::Input { line: named, .. }) if named == line),
             "{text:?}: {read:?}"
         );
     }
+}
+
+#[test]
+fn csv_changes_no_number() {
+    let read = |text: &str, numbers| -> Result<Vec<(u64, [u8; 8])>> {
+        bulk::csv(text.as_bytes(), 0, 1, numbers).collect()
+    };
+    let whole = [
+        ("7", 7),
+        ("-9223372036854775808", i64::MIN),
+        ("9007199254740993", (1 << 53) + 1),
+        ("12.0", 12),
+        ("1e3", 1000),
+    ];
+    for (text, value) in whole {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Whole).expect("a whole number");
+        assert_eq!(found, [(1, value.to_le_bytes())], "{text}");
+    }
+    for text in ["100.49", "-0.9", "9223372036854775808", "1e300", "inf", "9007199254740993.0"] {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Whole);
+        assert!(matches!(found, Err(ClientError::Input { line: 1, .. })), "{text}: {found:?}");
+    }
+    for (text, value) in [
+        ("100.49", 100.49_f64),
+        ("-0.9", -0.9),
+        ("9007199254740992", 9_007_199_254_740_992.0),
+        ("inf", f64::INFINITY),
+    ] {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Float(1.0)).expect("a float");
+        assert_eq!(found, [(1, value.to_le_bytes())], "{text}");
+    }
+    let found = read("1,9007199254740993\n", bulk::Numbers::Float(1.0));
+    assert!(matches!(found, Err(ClientError::Input { line: 1, .. })), "{found:?}");
 }
 
 #[test]
