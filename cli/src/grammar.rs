@@ -111,7 +111,7 @@ pub enum Command {
     },
     /// A memory node: keeps data, and walks through it for its clients
     #[command(after_help = node::EXAMPLES)]
-    Node(node::Wish),
+    Node(node::NodeArgs),
     /// Range maps: which memory node has which addresses
     Map {
         /// The verb of maps

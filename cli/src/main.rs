@@ -20,6 +20,7 @@ mod job;
 mod map;
 mod metrics;
 mod node;
+mod node_log;
 mod output;
 mod pool;
 mod print;
@@ -94,7 +95,7 @@ fn verb(command: Command, json: bool) -> Result<(), Failure> {
             print::line(String::from_utf8_lossy(&text).trim_end())
         }
         Command::Dropin { verb } => dropin::run(verb, json),
-        Command::Node(wish) => node::run(&wish, json),
+        Command::Node(args) => node::run(&args, json),
         Command::Map { verb } => map::run(verb, json),
         Command::Job { verb } => job::run(&verb, json),
         Command::Run(wish) => run::run(&wish, json).map(|_| ()),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use memlift::engine::region::Huge;
 use memlift::traverse::map::migrate::Outcome;
 use memlift::traverse::map::{Address, MapError, Secret, Source};
@@ -28,7 +28,8 @@ use memlift::traverse::wire::Keys;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
-use crate::print;
+use crate::node_log::LogVerb;
+use crate::{node_log, print};
 
 /// The end of `--help`.
 pub const EXAMPLES: &str = "Examples:
@@ -36,6 +37,7 @@ pub const EXAMPLES: &str = "Examples:
   memlift node --memory 8G --listen 127.0.0.1:7700 --log words.log
   memlift node --memory 8G --listen 127.0.0.1:7700 --name a --coordinator 127.0.0.1:7600 --log a.log
   memlift node --memory 8G --listen 10.0.0.5:7700 --keys tenants.keys --map cluster.toml --name a
+  memlift node log check words.log
 
 There is no replication: a node that is lost takes what it had with it, except for what is in its log.
 Keys are lines `TENANT HEX` (64 digits) in a file that nobody else may read. End it with Ctrl-C.";
@@ -43,10 +45,30 @@ Keys are lines `TENANT HEX` (64 digits) in a file that nobody else may read. End
 /// When a change is on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum When {
-    /// In the system's cache before its answer leaves: a killed node loses nothing, a machine without power may
+    /// In the system's cache before its answer leaves, on the disk about a second later: a killed node loses nothing
     Process,
     /// On the disk before its answer leaves
     Disk,
+}
+
+/// Serve, or look at a log.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct NodeArgs {
+    #[command(subcommand)]
+    verb: Option<NodeVerb>,
+    #[command(flatten)]
+    serve: Option<Wish>,
+}
+
+/// What is not serving.
+#[derive(Debug, Subcommand)]
+enum NodeVerb {
+    /// Check the log of a node that does not run, or save what can be read of a damaged one
+    Log {
+        #[command(subcommand)]
+        verb: LogVerb,
+    },
 }
 
 /// The options.
@@ -125,8 +147,16 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Serves until it is told to end.
-pub fn run(wish: &Wish, as_json: bool) -> Result<(), Failure> {
+/// Serves until it is told to end, or looks at a log.
+pub fn run(args: &NodeArgs, as_json: bool) -> Result<(), Failure> {
+    match args {
+        NodeArgs { verb: Some(NodeVerb::Log { verb }), .. } => node_log::run(verb, as_json),
+        NodeArgs { serve: Some(wish), .. } => serve(wish, as_json),
+        NodeArgs { .. } => Err(Failure::Usage("say --memory and --listen, or log check FILE".to_owned())),
+    }
+}
+
+fn serve(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     // Before any thread starts: they inherit which signals are blocked.
     let stop = stop_on_signals()?;
     let keys = match &wish.keys {
@@ -331,8 +361,18 @@ fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Resul
 /// Until it ends: the log does not grow beyond what it may. A log that cannot be made short is said, and still good.
 fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut next = Instant::now();
+    let mut is_full = false;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(100));
+        if node.is_log_full() != is_full {
+            is_full = !is_full;
+            let text = match is_full {
+                true => "log: its disk is full: changes are refused until there is room, reads go on",
+                false => "log: there is room again, changes are taken",
+            };
+            let event = json!({"event": "log", "text": text}).to_string();
+            print::line(if as_json { &event } else { text })?;
+        }
         if Instant::now() < next {
             continue;
         }
@@ -420,13 +460,23 @@ fn tell(node: &Node, interval: u64, as_json: bool, stop: &AtomicBool) -> Result<
 }
 
 fn line(node: &Node, before: &(Instant, Counted), now: &(Instant, Counted), as_json: bool) -> String {
-    let (free, log, (clients, open)) = node.writer().size();
+    let mut writer = node.writer();
+    let (usage, (_, log, (clients, open))) = (writer.usage(), writer.size());
+    drop(writer);
     if as_json {
         let mut fields: Map<String, Value> =
             now.1.iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
-        for (name, count) in
-            [("free_bytes", free), ("log_bytes", log), ("clients", clients as u64), ("open", open as u64)]
-        {
+        let more = [
+            ("free_bytes", usage.free),
+            ("live_bytes", usage.live),
+            ("retired_bytes", usage.retired),
+            ("waste_bytes", usage.waste),
+            ("largest_free_bytes", usage.largest_free),
+            ("log_bytes", log),
+            ("clients", clients as u64),
+            ("open", open as u64),
+        ];
+        for (name, count) in more {
             fields.insert(name.to_owned(), json!(count));
         }
         return Value::Object(fields).to_string();
@@ -442,7 +492,7 @@ fn line(node: &Node, before: &(Instant, Counted), now: &(Instant, Counted), as_j
         rate(Counter::Walks),
         rate(Counter::Hops),
         rate(Counter::Changes),
-        print::bytes(free),
+        print::bytes(usage.free),
         now.1.get(Counter::Lost),
     )
 }

@@ -104,7 +104,8 @@ fn a_node_starts_says_what_it_is_and_ends_by_a_signal() {
         let last = value(rest.lines().last().expect("a last line"));
         assert_eq!((&last["walks"], &last["free_bytes"]), (&0.into(), &(1 << 20).into()));
     }
-    fails(at, &["node", "--memory", "2M", "--listen", &ring, "--log", "log"], 1, "1048576 bytes");
+    fails(at, &["node", "--memory", "512K", "--listen", &ring, "--log", "log"], 1, "1048576 bytes");
+    a_log_is_checked_and_repaired(at, &ring);
     let (node, first) = Serving::start(at, &["node", "--memory", "1M", "--listen", "127.0.0.1:0"]);
     assert!(
         first.starts_with("node on 127.0.0.1:") && first.contains("1.0 MiB from 0x100000000 on"),
@@ -238,6 +239,29 @@ fn nodes_join_a_coordinator_and_a_range_moves_between_them() {
     let said = b.end(Signal::INT);
     assert!(said.contains("\"taken\"") && said.contains("\"given\""), "{said}");
     coordinator.end(Signal::INT);
+}
+
+/// The log that a node has left, looked at, damaged and repaired; then a node with more memory starts with it.
+fn a_log_is_checked_and_repaired(at: &Path, ring: &str) {
+    assert!(succeeds(at, &["node", "log", "check", "log"]).contains("whole"));
+    let good = std::fs::read(at.join("log")).expect("the log");
+    let mut broken = good.clone();
+    broken[70] ^= 1;
+    std::fs::write(at.join("log"), &broken).expect("written");
+    let damaged = run(at, &["node", "log", "check", "log", "--json"]);
+    assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
+    let report = value(&text(&damaged.stdout));
+    assert_eq!((&report["state"], &report["good_to"]), (&"damaged".into(), &64.into()));
+    fails(at, &["node", "--memory", "1M", "--listen", ring, "--log", "log"], 1, "damaged at byte 64");
+    assert_eq!(std::fs::read(at.join("log")).expect("there"), broken, "the file is left as it is");
+    succeeds(at, &["node", "log", "repair", "log", "--out", "repaired"]);
+    fails(at, &["node", "log", "repair", "log", "--out", "repaired"], 1, "repaired");
+    let more = ["node", "--memory", "2M", "--listen", "127.0.0.1:0", "--log", "repaired", "--json"];
+    let (node, first) = Serving::start(at, &more);
+    assert_eq!(value(&first)["bytes"], 2 << 20, "{first}");
+    fails(at, &["node", "log", "check", "repaired"], 1, "another node");
+    node.end(Signal::INT);
+    fails(at, &["node"], 2, "--memory");
 }
 
 #[test]

@@ -191,7 +191,7 @@ impl From<ClientError> for Fault {
             | ClientError::Unreachable { .. }
             | ClientError::OtherMemory { .. } => NO_ADDRESS,
             ClientError::Forbidden { .. } => FORBIDDEN,
-            ClientError::Full { .. } => NODE_FULL,
+            ClientError::Full { .. } | ClientError::Resting { .. } => NODE_FULL,
             ClientError::Budget { .. } | ClientError::Hops { .. } | ClientError::Fault { .. } => WALK_FAILED,
             ClientError::Contended { .. } | ClientError::Outdated => CONTENDED,
             ClientError::Busy(_) => BUSY,

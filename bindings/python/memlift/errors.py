@@ -135,7 +135,7 @@ class PoolStopped(Error):
 
 
 class ReadOnly(Error):
-    """The pool is open for reading only."""
+    """The pool is open for reading only; or the disk of a memory node's log is full, and the node takes no changes."""
 
 
 class TransactionTooLarge(Error, ValueError):

@@ -94,9 +94,10 @@ fn a_load_is_all_or_nothing() {
     }
     let csv = "time,price\n1,1.5\n2,2.5\n3,oops\n";
     let error =
-        load::ordered(&mut client, bulk::csv(csv.as_bytes(), 0, 1, 10.0), 8, |_| {}).expect_err("a word");
+        load::ordered(&mut client, bulk::csv(csv.as_bytes(), 0, 1, bulk::Numbers::Scaled(10.0)), 8, |_| {})
+            .expect_err("a word");
     assert!(matches!(error, ClientError::Input { line: 4, .. }), "{error}");
-    let good = bulk::csv(&csv.as_bytes()[..23], 0, 1, 10.0);
+    let good = bulk::csv(&csv.as_bytes()[..23], 0, 1, bulk::Numbers::Scaled(10.0));
     let map = OrderedMap::open(load::ordered(&mut client, good, 8, |_| {}).expect("room"));
     assert_eq!(map.aggregate(&mut client, 0..=9).expect("an answer").sum, 40);
 }

@@ -292,6 +292,38 @@ fn pair() -> (Vec<Running>, Vec<SocketAddr>, map::Map) {
 }
 
 #[test]
+fn walks_of_collections_end_when_they_are_done_whatever_their_budget() {
+    let (_nodes, at, map) = pair();
+    let config = Config { iterations: 50, hops: 2, deadline: Duration::from_secs(60), ..Config::default() };
+    let mut client = Client::udp(&at, config).expect("two nodes");
+    client.use_map(&map);
+    // Two chains for all of it, whose nodes lie on both nodes in turn.
+    let mut hash = HashMap::create(&mut client, 1).expect("room");
+    let mut list = List::create(&mut client).expect("room");
+    let mut ordered = OrderedMap::create(&mut client, 8).expect("room");
+    for key in 0..400_u64 {
+        hash.insert(&mut client, key, &[key as u8; 100]).expect("room");
+        list.push_back(&mut client, key, &[1; 300]).expect("room");
+        ordered.insert(&mut client, key * 7 % 400, &key.to_le_bytes()).expect("room");
+        // What a turn at one node has left, so that the next insert is the other one's.
+        client.allocate(16).expect("room");
+    }
+    assert_eq!(hash.scan(&mut client).expect("all of it").len(), 400);
+    assert_eq!(list.scan(&mut client).expect("all of it").len(), 400);
+    let sum = list.sum(&mut client).expect("all of it");
+    assert_eq!((sum.count, sum.sum), (400, 399 * 200));
+    assert_eq!(ordered.range(&mut client, 0..=u64::MAX, u64::MAX).expect("all of it").len(), 400);
+    let sum = ordered.aggregate(&mut client, 0..=u64::MAX).expect("all of it");
+    assert_eq!((sum.count, sum.sum), (400, 399 * 200));
+    assert_eq!(hash.get(&mut client, 399).expect("found"), Some(vec![143; 100]));
+    assert!(hash.remove(&mut client, 399).expect("found") && client.counts().continued > 50);
+    // A walk of somebody's own has its budget.
+    let scratch = Scratch::new().with(0, u64::MAX).with(24, list.head());
+    let own = Walk { program: shipped::STL_FORWARD_LIST.program(), start: list.head(), scratch };
+    assert!(matches!(client.walk(&own), Err(ClientError::Budget { .. } | ClientError::Hops { .. })));
+}
+
+#[test]
 fn walks_go_from_node_to_node_and_changes_reach_their_owner() {
     let (nodes, at, map) = pair();
     let mut client = Client::udp(&at, Config::default()).expect("two nodes");

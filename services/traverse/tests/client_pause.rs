@@ -119,6 +119,10 @@ impl Heap for Paused<'_> {
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
         self.client.write(address, bytes)
     }
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        self.client.retire(blocks)
+    }
+
     fn allocate(&mut self, bytes: u64) -> Result<u64> {
         self.client.allocate(bytes)
     }

@@ -7,12 +7,10 @@
 
 use std::collections::{BTreeMap, HashMap as StdMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use memlift_traverse::client::{ClientError, Result};
 use memlift_traverse::structures::bulk::{self, ToBytes, ToHeap};
 use memlift_traverse::structures::placement::{Order, Placement, SLAB_4K};
-use memlift_traverse::structures::pool::Pool;
 use memlift_traverse::structures::{
     Aggregate, HashMap, Heap, Image, Key, List, OrderedMap, Outcome, Walk, Walked,
 };
@@ -20,13 +18,11 @@ use proptest::prelude::*;
 
 const BASE: u64 = 1 << 32;
 
-fn image() -> Image {
-    Image::new(BASE, 16 << 20)
-}
-
 /// Memory is used again at once: one client, so no walk can be on the way.
-fn eager() -> Pool {
-    Pool::new(Duration::ZERO)
+fn image() -> Image {
+    let mut image = Image::new(BASE, 16 << 20);
+    image.reuse = true;
+    image
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +58,7 @@ proptest! {
         bytes in any::<bool>(),
     ) {
         let mut image = image();
-        let mut map = HashMap::create(&mut image, log2).expect("room").with_pool(eager());
+        let mut map = HashMap::create(&mut image, log2).expect("room");
         let mut model = StdMap::new();
         for operation in operations {
             let text = |key: u64| format!("{:>width$}", key, width = key as usize % 90);
@@ -111,7 +107,7 @@ proptest! {
         value_bytes in prop_oneof![Just(8_usize), Just(1), Just(17), Just(240)],
     ) {
         let mut image = image();
-        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room").with_pool(eager());
+        let mut map = OrderedMap::create(&mut image, value_bytes).expect("room");
         let mut model = BTreeMap::new();
         for operation in operations {
             match operation {
@@ -146,7 +142,7 @@ proptest! {
     #[test]
     fn a_list_keeps_its_order(numbers in proptest::collection::vec((any::<bool>(), 0_u64..40), 0..120)) {
         let mut image = image();
-        let mut list = List::create(&mut image).expect("room").with_pool(eager());
+        let mut list = List::create(&mut image).expect("room");
         let mut model = Vec::new();
         for (turn, (back, number)) in numbers.into_iter().enumerate() {
             if turn % 4 == 3 {
@@ -219,6 +215,9 @@ impl Heap for Shared {
     }
     fn free(&mut self, address: u64, bytes: u64) -> Result<()> {
         self.ask(|image| image.free(address, bytes))
+    }
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        self.ask(|image| image.retire(blocks))
     }
     fn compare_swap(
         &mut self,
@@ -448,16 +447,50 @@ fn unsorted_input_is_sorted_and_descending_input_refused() {
 #[test]
 fn csv_is_read_or_its_line_named() {
     let text = "time,\"volts\"\n# a comment\n\n10,\"1.25\"\n20, -3 \n";
-    let pairs: Vec<(u64, [u8; 8])> =
-        bulk::csv(text.as_bytes(), 0, 1, 100.0).collect::<Result<_>>().expect("two pairs");
+    let pairs: Vec<(u64, [u8; 8])> = bulk::csv(text.as_bytes(), 0, 1, bulk::Numbers::Scaled(100.0))
+        .collect::<Result<_>>()
+        .expect("two pairs");
     assert_eq!(pairs, [(10, 125_i64.to_le_bytes()), (20, (-300_i64).to_le_bytes())]);
     for (text, line) in [("1,2\nx,3\n", 2), ("1,\n", 1), ("1,1e30\n", 1), ("1,nan\n", 1), ("1\n", 1)] {
-        let read: Result<Vec<_>> = bulk::csv(text.as_bytes(), 0, 1, 1.0).collect();
+        let read: Result<Vec<_>> = bulk::csv(text.as_bytes(), 0, 1, bulk::Numbers::Scaled(1.0)).collect();
         assert!(
             matches!(read, Err(ClientError::Input { line: named, .. }) if named == line),
             "{text:?}: {read:?}"
         );
     }
+}
+
+#[test]
+fn csv_changes_no_number() {
+    let read = |text: &str, numbers| -> Result<Vec<(u64, [u8; 8])>> {
+        bulk::csv(text.as_bytes(), 0, 1, numbers).collect()
+    };
+    let whole = [
+        ("7", 7),
+        ("-9223372036854775808", i64::MIN),
+        ("9007199254740993", (1 << 53) + 1),
+        ("12.0", 12),
+        ("1e3", 1000),
+    ];
+    for (text, value) in whole {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Whole).expect("a whole number");
+        assert_eq!(found, [(1, value.to_le_bytes())], "{text}");
+    }
+    for text in ["100.49", "-0.9", "9223372036854775808", "1e300", "inf", "9007199254740993.0"] {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Whole);
+        assert!(matches!(found, Err(ClientError::Input { line: 1, .. })), "{text}: {found:?}");
+    }
+    for (text, value) in [
+        ("100.49", 100.49_f64),
+        ("-0.9", -0.9),
+        ("9007199254740992", 9_007_199_254_740_992.0),
+        ("inf", f64::INFINITY),
+    ] {
+        let found = read(&format!("1,{text}\n"), bulk::Numbers::Float(1.0)).expect("a float");
+        assert_eq!(found, [(1, value.to_le_bytes())], "{text}");
+    }
+    let found = read("1,9007199254740993\n", bulk::Numbers::Float(1.0));
+    assert!(matches!(found, Err(ClientError::Input { line: 1, .. })), "{found:?}");
 }
 
 #[test]

@@ -60,6 +60,10 @@ pub const KIND_MAP: u8 = 11;
 pub const KIND_MIGRATE: u8 = 12;
 /// A client goes: all its requests are settled, and its session ends. It is not answered.
 pub const KIND_END: u8 = 13;
+/// Kind: blocks of memory are wanted, and the body is what the first one shall hold.
+pub const KIND_PLACE: u8 = 16;
+/// Kind: blocks of memory were unlinked; they are free once no walk can be there.
+pub const KIND_RETIRE: u8 = 17;
 
 /// The tenant that nodes are to each other; no client is.
 pub const TENANT_NODES: u32 = u32::MAX;
@@ -122,6 +126,8 @@ pub const STATUS_TAKEN: u8 = 19;
 pub const STATUS_FOREIGN: u8 = 20;
 /// Status: since [`FLAG_SINCE`]'s clock memory may have been used again; nothing was changed. Start again.
 pub const STATUS_OUTDATED: u8 = 21;
+/// Status: the disk of the node's log is full: it takes no changes, and goes on reading.
+pub const STATUS_LOG_FULL: u8 = 24;
 /// From here on: a fault of the program, the number of `Verdict`.
 pub const STATUS_FAULT: u8 = 0x80;
 

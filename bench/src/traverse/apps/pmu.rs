@@ -101,7 +101,7 @@ impl Iterator for Channel {
 /// # Errors
 /// The line that has no numbers there.
 pub fn read(reader: impl BufRead, channel: u64) -> impl Iterator<Item = Result<(u64, i64), BenchError>> {
-    bulk::csv(reader, 0, channel as usize + 1, SCALE).map(|pair| {
+    bulk::csv(reader, 0, channel as usize + 1, bulk::Numbers::Scaled(SCALE)).map(|pair| {
         let (sample, value) = pair.map_err(super::failed)?;
         Ok((sample, i64::from_le_bytes(value)))
     })

@@ -8,9 +8,10 @@
 Order   each change takes effect at one compare-and-swap, exactly once; a get sees a whole value. Any number of clients may change
         the same collection
 Owner   the nodes have the data. `handle` says where: pickle it, send it, `open` it anywhere. Nothing is freed when an object here
-        goes
+        goes: `drop` does that
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, Self
 
@@ -57,9 +58,9 @@ class Aggregate(NamedTuple):
     """What is left of many numbers; least and greatest are 0 of none."""
 
     count: int
-    sum: int
-    min: int
-    max: int
+    sum: Any
+    min: Any
+    max: Any
 
     @property
     def avg(self) -> float | None:
@@ -180,7 +181,9 @@ class HashMap(MutableMapping[Any, Any]):
         """Adds to a value of 8 bytes at its node, and says what it was; None: there is none. Values must be whole numbers."""
         if self._values.dtype is None or self._values.dtype.kind not in "iu" or self._values.bytes != 8:
             raise UnsupportedValue("only values that are whole numbers of 8 bytes are added to: value='i8'")
-        old = self._native.add(_number(key), addend & _LAST)
+        if isinstance(addend, bool) or not isinstance(addend, int | np.integer) or not -(1 << 63) <= int(addend) <= _LAST:
+            raise UnsupportedValue(f"{addend!r} cannot be added: whole numbers of 64 bits are")
+        old = self._native.add(_number(key), int(addend) & _LAST)
         return None if old is None else int(np.uint64(old).astype(self._values.dtype))
 
     def __getitem__(self, key: Any) -> Any:
@@ -226,6 +229,10 @@ class HashMap(MutableMapping[Any, Any]):
         count: int = self._native.count()
         return count
 
+    def drop(self) -> None:
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        self._native.drop()
+
     def __bool__(self) -> bool:
         return True
 
@@ -255,7 +262,7 @@ def _key_name(key: Any) -> str:
 
 
 def _elsewhere(collection: Any, client: Client) -> Any:
-    """The same collection through another client. Kept: it has the free memory of what it removed."""
+    """The same collection through another client."""
     others = collection._others
     if id(client) not in others:
         others[id(client)] = type(collection).open(client, collection.handle)
@@ -289,7 +296,7 @@ class OrderedMap(MutableMapping[int, Any]):
 
     @classmethod
     def create(cls, client: Client, *, value: Any = "i8") -> Self:
-        """An empty map. value: a numpy dtype; sums and their likes need "i8"."""
+        """An empty map. value: a numpy dtype; sums and their likes are computed at the nodes for "i8"."""
         values = _fixed(value)
         return cls(client, _native.WalkOrdered.create(client._native, values.bytes), values)
 
@@ -348,25 +355,39 @@ class OrderedMap(MutableMapping[int, Any]):
         return removed
 
     def aggregate(self, first: int = 0, last: int = _LAST) -> Aggregate:
-        """Count, sum, least and greatest value of a range (both ends included), computed at the nodes."""
-        if self._values.dtype != np.dtype("<i8"):
-            raise UnsupportedValue(f"values of {self._values.name} cannot be added at the nodes: make the map with value='i8'")
-        return Aggregate(*self._native.aggregate(_number(first), _number(last)))
+        """Count, sum, least and greatest value of a range (both ends included).
 
-    def sum(self, first: int = 0, last: int = _LAST) -> int:
-        """The sum of a range's values; it wraps at 2^63."""
+        Of "i8" the nodes compute them, all as of one moment; of other numbers this process does, page by page, with sums of floats as
+        math.fsum has them.
+        """
+        if self._values.dtype == np.dtype("<i8"):
+            return Aggregate(*self._native.aggregate(_number(first), _number(last)))
+        if self._values.dtype is None or self._values.dtype.kind not in "biuf":
+            raise UnsupportedValue(f"values of {self._values.name} are no numbers, and cannot be added")
+        pages = [values for _, values in self._pages(_number(first), _number(last))]
+        if not pages:
+            return Aggregate(0, 0, 0, 0)
+        if self._values.dtype.kind == "f":
+            total: Any = math.fsum(value for page in pages for value in page.tolist())
+        else:
+            total = sum(sum(page.tolist()) for page in pages)
+        least, greatest = min(page.min() for page in pages).item(), max(page.max() for page in pages).item()
+        return Aggregate(sum(len(page) for page in pages), total, least, greatest)
+
+    def sum(self, first: int = 0, last: int = _LAST) -> Any:
+        """The sum of a range's values; of "i8" it wraps at 2^63."""
         return self.aggregate(first, last).sum
 
     def avg(self, first: int = 0, last: int = _LAST) -> float | None:
         """Their mean; None of nothing."""
         return self.aggregate(first, last).avg
 
-    def min(self, first: int = 0, last: int = _LAST) -> int | None:
+    def min(self, first: int = 0, last: int = _LAST) -> Any:
         """The least; None of nothing."""
         found = self.aggregate(first, last)
         return found.min if found.count else None
 
-    def max(self, first: int = 0, last: int = _LAST) -> int | None:
+    def max(self, first: int = 0, last: int = _LAST) -> Any:
         """The greatest; None of nothing."""
         found = self.aggregate(first, last)
         return found.max if found.count else None
@@ -432,6 +453,10 @@ class OrderedMap(MutableMapping[int, Any]):
 
     def __len__(self) -> int:
         return self.count()
+
+    def drop(self) -> None:
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        self._native.drop()
 
     def __bool__(self) -> bool:
         return True
@@ -530,6 +555,10 @@ class List:
     def __len__(self) -> int:
         count: int = self._native.count()
         return count
+
+    def drop(self) -> None:
+        """Gives all of its memory back to the nodes. Nobody may use it any more, here or elsewhere; walks under way still end."""
+        self._native.drop()
 
     def __bool__(self) -> bool:
         return True

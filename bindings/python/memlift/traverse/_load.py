@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from memlift import _native
-from memlift.errors import BadArgument, BadInput
+from memlift.errors import BadArgument, BadInput, UnsupportedValue
 from memlift.traverse._client import Client
 from memlift.traverse._collections import HashMap, OrderedMap, _fixed, _key_name, _keys
-from memlift.traverse._values import Values
+from memlift.traverse._values import Values, converted
 
 __all__ = ["bulk_load", "load_hash", "load_ordered"]
 
@@ -32,7 +32,8 @@ def bulk_load(client: Client, source: Any, *, into: str = "ordered", **options: 
     value_type  what values are, if it is not to be told by the source: bytes, str, a numpy dtype
     sorted      keys ascend strictly: then an ordered map is never all in memory here
     expected    of a hash map: for how many entries its chains are meant, if for more than there are
-    scale       of a file: values are multiplied by it, and rounded to whole numbers
+    scale       of a file: values are multiplied by it, and rounded to whole numbers. Without it whole numbers stay what they are, and
+                if one has a fraction all are floats
     progress    called with the number of pairs written so far, some times; what it raises ends the load
 
     Of equal keys the last one counts (sorted: they are refused). Raises BadInput, NodeFull.
@@ -51,7 +52,7 @@ def load_ordered(
     value: Any = None,
     value_type: Any = None,
     sorted: bool = False,
-    scale: float = 1.0,
+    scale: float | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> OrderedMap:
     """See `OrderedMap.load`."""
@@ -72,7 +73,7 @@ def load_hash(
     value_type: Any = None,
     key_type: Any = None,
     expected: int | None = None,
-    scale: float = 1.0,
+    scale: float | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> HashMap:
     """See `HashMap.load`."""
@@ -90,7 +91,7 @@ def _load(
     key: str | int,
     value: Any,
     given: Values | None,
-    scale: float,
+    scale: float | None,
     log2: int | None,
     progress: Callable[[int], Any] | None,
 ) -> tuple[tuple[int, int], Values, str]:
@@ -98,8 +99,7 @@ def _load(
     native = client._native
     if isinstance(source, str | os.PathLike):
         columns = _csv_columns(source, key, "value" if value is None else value)
-        handle = _native.walk_load_csv(native, kind, os.fspath(source), *columns, scale, log2, progress)
-        return handle, Values("i8"), "int"
+        return _of_csv(native, kind, os.fspath(source), columns, given, scale, log2, progress)
     if hasattr(source, "__arrow_c_stream__") and not isinstance(key, int):
         names = [value] if isinstance(value, str) else value
         try:
@@ -116,6 +116,31 @@ def _load(
     raise BadInput(f"a {type(source).__name__} cannot be loaded: give a table, a frame, a path, (keys, values), or pairs")
 
 
+def _of_csv(
+    native: Any,
+    kind: str,
+    path: str,
+    columns: tuple[int, int],
+    given: Values | None,
+    scale: float | None,
+    log2: int | None,
+    progress: Any,
+) -> tuple[tuple[int, int], Values, str]:
+    names = {np.dtype("<i8"): "i8", np.dtype("<f8"): "f8"}
+    if given is not None and given.dtype not in names:
+        raise BadArgument(f"value_type={given.name!r} of a file: 'i8' or 'f8'")
+    as_float = given is not None and names[given.dtype] == "f8"
+    try:
+        handle = _native.walk_load_csv(native, kind, path, *columns, scale, as_float, log2, progress)
+    except BadInput as error:
+        # A number with a fraction: then all are floats, unless whole numbers were asked for.
+        if given is not None or as_float or "has a fraction" not in str(error):
+            raise
+        as_float = True
+        handle = _native.walk_load_csv(native, kind, path, *columns, scale, as_float, log2, progress)
+    return handle, Values("f8" if as_float else "i8"), "int"
+
+
 def _of_arrow(
     native: Any,
     kind: str,
@@ -128,10 +153,35 @@ def _of_arrow(
 ) -> tuple[tuple[int, int], Values, str]:
     handle, contents = _native.walk_load_arrow(native, kind, source, key, names, log2, progress)
     if given is not None:
+        if not _matches(given, contents):
+            _drop(native, kind, handle, sum(content[2] for content in contents))
+            columns = ", ".join(f"{name} of {letter}" for name, letter, _ in contents)
+            raise BadInput(f"value_type={given.name!r}, and the table has {columns}: cast the column, or leave value_type out")
         return handle, given, _arrow_keys(source, key)
     if len(contents) == 1:
         return handle, Values(_arrow_text(source, contents[0])), _arrow_keys(source, key)
     return handle, Values([(name, letter) for name, letter, _ in contents]), _arrow_keys(source, key)
+
+
+def _matches(given: Values, contents: list[tuple[str, str, int]]) -> bool:
+    """True if values of a table are of this type as they lie in memory."""
+    if given.dtype is None:
+        return len(contents) == 1 and contents[0][1] == "bytes"
+    letters = [letter for _, letter, _ in contents]
+    if letters == ["bytes"]:
+        return False
+    if len(letters) == 1 and letters[0].startswith("V"):
+        return given.bytes == contents[0][2]
+    names = given.dtype.names
+    kinds = [given.dtype] if names is None else [given.dtype[name] for name in names]
+    return kinds == [np.dtype(letter).newbyteorder("<") for letter in letters]
+
+
+def _drop(native: Any, kind: str, handle: tuple[int, int], value_bytes: int) -> None:
+    if kind == "hash":
+        _native.WalkHash.open(native, *handle).drop()
+    else:
+        _native.WalkOrdered.open(native, handle[0], max(value_bytes, 1)).drop()
 
 
 def _arrow_type(source: Any, name: str) -> str:
@@ -207,10 +257,24 @@ def _of_arrays(
     packed = Values(_widened(values).dtype) if given is None else given
     if packed.dtype is None:
         raise BadInput(f"values are numbers, and not {packed.name}")
-    laid = np.ascontiguousarray(values, packed.dtype)
+    laid = np.ascontiguousarray(_fitted(values, packed), packed.dtype)
     raw = laid.view(np.uint8) if len(laid) else np.empty(0, np.uint8)
     handle = _native.walk_load_arrays(native, kind, _keys(keys), raw, packed.bytes, log2, progress)
     return handle, packed, "int"
+
+
+def _fitted(values: np.ndarray[Any, Any], packed: Values) -> np.ndarray[Any, Any]:
+    assert packed.dtype is not None
+    try:
+        return converted(values, packed.dtype)
+    except UnsupportedValue:
+        # The first one says it better than the whole array.
+        for row, value in enumerate(values):
+            try:
+                converted(value, packed.dtype)
+            except UnsupportedValue as error:
+                raise BadInput(f"row {row + 1}: {error}") from None
+        raise
 
 
 def _of_pairs(

@@ -92,7 +92,8 @@ class Node:
         return span
 
     def stats(self) -> dict[str, int]:
-        """What it has counted."""
+        """What it has counted, and its memory in bytes: live (given out), retired (unlinked, free after about 30 s), free, waste (the
+        empty ends of what tenants have), and the largest free piece."""
         stats: dict[str, int] = self._native.stats()
         return stats
 

@@ -7,7 +7,67 @@ import numpy as np
 
 from memlift.errors import BadArgument, UnsupportedValue
 
-__all__ = ["Values"]
+__all__ = ["Values", "converted"]
+
+
+def _is_unchanged(given: np.ndarray[Any, Any], packed: np.ndarray[Any, Any]) -> bool:
+    """True if nothing of `given` is lost in `packed`. Floats of fewer bits are rounded: that is what whoever chose them asked for."""
+    kind, was = packed.dtype.kind, given.dtype.kind
+    if given.dtype == packed.dtype or kind in "Mm":
+        return True
+    if packed.dtype.names is not None:
+        same = given.dtype.names is not None and len(given.dtype.names) == len(packed.dtype.names)
+        pairs = zip(given.dtype.names, packed.dtype.names, strict=True) if same else ()
+        return same and all(_is_unchanged(given[old], packed[new]) for old, new in pairs)
+    if kind in "biu" and was in "biu":
+        return bool(((packed.astype(given.dtype) == given) & ((packed < 0) == (given < 0))).all())
+    if kind in "biu" and was == "f":
+        limits = (0, 1) if kind == "b" else (np.iinfo(packed.dtype).min, np.iinfo(packed.dtype).max)
+        fits = (given >= float(limits[0])) & (given < float(limits[1] + 1)) & (np.trunc(given) == given)
+        return bool(fits.all())
+    if kind in "fc" and was in "biu":
+        exact = 1 << (np.finfo(packed.dtype).nmant + 1)
+        wide = given[(given > exact) | (given < -exact)] if was != "b" else given[:0]
+        return all(int(float(np.array(number, packed.dtype).real)) == int(number) for number in wide.ravel())
+    if kind in "fc" and was in "fc" and (kind == "c" or was == "f"):
+        return not bool((np.isinf(packed) & ~np.isinf(given)).any())
+    if kind == "U" and was == "U":
+        return given.dtype.itemsize <= packed.dtype.itemsize
+    return kind in "SV" and was in "SV" and given.dtype.itemsize <= packed.dtype.itemsize
+
+
+def converted(given: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array of this dtype that says what was given. Raises UnsupportedValue where it cannot."""
+    try:
+        if dtype.names is not None and isinstance(given, tuple):
+            # Field by field: as a whole, numpy would cut off what does not fit.
+            if len(given) != len(dtype.names):
+                raise ValueError(f"{len(given)} fields where there are {len(dtype.names)}")
+            packed = np.zeros((), dtype)
+            for name, part in zip(dtype.names, given, strict=True):
+                packed[name] = converted(part, dtype[name])
+            return packed
+        if dtype.subdtype is not None:
+            packed = converted(given, dtype.subdtype[0])
+            return np.broadcast_to(packed, dtype.shape) if packed.shape == () else packed
+        original = np.asarray(given)
+        with np.errstate(over="ignore", invalid="ignore"):
+            packed = np.asarray(given, dtype)
+        if original.dtype.kind == "O":
+            # Whole numbers beyond 64 bits, or several kinds of things: numpy has converted each, or refused.
+            unchanged = dtype.kind == "O" or all(
+                _is_unchanged(np.asarray(one), np.asarray(one, dtype)) for one in original.ravel()
+            )
+        else:
+            unchanged = _is_unchanged(original, packed)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnsupportedValue(f"{given!r} is no {dtype}: {error}") from None
+    if not unchanged:
+        raise UnsupportedValue(
+            f"{given!r} does not fit {dtype} as it is: make the collection with another value type ('f8' for numbers with a fraction), "
+            "or round it first"
+        )
+    return packed
 
 
 class Values:
@@ -39,10 +99,7 @@ class Values:
     def pack(self, value: Any) -> Any:
         """As it lies in memory."""
         if self.dtype is not None:
-            try:
-                packed = np.asarray(value, self.dtype)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise UnsupportedValue(f"{value!r} is no {self.name}: {error}") from None
+            packed = converted(value, self.dtype)
             if packed.shape != ():
                 raise UnsupportedValue(f"{value!r} is an array: this collection's values are one {self.name} each")
             return packed.tobytes()

@@ -227,6 +227,11 @@ impl WalkHash {
     fn count(&self, py: Python<'_>) -> PyResult<usize> {
         self.client.get().with(py, |open| Ok(locked(&self.map).scan(&mut open.client)?.len()))
     }
+
+    /// Gives its memory back.
+    fn drop(&self, py: Python<'_>) -> PyResult<()> {
+        self.client.get().with(py, |open| HashMap::open(self.handle).drop(&mut open.client))
+    }
 }
 
 /// An ordered map.
@@ -312,6 +317,11 @@ impl WalkOrdered {
         self.client.get().with(py, |open| locked(&self.map).remove(&mut open.client, key))
     }
 
+    /// Gives its memory back.
+    fn drop(&self, py: Python<'_>) -> PyResult<()> {
+        self.client.get().with(py, |open| OrderedMap::open(self.handle).drop(&mut open.client))
+    }
+
     /// Address and scratchpad of the walk that finds a key, and its program's name.
     fn find_walk(&self, key: u64) -> (u64, Vec<u8>, String) {
         let walk = self.handle.get_walk(key);
@@ -387,6 +397,11 @@ impl WalkList {
 
     fn count(&self, py: Python<'_>) -> PyResult<usize> {
         self.client.get().with(py, |open| Ok(locked(&self.list).scan(&mut open.client)?.len()))
+    }
+
+    /// Gives its memory back.
+    fn drop(&self, py: Python<'_>) -> PyResult<()> {
+        self.client.get().with(py, |open| List::open(self.head).drop(&mut open.client))
     }
 
     fn sum(&self, py: Python<'_>) -> PyResult<Totals> {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use memlift::traverse::client::{Client, ClientError, Result};
 use memlift::traverse::structures::arrow::{Content, Rows, Stream};
-use memlift::traverse::structures::bulk;
+use memlift::traverse::structures::bulk::{self, Numbers};
 use memlift::traverse::structures::load::{self, OwnedKey};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -197,7 +197,7 @@ pub fn walk_load_arrow(
 
 /// Of a file of comma-separated values, columns by number.
 #[pyfunction]
-#[pyo3(signature = (client, kind, path, key, value, scale, log2, progress))]
+#[pyo3(signature = (client, kind, path, key, value, scale, as_float, log2, progress))]
 #[expect(clippy::too_many_arguments, reason = "called by the Python half only")]
 pub fn walk_load_csv(
     py: Python<'_>,
@@ -206,13 +206,19 @@ pub fn walk_load_csv(
     path: PathBuf,
     key: usize,
     value: usize,
-    scale: f64,
+    scale: Option<f64>,
+    as_float: bool,
     log2: Option<u32>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Handle> {
     let made = Made::new(py, kind, log2)?;
     let file = BufReader::with_capacity(1 << 20, File::open(path)?);
-    let pairs = bulk::csv(file, key, value, scale)
+    let numbers = match (scale, as_float) {
+        (scale, true) => Numbers::Float(scale.unwrap_or(1.0)),
+        (Some(scale), false) => Numbers::Scaled(scale),
+        (None, false) => Numbers::Whole,
+    };
+    let pairs = bulk::csv(file, key, value, numbers)
         .map(|pair| pair.map(|(key, value)| (OwnedKey::Number(key), value)));
     run(py, client, made, pairs, 8, progress)
 }

@@ -204,12 +204,16 @@ impl WalkNode {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (counted, free) = self.running(py, |node| (node.stats().read(), node.writer().size().0))?;
+        let (counted, usage) = self.running(py, |node| (node.stats().read(), node.writer().usage()))?;
         let dict = PyDict::new(py);
         for (name, count) in counted.iter() {
             dict.set_item(name, count)?;
         }
-        dict.set_item("free_bytes", free)?;
+        dict.set_item("free_bytes", usage.free)?;
+        dict.set_item("live_bytes", usage.live)?;
+        dict.set_item("retired_bytes", usage.retired)?;
+        dict.set_item("waste_bytes", usage.waste)?;
+        dict.set_item("largest_free_bytes", usage.largest_free)?;
         Ok(dict)
     }
 

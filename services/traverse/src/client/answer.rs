@@ -5,7 +5,7 @@
 //! Order    packets that are no answer to anything are counted and forgotten: they may be late, or lies
 //! Not here sending (`send`), programs that a node lacks (`upload`)
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::flight::Whole;
 use super::{Answer, Client, ClientError, Result, Routing, route};
@@ -112,7 +112,11 @@ impl Client {
                 self.finish(sequence, Ok(answer));
             }
             Status::Continue => return self.go_on(sequence, &header, body, &emitted),
-            Status::Hops if self.config.routing == Routing::Bounce => {
+            Status::Hops if self.config.routing == Routing::Bounce || flight.request.is_library_walk() => {
+                return self.go_on(sequence, &header, body, &emitted);
+            }
+            Status::Iterations if flight.request.is_library_walk() => {
+                let header = Header { iterations: self.config.iterations, ..header };
                 return self.go_on(sequence, &header, body, &emitted);
             }
             Status::WrongNode => return self.wrong_node(sequence, &header, body, &emitted),
@@ -165,9 +169,14 @@ impl Client {
                 self.finish(sequence, Err(error));
             }
             Status::Full => {
-                let bytes = flight.request.value;
-                self.finish(sequence, Err(ClientError::Full { bytes }));
+                let (bytes, wait) = (flight.request.value, Duration::from_millis(header.value));
+                let full = ClientError::Full { bytes };
+                self.finish(
+                    sequence,
+                    Err(if wait.is_zero() { full } else { ClientError::Resting { bytes, wait } }),
+                );
             }
+            Status::LogFull => self.finish(sequence, Err(ClientError::ReadOnly)),
             Status::Fault(verdict) => {
                 let address = header.address;
                 self.finish(sequence, Err(ClientError::Fault { program, address, verdict }));
@@ -189,7 +198,9 @@ impl Client {
             .flights
             .iter()
             .filter(|(_, flight)| flight.attempt > 0 && entry.range.contains(flight.address))
-            .filter(|(_, flight)| !matches!(flight.request.kind, Kind::Map | Kind::Register | Kind::Allocate))
+            .filter(|(_, flight)| {
+                !matches!(flight.request.kind, Kind::Map | Kind::Register | Kind::Allocate | Kind::Place)
+            })
             .map(|(&sequence, _)| sequence)
             .collect();
         for sequence in about {

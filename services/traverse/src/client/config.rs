@@ -26,9 +26,9 @@ pub struct Config {
     pub window: usize,
     /// How long an answer is waited for: less than removed nodes rest ([`crate::structures::pool::GRACE`]).
     pub deadline: Duration,
-    /// Iterations of a walk, over all nodes.
+    /// Iterations of a walk, over all nodes; walks of the collections themselves go on beyond that.
     pub iterations: u32,
-    /// Times that a walk may be sent from node to node on one visit.
+    /// Times that a walk may be sent from node to node on one visit; walks of the collections themselves go on beyond that.
     pub hops: u8,
     /// Who sends walks on.
     pub routing: Routing,

@@ -58,6 +58,7 @@ impl Client {
             trip: None,
             next_look: Instant::now(),
             next_node: 0,
+            turn_bytes: 0,
             counts: Counts::default(),
             packet: Vec::new(),
             arrived: (Vec::new(), Vec::new()),

@@ -63,6 +63,21 @@ pub enum ClientError {
         /// How many were asked for.
         bytes: u64,
     },
+    /// No memory is left now, and some will be.
+    #[error(
+        "no memory is left for {bytes} bytes, but what was removed is free in {wait:?}: ask again then, or free something else"
+    )]
+    Resting {
+        /// How many were asked for.
+        bytes: u64,
+        /// Until enough of what rests is free.
+        wait: Duration,
+    },
+    /// The node cannot log changes.
+    #[error(
+        "the disk of the node's log is full: it takes no changes until there is room, and goes on reading; nothing was changed"
+    )]
+    ReadOnly,
     /// The walk made as many iterations as it may.
     #[error(
         "a walk of {program} made {iterations} iterations and was ended: a cycle, or raise `Config::iterations`"

@@ -4,8 +4,12 @@
 //! Flow     reads and writes longer than a packet are cut, and all pieces are under way together; memory is allocated from the
 //!          nodes in turn, from the next one when one is full or silent
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use super::{Answer, Client, ClientError, Request, Result};
 use crate::structures::heap::{Heap, Outcome, Walk, Walked};
+use crate::structures::pool::GRACE;
 use crate::wire::Status;
 use memlift_spec::operand::walk::ApplyKind;
 
@@ -19,6 +23,83 @@ fn walked(answer: Answer) -> Result<Walked> {
     };
     let scratch = crate::structures::Scratch(answer.body);
     Ok(Walked { outcome, scratch, result: answer.result, since: answer.since })
+}
+
+/// How long a full node is left alone at most before it is asked again.
+const REST: Duration = Duration::from_millis(250);
+/// Blocks of one request.
+const PLACES: usize = 64;
+/// So much is allocated from one node before it is the next one's turn: neighbours in time are neighbours in memory.
+const TURN_BYTES: u64 = 64 << 10;
+
+/// The addresses in the answer of [`Request::place`].
+fn blocks(answer: &Answer, count: usize) -> Result<Vec<u64>> {
+    let words = answer.body.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+    let all: Vec<u64> = words.collect();
+    let missing = ClientError::Corrupt { address: answer.address, what: "address for each block" };
+    if all.len() == count { Ok(all) } else { Err(missing) }
+}
+
+impl Client {
+    /// Asks the node whose turn it is for `bytes` bytes, and the next one where that is full or silent. Where all are full, but memory
+    /// that was removed will be free soon, it waits for that. `turn_bytes` of the node's turn are used up.
+    fn in_turn(&mut self, bytes: u64, turn_bytes: u64, request: impl Fn(usize) -> Request) -> Result<Answer> {
+        let begun = Instant::now();
+        loop {
+            let mut soonest: Option<Duration> = None;
+            let (mut is_full, mut silent) = (false, None);
+            // When no node seems to be there, each is asked all the same: it may only be slow.
+            for asks_all in [false, true] {
+                for _ in 0..self.nodes() {
+                    let node = self.next_node % self.nodes();
+                    if asks_all || self.is_there(node)? {
+                        match self.call(request(node)) {
+                            Ok(answer) => {
+                                self.turn_bytes += turn_bytes;
+                                if self.turn_bytes >= TURN_BYTES {
+                                    (self.turn_bytes, self.next_node) = (0, node + 1);
+                                }
+                                return Ok(answer);
+                            }
+                            Err(ClientError::Resting { wait, .. }) => {
+                                soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
+                            }
+                            Err(ClientError::Full { .. }) => is_full = true,
+                            Err(error @ (ClientError::Silent { .. } | ClientError::Busy(_))) => {
+                                self.mark_silent(node);
+                                silent = Some(error);
+                            }
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    (self.turn_bytes, self.next_node) = (0, node + 1);
+                }
+                if is_full || soonest.is_some() || silent.is_some() {
+                    break;
+                }
+            }
+            match soonest {
+                // Twice the grace: others may take the memory that becomes free.
+                Some(wait) if begun.elapsed() < 2 * GRACE => self.rest(wait.min(REST))?,
+                None if !is_full => return Err(silent.unwrap_or(ClientError::Full { bytes })),
+                _ => return Err(ClientError::Full { bytes }),
+            }
+        }
+    }
+
+    /// Lets time pass; what comes is taken.
+    fn rest(&mut self, time: Duration) -> Result<()> {
+        let end = Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.poll()? == 0 {
+                self.pause(left.min(Duration::from_millis(10)))?;
+            }
+        }
+    }
 }
 
 impl Heap for Client {
@@ -62,7 +143,106 @@ impl Heap for Client {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<u64> {
-        self.allocate_anywhere(bytes)
+        // The next one is the next node's.
+        self.in_turn(bytes, TURN_BYTES, |node| Request::allocate(node, bytes)).map(|answer| answer.address)
+    }
+
+    fn allocate_many(&mut self, count: usize, bytes: u64) -> Result<Vec<u64>> {
+        let mut addresses = Vec::with_capacity(count);
+        while addresses.len() < count {
+            let some = (count - addresses.len()).min(PLACES) as u32;
+            let request = |node| Request::place(node, bytes, some, &[]);
+            let all = bytes * u64::from(some);
+            let answer = self.in_turn(all, all, request);
+            let got = answer.and_then(|answer| blocks(&answer, some as usize));
+            match got {
+                Ok(got) => addresses.extend(got),
+                Err(error) => {
+                    for address in addresses {
+                        let _ = self.free(address, bytes);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn walk_and_allocate(&mut self, walk: &Walk, count: usize, bytes: u64) -> Result<(Walked, Vec<u64>)> {
+        if count == 0 || count > PLACES {
+            let walked = self.walk(walk)?;
+            return Ok((walked, self.allocate_many(count, bytes)?));
+        }
+        let node = self.next_node % self.nodes();
+        if !self.is_there(node)? {
+            let walked = self.walk(walk)?;
+            return Ok((walked, self.allocate_many(count, bytes)?));
+        }
+        let walk = self.submit(Request::walk(walk))?;
+        let memory = self.submit(Request::place(node, bytes, count as u32, &[]));
+        let walk = self.result(walk).and_then(walked);
+        let addresses = match self.result(memory?) {
+            Ok(answer) => blocks(&answer, count)?,
+            Err(ClientError::Full { .. } | ClientError::Resting { .. }) => {
+                self.allocate_many(count, bytes)?
+            }
+            Err(ClientError::Silent { .. } | ClientError::Busy(_)) => {
+                self.mark_silent(node);
+                self.allocate_many(count, bytes)?
+            }
+            Err(error) => return Err(error),
+        };
+        match walk {
+            Ok(walked) => Ok((walked, addresses)),
+            Err(error) => {
+                for address in addresses {
+                    let _ = self.free(address, bytes);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn place(&mut self, bytes: &[u8]) -> Result<u64> {
+        let first = &bytes[..bytes.len().min(self.packet_bytes() & !7)];
+        let length = bytes.len() as u64;
+        let address = self.in_turn(length, length, |node| Request::place(node, length, 1, first))?.address;
+        if first.len() < bytes.len() {
+            self.write(address + first.len() as u64, &bytes[first.len()..])?;
+        }
+        Ok(address)
+    }
+
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        let mut by_node: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
+        for &block in blocks {
+            by_node.entry(self.route(block.0)?).or_default().push(block);
+        }
+        for blocks in by_node.values().flat_map(|blocks| blocks.chunks(PLACES)) {
+            // Nothing waits for the answer; the request is sent again until there is one.
+            let ticket = self.submit(Request::retire(blocks))?;
+            self.abandon(ticket);
+        }
+        self.flush()
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        // A request that nobody answers ends at its deadline.
+        while self.under_way() > 0 {
+            if self.poll()? == 0 {
+                self.pause(Duration::from_millis(1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_many(&mut self, pieces: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        let most = self.packet_bytes();
+        if pieces.iter().any(|(_, bytes)| *bytes > most) {
+            return pieces.iter().map(|&(address, bytes)| self.read(address, bytes)).collect();
+        }
+        let requests = pieces.iter().map(|&(address, bytes)| Request::read(address, bytes));
+        self.call_many(requests).into_iter().map(|answer| answer.map(|answer| answer.body)).collect()
     }
 
     fn free(&mut self, address: u64, bytes: u64) -> Result<()> {

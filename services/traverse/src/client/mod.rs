@@ -120,6 +120,8 @@ pub struct Client {
     next_look: Instant,
     /// Where memory is allocated next.
     next_node: usize,
+    /// What was allocated from that node since its turn began.
+    turn_bytes: u64,
     counts: Counts,
     packet: Vec<u8>,
     /// Packets that have come, one after the other, and where each ends.

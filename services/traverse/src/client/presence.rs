@@ -111,34 +111,10 @@ impl Client {
         Ok(false)
     }
 
-    /// Memory of any node that is there and has some.
-    pub(super) fn allocate_anywhere(&mut self, bytes: u64) -> Result<u64> {
-        let (mut full, mut silent) = (None, None);
-        let count = self.nodes();
-        // When none seems to be there, each is asked all the same: it may only be slow.
-        for asks_first in [true, false] {
-            for _ in 0..count {
-                let node = self.next_node % count;
-                self.next_node = node + 1;
-                if asks_first && !self.is_there(node)? {
-                    continue;
-                }
-                match self.call(Request::allocate(node, bytes)) {
-                    Ok(answer) => return Ok(answer.address),
-                    Err(error @ ClientError::Full { .. }) => full = Some(error),
-                    Err(error @ (ClientError::Silent { .. } | ClientError::Busy(_))) => {
-                        self.reaches[node].heard = None;
-                        self.reaches[node].silent = Some(Instant::now());
-                        silent = Some(error);
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if full.is_some() || silent.is_some() {
-                break;
-            }
-        }
-        Err(full.or(silent).unwrap_or(ClientError::Full { bytes }))
+    /// Notes that a node did not answer: others are asked first for a while.
+    pub(super) fn mark_silent(&mut self, node: usize) {
+        self.reaches[node].heard = None;
+        self.reaches[node].silent = Some(Instant::now());
     }
 
     /// The node that has an address which none of those has that have answered: the first one that has not.

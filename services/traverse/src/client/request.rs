@@ -78,6 +78,27 @@ impl Request {
         Request { node: Some(node), ..Request::new(Kind::Allocate, 0, bytes) }
     }
 
+    /// `count` blocks of memory of a node, 1 to 64; `body`, at most `bytes` and a packet's, is what the first one holds. The
+    /// answer's body has the addresses.
+    #[must_use]
+    pub fn place(node: usize, bytes: u64, count: u32, body: &[u8]) -> Request {
+        Request {
+            node: Some(node),
+            body: body.to_vec(),
+            piece: (0, count),
+            ..Request::new(Kind::Place, 0, bytes)
+        }
+    }
+
+    /// Blocks (address, bytes) of one node that were unlinked: they are free when no walk can be at them any more.
+    #[must_use]
+    pub fn retire(blocks: &[(u64, u64)]) -> Request {
+        let body =
+            blocks.iter().flat_map(|(address, bytes)| [address.to_le_bytes(), bytes.to_le_bytes()].concat());
+        let first = blocks.first().map_or(0, |(address, _)| *address);
+        Request { body: body.collect(), ..Request::new(Kind::Retire, first, 0) }
+    }
+
     /// Gives memory back that was allocated with so many bytes.
     #[must_use]
     pub fn free(address: u64, bytes: u64) -> Request {
@@ -95,6 +116,11 @@ impl Request {
     #[must_use]
     pub fn map(node: usize) -> Request {
         Request { node: Some(node), ..Request::new(Kind::Map, 0, 0) }
+    }
+
+    /// True if iterations and hops do not bound it, only [`super::Config::deadline`] does.
+    pub(super) fn is_library_walk(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| crate::structures::shipped::is_library(program))
     }
 
     pub(super) fn name(&self) -> String {

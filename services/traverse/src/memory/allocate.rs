@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory for nodes: size classes out of extents, each extent one tenant's.
+//! Gives out the memory of a node: pages to tenants, blocks of any size to whoever asks, and takes both back.
 //!
-//! Layout   classes: multiples of 16 up to 128 bytes, then four to a doubling up to 128 KiB; beyond, an extent of its own
-//!          an extent: [`super::MARGIN_BYTES`] that stay empty, allocations, as many again
-//! Order    the same calls give the same addresses: a log replays allocations by their sizes, and compares
-//!          no extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
-//! Owner    the node's writer. What is free is kept here and not in the memory itself, which tenants write
-//! Flow     a range that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`] when it
-//!          stays. One that comes: [`Allocator::take`]
-//! Not here exactly once: `node` remembers what it has answered
+//! - **Layout** an extent is whole pages of one tenant: [`super::MARGIN_BYTES`] that stay empty, blocks, as many again. Neighbouring
+//!   extents of a tenant are one, up to 64 MiB
+//! - **Flow** [`Allocator::allocate`]: best fit in the tenant's extents ─▶ else an extent more ─▶ else whole free pages of any tenants
+//!   that lie in a row come back, and once more. [`Allocator::free`]: joins its neighbours, whatever sizes they were given out in;
+//!   an extent that is free is nobody's. [`Allocator::retire`] does so later (`retired`)
+//! - **Bound** with a memory of 256 times the largest allocation, and sizes drawn uniformly, more than 90 % of it are given out when
+//!   an allocation fails for the first time, also after a hundred times its size was given out and freed (test `churn`)
+//! - **Order** a log says where each block was given, and replays it with [`Allocator::claim`]: no choice made here has to be made again.
+//!   No extent and no free run reaches over a cut, where a range that moves begins or ends, or a mapping does
+//! - **Owner** the node's writer. What is free is kept here and not in the memory itself, which tenants write
+//! - **Ranges** one that leaves: [`Allocator::cut`] ─▶ [`Allocator::detach`] ─▶ [`Allocator::give`], or [`Allocator::attach`] when it
+//!   stays. One that comes: [`Allocator::take`]
+//! - **Not here** exactly once: `node` remembers what it has answered
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{MARGIN_BYTES, Memory, Part, Ranges};
+use super::blocks::{Blocks, GRAIN_BYTES, rounded};
+use super::retired::Retired;
+use super::runs::{Dirt, Runs};
+use super::{MARGIN_BYTES, Memory, PAGE_BYTES, Part, Ranges};
 
-const SMALL_BYTES: u64 = 128;
-const SMALL_STEP: u64 = 16;
-const CLASS_BYTES_MAX: u64 = 128 << 10;
-const EXTENT_ALIGN: u64 = 4096;
 /// Extents double with what a tenant has, from the first to the second.
 const EXTENT_BYTES: (u64, u64) = (256 << 10, 64 << 20);
 
@@ -28,183 +33,363 @@ pub const ALLOCATION_BYTES_MAX: u64 = 1 << 40;
 /// What one tenant has.
 #[derive(Debug, Default)]
 struct Heap {
-    /// Free addresses of each class.
-    free: BTreeMap<u64, Vec<u64>>,
-    /// What of the newest extent was not given out yet: from, to.
-    fresh: (u64, u64),
-    /// The same of extents that came with ranges.
-    spare: Vec<(u64, u64)>,
-    /// Extents that are one allocation: address → (extent, bytes of the extent).
-    large: BTreeMap<u64, (u64, u64)>,
+    free: Blocks,
+    /// Of its extents.
     bytes: u64,
 }
 
-/// Gives out the memory of a node.
+/// How a node's memory is used, in bytes. The four parts are all of it, except for ranges that are leaving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Given out.
+    pub live: u64,
+    /// Unlinked by their owners, and free again once no walk can be there.
+    pub retired: u64,
+    /// To be given out.
+    pub free: u64,
+    /// The empty ends of extents.
+    pub waste: u64,
+    /// The largest free piece.
+    pub largest_free: u64,
+}
+
+/// See the module.
 #[derive(Debug)]
 pub struct Allocator {
     memory: Arc<Memory>,
-    /// Free addresses: first → how many. Neighbours are one.
-    free: BTreeMap<u64, u64>,
+    /// Pages that nobody has.
+    runs: Runs,
     /// Where neither extents nor free runs are joined.
     cuts: BTreeSet<u64>,
     /// Extents: first → how many, whose.
     extents: BTreeMap<u64, (u64, u32)>,
     heaps: BTreeMap<u32, Heap>,
+    retired: Retired,
     ranges: Ranges,
     /// What was detached: first → how many, and all that is known about it.
     detached: BTreeMap<u64, (u64, Part)>,
 }
 
-/// What an allocation of `bytes` takes up, where it is one of a class.
-fn class_of(bytes: u64) -> Option<u64> {
-    match bytes {
-        0..=SMALL_BYTES => Some(bytes.max(1).next_multiple_of(SMALL_STEP)),
-        _ if bytes <= CLASS_BYTES_MAX => Some(bytes.next_multiple_of(1 << ((bytes - 1).ilog2() - 2))),
-        _ => None,
-    }
-}
-
-/// Whether a class of this size exists.
-pub(super) fn is_class(class: u64) -> bool {
-    class > 0 && class_of(class) == Some(class)
-}
-
-/// What an address of a class is a multiple of: a node of whole cache lines starts one.
-pub(super) fn align_of(class: u64) -> u64 {
-    if class.is_multiple_of(64) { 64 } else { SMALL_STEP }
+/// Bytes of an extent in which a block of so many bytes fits.
+fn room_for(bytes: u64) -> u64 {
+    (bytes + 64 + 2 * MARGIN_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 impl Allocator {
     /// All of a memory.
     #[must_use]
     pub fn new(memory: Arc<Memory>) -> Allocator {
+        let (base, bytes) = (memory.base(), memory.bytes());
+        Allocator::over(memory, base, bytes)
+    }
+
+    /// So many bytes of a memory, from `base` on.
+    #[must_use]
+    pub fn over(memory: Arc<Memory>, base: u64, bytes: u64) -> Allocator {
         let mut allocator = Allocator::restore(memory, [], &Part::default());
-        if allocator.memory.bytes() > 0 {
-            allocator.grant(allocator.memory.base(), allocator.memory.bytes());
+        if bytes > 0 {
+            allocator.grant(base, bytes);
         }
         allocator
+    }
+
+    /// Addresses that follow those that it has, in the same mapping, are free from now on.
+    pub fn grow(&mut self, base: u64, bytes: u64) {
+        self.cuts.remove(&base);
+        self.cuts.insert(base + bytes);
+        self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
     /// Addresses that are mapped and that nobody had are free from now on.
     pub fn grant(&mut self, base: u64, bytes: u64) {
         self.cuts.extend([base, base + bytes]);
-        self.give_back(base, bytes);
+        self.runs.give(base, bytes, Dirt::Clean, &self.cuts);
     }
 
-    /// `bytes` bytes for a tenant, or `None` when there are none left. Nodes of a multiple of 64 bytes start a cache line.
+    /// `bytes` bytes for a tenant, or `None` when there are none left. Blocks of a multiple of 64 bytes start a cache line.
     pub fn allocate(&mut self, tenant: u32, bytes: u64) -> Option<u64> {
-        let Some(class) = class_of(bytes) else { return self.large(tenant, bytes) };
-        let heap = self.heaps.entry(tenant).or_default();
-        if let Some(address) = heap.free.get_mut(&class).and_then(Vec::pop) {
-            return Some(address);
-        }
-        let fits = |fresh: (u64, u64)| {
-            Some(fresh.0.next_multiple_of(align_of(class))).filter(|address| address + class <= fresh.1)
-        };
-        let mut found = fits(heap.fresh);
-        while found.is_none()
-            && let Some(spare) = heap.spare.pop()
-        {
-            heap.fresh = spare;
-            found = fits(spare);
-        }
-        let address = if let Some(address) = found {
-            address
-        } else {
-            let wanted = heap.bytes.clamp(EXTENT_BYTES.0, EXTENT_BYTES.1);
-            // A small rest of the memory still serves: half as much, down to what is needed now.
-            let least = (class + 64 + 2 * MARGIN_BYTES).next_multiple_of(EXTENT_ALIGN);
-            let mut tried = wanted.max(least);
-            let (extent, got) = loop {
-                match self.extent(tenant, tried) {
-                    Some(extent) => break (extent, tried),
-                    None if tried > least => tried = (tried / 2).next_multiple_of(EXTENT_ALIGN).max(least),
-                    None => return None,
-                }
-            };
-            let heap = self.heaps.entry(tenant).or_default();
-            heap.fresh = (extent + MARGIN_BYTES, extent + got - MARGIN_BYTES);
-            heap.fresh.0.next_multiple_of(align_of(class))
-        };
-        self.heaps.entry(tenant).or_default().fresh.0 = address + class;
-        Some(address)
-    }
-
-    fn large(&mut self, tenant: u32, bytes: u64) -> Option<u64> {
         if bytes > ALLOCATION_BYTES_MAX {
             return None;
         }
-        let whole = (bytes + 2 * MARGIN_BYTES).next_multiple_of(EXTENT_ALIGN);
-        let extent = self.extent(tenant, whole)?;
-        let address = extent + MARGIN_BYTES;
-        self.heaps.entry(tenant).or_default().large.insert(address, (extent, whole));
-        Some(address)
+        let bytes = rounded(bytes);
+        if let Some(address) = self.heaps.entry(tenant).or_default().free.take(bytes) {
+            return Some(address);
+        }
+        if !self.extend(tenant, bytes) {
+            self.gather(room_for(bytes))?;
+            self.extend(tenant, bytes);
+        }
+        self.heaps.entry(tenant).or_default().free.take(bytes)
     }
 
-    /// The first free addresses that are enough become the tenant's.
-    fn extent(&mut self, tenant: u32, bytes: u64) -> Option<u64> {
-        let (&base, &length) = self.free.iter().find(|&(_, &length)| length >= bytes)?;
-        self.free.remove(&base);
-        if length > bytes {
-            self.free.insert(base + bytes, length - bytes);
+    /// One more extent for a tenant, with room for a block of so many bytes; false: there are no such pages.
+    fn extend(&mut self, tenant: u32, bytes: u64) -> bool {
+        let least = room_for(bytes);
+        let has = self.heaps.entry(tenant).or_default().bytes;
+        let wanted = has.clamp(EXTENT_BYTES.0, EXTENT_BYTES.1).next_multiple_of(PAGE_BYTES).max(least);
+        // A small rest of the memory still serves: all of it, so that nothing is left between two extents.
+        let Some((base, length)) = self.runs.find(wanted).or_else(|| self.runs.find(least)) else {
+            return false;
+        };
+        self.occupy(tenant, base, length.min(wanted));
+        self.publish();
+        true
+    }
+
+    /// Makes `bytes` pages in a row nobody's, if free blocks of any tenants, and free pages between them, are as many: the shortest
+    /// such stretch.
+    fn gather(&mut self, bytes: u64) -> Option<()> {
+        let mut pieces: Vec<(u64, u64)> =
+            self.runs.within(0, u64::MAX).map(|(at, length)| (at, at + length)).collect();
+        let mut blocks = BTreeMap::new();
+        for (&tenant, heap) in &self.heaps {
+            for (at, length) in heap.free.of_at_least(PAGE_BYTES) {
+                if let Some((from, to)) = self.pages_of(at, length) {
+                    pieces.push((from, to));
+                    blocks.insert(from, (tenant, at, length));
+                }
+            }
         }
-        self.heaps.entry(tenant).or_default().bytes += bytes;
+        pieces.sort_unstable();
+        let mut best: Option<(u64, u64)> = None;
+        let mut stretch = (0, 0);
+        for (from, to) in pieces.into_iter().chain([(u64::MAX, u64::MAX)]) {
+            if stretch.1 == from && !self.cuts.contains(&from) {
+                stretch.1 = to;
+                continue;
+            }
+            let length = stretch.1 - stretch.0;
+            if length >= bytes && best.is_none_or(|best| length < best.1 - best.0) {
+                best = Some(stretch);
+            }
+            stretch = (from, to);
+        }
+        let (from, to) = best?;
+        for (_, &(tenant, at, length)) in blocks.range(from..to) {
+            self.release(tenant, at, length);
+        }
+        Some(())
+    }
+
+    /// Free pages become a tenant's.
+    fn occupy(&mut self, tenant: u32, base: u64, bytes: u64) {
+        if self.runs.take(base, bytes).is_foreign_to(tenant) {
+            // Nobody reads what another tenant left there.
+            self.memory.clear(base, bytes);
+        }
         self.extents.insert(base, (bytes, tenant));
+        let heap = self.heaps.entry(tenant).or_default();
+        heap.bytes += bytes;
+        heap.free.give(base + MARGIN_BYTES, bytes - 2 * MARGIN_BYTES);
         self.ranges.add(tenant, base, bytes, &self.cuts);
+        self.join(base + bytes, EXTENT_BYTES.1);
+        self.join(base, EXTENT_BYTES.1);
+    }
+
+    /// Makes one of the two extents that meet at an address, if they are one tenant's and together no longer than `most`.
+    fn join(&mut self, at: u64, most: u64) {
+        let Some((&left, &(left_bytes, tenant))) = self.extents.range(..at).next_back() else { return };
+        let Some(&(right_bytes, other)) = self.extents.get(&at) else { return };
+        if left + left_bytes != at
+            || tenant != other
+            || self.cuts.contains(&at)
+            || left_bytes + right_bytes > most
+        {
+            return;
+        }
+        self.extents.remove(&at);
+        self.extents.insert(left, (left_bytes + right_bytes, tenant));
+        self.heaps.entry(tenant).or_default().free.give(at - MARGIN_BYTES, 2 * MARGIN_BYTES);
+    }
+
+    /// Whole pages of free blocks become nobody's again.
+    fn trim(&mut self) {
+        let tenants: Vec<u32> = self.heaps.keys().copied().collect();
+        for tenant in tenants {
+            for (at, length) in self.heaps[&tenant].free.of_at_least(PAGE_BYTES) {
+                self.release(tenant, at, length);
+            }
+        }
+        self.publish();
+    }
+
+    /// The whole pages of a free block that its extent can do without: from, to.
+    fn pages_of(&self, at: u64, length: u64) -> Option<(u64, u64)> {
+        let (&extent, &(bytes, _)) = self.extents.range(..=at).next_back()?;
+        let end = extent + bytes;
+        let first = at == extent + MARGIN_BYTES;
+        let last = at + length == end - MARGIN_BYTES;
+        let from = if first { extent } else { (at + MARGIN_BYTES).next_multiple_of(PAGE_BYTES) };
+        let to = if last { end } else { (at + length - MARGIN_BYTES) / PAGE_BYTES * PAGE_BYTES };
+        (from < to).then_some((from, to))
+    }
+
+    /// The whole pages of a free block become nobody's; what is left of its extent on both sides gets empty ends.
+    fn release(&mut self, tenant: u32, at: u64, length: u64) {
+        let Some((&extent, &(bytes, _))) = self.extents.range(..=at).next_back() else { return };
+        let Some((from, to)) = self.pages_of(at, length) else { return };
+        let end = extent + bytes;
+        let (first, last) = (from == extent, to == end);
+        let heap = self.heaps.entry(tenant).or_default();
+        heap.free.remove(at);
+        heap.bytes -= to - from;
+        self.extents.remove(&extent);
+        if !first {
+            self.extents.insert(extent, (from - extent, tenant));
+            if from - MARGIN_BYTES > at {
+                heap.free.give(at, from - MARGIN_BYTES - at);
+            }
+        }
+        if !last {
+            self.extents.insert(to, (end - to, tenant));
+            if at + length > to + MARGIN_BYTES {
+                heap.free.give(to + MARGIN_BYTES, at + length - to - MARGIN_BYTES);
+            }
+        }
+        self.ranges.remove(tenant, from, to - from);
+        self.runs.give(from, to - from, Dirt::Of(tenant), &self.cuts);
+    }
+
+    fn publish(&self) {
         self.memory.publish(self.ranges.clone());
-        Some(base)
     }
 
-    /// Takes an allocation back. False: the tenant has none there, of that size. A tenant that gives back what it goes on using
-    /// harms only itself: the addresses stay its own, large ones aside, which become nobody's.
+    /// A log says that a block was given at this address.
+    ///
+    /// # Errors
+    ///
+    /// It cannot have been: something else is there, or nothing of this node.
+    pub fn claim(&mut self, tenant: u32, address: u64, bytes: u64) -> Result<(), &'static str> {
+        let good =
+            address.is_multiple_of(GRAIN_BYTES) && bytes <= ALLOCATION_BYTES_MAX && address >= MARGIN_BYTES;
+        let bytes = rounded(bytes);
+        let end = address.checked_add(bytes).and_then(|end| end.checked_add(MARGIN_BYTES + PAGE_BYTES));
+        if !good || end.is_none() {
+            return Err("no block lies there");
+        }
+        if self.heaps.entry(tenant).or_default().free.take_at(address, bytes) {
+            return Ok(());
+        }
+        let from = (address - MARGIN_BYTES) / PAGE_BYTES * PAGE_BYTES;
+        let to = (address + bytes + MARGIN_BYTES).next_multiple_of(PAGE_BYTES);
+        if !self.covers(tenant, from, to) {
+            self.trim();
+            if !self.covers(tenant, from, to) {
+                return Err("other memory lies there");
+            }
+        }
+        let mut at = from;
+        while at < to {
+            match self.extents.range(..=at).next_back() {
+                Some((&extent, &(length, _))) if at < extent + length => at = extent + length,
+                _ => {
+                    let next = self.extents.range(at..to).next().map_or(to, |(&extent, _)| extent);
+                    self.occupy(tenant, at, next - at);
+                    at = next;
+                }
+            }
+        }
+        let inside: Vec<u64> = self.extents.range(from + 1..to).map(|(&extent, _)| extent).collect();
+        inside.into_iter().for_each(|at| self.join(at, u64::MAX));
+        self.publish();
+        match self.heaps.entry(tenant).or_default().free.take_at(address, bytes) {
+            true => Ok(()),
+            false => Err("it was given before"),
+        }
+    }
+
+    /// True if these pages are free or the tenant's.
+    fn covers(&self, tenant: u32, from: u64, to: u64) -> bool {
+        let mut at = from;
+        while at < to {
+            let extent =
+                self.extents.range(..=at).next_back().map(|(&base, &(length, whose))| (base + length, whose));
+            at = match (extent, self.runs.around(at)) {
+                (Some((end, whose)), _) if at < end && whose == tenant => end,
+                (_, Some((base, length))) => base + length,
+                _ => return false,
+            };
+        }
+        true
+    }
+
+    /// True if these bytes were given to the tenant, and are neither free nor retired.
+    fn is_live(&self, tenant: u32, address: u64, bytes: u64) -> bool {
+        let extent = self.extents.range(..=address).next_back();
+        address.is_multiple_of(GRAIN_BYTES)
+            && bytes <= ALLOCATION_BYTES_MAX
+            && extent.is_some_and(|(&base, &(length, whose))| {
+                whose == tenant
+                    && address - base >= MARGIN_BYTES
+                    && address - base + bytes <= length - MARGIN_BYTES
+            })
+            && !self.heaps.get(&tenant).is_some_and(|heap| heap.free.overlaps(address, bytes))
+            && !self.retired.overlaps(address, bytes)
+    }
+
+    /// Takes memory back: all of an allocation, or any part of it at multiples of 16. False: the tenant has none there, or it came
+    /// back before.
     pub fn free(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
-        let Some(heap) = self.heaps.get_mut(&tenant) else { return false };
-        match class_of(bytes) {
-            Some(class) => {
-                let good = address.is_multiple_of(align_of(class))
-                    && address.checked_sub(MARGIN_BYTES).is_some_and(|from| {
-                        self.ranges.find(tenant, from, class + 2 * MARGIN_BYTES).is_some()
-                    });
-                if good {
-                    heap.free.entry(class).or_default().push(address);
-                }
-                good
-            }
-            None => {
-                let whole =
-                    (bytes.min(ALLOCATION_BYTES_MAX) + 2 * MARGIN_BYTES).next_multiple_of(EXTENT_ALIGN);
-                let Some(&(extent, length)) = heap.large.get(&address) else { return false };
-                if length != whole {
-                    return false;
-                }
-                heap.large.remove(&address);
-                heap.bytes -= length;
-                self.extents.remove(&extent);
-                self.ranges.remove(tenant, extent, length);
-                self.memory.publish(self.ranges.clone());
-                // Whoever gets these addresses next must not read what was there.
-                self.memory.clear(extent, length);
-                self.give_back(extent, length);
-                true
-            }
+        let bytes = rounded(bytes);
+        let live = self.is_live(tenant, address, bytes);
+        if live {
+            self.reclaim(tenant, address, bytes);
+        }
+        live
+    }
+
+    fn reclaim(&mut self, tenant: u32, address: u64, bytes: u64) {
+        let (at, length) = self.heaps.entry(tenant).or_default().free.give(address, bytes);
+        let extent = self.extents.range(..=at).next_back();
+        if extent.is_some_and(|(_, &(bytes, _))| bytes - 2 * MARGIN_BYTES == length) {
+            self.release(tenant, at, length);
+            self.publish();
         }
     }
 
-    fn give_back(&mut self, mut base: u64, mut bytes: u64) {
-        if let Some((&before, &length)) = self.free.range(..base).next_back()
-            && before + length == base
-            && !self.cuts.contains(&base)
-        {
-            self.free.remove(&before);
-            (base, bytes) = (before, bytes + length);
+    /// Takes memory back that was unlinked just now: it is free when no walk can be there any more ([`Allocator::ripe`]). False:
+    /// as [`Allocator::free`].
+    pub fn retire(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
+        let bytes = rounded(bytes);
+        let live = self.is_live(tenant, address, bytes);
+        if live {
+            self.retired.add(tenant, address, bytes);
         }
-        let end = base + bytes;
-        if !self.cuts.contains(&end)
-            && let Some(length) = self.free.remove(&end)
-        {
-            bytes += length;
+        live
+    }
+
+    /// What was retired so far was retired at this clock, or before.
+    pub fn stamp(&mut self, now: u32) {
+        self.retired.stamp(now);
+    }
+
+    /// Retired memory that no walk can be at any more is free: tenant, address, bytes of each piece.
+    pub fn ripe(&mut self, now: u32) -> Vec<(u32, u64, u64)> {
+        let ripe = self.retired.ripe(now);
+        for &(tenant, address, bytes) in &ripe {
+            self.reclaim(tenant, address, bytes);
         }
-        self.free.insert(base, bytes);
+        ripe
+    }
+
+    /// How long until as many retired bytes are free; `None`: there are not as many.
+    #[must_use]
+    pub fn wait_for(&self, bytes: u64, now: u32) -> Option<Duration> {
+        self.retired.wait_for(rounded(bytes), now)
+    }
+
+    /// Retired memory rests for so many seconds of the clock; 0: it does not.
+    pub fn set_grace(&mut self, grace_s: u32) {
+        self.retired.grace_s = grace_s;
+    }
+
+    /// A log says that a retired piece is free.
+    pub fn unretire(&mut self, tenant: u32, address: u64, bytes: u64) -> bool {
+        let retired = self.retired.remove(tenant, address, bytes);
+        if retired {
+            self.reclaim(tenant, address, bytes);
+        }
+        retired
     }
 
     /// A range of addresses is to leave: nothing that is given out from now on reaches over its ends.
@@ -214,8 +399,9 @@ impl Allocator {
     /// Something does so already; for people to read.
     pub fn cut(&mut self, base: u64, bytes: u64) -> Result<(), String> {
         for at in [base, base + bytes] {
-            if let Some((&extent, &(length, _))) = self.extents.range(..at).next_back()
+            if let Some((&extent, &(length, tenant))) = self.extents.range(..at).next_back()
                 && extent + length > at
+                && !self.split(tenant, extent, at)
             {
                 return Err(format!(
                     "{at:#x} lies within what was given out as one piece, {extent:#x} to {:#x}: move one of these ends instead",
@@ -223,16 +409,28 @@ impl Allocator {
                 ));
             }
         }
-        for at in [base, base + bytes] {
-            self.cuts.insert(at);
-            if let Some((&run, &length)) = self.free.range(..at).next_back()
-                && run + length > at
-            {
-                self.free.insert(run, at - run);
-                self.free.insert(at, run + length - at);
-            }
-        }
+        self.cuts.extend([base, base + bytes]);
+        self.runs.cut(base);
+        self.runs.cut(base + bytes);
         Ok(())
+    }
+
+    /// Makes two extents of one, if there is room for empty ends around the place.
+    fn split(&mut self, tenant: u32, extent: u64, at: u64) -> bool {
+        let (length, _) = self.extents[&extent];
+        let free = &mut self.heaps.entry(tenant).or_default().free;
+        if !at.is_multiple_of(PAGE_BYTES) || !free.take_at(at - MARGIN_BYTES, 2 * MARGIN_BYTES) {
+            return false;
+        }
+        self.extents.insert(extent, (at - extent, tenant));
+        self.extents.insert(at, (extent + length - at, tenant));
+        self.cuts.insert(at);
+        // So that the ranges on both sides of the cut are two.
+        self.ranges.remove(tenant, extent, length);
+        self.ranges.add(tenant, extent, at - extent, &self.cuts);
+        self.ranges.add(tenant, at, extent + length - at, &self.cuts);
+        self.publish();
+        true
     }
 
     /// Nothing of these addresses is given out or taken back from now on; what was given stays readable and writable. What is known
@@ -245,21 +443,18 @@ impl Allocator {
         if !self.detached.contains_key(&base) {
             self.cut(base, bytes)?;
             let part = self.part(base, bytes);
-            for (run, _) in &part.runs {
-                self.free.remove(run);
+            for &(run, length) in &part.runs {
+                self.runs.take(run, length);
             }
             for &(extent, length, tenant) in &part.extents {
                 self.extents.remove(&extent);
                 self.heaps.entry(tenant).or_default().bytes -= length;
             }
-            let inside = |address: u64| address.wrapping_sub(base) < bytes;
-            for heap in self.heaps.values_mut() {
-                heap.free.values_mut().for_each(|free| free.retain(|address| !inside(*address)));
-                heap.spare.retain(|spare| !inside(spare.0));
-                heap.large.retain(|address, _| !inside(*address));
-                if inside(heap.fresh.0) {
-                    heap.fresh = (0, 0);
-                }
+            for &(tenant, address, _) in &part.free {
+                self.heaps.entry(tenant).or_default().free.remove(address);
+            }
+            for &(tenant, address, length) in &part.retired {
+                self.retired.remove(tenant, address, length);
             }
             self.detached.insert(base, (bytes, part));
         }
@@ -269,26 +464,20 @@ impl Allocator {
     /// All that is known about a stretch whose ends are cuts.
     #[must_use]
     pub fn part(&self, base: u64, bytes: u64) -> Part {
-        let inside = |address: u64| address.wrapping_sub(base) < bytes;
-        let mut part = Part::default();
         let end = base.saturating_add(bytes);
-        part.extents =
-            self.extents.range(base..end).map(|(&at, &(length, whose))| (at, length, whose)).collect();
-        part.runs = self.free.range(base..end).map(|(&run, &length)| (run, length)).collect();
-        for (&tenant, heap) in &self.heaps {
-            for (&class, free) in &heap.free {
-                let free: Vec<u64> = free.iter().copied().filter(|address| inside(*address)).collect();
-                if !free.is_empty() {
-                    part.free.push((tenant, class, free));
-                }
-            }
-            let fresh = std::iter::once(&heap.fresh)
-                .chain(&heap.spare)
-                .filter(|fresh| **fresh != (0, 0) && inside(fresh.0));
-            part.fresh.extend(fresh.map(|&(from, to)| (tenant, from, to)));
-            part.large.extend(heap.large.keys().filter(|address| inside(**address)).map(|&at| (tenant, at)));
+        let blocks = |(&tenant, heap): (&u32, &Heap)| -> Vec<(u32, u64, u64)> {
+            heap.free.within(base, end).map(|(at, length)| (tenant, at, length)).collect()
+        };
+        Part {
+            extents: self
+                .extents
+                .range(base..end)
+                .map(|(&at, &(length, whose))| (at, length, whose))
+                .collect(),
+            free: self.heaps.iter().flat_map(blocks).collect(),
+            retired: self.retired.within(base, end),
+            runs: self.runs.within(base, end).collect(),
         }
-        part
     }
 
     /// What was detached stays after all.
@@ -304,7 +493,7 @@ impl Allocator {
         for &(extent, length, tenant) in &part.extents {
             self.ranges.remove(tenant, extent, length);
         }
-        self.memory.publish(self.ranges.clone());
+        self.publish();
         self.memory.clear(base, bytes);
     }
 
@@ -315,7 +504,7 @@ impl Allocator {
             self.ranges.add(tenant, extent, length, &self.cuts);
         }
         self.adopt(part);
-        self.memory.publish(self.ranges.clone());
+        self.publish();
     }
 
     fn adopt(&mut self, part: &Part) {
@@ -324,23 +513,13 @@ impl Allocator {
             self.heaps.entry(tenant).or_default().bytes += length;
         }
         for &(run, length) in &part.runs {
-            self.give_back(run, length);
+            self.runs.give(run, length, Dirt::Mixed, &self.cuts);
         }
-        for (tenant, class, addresses) in &part.free {
-            self.heaps.entry(*tenant).or_default().free.entry(*class).or_default().extend(addresses);
+        for &(tenant, address, length) in &part.free {
+            self.heaps.entry(tenant).or_default().free.give(address, length);
         }
-        for &(tenant, from, to) in &part.fresh {
-            let heap = self.heaps.entry(tenant).or_default();
-            if heap.fresh == (0, 0) {
-                heap.fresh = (from, to);
-            } else {
-                heap.spare.push((from, to));
-            }
-        }
-        for &(tenant, address) in &part.large {
-            let extent = address - MARGIN_BYTES;
-            let whole = self.extents.get(&extent).map_or(0, |(length, _)| *length);
-            self.heaps.entry(tenant).or_default().large.insert(address, (extent, whole));
+        for &(tenant, address, length) in &part.retired {
+            self.retired.add(tenant, address, length);
         }
     }
 
@@ -349,14 +528,15 @@ impl Allocator {
         self.cuts.iter().copied()
     }
 
-    /// One that gives the same addresses as the one that said `cuts`, and `part` of all addresses.
+    /// One that has given out what the one had that said `cuts`, and `part` of all addresses.
     #[must_use]
     pub fn restore(memory: Arc<Memory>, cuts: impl IntoIterator<Item = u64>, part: &Part) -> Allocator {
         let mut allocator = Allocator {
-            free: BTreeMap::new(),
+            runs: Runs::default(),
             cuts: cuts.into_iter().collect(),
             extents: BTreeMap::new(),
             heaps: BTreeMap::new(),
+            retired: Retired::default(),
             ranges: Ranges::default(),
             detached: BTreeMap::new(),
             memory,
@@ -365,7 +545,7 @@ impl Allocator {
             allocator.ranges.add(tenant, extent, length, &allocator.cuts);
         }
         allocator.adopt(part);
-        allocator.memory.publish(allocator.ranges.clone());
+        allocator.publish();
         allocator
     }
 
@@ -389,7 +569,7 @@ impl Allocator {
     /// All addresses that it gives out or has given, neighbours joined; those detached are not among them.
     #[must_use]
     pub fn stretches(&self) -> Vec<(u64, u64)> {
-        let mut all: Vec<(u64, u64)> = self.free.iter().map(|(&base, &bytes)| (base, bytes)).collect();
+        let mut all: Vec<(u64, u64)> = self.runs.within(0, u64::MAX).collect();
         all.extend(self.extents.iter().map(|(&base, &(bytes, _))| (base, bytes)));
         all.sort_unstable();
         all.dedup_by(|later, earlier| {
@@ -408,117 +588,23 @@ impl Allocator {
         self.ranges.find(tenant, address, bytes).is_some_and(|range| range.writable)
     }
 
-    /// Bytes that no tenant has.
+    /// How the memory is used.
     #[must_use]
-    pub fn free_bytes(&self) -> u64 {
-        self.free.values().sum()
+    pub fn usage(&self) -> Usage {
+        let (nobodys, largest) = self.runs.bytes();
+        let extents: u64 = self.heaps.values().map(|heap| heap.bytes).sum();
+        let free: u64 = self.heaps.values().map(|heap| heap.free.bytes()).sum();
+        let waste = self.extents.len() as u64 * 2 * MARGIN_BYTES;
+        let retired = self.retired.bytes();
+        Usage {
+            live: extents.saturating_sub(free + waste + retired),
+            retired,
+            free: nobodys + free,
+            waste,
+            largest_free: self.heaps.values().map(|heap| heap.free.largest()).fold(largest, u64::max),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn classes_are_as_large_as_asked_and_not_much_larger() {
-        for bytes in 0..=CLASS_BYTES_MAX {
-            let class = class_of(bytes).expect("small enough");
-            assert!(
-                class >= bytes && class <= (bytes + bytes / 4).max(bytes + SMALL_STEP),
-                "{bytes}: {class}"
-            );
-            assert_eq!(class_of(class), Some(class), "a class holds itself");
-        }
-        assert_eq!(class_of(CLASS_BYTES_MAX + 1), None);
-    }
-
-    proptest! {
-        #[test]
-        fn allocations_never_overlap_and_stay_with_their_tenant(
-            calls in prop::collection::vec((0u32..3, 0u64..40, 0u32..20, any::<bool>()), 1..200),
-        ) {
-            let memory = Arc::new(Memory::new(1 << 32, 4 << 20, false).expect("four MiB"));
-            let mut allocator = Allocator::new(memory.clone());
-            let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
-            for (tenant, small, shift, back) in calls {
-                if back && !live.is_empty() {
-                    let (&address, &(bytes, owner)) = live.iter().nth(small as usize % live.len()).expect("one");
-                    prop_assert!(!allocator.free(owner + 1, address, bytes), "another tenant gave it back");
-                    if allocator.free(owner, address, bytes) {
-                        live.remove(&address);
-                    }
-                    continue;
-                }
-                let bytes = (small + 1) << (shift % 14);
-                let Some(address) = allocator.allocate(tenant, bytes) else { continue };
-                let ranges = memory.ranges();
-                prop_assert!(ranges.find(tenant, address - MARGIN_BYTES, bytes + 2 * MARGIN_BYTES).is_some());
-                prop_assert!((0..3).filter(|&t| ranges.find(t, address, 1).is_some()).count() == 1);
-                if bytes % 64 == 0 && bytes <= CLASS_BYTES_MAX {
-                    prop_assert_eq!(address % 64, 0);
-                }
-                if let Some((&other, &(length, _))) = live.range(..address + bytes).next_back() {
-                    prop_assert!(other + length <= address, "{:#x}+{} and {:#x}+{}", other, length, address, bytes);
-                }
-                live.insert(address, (bytes, tenant));
-            }
-        }
-    }
-
-    #[test]
-    fn memory_that_is_full_says_so_and_what_comes_back_serves_again() {
-        let memory = Arc::new(Memory::new(1 << 32, 1 << 20, false).expect("one MiB"));
-        let mut allocator = Allocator::new(memory);
-        let mut all = Vec::new();
-        while let Some(address) = allocator.allocate(1, 64) {
-            all.push(address);
-        }
-        assert!(all.len() > 15_000, "{}", all.len());
-        assert_eq!(allocator.allocate(2, 1), None);
-        assert_eq!(allocator.allocate(1, 1 << 50), None);
-        assert!(allocator.free(1, all[5], 64));
-        assert_eq!(allocator.allocate(1, 64), Some(all[5]));
-        assert!(
-            !allocator.free(1, all[5] + 3, 64)
-                && !allocator.free(1, 12, 64)
-                && !allocator.free(3, all[5], 64)
-        );
-    }
-
-    #[test]
-    fn a_part_leaves_comes_back_and_gives_what_it_would_have_given() {
-        let memory = |base| Arc::new(Memory::new(base, 4 << 20, false).expect("four MiB"));
-        let (here, there) = (memory(1 << 32), memory(1 << 33));
-        let mut source = Allocator::new(here.clone());
-        let mut target = Allocator::new(there.clone());
-        let small: Vec<u64> = (0..100).filter_map(|_| source.allocate(1, 64)).collect();
-        let large = source.allocate(2, 300 << 10).expect("large");
-        assert!(source.free(1, small[3], 64) && source.free(1, small[9], 64));
-        let middle = (1 << 32) + (128 << 10);
-        assert!(source.cut(1 << 32, middle - (1 << 32)).expect_err("in an extent").contains("0x100040000"));
-        let bytes = 1 << 20;
-        here.store(small[5], &[9; 8]);
-        let part = source.detach(1 << 32, bytes).expect("at ends of extents").clone();
-        assert_eq!(source.detach(1 << 32, bytes).expect("again"), &part);
-        let other = source.allocate(1, 64).expect("elsewhere");
-        assert!(other >= (1 << 32) + bytes && source.may_write(1, small[5], 8));
-        source.attach(1 << 32);
-        assert_eq!(source.allocate(1, 64), Some(small[9]), "as if it had never been away");
-        assert!(source.free(1, small[9], 64));
-        let part = source.detach(1 << 32, bytes).expect("at ends of extents").clone();
-        let sent = Part::decode(&part.encode(), 1 << 32, bytes).expect("what was encoded");
-        there.add(1 << 32, bytes, false).expect("mapped");
-        target.take(1 << 32, bytes, &sent);
-        source.give(1 << 32);
-        assert!(!source.may_write(1, small[5], 8) && target.may_write(1, small[5], 8));
-        assert!(
-            here.ranges().find(1, small[5], 8).is_none() && there.ranges().find(1, small[5], 8).is_some()
-        );
-        assert_eq!(here.word(small[5]).load(std::sync::atomic::Ordering::Relaxed), 0, "given back");
-        assert_eq!(target.allocate(1, 64), Some(small[9]));
-        assert_eq!(target.allocate(1, 64), Some(small[3]));
-        assert!(target.free(2, large, 300 << 10) && !source.free(2, large, 300 << 10));
-        assert_eq!(target.free_bytes() + source.free_bytes() + (256 << 10) * 2, 8 << 20);
-    }
-}
+mod tests;

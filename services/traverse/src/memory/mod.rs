@@ -10,8 +10,11 @@
 //! Not here what the bytes mean, and the log that outlives the process (`node`)
 
 mod allocate;
+mod blocks;
 mod part;
 mod range;
+mod retired;
+mod runs;
 mod segment;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +22,19 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use memlift_engine::region::RegionError;
 
-pub use allocate::{ALLOCATION_BYTES_MAX, Allocator};
+pub use allocate::{ALLOCATION_BYTES_MAX, Allocator, Usage};
 pub use part::Part;
 pub use range::{Range, Ranges};
+pub use retired::GRACE;
 pub use segment::SEGMENTS_MAX;
 use segment::{Segment, Segments};
 
 /// Bytes at both ends of whatever a tenant gets that no allocation lies in: so each node's whole window (at most 256 bytes, from
 /// 256 before it on) lies in its tenant's range.
 pub const MARGIN_BYTES: u64 = 256;
+
+/// Tenants get whole pages of this size, whatever pages the mapping has.
+const PAGE_BYTES: u64 = 4096;
 
 /// What of its own memory a node may touch.
 #[derive(Debug)]

@@ -13,8 +13,8 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::SystemTime;
 
-/// Seconds of the clock for which what was unlinked is left as it is.
-pub const GRACE: u32 = 30;
+pub use crate::memory::GRACE;
+
 /// A packet whose clock is so far ahead of the system's time is not believed: clocks would stop at the greatest number.
 const AHEAD_MAX: u32 = 24 * 60 * 60;
 

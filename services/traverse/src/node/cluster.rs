@@ -97,7 +97,7 @@ impl Cluster {
         }
         let mut writer = node.writer();
         writer.settle_with(&map, me, !by_hand, prefault).map_err(ClusterError::Unfit)?;
-        writer.commit()?;
+        writer.commit_now()?;
         drop(writer);
         let mover = Mover::new(&node, member.clone(), me, incarnation, speaker);
         let epoch = map.epoch();
@@ -154,7 +154,7 @@ impl Cluster {
             }
             let mut writer = self.node.writer();
             writer.settle_with(&map, self.me, false, false).map_err(ClusterError::Unfit)?;
-            writer.commit()?;
+            writer.commit_now()?;
         }
         Ok(())
     }

@@ -9,13 +9,14 @@
 //! Owner    one compaction at a time; none while a range comes or leaves, whose half-made state no snapshot holds
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use memlift_engine::own_file;
 
-use super::log::{Change, Entry, LogError, Stretch, head, is_log, lock, record};
+use super::log::frame::{Head, Records};
+use super::log::{Change, Entry, LogError, Stretch, is_log, lock};
 use super::{Node, locked, upload_of};
 use crate::map::ADDRESS_END;
 
@@ -55,27 +56,41 @@ fn beside(path: &Path) -> PathBuf {
 /// The file that becomes the log.
 struct Sink {
     file: BufWriter<File>,
+    head: Head,
     bytes: u64,
     buffer: Vec<u8>,
 }
 
 impl Sink {
     fn put(&mut self, change: Change) -> io::Result<()> {
-        self.entry(&Entry { change, request: None })
+        self.entry(&Entry { change, request: None }, 0)
     }
 
-    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+    fn entry(&mut self, entry: &Entry, durable_to: u64) -> io::Result<()> {
         self.buffer.clear();
-        record(entry, &mut self.buffer);
+        self.head.put(self.bytes, durable_to, entry, &mut self.buffer);
         self.bytes += self.buffer.len() as u64;
         self.file.write_all(&self.buffer)
     }
 
-    /// As many bytes of the old log, from where it stands.
-    fn follow(&mut self, old: &mut File, bytes: u64) -> io::Result<()> {
-        let copied = io::copy(&mut old.take(bytes), &mut self.file)?;
-        self.bytes += copied;
-        if copied == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    /// Copies the records of the old log from `from` to `end`.
+    fn follow(&mut self, mut old: &File, head: Head, from: u64, end: u64) -> io::Result<()> {
+        old.seek(SeekFrom::Start(from))?;
+        let mut records = Records::new(BufReader::new(old), head, from, end);
+        while let Some(record) = records.next()? {
+            self.entry(&record.entry, 0)?;
+        }
+        // This process wrote them, so all of them are good.
+        if records.position == end { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Syncs what is there, and says so in a record: damage of what is before is seen from now on.
+    fn seal(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        self.file.get_ref().sync_all()?;
+        self.entry(&Entry { change: Change::None, request: None }, self.bytes)?;
+        self.file.flush()?;
+        self.file.get_ref().sync_all()
     }
 }
 
@@ -112,7 +127,9 @@ impl Node {
         if writer.allocator.waits() || !writer.reserved.is_empty() {
             return Ok(None);
         }
-        writer.commit()?;
+        if !writer.commit()? {
+            return Ok(None);
+        }
         let Some(log) = &writer.log else { return Ok(None) };
         // Of a link, what it leads to is replaced.
         let path = log.path.canonicalize().unwrap_or_else(|_| log.path.clone());
@@ -126,7 +143,7 @@ impl Node {
         let owned = writer.allocator.stretches();
         let (outcomes, watermarks, epoch) = (writer.once.all(), writer.once.watermarks(), writer.epoch);
         let (bounds, clock, cluster) = (writer.once.bounds(), writer.clock.now(), writer.cluster);
-        let head_of = log.head_of;
+        let (head_of, old_head, start) = (log.memory, log.head, log.start_entry());
         drop(writer);
         let programs: Vec<(u32, Vec<u8>)> = {
             let registry = self.core.registry.read().unwrap_or_else(PoisonError::into_inner);
@@ -139,11 +156,14 @@ impl Node {
         })?;
         lock(&file, &new)?;
         file.set_len(0).map_err(system)?;
-        let mut sink = Sink { file: BufWriter::with_capacity(1 << 20, file), bytes: 0, buffer: Vec::new() };
+        let head = Head::new(head_of.0, head_of.1).map_err(system)?;
+        let file = BufWriter::with_capacity(1 << 20, file);
+        let mut sink = Sink { file, head, bytes: 0, buffer: Vec::new() };
         let snapshot = || -> io::Result<()> {
-            let head = head(head_of.0, head_of.1);
+            let head = sink.head.encode();
             sink.file.write_all(&head)?;
             sink.bytes = head.len() as u64;
+            sink.entry(&start, 0)?;
             at(Compacting::Begun);
             for (base, bytes) in self.core.memory.stretches().filter(|stretch| *stretch != head_of) {
                 if owned.iter().any(|one| one.0 < base + bytes && base < one.0 + one.1) {
@@ -169,7 +189,7 @@ impl Node {
                 sink.put(Change::Forgotten(tenant, bound))?;
             }
             for (id, known) in outcomes {
-                sink.entry(&Entry { change: Change::None, request: Some((id, known)) })?;
+                sink.entry(&Entry { change: Change::None, request: Some((id, known)) }, 0)?;
             }
             for (tenant, upload) in programs {
                 sink.put(Change::Program(tenant, upload))?;
@@ -181,11 +201,10 @@ impl Node {
         snapshot().map_err(system)?;
         let snapshot_bytes = sink.bytes;
 
-        let mut old = File::open(&path).map_err(system)?;
-        old.seek(SeekFrom::Start(position)).map_err(system)?;
+        let old = File::open(&path).map_err(system)?;
         loop {
             let end = self.writer().log.as_ref().map_or(position, |log| log.bytes);
-            sink.follow(&mut old, end - position).map_err(system)?;
+            sink.follow(&old, old_head, position, end).map_err(system)?;
             let little = end - position <= REST_BYTES;
             position = end;
             if little {
@@ -196,17 +215,17 @@ impl Node {
         at(Compacting::Synced);
 
         let mut writer = self.writer();
-        writer.commit()?;
+        if !writer.commit()? {
+            let _ = std::fs::remove_file(&new);
+            return Ok(None);
+        }
         let Some(log) = &mut writer.log else { return Ok(None) };
-        sink.follow(&mut old, log.bytes - position).map_err(system)?;
+        sink.follow(&old, old_head, position, log.bytes).and_then(|()| sink.seal()).map_err(system)?;
         let bytes = sink.bytes;
         let file = sink.file.into_inner().map_err(|error| system(error.into_error()))?;
-        file.sync_all().map_err(system)?;
         std::fs::rename(&new, &path).map_err(system)?;
         // From here on the new file is the log, whatever happens.
-        log.file = file;
-        log.bytes = bytes;
-        log.snapshot_bytes = snapshot_bytes;
+        log.replace(file, head, bytes, snapshot_bytes);
         at(Compacting::Renamed);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder)

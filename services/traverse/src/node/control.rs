@@ -40,7 +40,9 @@ impl Shard {
                 locked(&self.core.relays).remove(&(header.tenant, header.client));
             }
             Kind::Register => self.register(peer, packet),
-            Kind::Allocate | Kind::Free | Kind::Write => self.change(peer, packet),
+            Kind::Allocate | Kind::Free | Kind::Write | Kind::Place | Kind::Retire => {
+                self.change(peer, packet);
+            }
             Kind::Apply => self.apply(peer, packet),
             Kind::Read => self.read(peer, &header),
             Kind::Map => {
@@ -154,7 +156,18 @@ impl Shard {
 
     /// Whether a walk that writes shall run; otherwise it was answered, resumed or dropped.
     pub(super) fn begin(&mut self, peer: Peer, header: &Header) -> bool {
-        let begin = locked(&self.core.writer).begin(header);
+        let mut writer = locked(&self.core.writer);
+        if writer.is_full() {
+            let is_known = writer.is_known(header);
+            drop(writer);
+            // What is known may not be in the log yet, and what was decided elsewhere must not be refused: its client asks again.
+            if !is_known && !header.has(FLAG_FORWARDED) {
+                self.refuse(header, peer, Status::LogFull, "");
+            }
+            return false;
+        }
+        let begin = writer.begin(header);
+        drop(writer);
         match begin {
             Begin::Run => return true,
             Begin::Drop => {}
@@ -196,11 +209,17 @@ impl Shard {
             drop(writer);
             return self.tally.add(Counter::Repeated, 1);
         }
+        let mut outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
+        if writer.is_full() {
+            writer.forget(&header);
+            drop(writer);
+            outcome.status = Status::LogFull;
+            return self.answer_client(&header, peer, &outcome);
+        }
         if operands.kind != 0 {
             drop(writer);
             return self.dispatch(header, peer, operands, body);
         }
-        let outcome = Outcome { status, value: 0, address: cur, body: body.to_vec() };
         // What ended is remembered, and what its client goes on with as another request: a copy of this one that comes late must not
         // begin anew. Chunks are not remembered, so with them what goes on may. All else the client mends, and sends again.
         let ends = match status {
@@ -339,9 +358,11 @@ impl Shard {
         match piece {
             Piece::Missing(missing) => done.value = u64::from(missing),
             Piece::Complete(runner) => {
-                if !known {
+                let mut writer = locked(&self.core.writer);
+                // Reads that go on with a full disk need their programs; after a restart their clients send them again.
+                if !known && !writer.is_full() {
                     let upload = super::registry::upload_of(runner.program());
-                    locked(&self.core.writer).registered(header.tenant, upload);
+                    writer.registered(header.tenant, upload);
                     self.changed = true;
                 }
             }
@@ -353,7 +374,7 @@ impl Shard {
     /// Memory is wanted, given back or written.
     fn change(&mut self, peer: Peer, packet: &Packet<'_>) {
         let header = packet.header;
-        let wrong = if header.kind == Kind::Allocate {
+        let wrong = if matches!(header.kind, Kind::Allocate | Kind::Place) {
             None
         } else {
             match self.router.owner(header.epoch, header.address, true) {
@@ -370,8 +391,8 @@ impl Shard {
             return;
         }
         let outcome = locked(&self.core.writer).run(&header, packet.body);
-        if header.kind == Kind::Write && outcome.status == Status::Done {
-            self.router.written(header.address, packet.body.len() as u64);
+        if matches!(header.kind, Kind::Write | Kind::Place) && outcome.status == Status::Done {
+            self.router.written(outcome.address, packet.body.len() as u64);
         }
         self.tally.add(Counter::Changes, 1);
         self.changed = true;

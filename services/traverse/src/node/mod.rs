@@ -18,6 +18,7 @@ mod once;
 mod outbox;
 mod progress;
 mod registry;
+mod repair;
 mod route;
 mod shard;
 mod signal;
@@ -29,7 +30,7 @@ mod writer;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -38,11 +39,12 @@ use memlift_engine::region::RegionError;
 pub use clock::{Clock, GRACE};
 pub use cluster::{Cluster, ClusterError, ClusterOptions};
 pub use compact::{Compacted, Compacting};
-pub use log::{Durability, LogError, Replayed};
+pub use log::{Durability, LogEnd, LogError, LogReport, LogSaved, Replayed, check_log};
 pub use mover::Mover;
 pub use once::WINDOW;
 pub use progress::{Leaving, leaving};
 pub use registry::{PIECE_BYTES, Piece, Registry, Runner, UPLOAD_BYTES_MAX, program_of, upload_of};
+pub use repair::repair_log;
 pub use route::{Alone, Owner, Router};
 pub use shard::Shard;
 pub use signal::stop_on_signals;
@@ -115,6 +117,8 @@ pub struct NodeOptions {
     pub clients: usize,
     /// Run machine code where that is possible.
     pub compile: bool,
+    /// Seconds for which memory rests that was unlinked; less than [`GRACE`] only where nobody is at it meanwhile.
+    pub grace_s: u32,
 }
 
 impl Default for NodeOptions {
@@ -130,6 +134,7 @@ impl Default for NodeOptions {
             programs_per_tenant: 256,
             clients: 1 << 18,
             compile: true,
+            grace_s: GRACE,
         }
     }
 }
@@ -162,6 +167,8 @@ struct Core {
     clock: Arc<Clock>,
     /// Which cluster's memory this is, or which memory of a node without one.
     cluster: AtomicU64,
+    /// The log could not be written, because its disk is full.
+    log_full: AtomicBool,
     workspaces: OnceLock<usize>,
     iterations_per_visit: u32,
     /// This node as a sender of packets, and the number of its next one.
@@ -219,6 +226,8 @@ impl Node {
             writer.commit()?;
         }
         let (clock, cluster) = (writer.clock.clone(), AtomicU64::new(writer.cluster));
+        writer.allocator.set_grace(options.grace_s);
+        let log_full = AtomicBool::new(writer.is_full());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let core = Core {
             memory,
@@ -234,6 +243,7 @@ impl Node {
             compacting: Mutex::default(),
             clock,
             cluster,
+            log_full,
             workspaces,
             iterations_per_visit: options.iterations_per_visit.max(1),
             identity: memlift_engine::region::random(),
@@ -281,7 +291,13 @@ impl Node {
         let mut writer = self.writer();
         writer.belongs_to(cluster);
         self.core.cluster.store(cluster, Ordering::Relaxed);
-        writer.commit()
+        writer.commit_now()
+    }
+
+    /// True while the disk of its log is full: it takes no changes, and goes on reading.
+    #[must_use]
+    pub fn is_log_full(&self) -> bool {
+        self.core.log_full.load(Ordering::Relaxed)
     }
 
     /// What it has done.
@@ -308,7 +324,7 @@ impl Node {
         drop(registry);
         let mut writer = self.writer();
         writer.registered(tenant, upload);
-        writer.commit().map_err(|error| error.to_string())
+        writer.commit_now().map_err(|error| error.to_string())
     }
 
     /// Name, tenant and hash of the programs that it holds.

@@ -135,7 +135,12 @@ impl Mover {
         let mut writer = locked(&self.core.writer);
         if changed || writer.epoch < map.epoch() {
             writer.saw(map.epoch());
-            writer.commit()?;
+            if changed {
+                writer.commit_now()?;
+            } else {
+                // An epoch can wait for room on the disk.
+                writer.commit()?;
+            }
         }
         drop(writer);
         self.say(&map);
@@ -206,7 +211,7 @@ impl Hands<'_> {
 
     /// A step that lasts before anything else is said.
     fn commit(&mut self) {
-        if let Err(error) = locked(&self.core.writer).commit() {
+        if let Err(error) = locked(&self.core.writer).commit_now() {
             self.failed.get_or_insert(error);
         }
     }

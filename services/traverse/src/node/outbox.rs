@@ -50,6 +50,12 @@ impl Outbox {
         true
     }
 
+    /// Drops what has not left.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.packets.clear();
+    }
+
     /// Another shard has sealed it.
     pub(super) fn relay(&mut self, to: Peer, packet: &[u8]) {
         self.bytes.extend_from_slice(packet);
@@ -92,8 +98,7 @@ impl Shard {
             start = *end;
             sent += 1;
         }
-        self.outbox.packets.clear();
-        self.outbox.bytes.clear();
+        self.outbox.clear();
         self.tally.add(Counter::Sent, sent);
         self.tally.add(Counter::Lost, lost);
         Ok(transport.flush()?)

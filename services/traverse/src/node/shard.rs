@@ -159,9 +159,14 @@ impl Shard {
                 self.walk(ROUNDS, Lane::round);
             }
         }
-        if self.changed {
+        if self.changed || self.core.log_full.load(Ordering::Relaxed) {
+            let is_written = locked(&self.core.writer).commit()?;
+            self.core.log_full.store(!is_written, Ordering::Relaxed);
+            if self.changed && !is_written {
+                // Answers to what is not in the log must not leave; whoever waits for one of the others asks again.
+                self.outbox.clear();
+            }
             self.changed = false;
-            locked(&self.core.writer).commit()?;
         }
         self.leave()?;
         Ok(busy)

@@ -23,6 +23,8 @@ pub fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
         libc::sigaddset(&raw mut set, libc::SIGTERM);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
     };
+    // SAFETY: ignoring a signal runs no code. A file that may not grow is then an error of the write, as a full disk is.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if blocked != 0 {
         return Err(io::Error::from_raw_os_error(blocked));
     }

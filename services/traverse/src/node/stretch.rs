@@ -48,6 +48,7 @@ impl Writer {
             Stretch::Keep => {
                 self.reserved.remove(&base);
             }
+            Stretch::Grow => self.allocator.grow(base, bytes),
         }
         Ok(())
     }
@@ -173,7 +174,7 @@ impl Writer {
         self.reserved.remove(&base);
         self.allocator.take(base, bytes, &part);
         self.append(Change::Take(base, bytes, encoded.to_vec()));
-        self.commit().map_err(|error: LogError| error.to_string())
+        self.commit_now().map_err(|error: LogError| error.to_string())
     }
 
     /// The map gives these addresses to nobody here: whatever is known about them goes.

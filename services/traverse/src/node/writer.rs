@@ -14,12 +14,15 @@ use memlift_spec::operand::walk::ApplyKind;
 
 use super::NodeError;
 use super::clock::Clock;
-use super::log::{Change, Durability, Entry, Log, LogError, Replayed};
+use super::log::{Change, Durability, Entry, Log, LogError, OpenLog, Replayed};
 use super::once::{Begin, Id, Known, Once, Outcome};
 use super::registry::{Registry, program_of};
 use crate::map::ADDRESS_END;
-use crate::memory::{Allocator, Memory, Part};
+use crate::memory::{Allocator, Memory, Part, Usage};
 use crate::wire::{ApplyOperands, Header, Kind, Status};
+
+/// Blocks that one request asks for.
+const PLACES_MAX: u32 = 64;
 
 /// See the module's header.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub struct Writer {
     /// Shared with the shards.
     pub(super) clock: Arc<Clock>,
     /// What of the clock is in the log.
-    logged_clock: u32,
+    pub(super) logged_clock: u32,
     /// Which cluster's memory this is, or which memory of a node without one; 0: not known yet.
     pub(super) cluster: u64,
 }
@@ -48,8 +51,14 @@ impl Writer {
         log: Option<(&Path, Durability)>,
         registry: &mut Registry,
     ) -> Result<(Writer, Replayed), NodeError> {
-        let allocator = Allocator::new(memory.clone());
         let (once, reserved) = (Once::new(clients), BTreeMap::new());
+        let (base, bytes) = (memory.base(), memory.bytes());
+        let opened = match log {
+            Some((path, durability)) => Some((OpenLog::open(path, base, bytes)?, path, durability)),
+            None => None,
+        };
+        let first = opened.as_ref().map_or(bytes, |(log, ..)| log.first_bytes());
+        let allocator = Allocator::over(memory.clone(), base, first);
         let clock = Arc::new(Clock::default());
         let mut writer = Writer {
             allocator,
@@ -57,40 +66,60 @@ impl Writer {
             log: None,
             reserved,
             epoch: 0,
-            memory: memory.clone(),
+            memory,
             clock,
             logged_clock: 0,
             cluster: 0,
         };
-        let Some((path, durability)) = log else { return Ok((writer, Replayed::default())) };
+        let Some((mut log, path, durability)) = opened else { return Ok((writer, Replayed::default())) };
         let mut wrong = None;
-        let (log, replayed) = Log::replay(path, memory.base(), memory.bytes(), durability, |entry| {
+        let replayed = log.replay(|entry| {
             if wrong.is_none() {
                 wrong = writer.again(entry, registry).err();
             }
         })?;
-        match wrong {
-            Some(what) => Err(NodeError::Replay { path: path.to_owned(), what }),
-            None => {
-                writer.log = Some(log);
-                Ok((writer, replayed))
-            }
+        if let Some(what) = wrong {
+            return Err(NodeError::Replay { path: path.to_owned(), what });
         }
+        if let Some((base, bytes)) = log.grown() {
+            writer.allocator.grow(base, bytes);
+        }
+        writer.log = Some(log.start(durability)?);
+        Ok((writer, replayed))
     }
 
     /// Does once more what a record says was done.
-    fn again(&mut self, entry: Entry, registry: &mut Registry) -> Result<(), String> {
+    pub(super) fn again(&mut self, entry: Entry, registry: &mut Registry) -> Result<(), String> {
         match entry.change {
-            Change::None => {}
+            Change::None | Change::Start(..) => {}
             Change::Write(address, bytes) => {
                 if !self.memory.holds_all(address, bytes.len() as u64) {
                     return Err(format!("a write at {address:#x} is outside of the memory"));
                 }
                 self.memory.store(address, &bytes);
             }
-            Change::Allocate(tenant, bytes, address) => {
-                if self.allocator.allocate(tenant, bytes) != Some(address) {
-                    return Err(format!("an allocation of {bytes} bytes is not at {address:#x} this time"));
+            Change::Allocate(tenant, bytes, address) => self.claim(tenant, bytes, address)?,
+            Change::Place(tenant, bytes, addresses, stored) => {
+                for &address in &addresses {
+                    self.claim(tenant, bytes, address)?;
+                }
+                match addresses.first() {
+                    Some(&first) if stored.len() as u64 <= bytes => self.memory.store(first, &stored),
+                    _ => return Err("a block is stored that was not given".to_owned()),
+                }
+            }
+            Change::Retire(tenant, blocks) => {
+                for (address, bytes) in blocks {
+                    if !self.allocator.retire(tenant, address, bytes) {
+                        return Err(format!("{address:#x} was unlinked, but not given"));
+                    }
+                }
+            }
+            Change::Ripe(blocks) => {
+                for (tenant, address, bytes) in blocks {
+                    if !self.allocator.unretire(tenant, address, bytes) {
+                        return Err(format!("{address:#x} is free, but was not unlinked"));
+                    }
                 }
             }
             Change::Free(tenant, address, bytes) => {
@@ -127,6 +156,11 @@ impl Writer {
             self.once.note(&id, known);
         }
         Ok(())
+    }
+
+    fn claim(&mut self, tenant: u32, bytes: u64, address: u64) -> Result<(), String> {
+        let claimed = self.allocator.claim(tenant, address, bytes);
+        claimed.map_err(|why| format!("an allocation of {bytes} bytes at {address:#x}: {why}"))
     }
 
     /// What to do with an attempt at a request.
@@ -192,19 +226,46 @@ impl Writer {
     pub fn run(&mut self, header: &Header, body: &[u8]) -> Outcome {
         let plain = |status| Outcome { status, value: 0, address: header.address, body: Vec::new() };
         let tenant = header.tenant;
+        self.ripen();
         let (change, outcome) = match header.kind {
-            Kind::Allocate => match self.allocator.allocate(tenant, header.value) {
-                Some(address) => {
-                    let change = Change::Allocate(tenant, header.value, address);
-                    (change, Outcome { address, value: header.value, ..plain(Status::Done) })
+            Kind::Allocate | Kind::Place => match self.place(header, body) {
+                Ok((change, addresses)) => {
+                    let address = addresses.first().copied().unwrap_or(0);
+                    let outcome = Outcome { address, value: header.value, ..plain(Status::Done) };
+                    let all = if header.kind == Kind::Place { &addresses[..] } else { &[] };
+                    let body = all.iter().flat_map(|address| address.to_le_bytes()).collect();
+                    (change, Outcome { body, ..outcome })
                 }
                 // What is about to leave may be free again soon: not remembered, the client asks again.
-                None if self.allocator.waits() => {
+                Err(Status::Full) if self.allocator.waits() => {
                     self.forget(header);
                     return plain(Status::Busy);
                 }
-                None => (Change::None, plain(Status::Full)),
+                // The answer says how long until something that rests is free.
+                Err(Status::Full) => {
+                    let blocks = if header.kind == Kind::Place { u64::from(header.pieces.max(1)) } else { 1 };
+                    let wait = self.allocator.wait_for(header.value.saturating_mul(blocks), self.clock.now());
+                    let value = wait.map_or(0, |wait| wait.as_millis() as u64 + 1);
+                    (Change::None, Outcome { value, ..plain(Status::Full) })
+                }
+                Err(status) => (Change::None, plain(status)),
             },
+            Kind::Retire => {
+                let word = |at: usize| body[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+                let blocks = (0..body.len() / 16).map(|at| (word(at * 16), word(at * 16 + 8)));
+                // Blocks of a range that left meanwhile are its new node's.
+                let retired: Vec<(u64, u64)> = blocks
+                    .filter(|(address, bytes)| self.allocator.retire(tenant, *address, *bytes))
+                    .collect();
+                self.allocator.stamp(self.clock.now());
+                match retired.is_empty() {
+                    true => (Change::None, plain(Status::Forbidden)),
+                    false => {
+                        let value = retired.len() as u64;
+                        (Change::Retire(tenant, retired), Outcome { value, ..plain(Status::Done) })
+                    }
+                }
+            }
             Kind::Free => {
                 if self.allocator.free(tenant, header.address, header.value) {
                     (Change::Free(tenant, header.address, header.value), plain(Status::Done))
@@ -224,6 +285,46 @@ impl Writer {
         };
         self.settle(header, change, &outcome);
         outcome
+    }
+
+    /// Gives memory; all that was asked for, or none.
+    fn place(&mut self, header: &Header, body: &[u8]) -> Result<(Change, Vec<u64>), Status> {
+        let (tenant, bytes) = (header.tenant, header.value);
+        let count = if header.kind == Kind::Place { header.pieces.max(1) } else { 1 };
+        if count > PLACES_MAX || (header.kind == Kind::Place && body.len() as u64 > bytes) {
+            return Err(Status::BadRequest);
+        }
+        let mut addresses = Vec::new();
+        for _ in 0..count {
+            let Some(address) = self.allocator.allocate(tenant, bytes) else {
+                for address in addresses {
+                    self.allocator.free(tenant, address, bytes);
+                }
+                return Err(Status::Full);
+            };
+            addresses.push(address);
+        }
+        if header.kind == Kind::Allocate {
+            return Ok((Change::Allocate(tenant, bytes, addresses[0]), addresses));
+        }
+        self.memory.store(addresses[0], body);
+        Ok((Change::Place(tenant, bytes, addresses.clone(), body.to_vec()), addresses))
+    }
+
+    /// What was unlinked long enough ago is free.
+    fn ripen(&mut self) {
+        let ripe = self.allocator.ripe(self.clock.now());
+        if !ripe.is_empty() {
+            self.append(Change::Ripe(ripe));
+        }
+    }
+
+    /// How the memory is used.
+    pub fn usage(&mut self) -> Usage {
+        if !self.is_full() {
+            self.ripen();
+        }
+        self.allocator.usage()
     }
 
     /// Changes a word of this node for a request that was begun; the answer is remembered.
@@ -274,19 +375,41 @@ impl Writer {
         }
     }
 
-    /// Writes the log. Answers to what was changed may leave afterwards, and not before.
+    /// Writes the log. Answers to what was changed may leave afterwards, and not before. False: the disk is full, nothing may be
+    /// answered, and nothing more be changed until a later call says true.
     ///
     /// # Errors
     ///
-    /// What the system says: the node must stop.
-    pub fn commit(&mut self) -> Result<(), LogError> {
-        let Some(log) = &mut self.log else { return Ok(()) };
+    /// What else the system says: the node must stop.
+    pub fn commit(&mut self) -> Result<bool, LogError> {
+        let Some(log) = &mut self.log else { return Ok(true) };
         let clock = self.clock.now();
-        if clock > self.logged_clock {
+        if clock > self.logged_clock && !log.is_full() {
             self.logged_clock = clock;
             log.append(&Entry { change: Change::Clock(clock), request: None });
         }
         log.commit()
+    }
+
+    /// The same where nobody can wait for room: a full disk is an error.
+    pub(super) fn commit_now(&mut self) -> Result<(), LogError> {
+        if self.commit()? {
+            return Ok(());
+        }
+        let path = self.log.as_ref().map_or_else(Default::default, |log| log.path.clone());
+        Err(LogError::System { path, error: std::io::ErrorKind::StorageFull.into() })
+    }
+
+    /// True while the log's disk is full: the node takes no changes.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.log.as_ref().is_some_and(Log::is_full)
+    }
+
+    /// True if something is known of a request, so that it must not be refused as if it were new.
+    #[must_use]
+    pub fn is_known(&self, header: &Header) -> bool {
+        self.once.known(&Id::of(header)).is_some()
     }
 
     /// For programs in this process that fill a node's memory themselves; not logged.
@@ -297,6 +420,6 @@ impl Writer {
     /// Bytes that no tenant has, bytes of the log, clients and requests remembered.
     #[must_use]
     pub fn size(&self) -> (u64, u64, (usize, usize)) {
-        (self.allocator.free_bytes(), self.log.as_ref().map_or(0, Log::bytes), self.once.size())
+        (self.allocator.usage().free, self.log.as_ref().map_or(0, Log::bytes), self.once.size())
     }
 }

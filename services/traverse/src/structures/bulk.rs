@@ -277,14 +277,61 @@ pub fn hash<'k, K: Into<Key<'k>>, V: AsRef<[u8]>>(
     Ok(hash::Handle { heads, log2 })
 }
 
-/// Reads pairs of numbers from CSV: the key and the value in these columns, counted from 0, the value times `scale`, rounded.
-/// Lines whose first column is no number before any that is are a header; empty lines and those that start with `#` are skipped.
-/// Fields in quotes are numbers without them.
+/// What a column of a CSV file becomes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Numbers {
+    /// Whole numbers with a sign; one with a fraction, or beyond 64 bits, is an error.
+    Whole,
+    /// The same, of the numbers times this, rounded.
+    Scaled(f64),
+    /// Floats, of the numbers times this. A whole number that no float is, is an error.
+    Float(f64),
+}
+
+impl Numbers {
+    /// The number that a field says, as it lies in memory; or why not.
+    fn read(self, field: &str) -> std::result::Result<[u8; 8], &'static str> {
+        const NONE: &str = "holds no number";
+        const LARGE: &str = "holds a number beyond 64 bits";
+        let float =
+            field.parse::<f64>().ok().filter(|value| value.is_finite() || matches!(self, Numbers::Float(_)));
+        match self {
+            Numbers::Whole => {
+                if let Ok(whole) = field.parse::<i64>() {
+                    return Ok(whole.to_le_bytes());
+                }
+                let float = float.ok_or(NONE)?;
+                if float.fract() != 0.0 {
+                    return Err("holds a number that has a fraction");
+                }
+                // Beyond 2^53 a float may be another number than what stands there.
+                if float.abs() < 2.0_f64.powi(53) { Ok((float as i64).to_le_bytes()) } else { Err(LARGE) }
+            }
+            Numbers::Scaled(scale) => {
+                // Beyond 2^53 a float is no longer exact, and beyond 2^63 no longer a value.
+                let scaled = Some(float.ok_or(NONE)? * scale).filter(|value| value.abs() < 9.2e18);
+                scaled.map(|value| (value.round() as i64).to_le_bytes()).ok_or(LARGE)
+            }
+            Numbers::Float(scale) => {
+                let float = float.ok_or(NONE)?;
+                let exact = field.parse::<i128>().map_or(true, |whole| float as i128 == whole);
+                if exact {
+                    Ok((float * scale).to_le_bytes())
+                } else {
+                    Err("holds a whole number that no float is")
+                }
+            }
+        }
+    }
+}
+
+/// Reads pairs of numbers from CSV: the key and the value in these columns, counted from 0. Lines whose first column is no number before
+/// any that is are a header; empty lines and those that start with `#` are skipped. Fields in quotes are numbers without them.
 pub fn csv(
     reader: impl BufRead,
     key_column: usize,
     value_column: usize,
-    scale: f64,
+    numbers: Numbers,
 ) -> impl Iterator<Item = Result<(u64, [u8; 8])>> {
     let mut begun = false;
     reader.lines().enumerate().filter_map(move |(index, line)| {
@@ -300,21 +347,18 @@ pub fn csv(
             let field = text.split(',').nth(column)?.trim();
             Some(field.trim_matches('"'))
         };
-        let wrong = |column: usize, kind: &str| {
-            let reason = format!("column {column} holds no {kind}: {:?}", field(column).unwrap_or(""));
+        let wrong = |column: usize, what: &str| {
+            let reason = format!("column {column} {what}: {:?}", field(column).unwrap_or(""));
             Some(Err(ClientError::Input { line: index as u64 + 1, reason }))
         };
         let key = field(key_column).and_then(|field| field.parse::<u64>().ok());
         let Some(key) = key else {
-            return if begun { wrong(key_column, "whole number") } else { None };
+            return if begun { wrong(key_column, "holds no whole number") } else { None };
         };
         begun = true;
-        let value =
-            field(value_column).and_then(|field| field.parse::<f64>().ok()).map(|value| value * scale);
-        // Beyond 2^53 a float is no longer exact, and beyond 2^63 no longer a value.
-        match value.filter(|value| value.abs() < 9.2e18) {
-            Some(value) => Some(Ok((key, (value.round() as i64).to_le_bytes()))),
-            None => wrong(value_column, "number"),
+        match numbers.read(field(value_column).unwrap_or("")) {
+            Ok(value) => Some(Ok((key, value))),
+            Err(what) => wrong(value_column, what),
         }
     })
 }

@@ -7,7 +7,6 @@
 //! Not here which chain a key belongs to (`hash`, `list`)
 
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
-use super::pool::Pool;
 use super::shipped::{self, Shipped};
 use crate::client::{ClientError, Result};
 
@@ -148,6 +147,12 @@ pub fn node_bytes(next: u64, key: Key<'_>, value: &[u8]) -> Result<Vec<u8>> {
     Ok(node)
 }
 
+/// Bytes of the node with this header.
+fn bytes_of(header: &Scratch) -> u64 {
+    let (value, key) = (u64::from(header.half(16)), u64::from(header.half(20)));
+    (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32)
+}
+
 /// A node, as a walk over all of them sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -236,44 +241,31 @@ impl Chain {
     ///
     /// # Errors
     /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
-    pub fn insert(self, heap: &mut impl Heap, pool: &mut Pool, key: Key<'_>, value: &[u8]) -> Result<bool> {
+    pub fn insert(self, heap: &mut impl Heap, key: Key<'_>, value: &[u8]) -> Result<bool> {
         let node = node_bytes(0, key, value)?;
-        let fresh = pool.take(heap, node.len() as u64)?;
-        let mut linked = false;
-        let done = self.insert_node(heap, pool, key, fresh, &node, &mut linked);
-        if !linked && done.is_err() {
-            // Whether it was linked is not known when nobody answered: then the memory is left alone.
-            if matches!(done, Err(ClientError::Contended { .. } | ClientError::Full { .. })) {
-                pool.put_back(fresh, node.len() as u64);
-            }
+        let fresh = heap.place(&node)?;
+        let done = self.insert_node(heap, key, fresh);
+        if let Err(ClientError::Contended { .. } | ClientError::ReadOnly) = done {
+            // It was not linked. Where nobody answered, that is not known: then the memory is left alone.
+            heap.free(fresh, node.len() as u64)?;
         }
         done
     }
 
-    fn insert_node(
-        self,
-        heap: &mut impl Heap,
-        pool: &mut Pool,
-        key: Key<'_>,
-        fresh: u64,
-        node: &[u8],
-        linked: &mut bool,
-    ) -> Result<bool> {
-        heap.write(fresh, node)?;
+    fn insert_node(self, heap: &mut impl Heap, key: Key<'_>, fresh: u64) -> Result<bool> {
         let insert = key.of(&shipped::HASH_INSERT, &shipped::HASH_INSERT_BYTES);
         let request = self.request(insert, key.scratch().with(FRESH, fresh));
         for _ in 0..TRIES {
             let walked = match heap.walk(&request) {
                 Err(ClientError::Contended { .. }) => {
-                    self.tidy(heap, pool)?;
+                    self.tidy(heap)?;
                     continue;
                 }
                 walked => walked?,
             };
             match walked.outcome {
                 Outcome::Applied(_) => {
-                    *linked = true;
-                    self.retire(heap, pool, &walked)?;
+                    self.retire(heap, &walked)?;
                     return Ok(true);
                 }
                 Outcome::Differs(_) | Outcome::Missing => {}
@@ -283,8 +275,7 @@ impl Chain {
                     heap.write(fresh, &next.to_le_bytes())?;
                     match heap.compare_swap_since(old, next, fresh | 1, walked.since) {
                         Ok(Ok(())) => {
-                            *linked = true;
-                            self.tidy(heap, pool)?;
+                            self.tidy(heap)?;
                             return Ok(false);
                         }
                         Ok(Err(_)) | Err(ClientError::Outdated) => {}
@@ -301,7 +292,7 @@ impl Chain {
     ///
     /// # Errors
     /// [`ClientError::Contended`], or why there was no answer.
-    pub fn remove(self, heap: &mut impl Heap, pool: &mut Pool, key: Key<'_>) -> Result<bool> {
+    pub fn remove(self, heap: &mut impl Heap, key: Key<'_>) -> Result<bool> {
         key.check()?;
         let remove = key.of(&shipped::HASH_REMOVE, &shipped::HASH_REMOVE_BYTES);
         let request = self.request(remove, key.scratch());
@@ -310,7 +301,7 @@ impl Chain {
                 Outcome::Missing | Outcome::Done => return Ok(false),
                 Outcome::Differs(_) => {}
                 Outcome::Applied(_) => {
-                    self.tidy(heap, pool)?;
+                    self.tidy(heap)?;
                     return Ok(true);
                 }
             }
@@ -334,23 +325,22 @@ impl Chain {
     ///
     /// # Errors
     /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
-    pub fn append(self, heap: &mut impl Heap, pool: &mut Pool, key: u64, value: &[u8]) -> Result<()> {
+    pub fn append(self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<()> {
         let node = node_bytes(0, Key::Number(key), value)?;
-        let fresh = pool.take(heap, node.len() as u64)?;
-        heap.write(fresh, &node)?;
+        let fresh = heap.place(&node)?;
         let request = self.request(&shipped::LIST_APPEND, Scratch::new().with(FRESH, fresh));
         for _ in 0..TRIES {
             match heap.walk(&request) {
                 Ok(walked) => {
                     if let Outcome::Applied(_) = walked.outcome {
-                        return self.retire(heap, pool, &walked);
+                        return self.retire(heap, &walked);
                     }
                 }
-                Err(ClientError::Contended { .. }) => self.tidy(heap, pool)?,
+                Err(ClientError::Contended { .. }) => self.tidy(heap)?,
                 Err(error) => return Err(error),
             }
         }
-        pool.put_back(fresh, node.len() as u64);
+        heap.free(fresh, node.len() as u64)?;
         Err(ClientError::Contended { what: "an append", times: TRIES })
     }
 
@@ -358,20 +348,19 @@ impl Chain {
     ///
     /// # Errors
     /// [`ClientError::Contended`], [`ClientError::Full`], or why there was no answer.
-    pub fn prepend(self, heap: &mut impl Heap, pool: &mut Pool, key: u64, value: &[u8]) -> Result<()> {
+    pub fn prepend(self, heap: &mut impl Heap, key: u64, value: &[u8]) -> Result<()> {
         let read = heap.read(self.0, 8)?;
         let mut head = Scratch(read).word(0);
-        let mut node = node_bytes(head, Key::Number(key), value)?;
-        let fresh = pool.take(heap, node.len() as u64)?;
+        let node = node_bytes(head, Key::Number(key), value)?;
+        let fresh = heap.place(&node)?;
         for _ in 0..TRIES {
-            node[..8].copy_from_slice(&head.to_le_bytes());
-            heap.write(fresh, &node)?;
             match heap.compare_swap(self.0, head, fresh)? {
                 Ok(()) => return Ok(()),
                 Err(now) => head = now,
             }
+            heap.write(fresh, &head.to_le_bytes())?;
         }
-        pool.put_back(fresh, node.len() as u64);
+        heap.free(fresh, node.len() as u64)?;
         Err(ClientError::Contended { what: "a prepend", times: TRIES })
     }
 
@@ -379,11 +368,11 @@ impl Chain {
     ///
     /// # Errors
     /// Why there was no answer.
-    pub fn tidy(self, heap: &mut impl Heap, pool: &mut Pool) -> Result<()> {
+    pub fn tidy(self, heap: &mut impl Heap) -> Result<()> {
         for _ in 0..TRIES {
             let walked = heap.walk(&self.request(&shipped::CHAIN_UNLINK, Scratch::new()))?;
             match walked.outcome {
-                Outcome::Applied(_) => self.retire(heap, pool, &walked)?,
+                Outcome::Applied(_) => self.retire(heap, &walked)?,
                 Outcome::Differs(_) => {}
                 Outcome::Done | Outcome::Missing => return Ok(()),
             }
@@ -393,16 +382,39 @@ impl Chain {
     }
 
     /// Retires the nodes that a walk's apply has unlinked.
-    fn retire(self, heap: &mut impl Heap, pool: &mut Pool, walked: &Walked) -> Result<()> {
-        let clock = heap.clock();
-        for index in 0..walked.scratch.word(RUN).min(RUN_MAX) as usize {
-            let address = walked.scratch.word(REMOVED + index * 8);
-            let header = Scratch(heap.read(address, HEADER_BYTES)?);
-            let (value, key) = (header.half(16) as u64, header.half(20) as u64);
-            let bytes = (HEADER_BYTES as u64 + key.next_multiple_of(8) + value.next_multiple_of(8)).max(32);
-            pool.retire(clock, address, bytes);
+    fn retire(self, heap: &mut impl Heap, walked: &Walked) -> Result<()> {
+        let count = walked.scratch.word(RUN).min(RUN_MAX) as usize;
+        let places: Vec<(u64, usize)> =
+            (0..count).map(|index| (walked.scratch.word(REMOVED + index * 8), HEADER_BYTES)).collect();
+        if places.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let headers = heap.read_many(&places)?;
+        let blocks: Vec<(u64, u64)> =
+            places.iter().zip(headers).map(|(place, header)| (place.0, bytes_of(&Scratch(header)))).collect();
+        heap.retire(&blocks)
+    }
+
+    /// Retires all nodes of the chains whose heads lie in these bytes of heads, removed ones too. Nobody may use the chains any more.
+    pub(super) fn drop_all(heap: &mut impl Heap, heads: &[u8]) -> Result<()> {
+        let clear = |next: u64| next & !1;
+        let mut level: Vec<u64> = heads
+            .chunks_exact(8)
+            .map(|head| clear(Scratch(head.to_vec()).word(0)))
+            .filter(|next| *next != 0)
+            .collect();
+        let mut blocks = Vec::new();
+        while !level.is_empty() {
+            let places: Vec<(u64, usize)> = level.iter().map(|&at| (at, HEADER_BYTES)).collect();
+            let headers = heap.read_many(&places)?;
+            level.clear();
+            for (&(at, _), header) in places.iter().zip(headers) {
+                let header = Scratch(header);
+                blocks.push((at, bytes_of(&header)));
+                level.extend(Some(clear(header.word(0))).filter(|next| *next != 0));
+            }
+        }
+        heap.retire(&blocks)
     }
 
     /// All nodes of the chains whose heads lie side by side, from this one to `last`.

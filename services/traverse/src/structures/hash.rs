@@ -8,13 +8,14 @@
 
 use super::chain::{Chain, Key, Seen};
 use super::heap::{Heap, Walk};
-use super::pool::Pool;
 use crate::client::{ClientError, Result};
 
 /// Heads of one scan's walk.
 const SCAN_HEADS: u64 = 512;
 /// Zeros that are written at a time.
 const ZERO_BYTES: u64 = 1 << 20;
+/// Bytes of heads whose chains are dropped at a time.
+const DROP_BYTES: u64 = 4096;
 /// Most heads, as a power of two.
 const LOG2_MAX: u32 = 40;
 
@@ -31,7 +32,6 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct HashMap {
     handle: Handle,
-    pool: Pool,
     /// Whether values were longer than eight bytes so far: then they are fetched in the same walk.
     long: bool,
 }
@@ -76,13 +76,7 @@ impl HashMap {
     /// The map that a handle names.
     #[must_use]
     pub fn open(handle: Handle) -> HashMap {
-        HashMap { handle, pool: Pool::default(), long: false }
-    }
-
-    /// The same, with memory from this pool.
-    #[must_use]
-    pub fn with_pool(self, pool: Pool) -> HashMap {
-        HashMap { pool, ..self }
+        HashMap { handle, long: false }
     }
 
     /// Where it is.
@@ -150,7 +144,7 @@ impl HashMap {
     ) -> Result<bool> {
         let key = key.into();
         self.long |= value.len() > 8;
-        self.chain(key).insert(heap, &mut self.pool, key, value)
+        self.chain(key).insert(heap, key, value)
     }
 
     /// Removes a key; false: it was not there.
@@ -159,7 +153,7 @@ impl HashMap {
     /// [`ClientError::Contended`], or why there was no answer.
     pub fn remove<'k>(&mut self, heap: &mut impl Heap, key: impl Into<Key<'k>>) -> Result<bool> {
         let key = key.into();
-        self.chain(key).remove(heap, &mut self.pool, key)
+        self.chain(key).remove(heap, key)
     }
 
     /// Adds to a number's value of eight bytes, and says what it was; `None`: there is none. An add and a replacement of the
@@ -183,5 +177,19 @@ impl HashMap {
             seen.extend(Chain(self.handle.heads + 8 * first).scan(heap, self.handle.heads + 8 * last)?);
         }
         Ok(seen)
+    }
+
+    /// Gives all of the map's memory back. Nobody may use the map any more; walks that have begun end as they would have.
+    ///
+    /// # Errors
+    /// Why there was no answer: then it can be dropped again.
+    pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
+        let bytes = 8_u64 << self.handle.log2;
+        for at in (0..bytes).step_by(DROP_BYTES as usize) {
+            let heads = heap.read(self.handle.heads + at, DROP_BYTES.min(bytes - at) as usize)?;
+            Chain::drop_all(heap, &heads)?;
+        }
+        heap.retire(&[(self.handle.heads, bytes)])?;
+        heap.settle()
     }
 }

@@ -153,17 +153,67 @@ pub trait Heap {
         writes.iter().try_for_each(|(address, bytes)| self.write(*address, bytes))
     }
 
-    /// New memory, at a multiple of 64; what it holds is not said.
+    /// New memory, at a multiple of 64 if `bytes` is one; what it holds is not said.
     ///
     /// # Errors
     /// [`crate::client::ClientError::Full`]
     fn allocate(&mut self, bytes: u64) -> Result<u64>;
 
-    /// Memory that nobody refers to any more, allocated with so many bytes.
+    /// New memory at several places, of so many bytes each: all of them or none.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`]
+    fn allocate_many(&mut self, count: usize, bytes: u64) -> Result<Vec<u64>> {
+        (0..count).map(|_| self.allocate(bytes)).collect()
+    }
+
+    /// A walk, and memory as [`Heap::allocate_many`] gives it, in the same time.
+    ///
+    /// # Errors
+    /// The first one; then there is no new memory.
+    fn walk_and_allocate(&mut self, walk: &Walk, count: usize, bytes: u64) -> Result<(Walked, Vec<u64>)> {
+        let walked = self.walk(walk)?;
+        Ok((walked, self.allocate_many(count, bytes)?))
+    }
+
+    /// New memory that holds these bytes.
+    ///
+    /// # Errors
+    /// [`crate::client::ClientError::Full`]
+    fn place(&mut self, bytes: &[u8]) -> Result<u64> {
+        let address = self.allocate(bytes.len() as u64)?;
+        self.write(address, bytes)?;
+        Ok(address)
+    }
+
+    /// Memory that nobody refers to and no walk can be at, allocated with so many bytes, or a part of such memory at multiples of 16.
     ///
     /// # Errors
     /// Why it has no answer.
     fn free(&mut self, address: u64, bytes: u64) -> Result<()>;
+
+    /// Memory that was unlinked just now: addresses and bytes. It is free once no walk can be at it any more
+    /// ([`crate::memory::GRACE`]).
+    ///
+    /// # Errors
+    /// Why it could not be said; whether it comes back is not waited for.
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()>;
+
+    /// Waits until all that was asked is answered, also what [`Heap::retire`] said.
+    ///
+    /// # Errors
+    /// The transport failed, or the wait was interrupted.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Reads at several places: address and bytes of each.
+    ///
+    /// # Errors
+    /// The first one.
+    fn read_many(&mut self, pieces: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        pieces.iter().map(|&(address, bytes)| self.read(address, bytes)).collect()
+    }
 
     /// If the eight bytes are `expected`, they become `fresh`; else says what they are.
     ///

@@ -4,7 +4,8 @@
 //! Layout   the bytes of addresses `base` to `base + len`; memory is given out from its start on, at multiples of 64
 //! Order    walks are made by the checking interpreter, one after the other: what they answer is what any node must answer
 //! Owner    one thread
-//! Not here freeing: what is freed is used again only for the same size
+//! Not here coalescing: what is freed is used again only for the same size. What is retired is never used again, but with
+//!          [`Image::reuse`]
 
 use std::collections::HashMap;
 
@@ -27,13 +28,15 @@ pub struct Image {
     free: HashMap<u64, Vec<u64>>,
     /// Steps that walks have made.
     pub steps: u64,
+    /// Retired memory is free at once: for one user, whose walks are over by then.
+    pub reuse: bool,
 }
 
 impl Image {
     /// `bytes` zeros from address `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Image {
-        Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0 }
+        Image { base, bytes: vec![0; bytes], used: 0, free: HashMap::new(), steps: 0, reuse: false }
     }
 
     /// The first address.
@@ -168,6 +171,13 @@ impl Heap for Image {
         self.at(address, bytes as usize)?;
         self.free.entry(bytes.next_multiple_of(64)).or_default().push(address);
         Ok(())
+    }
+
+    fn retire(&mut self, blocks: &[(u64, u64)]) -> Result<()> {
+        match self.reuse {
+            true => blocks.iter().try_for_each(|&(address, bytes)| self.free(address, bytes)),
+            false => Ok(()),
+        }
     }
 
     fn compare_swap(

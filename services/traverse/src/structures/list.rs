@@ -6,14 +6,15 @@
 
 use super::chain::{Aggregate, Chain, Key, Seen};
 use super::heap::Heap;
-use super::pool::Pool;
 use crate::client::Result;
+
+/// Bytes of a head.
+const HEAD_BYTES: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
 pub struct List {
     chain: Chain,
-    pool: Pool,
 }
 
 impl List {
@@ -22,22 +23,13 @@ impl List {
     /// # Errors
     /// [`crate::client::ClientError::Full`], or why there was no answer.
     pub fn create(heap: &mut impl Heap) -> Result<List> {
-        let mut pool = Pool::default();
-        let head = pool.take(heap, 16)?;
-        heap.write(head, &[0; 16])?;
-        Ok(List { chain: Chain(head), pool })
+        Ok(List { chain: Chain(heap.place(&[0; HEAD_BYTES])?) })
     }
 
     /// The list whose head is there.
     #[must_use]
     pub fn open(head: u64) -> List {
-        List { chain: Chain(head), pool: Pool::default() }
-    }
-
-    /// The same, with memory from this pool.
-    #[must_use]
-    pub fn with_pool(self, pool: Pool) -> List {
-        List { pool, ..self }
+        List { chain: Chain(head) }
     }
 
     /// The address of its head.
@@ -51,7 +43,7 @@ impl List {
     /// # Errors
     /// [`crate::client::ClientError::Full`], or why there was no answer.
     pub fn push_back(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
-        self.chain.append(heap, &mut self.pool, number, bytes)
+        self.chain.append(heap, number, bytes)
     }
 
     /// Puts a number at the start.
@@ -59,7 +51,7 @@ impl List {
     /// # Errors
     /// [`crate::client::ClientError::Full`], or why there was no answer.
     pub fn push_front(&mut self, heap: &mut impl Heap, number: u64, bytes: &[u8]) -> Result<()> {
-        self.chain.prepend(heap, &mut self.pool, number, bytes)
+        self.chain.prepend(heap, number, bytes)
     }
 
     /// The bytes of the first node with that number.
@@ -75,7 +67,7 @@ impl List {
     /// # Errors
     /// Why there was no answer.
     pub fn remove(&mut self, heap: &mut impl Heap, number: u64) -> Result<bool> {
-        self.chain.remove(heap, &mut self.pool, Key::Number(number))
+        self.chain.remove(heap, Key::Number(number))
     }
 
     /// All nodes, from the start to the end.
@@ -92,5 +84,16 @@ impl List {
     /// Why there was no answer.
     pub fn sum(&self, heap: &mut impl Heap) -> Result<Aggregate> {
         self.chain.sum(heap)
+    }
+
+    /// Gives all of the list's memory back. Nobody may use the list any more; walks that have begun end as they would have.
+    ///
+    /// # Errors
+    /// Why there was no answer: then it can be dropped again.
+    pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
+        let head = heap.read(self.chain.0, 8)?;
+        Chain::drop_all(heap, &head)?;
+        heap.retire(&[(self.chain.0, HEAD_BYTES as u64)])?;
+        heap.settle()
     }
 }

@@ -17,8 +17,6 @@ use crate::client::{ClientError, Result};
 
 /// The first slab, and the largest: each is twice the one before.
 const SLAB_BYTES: (u64, u64) = (64 << 10, 4 << 20);
-/// What is kept free behind the last node of a slab: windows reach past what they are about.
-const TAIL_BYTES: u64 = 256;
 
 /// A key that is nobody else's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,30 +41,45 @@ struct Slabs<'c, 'h, H> {
     heap: &'c RefCell<&'h mut H>,
     taken: Vec<(u64, u64)>,
     rest: (u64, u64),
+    /// What no node was put in: first, bytes.
+    unused: Vec<(u64, u64)>,
+}
+
+impl<H: Heap> Slabs<'_, '_, H> {
+    fn leave(&mut self, to: u64) {
+        if to > self.rest.0 {
+            self.unused.push((self.rest.0, to - self.rest.0));
+        }
+    }
 }
 
 impl<H: Heap> Places for Slabs<'_, '_, H> {
     fn place(&mut self, bytes: u64) -> Result<u64> {
         let bytes = bytes.next_multiple_of(16).max(16);
-        let align = bytes.next_power_of_two().min(256);
+        // As a node's memory is given out: each piece can be given back by itself.
+        let align = if bytes.is_multiple_of(64) { 64 } else { 16 };
         loop {
             let address = self.rest.0.next_multiple_of(align);
             if self.rest.0 != 0 && address + bytes <= self.rest.1 {
+                self.leave(address);
                 self.rest.0 = address + bytes;
                 return Ok(address);
             }
             let grown = self.taken.last().map_or(SLAB_BYTES.0, |(_, last)| (last * 2).min(SLAB_BYTES.1));
-            let least = bytes + align + TAIL_BYTES;
+            let least = (bytes + align).next_multiple_of(64);
             let mut wanted = grown.max(least);
             let slab = loop {
                 // A rest of a node's memory still serves: half as much, down to what is needed now.
                 match self.heap.borrow_mut().allocate(wanted) {
-                    Err(ClientError::Full { .. }) if wanted > least => wanted = (wanted / 2).max(least),
+                    Err(ClientError::Full { .. }) if wanted > least => {
+                        wanted = (wanted / 2).next_multiple_of(64).max(least);
+                    }
                     slab => break slab?,
                 }
             };
+            self.leave(self.rest.1);
             self.taken.push((slab, wanted));
-            self.rest = (slab, slab + wanted - TAIL_BYTES);
+            self.rest = (slab, slab + wanted);
         }
     }
 }
@@ -85,15 +98,14 @@ fn load<H: Heap, T>(
     build: impl FnOnce(&mut dyn Places, &mut dyn Sink) -> Result<T>,
 ) -> Result<T> {
     let heap = RefCell::new(heap);
-    let mut slabs = Slabs { heap: &heap, taken: Vec::new(), rest: (0, 0) };
+    let mut slabs = Slabs { heap: &heap, taken: Vec::new(), rest: (0, 0), unused: Vec::new() };
     let mut sink = ToHeap::new(Through(&heap));
     let built = build(&mut slabs, &mut sink).and_then(|built| sink.finish().map(|()| built));
-    if built.is_err() {
-        let Slabs { taken, .. } = slabs;
-        for (slab, bytes) in taken {
-            // What cannot be given back now is lost to the node; the first error is the one to hear about.
-            let _ = heap.borrow_mut().free(slab, bytes);
-        }
+    slabs.leave(slabs.rest.1);
+    let Slabs { taken, unused, .. } = slabs;
+    for (address, bytes) in if built.is_ok() { unused } else { taken } {
+        // What cannot be given back now is lost to the node; the first error is the one to hear about.
+        let _ = heap.borrow_mut().free(address, bytes);
     }
     built
 }

@@ -131,6 +131,13 @@ shipped! {
     }
 }
 
+/// True if a program is one of the collections': its walks end by themselves, so no budget ends them.
+#[must_use]
+pub fn is_library(program: &Program) -> bool {
+    let known = named(program.name()).filter(|shipped| shipped.folder == "collections");
+    known.is_some_and(|shipped| shipped.program().hash() == program.hash())
+}
+
 /// The one of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Shipped> {

@@ -7,11 +7,11 @@
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
     KIND_ALLOCATE, KIND_ANSWER, KIND_APPLY, KIND_CHUNK, KIND_DECIDED, KIND_END, KIND_FREE, KIND_MAP,
-    KIND_MIGRATE, KIND_READ, KIND_REGISTER, KIND_WALK, KIND_WRITE, STATUS_APPLIED, STATUS_BAD_REQUEST,
-    STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_EXPIRED, STATUS_FAULT,
-    STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS, STATUS_LIMIT,
-    STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED, STATUS_REFUSED, STATUS_RETRY, STATUS_SENT_ON,
-    STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
+    KIND_MIGRATE, KIND_PLACE, KIND_READ, KIND_REGISTER, KIND_RETIRE, KIND_WALK, KIND_WRITE, STATUS_APPLIED,
+    STATUS_BAD_REQUEST, STATUS_BUSY, STATUS_CONTINUE, STATUS_DIFFERS, STATUS_DONE, STATUS_EXPIRED,
+    STATUS_FAULT, STATUS_FORBIDDEN, STATUS_FOREIGN, STATUS_FULL, STATUS_HOPS, STATUS_ITERATIONS,
+    STATUS_LIMIT, STATUS_LOG_FULL, STATUS_MISSING, STATUS_NEED_PROGRAM, STATUS_OUTDATED, STATUS_REFUSED,
+    STATUS_RETRY, STATUS_SENT_ON, STATUS_STALE, STATUS_TAKEN, STATUS_WRONG_NODE,
 };
 
 /// What a packet is.
@@ -44,6 +44,10 @@ pub enum Kind {
     Migrate = KIND_MIGRATE,
     /// A client goes; not answered.
     End = KIND_END,
+    /// A request: memory, with bytes in it.
+    Place = KIND_PLACE,
+    /// A request: memory was unlinked.
+    Retire = KIND_RETIRE,
 }
 
 impl Kind {
@@ -64,6 +68,8 @@ impl Kind {
             KIND_MAP => Kind::Map,
             KIND_MIGRATE => Kind::Migrate,
             KIND_END => Kind::End,
+            KIND_PLACE => Kind::Place,
+            KIND_RETIRE => Kind::Retire,
             _ => return None,
         })
     }
@@ -77,7 +83,7 @@ impl Kind {
     /// Whether carrying it out twice would differ from once, whatever it says.
     #[must_use]
     pub fn changes_memory(self) -> bool {
-        matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply)
+        matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply | Kind::Place | Kind::Retire)
     }
 }
 
@@ -128,6 +134,8 @@ pub enum Status {
     Foreign,
     /// Memory may have been used again since the addresses were got; nothing was changed.
     Outdated,
+    /// The disk of the node's log is full: it takes no changes, and goes on reading.
+    LogFull,
     /// The program failed: [`Verdict::is_fault`].
     Fault(Verdict),
 }
@@ -159,6 +167,7 @@ impl Status {
             STATUS_TAKEN => Status::Taken,
             STATUS_FOREIGN => Status::Foreign,
             STATUS_OUTDATED => Status::Outdated,
+            STATUS_LOG_FULL => Status::LogFull,
             STATUS_FAULT.. => {
                 let verdict = Verdict::from_return(u32::from(byte));
                 if verdict as u32 != u32::from(byte) {
@@ -196,6 +205,7 @@ impl Status {
             Status::Taken => STATUS_TAKEN,
             Status::Foreign => STATUS_FOREIGN,
             Status::Outdated => STATUS_OUTDATED,
+            Status::LogFull => STATUS_LOG_FULL,
             Status::Fault(verdict) => verdict as u32 as u8,
         }
     }
@@ -217,6 +227,6 @@ mod tests {
                 assert_eq!(kind as u8, byte);
             }
         }
-        assert_eq!(statuses, 22 + 4, "every status and the four faults");
+        assert_eq!(statuses, 23 + 4, "every status and the four faults");
     }
 }

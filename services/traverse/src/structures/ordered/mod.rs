@@ -15,7 +15,6 @@ use std::ops::RangeInclusive;
 
 use super::chain::Aggregate;
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
-use super::pool::Pool;
 use super::shipped::{self, Shipped};
 use crate::client::{ClientError, Result};
 use edit::{Edit, Path};
@@ -24,6 +23,10 @@ use node::NODE_BYTES;
 /// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 240;
 const TRIES: u32 = 1000;
+/// Bytes of a cell: the root's address, and what fills it up.
+const CELL_BYTES: usize = 16;
+/// Nodes that are dropped at a time.
+const DROP_NODES: usize = 64;
 
 const KEY: usize = 0;
 const LAST: usize = 8;
@@ -136,7 +139,8 @@ impl Handle {
 #[derive(Debug)]
 pub struct OrderedMap {
     handle: Handle,
-    pool: Pool,
+    /// New nodes of the last change: as many are allocated while the next one looks for its path.
+    count: usize,
 }
 
 impl OrderedMap {
@@ -148,22 +152,14 @@ impl OrderedMap {
         if value_bytes == 0 || value_bytes > VALUE_BYTES_MAX {
             return Err(ClientError::TooLong { what: "values", bytes: value_bytes, most: VALUE_BYTES_MAX });
         }
-        let mut pool = Pool::default();
-        let cell = pool.take(heap, 16)?;
-        heap.write(cell, &[0; 16])?;
-        Ok(OrderedMap { handle: Handle { cell, value_bytes }, pool })
+        let cell = heap.place(&[0; CELL_BYTES])?;
+        Ok(OrderedMap::open(Handle { cell, value_bytes }))
     }
 
     /// The map that a handle names.
     #[must_use]
     pub fn open(handle: Handle) -> OrderedMap {
-        OrderedMap { handle, pool: Pool::default() }
-    }
-
-    /// The same, with memory from this pool.
-    #[must_use]
-    pub fn with_pool(self, pool: Pool) -> OrderedMap {
-        OrderedMap { pool, ..self }
+        OrderedMap { handle, count: 1 }
     }
 
     /// Where it is.
@@ -221,10 +217,12 @@ impl OrderedMap {
         Ok(Handle::aggregated(&heap.walk(&self.handle.aggregate_walk(keys))?))
     }
 
-    /// The nodes from the root to a leaf, and the memory's clock when they were found.
-    fn path(&self, heap: &mut impl Heap, key: u64) -> Result<(Path, u32)> {
-        let walked =
-            heap.walk(&self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key)))?;
+    /// The path to a key's leaf, and the memory's clock when it was found; the nodes of the change that follows are allocated meanwhile.
+    fn path(&self, heap: &mut impl Heap, key: u64, spare: &mut Vec<u64>) -> Result<(Path, u32)> {
+        let walk = self.handle.request(&shipped::ORDERED_PATH, Scratch::new().with(KEY, key));
+        let missing = self.count.saturating_sub(spare.len());
+        let (walked, fresh) = heap.walk_and_allocate(&walk, missing, NODE_BYTES as u64)?;
+        spare.extend(fresh);
         Ok((Path::parse(&walked.result)?, walked.since))
     }
 
@@ -234,12 +232,13 @@ impl OrderedMap {
         heap: &mut impl Heap,
         (path, since): (&Path, u32),
         edit: Edit,
+        old: Option<u64>,
         spare: &mut Vec<u64>,
     ) -> Result<bool> {
-        while spare.len() < edit.count() {
-            spare.push(self.pool.take(heap, NODE_BYTES as u64)?);
+        self.count = edit.count();
+        if spare.len() < self.count {
+            spare.extend(heap.allocate_many(self.count - spare.len(), NODE_BYTES as u64)?);
         }
-        let many = edit.count();
         let (writes, root) = edit.place(spare);
         heap.write_many(&writes)?;
         // By the root's address: it is no other root's as long as the clock is not too far from when it was read.
@@ -248,11 +247,13 @@ impl OrderedMap {
             Ok(Err(_)) | Err(ClientError::Outdated) => return Ok(false),
             Err(error) => return Err(error),
         }
-        let clock = heap.clock();
-        spare.drain(..many);
-        for &(address, _) in path.0.iter().filter(|(address, _)| *address != root) {
-            self.pool.retire(clock, address, NODE_BYTES as u64);
-        }
+        spare.drain(..self.count);
+        let nodes = path.0.iter().filter(|(address, _)| *address != root);
+        let mut blocks: Vec<(u64, u64)> = nodes.map(|&(address, _)| (address, NODE_BYTES as u64)).collect();
+        blocks.extend(
+            old.filter(|_| !self.handle.inline()).map(|record| (record, self.handle.record_bytes() as u64)),
+        );
+        heap.retire(&blocks)?;
         Ok(true)
     }
 
@@ -266,19 +267,35 @@ impl OrderedMap {
         let mut spare = Vec::new();
         let mut done = Err(ClientError::Contended { what, times: TRIES });
         for _ in 0..TRIES {
-            let (path, since) = self.path(heap, key)?;
+            let (path, since) = match self.path(heap, key, &mut spare) {
+                Ok(found) => found,
+                Err(error) => {
+                    done = Err(error);
+                    break;
+                }
+            };
             let Some(edit) = edit(&path) else {
                 done = Ok(None);
                 break;
             };
-            // On an error the root may be swapped or not: then the new nodes are left alone.
-            if self.commit(heap, (&path, since), edit, &mut spare)? {
-                done = Ok(Some(path));
-                break;
+            match self.commit(heap, (&path, since), edit, path.value(key), &mut spare) {
+                Ok(true) => {
+                    done = Ok(Some(path));
+                    break;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    // The root may be swapped or not, where nobody answered: then the new nodes are left alone.
+                    if !matches!(error, ClientError::Full { .. } | ClientError::ReadOnly) {
+                        return Err(error);
+                    }
+                    done = Err(error);
+                    break;
+                }
             }
         }
         for address in spare {
-            self.pool.put_back(address, NODE_BYTES as u64);
+            heap.free(address, NODE_BYTES as u64)?;
         }
         done
     }
@@ -296,19 +313,17 @@ impl OrderedMap {
         let place = if self.handle.inline() {
             u64::from_le_bytes(value.try_into().expect("eight bytes"))
         } else {
-            let record = self.pool.take(heap, self.handle.record_bytes() as u64)?;
-            heap.write(record, &self.handle.record(key, value))?;
-            record
+            heap.place(&self.handle.record(key, value))?
         };
         let changed = self.change(heap, key, "an insert", |path| Some(path.put(key, place)));
-        if matches!(changed, Err(ClientError::Contended { .. } | ClientError::Full { .. }))
-            && !self.handle.inline()
-        {
-            self.pool.put_back(place, self.handle.record_bytes() as u64);
+        let unlinked = matches!(
+            changed,
+            Err(ClientError::Contended { .. } | ClientError::Full { .. } | ClientError::ReadOnly)
+        );
+        if unlinked && !self.handle.inline() {
+            heap.free(place, self.handle.record_bytes() as u64)?;
         }
-        let old = changed?.and_then(|path| path.value(key));
-        self.retire_record(heap, old);
-        Ok(old.is_none())
+        Ok(changed?.and_then(|path| path.value(key)).is_none())
     }
 
     /// Removes a key; false: it was not there.
@@ -317,14 +332,34 @@ impl OrderedMap {
     /// [`ClientError::Full`], [`ClientError::Contended`], or why there was no answer.
     pub fn remove(&mut self, heap: &mut impl Heap, key: u64) -> Result<bool> {
         let changed = self.change(heap, key, "a removal", |path| path.take(key))?;
-        let old = changed.and_then(|path| path.value(key));
-        self.retire_record(heap, old);
-        Ok(old.is_some())
+        Ok(changed.and_then(|path| path.value(key)).is_some())
     }
 
-    fn retire_record(&mut self, heap: &mut impl Heap, record: Option<u64>) {
-        if let Some(record) = record.filter(|_| !self.handle.inline()) {
-            self.pool.retire(heap.clock(), record, self.handle.record_bytes() as u64);
+    /// Gives all of the map's memory back. Nobody may use the map any more; walks that have begun end as they would have.
+    ///
+    /// # Errors
+    /// Why there was no answer: then it can be dropped again.
+    pub fn drop(self, heap: &mut impl Heap) -> Result<()> {
+        let cell = Scratch(heap.read(self.handle.cell, 8)?).word(0);
+        let record = self.handle.record_bytes() as u64;
+        // Depth first, a batch of siblings at a time: little is remembered of a map of any size.
+        let mut due = vec![cell];
+        due.retain(|root| *root != 0);
+        while !due.is_empty() {
+            let batch = due.split_off(due.len().saturating_sub(DROP_NODES));
+            let places: Vec<(u64, usize)> = batch.iter().map(|&at| (at, NODE_BYTES)).collect();
+            let mut blocks: Vec<(u64, u64)> = batch.iter().map(|&at| (at, NODE_BYTES as u64)).collect();
+            for (bytes, &at) in heap.read_many(&places)?.iter().zip(&batch) {
+                let node = node::Node::parse(at, bytes)?;
+                match node.level {
+                    0 if self.handle.inline() => {}
+                    0 => blocks.extend(node.places.iter().map(|&place| (place, record))),
+                    _ => due.extend(node.places),
+                }
+            }
+            heap.retire(&blocks)?;
         }
+        heap.retire(&[(self.handle.cell, CELL_BYTES as u64)])?;
+        heap.settle()
     }
 }

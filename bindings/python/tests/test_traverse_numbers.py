@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Numbers are kept as they are, or refused; memory comes back; a damaged log is refused."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from memlift import traverse
+from memlift.errors import BadInput, NodeFailed, UnsupportedValue
+
+
+@pytest.fixture
+def client() -> Iterator[traverse.Client]:
+    with traverse.Node(memory="16M") as node, traverse.Client.connect(node) as client:
+        yield client
+
+
+REFUSED: list[tuple[Any, Any]] = [
+    ("i8", 12.75),
+    ("i8", -0.9),
+    ("i8", math.nan),
+    ("i8", 1 << 63),
+    ("i8", np.uint64(1 << 63)),
+    ("i8", "12"),
+    ("u8", -1),
+    ("u8", np.int64(-1)),
+    ("u1", np.int64(300)),
+    ("i4", 2.0**31),
+    ("f8", (1 << 53) + 1),
+    ("f8", 1j),
+    ("f4", 1e300),
+    ("f4", (1 << 24) + 1),
+    ("?", 2),
+    ("S3", b"four"),
+    ("U3", "four"),
+    ("V4", b"longer"),
+    ([("a", "i4"), ("b", "f8")], (1.5, 2.5)),
+    ([("a", "i4"), ("b", "f8")], (1,)),
+]
+KEPT: list[tuple[Any, Any]] = [
+    ("i8", 12.0),
+    ("i8", -(1 << 63)),
+    ("u8", (1 << 64) - 1),
+    ("f8", 12.75),
+    ("f8", 1 << 53),
+    ("f8", math.inf),
+    ("f4", 0.5),
+    ("?", True),
+    ("i2", np.uint8(200)),
+    ("S4", b"abc"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), REFUSED)
+def test_what_does_not_fit_is_refused(client: traverse.Client, kind: Any, value: Any) -> None:
+    for made in (traverse.HashMap.create(client, value=kind), traverse.OrderedMap.create(client, value=kind)):
+        with pytest.raises(UnsupportedValue):
+            made[1] = value
+        assert made.get(1) is None
+
+
+@pytest.mark.parametrize(("kind", "value"), KEPT)
+def test_what_fits_is_kept(client: traverse.Client, kind: Any, value: Any) -> None:
+    for made in (traverse.HashMap.create(client, value=kind), traverse.OrderedMap.create(client, value=kind)):
+        made[1] = value
+        assert made[1] == value
+
+
+def test_records_are_kept_field_by_field(client: traverse.Client) -> None:
+    made = traverse.OrderedMap.create(client, value=[("a", "i4"), ("b", "f8")])
+    made[1] = (7, 2.5)
+    made[2] = np.array((8, 3.5), [("a", "i4"), ("b", "f8")])[()]
+    assert [tuple(value) for value in made.values()] == [(7, 2.5), (8, 3.5)]
+    with pytest.raises(UnsupportedValue):
+        made[3] = np.array((1 << 40, 3.5), [("a", "i8"), ("b", "f8")])[()]
+
+
+def test_a_file_keeps_fractions(client: traverse.Client, tmp_path: Path) -> None:
+    path = tmp_path / "prices.csv"
+    path.write_text("time,price,count\n1,100.49,1\n2,100.51,2\n3,0.25,9007199254740993\n")
+    loaded = traverse.OrderedMap.load(client, path, key="time", value="price")
+    assert loaded.range()[1].tolist() == [100.49, 100.51, 0.25]
+    assert traverse.HashMap.load(client, path, key="time", value="price")[2] == 100.51
+    whole = traverse.OrderedMap.load(client, path, key="time", value="count")
+    assert whole.range()[1].tolist() == [1, 2, 9007199254740993] and whole.sum() == 9007199254740996
+    scaled = traverse.OrderedMap.load(client, path, key="time", value="price", scale=100)
+    assert scaled.range()[1].tolist() == [10049, 10051, 25]
+    with pytest.raises(BadInput, match="line 2.*fraction"):
+        traverse.OrderedMap.load(client, path, key="time", value="price", value_type="i8")
+    with pytest.raises(BadInput, match="line 4"):
+        traverse.OrderedMap.load(client, path, key="time", value="count", value_type="f8")
+
+
+def test_arrays_and_pairs_are_loaded_as_they_are_or_not(client: traverse.Client) -> None:
+    keys = np.arange(3)
+    for values in (np.array([1.0, 2.5, 3.0]), np.array([1, 2, 1 << 40]), [1.0, 2.5, 3.0]):
+        with pytest.raises(BadInput, match="row"):
+            traverse.OrderedMap.load(client, (keys, values), value_type="i4")
+    with pytest.raises(UnsupportedValue):
+        traverse.OrderedMap.load(client, {1: 1, 2: 2.5})
+    loaded = traverse.OrderedMap.load(client, (keys, np.array([1.0, 2.0, 3.0])), value_type="i4")
+    assert loaded.range()[1].tolist() == [1, 2, 3]
+
+
+def test_a_table_of_another_type_is_refused(client: traverse.Client) -> None:
+    table = pytest.importorskip("pyarrow").table({"key": [1, 2], "value": [1.5, 2.5]})
+    assert traverse.OrderedMap.load(client, table)[1] == 1.5
+    with pytest.raises(BadInput, match="value of f8"):
+        traverse.OrderedMap.load(client, table, value_type="i8")
+
+
+@pytest.mark.parametrize("kind", ["f8", "f4", "i8", "i4", "u8", "u1"])
+def test_numbers_of_any_kind_are_added_up(client: traverse.Client, kind: str) -> None:
+    numbers = [3, 1, 2] if kind != "f8" else [0.1, 0.2, -0.3]
+    made = traverse.OrderedMap.load(client, (np.arange(3) * 10, np.array(numbers, kind)))
+    assert made.sum() == math.fsum(numbers) and made.avg() == math.fsum(numbers) / 3
+    assert (made.min(), made.max(), made.count(), made.count(5, 20)) == (min(numbers), max(numbers), 3, 2)
+    assert made.min(100) is None and made.avg(100) is None and made.sum(100) == 0
+
+
+def test_whole_numbers_only_are_added(client: traverse.Client) -> None:
+    made = traverse.HashMap.create(client, value="i8")
+    made[1] = 5
+    assert made.add(1, -7) == 5 and made[1] == -2
+    for addend in (0.5, 1 << 64, True):
+        with pytest.raises(UnsupportedValue):
+            made.add(1, addend)  # type: ignore[arg-type]
+    assert made[1] == -2
+
+
+def test_collections_are_dropped() -> None:
+    with traverse.Node(memory="16M") as node, traverse.Client.connect(node) as client:
+        before = node.stats()
+        made: list[Any] = [
+            traverse.HashMap.load(client, {str(number): "x" * number for number in range(500)}),
+            traverse.OrderedMap.load(client, {number: number for number in range(5000)}),
+            traverse.List.create(client, value=bytes),
+        ]
+        made[-1].append(1, b"one")
+        live = node.stats()["live_bytes"]
+        assert live > before["live_bytes"] + 5000 * 16
+        for one in made:
+            one.drop()
+        after = node.stats()
+        assert after["live_bytes"] == before["live_bytes"] and after["retired_bytes"] >= live
+        parts = ("live_bytes", "retired_bytes", "free_bytes", "waste_bytes")
+        assert sum(after[part] for part in parts) == 16 << 20
+
+
+SERVE = """
+import sys
+from memlift import traverse
+with traverse.Node(memory="16M", log=sys.argv[1]) as node:
+    print(node.places[0], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_node_with_a_damaged_log_does_not_start(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, os.fspath(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        with traverse.Client.connect(process.stdout.readline().strip()) as client:
+            made = traverse.HashMap.create(client, value="i8")
+            for number in range(300):
+                made[number] = number
+            handle = made.handle
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    good = log.read_bytes()
+    at = len(good) // 3
+    for size in (1, 64, 512, 4096):
+        broken = bytearray(good)
+        broken[at : at + size] = bytes(byte ^ 0x41 for byte in broken[at : at + size])
+        log.write_bytes(broken)
+        with pytest.raises(NodeFailed, match="damaged at byte"):
+            traverse.Node(memory="16M", log=log)
+        assert log.read_bytes() == broken
+    log.write_bytes(good)
+    with traverse.Node(memory="32M", log=log) as node, traverse.Client.connect(node) as client:
+        again = traverse.HashMap.open(client, handle)
+        assert again.get_many(range(300)) == list(range(300))
+        assert node.range[1] == 32 << 20

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Pages that nobody has, and what was left in them.
+//!
+//! - **Layout** runs of whole pages; neighbours are one, except at cuts
+//! - **Dirt** pages are cleared when a tenant gets them, and only if another one's bytes may be in them
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is in free pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dirt {
+    /// Zeros.
+    Clean,
+    /// What this tenant left, or zeros.
+    Of(u32),
+    /// Anything.
+    Mixed,
+}
+
+impl Dirt {
+    fn with(self, other: Dirt) -> Dirt {
+        match (self, other) {
+            (Dirt::Clean, other) | (other, Dirt::Clean) => other,
+            (one, other) if one == other => one,
+            _ => Dirt::Mixed,
+        }
+    }
+
+    /// True if a tenant must not see it.
+    pub fn is_foreign_to(self, tenant: u32) -> bool {
+        !matches!(self, Dirt::Clean) && self != Dirt::Of(tenant)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Runs(BTreeMap<u64, (u64, Dirt)>);
+
+impl Runs {
+    /// Pages are nobody's from now on.
+    pub fn give(&mut self, mut base: u64, mut bytes: u64, mut dirt: Dirt, cuts: &BTreeSet<u64>) {
+        if let Some((&before, &(length, old))) = self.0.range(..base).next_back()
+            && before + length == base
+            && !cuts.contains(&base)
+        {
+            self.0.remove(&before);
+            (base, bytes, dirt) = (before, bytes + length, dirt.with(old));
+        }
+        let end = base + bytes;
+        if !cuts.contains(&end)
+            && let Some((length, old)) = self.0.remove(&end)
+        {
+            bytes += length;
+            dirt = dirt.with(old);
+        }
+        self.0.insert(base, (bytes, dirt));
+    }
+
+    /// The shortest run of at least so many bytes: first, bytes.
+    pub fn find(&self, bytes: u64) -> Option<(u64, u64)> {
+        let runs = self.0.iter().map(|(&base, &(length, _))| (base, length));
+        runs.filter(|(_, length)| *length >= bytes).min_by_key(|(_, length)| *length)
+    }
+
+    /// Takes pages that are all in one run, and says what is in them.
+    pub fn take(&mut self, base: u64, bytes: u64) -> Dirt {
+        let Some((at, length)) = self.around(base) else { return Dirt::Mixed };
+        let Some((_, dirt)) = self.0.remove(&at) else { return Dirt::Mixed };
+        if at < base {
+            self.0.insert(at, (base - at, dirt));
+        }
+        if base + bytes < at + length {
+            self.0.insert(base + bytes, (at + length - base - bytes, dirt));
+        }
+        dirt
+    }
+
+    /// The run that holds an address: first, bytes.
+    pub fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let (&at, &(length, _)) = self.0.range(..=address).next_back()?;
+        (address < at + length).then_some((at, length))
+    }
+
+    /// No run reaches over this address from now on.
+    pub fn cut(&mut self, at: u64) {
+        if let Some((base, length)) = self.around(at).filter(|(base, _)| *base < at) {
+            let dirt = self.take(base, length);
+            self.0.insert(base, (at - base, dirt));
+            self.0.insert(at, (base + length - at, dirt));
+        }
+    }
+
+    /// Runs that start in a stretch of addresses, in order: first, bytes.
+    pub fn within(&self, base: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+        self.0.range(base..end).map(|(&at, &(length, _))| (at, length))
+    }
+
+    /// Bytes of all, and of the longest.
+    pub fn bytes(&self) -> (u64, u64) {
+        self.0.values().fold((0, 0), |(all, most), (length, _)| (all + length, most.max(*length)))
+    }
+}

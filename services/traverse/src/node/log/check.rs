@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Looks at a log without a node, and copies what can be read of a damaged one.
+//!
+//! - **Flow** [`check_log`] reads and says how the file ends; [`repair_log`] writes good records to a new file
+//! - **Order** the file that is looked at is never changed
+//! - **Not here** whether an entry can be carried out: the caller of [`repair_log`] says so for each
+
+use std::cell::RefCell;
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use super::LogError;
+use super::entry::Entry;
+use super::frame::{HEAD_BYTES, Head, Record};
+use super::open::{boot, open_file, survey};
+
+/// How a log ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogEnd {
+    /// With a record.
+    Whole,
+    /// With what a crash left of records that were not on the disk yet; the next start cuts it off.
+    Torn {
+        /// Its first byte.
+        at: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Bytes that were on the disk are no longer what they were; no node starts with this file.
+    Damaged {
+        /// Where the first bad record starts.
+        at: u64,
+        /// Good records behind it.
+        behind: u64,
+    },
+}
+
+/// What is in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogReport {
+    /// First address of the memory that it was begun for.
+    pub base: u64,
+    /// How many addresses follow; 0: the map of a cluster says.
+    pub memory_bytes: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Good records before the first bad one.
+    pub records: u64,
+    /// How it ends.
+    pub end: LogEnd,
+}
+
+/// What was saved of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogSaved {
+    /// Records that were copied.
+    pub records: u64,
+    /// Good records that were not: they lie behind the damage, or build on what is lost.
+    pub left_out: u64,
+}
+
+/// A log's head, and its report.
+fn look(
+    path: &Path,
+    take: impl FnMut(Record) -> io::Result<()>,
+    take_behind: impl FnMut(Record) -> io::Result<()>,
+) -> Result<LogReport, LogError> {
+    let (file, head, length) = open_file(path, OpenOptions::new().read(true))?;
+    let Some(head) = head else {
+        let end = LogEnd::Torn { at: 0, bytes: length };
+        return Ok(LogReport { base: 0, memory_bytes: 0, file_bytes: length, records: 0, end });
+    };
+    let found = survey(&file, &head, length, boot(), take, take_behind).map_err(LogError::system(path))?;
+    let end = match found.good_to {
+        at if found.is_damaged => LogEnd::Damaged { at, behind: found.behind },
+        at if at < length => LogEnd::Torn { at, bytes: length - at },
+        _ => LogEnd::Whole,
+    };
+    let Head { base, bytes: memory_bytes, .. } = head;
+    Ok(LogReport { base, memory_bytes, file_bytes: length, records: found.records, end })
+}
+
+/// Reads a log that no node has open.
+///
+/// # Errors
+///
+/// [`LogError`]: it cannot be read, is open, or is no log; [`LogError::Damaged`] at byte 0 if its head is damaged.
+pub fn check_log(path: &Path) -> Result<LogReport, LogError> {
+    look(path, |_| Ok(()), |_| Ok(()))
+}
+
+/// Copies good records into `to`, which must not be there yet: those before the first bad one and, with `behind`, those behind it
+/// that `may_follow` lets pass. It hears of each record that is copied or might be.
+///
+/// # Errors
+///
+/// As [`check_log`]; what the system says about `to`, which is removed then.
+pub fn repair_log(
+    path: &Path,
+    to: &Path,
+    behind: bool,
+    mut may_follow: impl FnMut(&Entry) -> bool,
+) -> Result<LogSaved, LogError> {
+    let report = check_log(path)?;
+    let system = LogError::system(to);
+    let head = Head::new(report.base, report.memory_bytes).map_err(&system)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(to).map_err(&system)?;
+    let done = copy(path, &head, file, behind, &mut may_follow).map_err(|error| match error {
+        Copying::Log(error) => error,
+        Copying::Target(error) => system(error),
+    });
+    if done.is_err() {
+        let _ = std::fs::remove_file(to);
+    }
+    done
+}
+
+/// Which of the two files failed.
+enum Copying {
+    Log(LogError),
+    Target(io::Error),
+}
+
+fn copy(
+    path: &Path,
+    head: &Head,
+    file: std::fs::File,
+    behind: bool,
+    may_follow: &mut dyn FnMut(&Entry) -> bool,
+) -> Result<LogSaved, Copying> {
+    struct Target<'a> {
+        file: BufWriter<std::fs::File>,
+        position: u64,
+        buffer: Vec<u8>,
+        saved: LogSaved,
+        may_follow: &'a mut dyn FnMut(&Entry) -> bool,
+    }
+    let file = BufWriter::new(file);
+    let target = Target {
+        file,
+        position: HEAD_BYTES as u64,
+        buffer: Vec::new(),
+        saved: LogSaved::default(),
+        may_follow,
+    };
+    // Two closures use it, one after the other.
+    let target = RefCell::new(target);
+    target.borrow_mut().file.write_all(&head.encode()).map_err(Copying::Target)?;
+    let put = |record: &Record, is_behind: bool| {
+        let target = &mut *target.borrow_mut();
+        let may = (!is_behind || behind) && (target.may_follow)(&record.entry);
+        if is_behind && !may {
+            target.saved.left_out += 1;
+            return Ok(());
+        }
+        target.saved.records += 1;
+        target.buffer.clear();
+        head.put(target.position, 0, &record.entry, &mut target.buffer);
+        target.position += target.buffer.len() as u64;
+        target.file.write_all(&target.buffer)
+    };
+    look(path, |record| put(&record, false), |record| put(&record, true)).map_err(Copying::Log)?;
+    let Target { mut file, saved, .. } = target.into_inner();
+    file.flush().and_then(|()| file.get_ref().sync_all()).map_err(Copying::Target)?;
+    Ok(saved)
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a record of the log says: a change of the node, and the request that caused it.
+//!
+//! - **Layout** [`Entry::write`] and [`Entry::read`] are each other's inverse; `docs/formats/packet.md` has the bytes
+//! - **Order** change and request are one entry: after a crash either both are there or neither. A change says the bytes that were
+//!   stored, also of an apply, and where memory was given: so an entry may be replayed over a memory that has it already
+//! - **Not here** how an entry becomes a record of a file (`frame`)
+
+use super::super::once::{Id, Known, Outcome};
+use super::Durability;
+use crate::wire::{ApplyOperands, Status};
+
+/// What was changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// Bytes were stored.
+    Write(u64, Vec<u8>),
+    /// Memory was given: tenant, bytes, address.
+    Allocate(u32, u64, u64),
+    /// Memory came back: tenant, address, bytes.
+    Free(u32, u64, u64),
+    /// Something happened to a stretch of addresses: first one, how many.
+    Stretch(Stretch, u64, u64),
+    /// A program was registered: tenant, upload.
+    Program(u32, Vec<u8>),
+    /// A range has come, and all that was reserved for it with it: first address, bytes, what its last node's allocator knew.
+    Take(u64, u64, Vec<u8>),
+    /// Of a snapshot: all that the allocator knows, and its cuts, in words.
+    State(Vec<u8>, Vec<u8>),
+    /// The map was of this epoch.
+    Epoch(u64),
+    /// A client's requests before this one are over.
+    Settled(Id),
+    /// Sessions of a tenant below this number were forgotten.
+    Forgotten(u32, u64),
+    /// The node's clock was there.
+    Clock(u32),
+    /// The addresses are this cluster's, or this memory's.
+    Cluster(u64),
+    /// Blocks were given, and bytes stored in the first one: tenant, bytes of each, addresses, what was stored.
+    Place(u32, u64, Vec<u64>, Vec<u8>),
+    /// Blocks were unlinked: tenant, address and bytes of each.
+    Retire(u32, Vec<(u64, u64)>),
+    /// Blocks that were unlinked are free: tenant, address, bytes of each.
+    Ripe(Vec<(u32, u64, u64)>),
+    /// A node has opened the log: in which start of the machine, and how durable it makes what follows.
+    Start([u8; 16], Durability),
+}
+
+/// What can happen to a stretch of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Stretch {
+    /// The node has it, all zero.
+    Grant = 0,
+    /// It is to leave: nothing is given out over its ends.
+    Cut = 1,
+    /// It is about to leave: nothing of it is given out.
+    Detach = 2,
+    /// It stays.
+    Attach = 3,
+    /// It is another node's.
+    Give = 4,
+    /// One is about to come: there is memory for it.
+    Reserve = 5,
+    /// It did not come.
+    Discard = 6,
+    /// Of a snapshot: what was reserved is the node's, and its state follows.
+    Keep = 7,
+    /// The node was started with more memory: these addresses follow those that it had.
+    Grow = 8,
+}
+
+impl Stretch {
+    fn from_byte(byte: u8) -> Option<Stretch> {
+        use Stretch::{Attach, Cut, Detach, Discard, Give, Grant, Grow, Keep, Reserve};
+        [Grant, Cut, Detach, Attach, Give, Reserve, Discard, Keep, Grow]
+            .into_iter()
+            .find(|one| *one as u8 == byte)
+    }
+}
+
+/// One record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// What was changed.
+    pub change: Change,
+    /// On which request, and what is known of it now.
+    pub request: Option<(Id, Known)>,
+}
+
+impl Entry {
+    /// Appends it.
+    pub fn write(&self, to: &mut Vec<u8>) {
+        let words = |to: &mut Vec<u8>, words: &[u64]| {
+            words.iter().for_each(|w| to.extend_from_slice(&w.to_le_bytes()))
+        };
+        let piece = |to: &mut Vec<u8>, bytes: &[u8]| {
+            to.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            to.extend_from_slice(bytes);
+        };
+        match &self.change {
+            Change::None => to.push(0),
+            Change::Write(address, bytes) => {
+                to.push(1);
+                words(to, &[*address]);
+                piece(to, bytes);
+            }
+            Change::Allocate(tenant, bytes, address) => {
+                to.push(2);
+                words(to, &[u64::from(*tenant), *bytes, *address]);
+            }
+            Change::Free(tenant, address, bytes) => {
+                to.push(3);
+                words(to, &[u64::from(*tenant), *address, *bytes]);
+            }
+            Change::Stretch(what, base, bytes) => {
+                to.extend_from_slice(&[4, *what as u8]);
+                words(to, &[*base, *bytes]);
+            }
+            Change::Program(tenant, upload) => {
+                to.push(5);
+                words(to, &[u64::from(*tenant)]);
+                piece(to, upload);
+            }
+            Change::Take(base, bytes, part) => {
+                to.push(6);
+                words(to, &[*base, *bytes]);
+                piece(to, part);
+            }
+            Change::State(part, cuts) => {
+                to.push(7);
+                piece(to, part);
+                piece(to, cuts);
+            }
+            Change::Epoch(epoch) => {
+                to.push(8);
+                words(to, &[*epoch]);
+            }
+            Change::Settled(id) => {
+                to.push(9);
+                words(
+                    to,
+                    &[u64::from(id.tenant), id.client, u64::from(id.incarnation), id.settled, id.session],
+                );
+            }
+            Change::Forgotten(tenant, bound) => {
+                to.push(10);
+                words(to, &[u64::from(*tenant), *bound]);
+            }
+            Change::Clock(clock) => {
+                to.push(11);
+                words(to, &[u64::from(*clock)]);
+            }
+            Change::Cluster(cluster) => {
+                to.push(12);
+                words(to, &[*cluster]);
+            }
+            Change::Place(tenant, bytes, addresses, stored) => {
+                to.push(14);
+                words(to, &[u64::from(*tenant), *bytes, addresses.len() as u64]);
+                words(to, addresses);
+                piece(to, stored);
+            }
+            Change::Retire(tenant, blocks) => {
+                to.push(15);
+                words(to, &[u64::from(*tenant), blocks.len() as u64]);
+                blocks.iter().for_each(|(address, bytes)| words(to, &[*address, *bytes]));
+            }
+            Change::Ripe(blocks) => {
+                to.push(16);
+                words(to, &[blocks.len() as u64]);
+                blocks.iter().for_each(|(tenant, at, bytes)| words(to, &[u64::from(*tenant), *at, *bytes]));
+            }
+            Change::Start(boot, durability) => {
+                to.push(13);
+                to.extend_from_slice(boot);
+                to.push(u8::from(*durability == Durability::Disk));
+            }
+        }
+        let Some((id, known)) = &self.request else { return };
+        let incarnation = u64::from(id.incarnation);
+        words(to, &[u64::from(id.tenant), id.client, incarnation, id.sequence, id.settled, id.session]);
+        match known {
+            Known::Running(attempt) => {
+                to.push(0);
+                words(to, &[u64::from(*attempt)]);
+            }
+            Known::Decided(operands, body, since) => {
+                to.push(1);
+                to.extend_from_slice(&operands.bytes());
+                words(to, &[u64::from(*since)]);
+                piece(to, body);
+            }
+            Known::Settled(outcome, since) => {
+                to.extend_from_slice(&[2, outcome.status.byte()]);
+                words(to, &[outcome.value, outcome.address, u64::from(*since)]);
+                piece(to, &outcome.body);
+            }
+        }
+    }
+
+    /// From bytes; `None` when they are none.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Entry> {
+        let mut rest = Cut(bytes);
+        let change = match rest.byte()? {
+            0 => Change::None,
+            1 => Change::Write(rest.word()?, rest.piece()?),
+            2 => Change::Allocate(rest.tenant()?, rest.word()?, rest.word()?),
+            3 => Change::Free(rest.tenant()?, rest.word()?, rest.word()?),
+            4 => Change::Stretch(Stretch::from_byte(rest.byte()?)?, rest.word()?, rest.word()?),
+            5 => Change::Program(rest.tenant()?, rest.piece()?),
+            6 => Change::Take(rest.word()?, rest.word()?, rest.piece()?),
+            7 => Change::State(rest.piece()?, rest.piece()?),
+            8 => Change::Epoch(rest.word()?),
+            9 => {
+                let (tenant, client, incarnation) = (rest.tenant()?, rest.word()?, rest.tenant()?);
+                let (settled, session) = (rest.word()?, rest.word()?);
+                Change::Settled(Id { tenant, client, incarnation, sequence: settled, settled, session })
+            }
+            10 => Change::Forgotten(rest.tenant()?, rest.word()?),
+            11 => Change::Clock(rest.tenant()?),
+            12 => Change::Cluster(rest.word()?),
+            13 => {
+                let (boot, behind) = rest.0.split_first_chunk()?;
+                rest.0 = behind;
+                let durability = match rest.byte()? {
+                    0 => Durability::Process,
+                    1 => Durability::Disk,
+                    _ => return None,
+                };
+                Change::Start(*boot, durability)
+            }
+            14 => {
+                let (tenant, bytes, count) = (rest.tenant()?, rest.word()?, rest.word()?);
+                let addresses = (0..count).map(|_| rest.word()).collect::<Option<_>>()?;
+                Change::Place(tenant, bytes, addresses, rest.piece()?)
+            }
+            15 => {
+                let (tenant, count) = (rest.tenant()?, rest.word()?);
+                let block = |_| Some((rest.word()?, rest.word()?));
+                Change::Retire(tenant, (0..count).map(block).collect::<Option<_>>()?)
+            }
+            16 => {
+                let count = rest.word()?;
+                let block = |_| Some((rest.tenant()?, rest.word()?, rest.word()?));
+                Change::Ripe((0..count).map(block).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        if rest.0.is_empty() {
+            return Some(Entry { change, request: None });
+        }
+        let id = Id {
+            tenant: rest.tenant()?,
+            client: rest.word()?,
+            incarnation: rest.tenant()?,
+            sequence: rest.word()?,
+            settled: rest.word()?,
+            session: rest.word()?,
+        };
+        let known = match rest.byte()? {
+            0 => Known::Running(rest.tenant()?),
+            1 => {
+                let (operands, since) = (rest.operands()?, rest.tenant()?);
+                Known::Decided(operands, rest.piece()?, since)
+            }
+            2 => {
+                let (status, value, address) = (Status::from_byte(rest.byte()?)?, rest.word()?, rest.word()?);
+                let since = rest.tenant()?;
+                Known::Settled(Outcome { status, value, address, body: rest.piece()? }, since)
+            }
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(Entry { change, request: Some((id, known)) })
+    }
+}
+
+/// Bytes that are used up from the front.
+struct Cut<'a>(&'a [u8]);
+
+impl Cut<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    fn tenant(&mut self) -> Option<u32> {
+        self.word()?.try_into().ok()
+    }
+
+    fn operands(&mut self) -> Option<ApplyOperands> {
+        Some(ApplyOperands { kind: self.word()?, address: self.word()?, a: self.word()?, b: self.word()? })
+    }
+
+    fn piece(&mut self) -> Option<Vec<u8>> {
+        let (length, rest) = self.0.split_first_chunk()?;
+        let (piece, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        self.0 = rest;
+        Some(piece.to_vec())
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file of a log: its head, its records, and which bad record is damage.
+//!
+//! - **Layout** head of 64 bytes: magic, version u32, 0 u32, base u64, bytes u64, salt u64, CRC-32C u32 of these 40 bytes, zeros.
+//!   Records start at multiples of 8: CRC-32C u32 of the 20 bytes behind it, CRC-32C u32 of what follows these 24 bytes, bytes of
+//!   the entry u32, 0 u32, `durable_to` u64, the entry, zeros to a multiple of 8
+//! - **Salt** both sums begin with the file's salt and the record's position. So bytes that a client stored, an older file's blocks and a
+//!   record at another place are no records
+//! - **Order** `durable_to` is the position up to which the file was known to be on the disk when the record was written
+//! - **Not here** entries (`entry`), writing and syncing (the parent)
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+
+use memlift_engine::Engine;
+
+use super::entry::Entry;
+
+/// Bytes of the head.
+pub(in crate::node) const HEAD_BYTES: usize = 64;
+/// Bytes of a record before its entry.
+const FRAME_BYTES: usize = 24;
+const MAGIC: [u8; 8] = *b"MLWLOG\0\x01";
+/// The version that this crate writes and reads.
+pub(super) const VERSION: u32 = 4;
+/// Bytes of the longest entry: what an allocator knows about a range.
+const ENTRY_BYTES_MAX: usize = 1 << 31;
+/// Bytes of the file that a search for records reads at a time.
+const WINDOW_BYTES: usize = 1 << 20;
+
+const _: () = assert!(HEAD_BYTES.is_multiple_of(8) && FRAME_BYTES.is_multiple_of(8));
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn sum(bytes: &[u8], seed: u32) -> u32 {
+    Engine::global().crc32c(bytes, seed)
+}
+
+/// The first bytes of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::node) struct Head {
+    /// First address of the memory that the log was begun for.
+    pub base: u64,
+    /// How many addresses follow.
+    pub bytes: u64,
+    /// What sums of this file begin with.
+    pub salt: u64,
+}
+
+/// True if a file that starts like this is a log.
+pub(in crate::node) fn is_log(start: &[u8]) -> bool {
+    let length = start.len().min(MAGIC.len());
+    start[..length] == MAGIC[..length]
+}
+
+/// Why bytes are no head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HeadFault {
+    /// Not a log.
+    Foreign,
+    /// A log of another version.
+    Version(u32),
+    /// A log whose head has changed.
+    Broken,
+}
+
+impl Head {
+    /// For a new file.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random bytes.
+    pub fn new(base: u64, bytes: u64) -> io::Result<Head> {
+        let mut salt = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut salt)?;
+        Ok(Head { base, bytes, salt: u64::from_le_bytes(salt) })
+    }
+
+    pub fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        head[16..24].copy_from_slice(&self.base.to_le_bytes());
+        head[24..32].copy_from_slice(&self.bytes.to_le_bytes());
+        head[32..40].copy_from_slice(&self.salt.to_le_bytes());
+        let sum = sum(&head[..40], 0);
+        head[40..44].copy_from_slice(&sum.to_le_bytes());
+        head
+    }
+
+    pub(super) fn decode(head: &[u8; HEAD_BYTES]) -> Result<Head, HeadFault> {
+        if head[..8] != MAGIC {
+            return Err(HeadFault::Foreign);
+        }
+        match half(head, 8) {
+            VERSION => {}
+            version @ 0..VERSION => return Err(HeadFault::Version(version)),
+            version => {
+                let known = head[40..44] == sum(&head[..40], 0).to_le_bytes();
+                return Err(if known { HeadFault::Version(version) } else { HeadFault::Broken });
+            }
+        }
+        let found = Head { base: word(head, 16), bytes: word(head, 24), salt: word(head, 32) };
+        if found.encode() == *head { Ok(found) } else { Err(HeadFault::Broken) }
+    }
+
+    /// True if these bytes, the whole file, are what a crash leaves of a head: there was no record yet.
+    pub(super) fn is_torn(file: &[u8]) -> bool {
+        file.len() < HEAD_BYTES && (file[..file.len().min(8)] == MAGIC[..file.len().min(8)])
+            || file.len() <= HEAD_BYTES && file.iter().all(|byte| *byte == 0)
+    }
+
+    fn seed(&self, position: u64) -> u32 {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[8..].copy_from_slice(&position.to_le_bytes());
+        sum(&bytes, 0)
+    }
+
+    /// Appends an entry as the record at `position`.
+    pub fn put(&self, position: u64, durable_to: u64, entry: &Entry, to: &mut Vec<u8>) {
+        let start = to.len();
+        to.extend_from_slice(&[0; FRAME_BYTES]);
+        entry.write(to);
+        let bytes = to.len() - start - FRAME_BYTES;
+        to.resize(to.len().next_multiple_of(8), 0);
+        let seed = self.seed(position);
+        let body = sum(&to[start + FRAME_BYTES..], seed);
+        to[start + 4..start + 8].copy_from_slice(&body.to_le_bytes());
+        to[start + 8..start + 12].copy_from_slice(&(bytes as u32).to_le_bytes());
+        to[start + 16..start + 24].copy_from_slice(&durable_to.to_le_bytes());
+        let head = sum(&to[start + 4..start + FRAME_BYTES], seed);
+        to[start..start + 4].copy_from_slice(&head.to_le_bytes());
+    }
+
+    /// Bytes of the entry, its sum and `durable_to`, if these 24 bytes start the record at `position` of a file of `length` bytes.
+    fn frame(&self, frame: &[u8], position: u64, length: u64) -> Option<(usize, u32, u64)> {
+        let (bytes, durable_to) = (half(frame, 8) as usize, word(frame, 16));
+        // Cheap comparisons first: a search tries each place of a file.
+        let may = bytes > 0
+            && bytes <= ENTRY_BYTES_MAX
+            && half(frame, 12) == 0
+            && durable_to <= position
+            && position < length;
+        (may && half(frame, 0) == sum(&frame[4..FRAME_BYTES], self.seed(position))).then_some((
+            bytes,
+            half(frame, 4),
+            durable_to,
+        ))
+    }
+
+    /// The entry in `bytes` bytes of `padded`, if this is what was written at `position`.
+    fn entry(&self, padded: &[u8], bytes: usize, body: u32, position: u64) -> Option<Entry> {
+        (sum(padded, self.seed(position)) == body).then(|| Entry::read(&padded[..bytes])).flatten()
+    }
+}
+
+/// A record, as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::node) struct Record {
+    pub position: u64,
+    /// The place behind it.
+    pub end: u64,
+    pub durable_to: u64,
+    pub entry: Entry,
+}
+
+/// Records one after the other, until the first one that is none.
+pub(in crate::node) struct Records<R> {
+    reader: R,
+    head: Head,
+    /// Where the next record starts.
+    pub position: u64,
+    length: u64,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Records<R> {
+    /// `reader` stands at `position` of a file of `length` bytes.
+    pub fn new(reader: R, head: Head, position: u64, length: u64) -> Records<R> {
+        Records { reader, head, position, length, bytes: Vec::new() }
+    }
+
+    /// The next record; `None` at the end, and at whatever is none.
+    pub fn next(&mut self) -> io::Result<Option<Record>> {
+        let left = self.length - self.position;
+        if left < FRAME_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut frame = [0; FRAME_BYTES];
+        self.reader.read_exact(&mut frame)?;
+        let Some((bytes, body, durable_to)) = self.head.frame(&frame, self.position, self.length) else {
+            return Ok(None);
+        };
+        let whole = bytes.next_multiple_of(8);
+        if whole as u64 > left - FRAME_BYTES as u64 {
+            return Ok(None);
+        }
+        self.bytes.resize(whole, 0);
+        self.reader.read_exact(&mut self.bytes)?;
+        let Some(entry) = self.head.entry(&self.bytes, bytes, body, self.position) else {
+            return Ok(None);
+        };
+        let position = self.position;
+        self.position += (FRAME_BYTES + whole) as u64;
+        Ok(Some(Record { position, end: self.position, durable_to, entry }))
+    }
+}
+
+/// A record behind a bad one.
+pub(super) enum Behind {
+    /// Its frame is whole, its entry is not: up to where it says that the file was durable.
+    Frame(u64),
+    /// All of it.
+    Whole(Record),
+}
+
+/// Hands out what lies behind a bad record at `from`, in order: each place of the file is tried.
+pub(super) fn behind(
+    file: &File,
+    head: &Head,
+    from: u64,
+    length: u64,
+    mut take: impl FnMut(Behind) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = from;
+    let (mut window, mut window_at) = (Vec::new(), u64::MAX);
+    let mut bytes = Vec::new();
+    while at + (FRAME_BYTES as u64) <= length {
+        let inside = at.wrapping_sub(window_at);
+        if inside > window.len() as u64 || window.len() as u64 - inside < FRAME_BYTES as u64 {
+            window.resize(WINDOW_BYTES.min((length - at) as usize), 0);
+            file.read_exact_at(&mut window, at)?;
+            window_at = at;
+        }
+        let start = (at - window_at) as usize;
+        let Some((count, body, durable_to)) = head.frame(&window[start..start + FRAME_BYTES], at, length)
+        else {
+            at += 8;
+            continue;
+        };
+        let end = at + (FRAME_BYTES + count.next_multiple_of(8)) as u64;
+        let mut entry = None;
+        if end <= length {
+            bytes.resize(count.next_multiple_of(8), 0);
+            file.read_exact_at(&mut bytes, at + FRAME_BYTES as u64)?;
+            entry = head.entry(&bytes, count, body, at);
+        }
+        match entry {
+            Some(entry) => {
+                take(Behind::Whole(Record { position: at, end, durable_to, entry }))?;
+                at = end;
+            }
+            None => {
+                take(Behind::Frame(durable_to))?;
+                at += 8;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The log: every change of a node's memory with what is remembered of its request, so that a restarted node has its data.
+//!
+//! - **Flow** change ─▶ [`Log::append`] ─▶ a record ─▶ [`Log::commit`], before its answer leaves. At a start: [`OpenLog`]
+//! - **Layout** `frame` has head and records, `entry` what a record says
+//! - **Order** each record says up to where the file was known to be on the disk when it was written. A bad record before that place is
+//!   damage, and the log is refused; any other is what a crash left of a group that was not synced yet, and is cut off
+//! - **Owner** the node's writer; one process at a time (the file is locked)
+//! - **Not here** replication: a disk that is lost takes the data with it; how the log is made short again (`compact`)
+
+mod check;
+mod entry;
+pub(super) mod frame;
+mod open;
+mod sync;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use check::{LogEnd, LogReport, LogSaved, check_log, repair_log};
+pub use entry::{Change, Entry, Stretch};
+use frame::Head;
+pub(super) use frame::is_log;
+pub use open::{OpenLog, Replayed};
+use sync::Sync;
+
+/// How long after the disk was full the next write is tried.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// When a change is on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// In the system's cache before the answer leaves, and on the disk about a second later: a killed node loses nothing, a machine
+    /// without power what is younger.
+    #[default]
+    Process,
+    /// On the disk before the answer leaves (fdatasync once per batch).
+    Disk,
+}
+
+/// Why a log cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The system refused.
+    #[error("{}: {error}", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        error: io::Error,
+    },
+    /// Another process has it.
+    #[error("{}: another node has this log open: stop it first, or name another file", .0.display())]
+    Locked(PathBuf),
+    /// Not a log.
+    #[error("{}: not a log of `memlift node`: name another file", .0.display())]
+    Foreign(PathBuf),
+    /// Written by another version.
+    #[error(
+        "{}: a log of format version {version}, and this node reads {}: start it with the memlift that wrote it, or begin with a \
+         new log and load the data again",
+        path.display(), frame::VERSION
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
+    },
+    /// Written by a node with more memory, or with other addresses.
+    #[error("{}: its node had {bytes} bytes from {base:#x} on: start with as many or more", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// That node's first address.
+        base: u64,
+        /// That node's bytes.
+        bytes: u64,
+    },
+    /// Bytes that were on the disk are no longer what they were.
+    #[error(
+        "{}: damaged at byte {at}; {behind} good records follow, and what is damaged was on the disk before them. The file was left as \
+         it is: restore it from a copy, or save what can be read with `memlift node log repair {0} --out NEW`",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the first bad record starts; 0: the head.
+        at: u64,
+        /// Good records behind it.
+        behind: u64,
+    },
+}
+
+impl LogError {
+    fn system(path: &Path) -> impl Fn(io::Error) -> LogError {
+        move |error| LogError::System { path: path.to_owned(), error }
+    }
+}
+
+/// An open log.
+#[derive(Debug)]
+pub struct Log {
+    file: Arc<File>,
+    pub(super) path: PathBuf,
+    pub(super) durability: Durability,
+    pub(super) head: Head,
+    /// First address and bytes of the memory that the next snapshot is for.
+    pub(super) memory: (u64, u64),
+    waiting: Vec<u8>,
+    pub(super) bytes: u64,
+    /// Of which so many are those of the last snapshot.
+    pub(super) snapshot_bytes: u64,
+    sync: Sync,
+    /// When the disk was found full, until it no longer is.
+    full: Option<Instant>,
+}
+
+/// Keeps other processes away from a log.
+pub(super) fn lock(file: &File, path: &Path) -> Result<(), LogError> {
+    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::AGAIN) => Err(LogError::Locked(path.to_owned())),
+        Err(error) => Err(LogError::System { path: path.to_owned(), error: error.into() }),
+    }
+}
+
+/// True for errors that end when somebody makes room.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}
+
+impl Log {
+    /// Takes a record; it is written by [`Log::commit`].
+    pub fn append(&mut self, entry: &Entry) {
+        let position = self.bytes + self.waiting.len() as u64;
+        self.head.put(position, self.sync.durable(), entry, &mut self.waiting);
+    }
+
+    /// Writes what was taken, as durably as was asked for. False: the disk is full. Then what was taken waits here, and is tried
+    /// again by the next call, 100 ms later at the soonest; until it succeeds nothing of it may be answered.
+    ///
+    /// # Errors
+    ///
+    /// What else the system says. What was to be written is not, or not known to be: the node must answer nothing more.
+    pub fn commit(&mut self) -> Result<bool, LogError> {
+        if self.waiting.is_empty() {
+            return Ok(true);
+        }
+        if self.full.is_some_and(|tried| tried.elapsed() < FULL_PAUSE) {
+            return Ok(false);
+        }
+        let mut done = self.file.write_all_at(&self.waiting, self.bytes);
+        if self.durability == Durability::Disk {
+            done = done.and_then(|()| self.file.sync_data());
+        }
+        match done {
+            Ok(()) => {}
+            Err(error) if is_full(&error) => {
+                self.full = Some(Instant::now());
+                return Ok(false);
+            }
+            Err(error) => return Err(LogError::system(&self.path)(error)),
+        }
+        self.full = None;
+        self.bytes += self.waiting.len() as u64;
+        self.waiting.clear();
+        self.sync.wrote(self.bytes, self.durability == Durability::Disk);
+        Ok(true)
+    }
+
+    /// True while the disk is full: what is waiting was not written yet.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// Bytes in the file.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The record that says who writes what follows.
+    pub(super) fn start_entry(&self) -> Entry {
+        Entry { change: Change::Start(open::boot(), self.durability), request: None }
+    }
+
+    /// A file that holds the same and was synced takes this one's place. Nothing is waiting.
+    pub(super) fn replace(&mut self, file: File, head: Head, bytes: u64, snapshot_bytes: u64) {
+        self.file = Arc::new(file);
+        (self.head, self.bytes, self.snapshot_bytes) = (head, bytes, snapshot_bytes);
+        self.sync = Sync::start(&self.file, self.durability, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests;

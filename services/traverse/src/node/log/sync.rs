@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How far a log is on the disk; and the thread that sees to it where commits do not.
+//!
+//! - **Flow** [`Sync::wrote`] after each write ─▶ with [`Durability::Process`] a thread syncs once a second what is new ─▶
+//!   [`Sync::durable`] for the records that follow
+//! - **Owner** the log. Dropped, it waits for the thread, which holds the file and its lock no longer then
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Durability;
+
+/// How often the thread syncs.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct Reached {
+    written: AtomicU64,
+    durable: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sync {
+    reached: Arc<Reached>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sync {
+    /// `bytes` bytes of the file are on the disk.
+    pub fn start(file: &Arc<File>, durability: Durability, bytes: u64) -> Sync {
+        let reached = Arc::new(Reached {
+            written: AtomicU64::new(bytes),
+            durable: AtomicU64::new(bytes),
+            stop: AtomicBool::new(false),
+        });
+        let thread = (durability == Durability::Process).then(|| {
+            let (file, reached) = (file.clone(), reached.clone());
+            let run = move || {
+                while !reached.stop.load(Ordering::Acquire) {
+                    std::thread::park_timeout(PAUSE);
+                    let written = reached.written.load(Ordering::Acquire);
+                    // A failed sync leaves `durable` where it is: what follows promises less.
+                    if written > reached.durable.load(Ordering::Relaxed) && file.sync_data().is_ok() {
+                        reached.durable.store(written, Ordering::Release);
+                    }
+                }
+            };
+            // Without the thread the log is as good, and says less about what is on the disk.
+            std::thread::Builder::new().name("memlift-log".to_owned()).spawn(run).ok()
+        });
+        Sync { reached, thread: thread.flatten() }
+    }
+
+    /// The file has so many bytes now; `durable`: they were synced.
+    pub fn wrote(&self, bytes: u64, durable: bool) {
+        self.reached.written.store(bytes, Ordering::Release);
+        if durable {
+            self.reached.durable.store(bytes, Ordering::Release);
+        }
+    }
+
+    /// So many bytes of the file are on the disk, or more.
+    pub fn durable(&self) -> u64 {
+        self.reached.durable.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Sync {
+    fn drop(&mut self) {
+        self.reached.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It can only have panicked; the log is closed all the same.
+            let _ = thread.join();
+        }
+    }
+}

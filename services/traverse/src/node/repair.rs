@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Copies of damaged logs that a node starts with.
+//!
+//! - **Flow** records before the damage as they are ─▶ with `behind` also those behind it that can be carried out without what is lost
+//! - **Promise** without `behind` the copy holds a moment that the node was in. With it, each change that is kept was made, and
+//!   collections whose other changes are lost may be broken
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::NodeError;
+use super::log::{LogSaved, check_log, repair_log as copy};
+use super::once::Once;
+use super::registry::Registry;
+use super::writer::Writer;
+use crate::memory::{Allocator, Memory};
+
+/// Clients whose requests are followed.
+const CLIENTS: usize = 1 << 20;
+
+/// Copies the good records of the log at `path` to a new log at `to`: those before the damage and, with `behind`, those behind it.
+///
+/// # Errors
+///
+/// The log is open, or none, or its head is damaged; `to` is there already, or cannot be written; with `behind`, there is no room
+/// for the node's memory.
+pub fn repair_log(path: &Path, to: &Path, behind: bool) -> Result<LogSaved, NodeError> {
+    if !behind {
+        return Ok(copy(path, to, false, |_| true)?);
+    }
+    let report = check_log(path)?;
+    let memory = Arc::new(Memory::new(report.base, report.memory_bytes, false)?);
+    let mut writer = Writer {
+        allocator: Allocator::new(memory.clone()),
+        once: Once::new(CLIENTS),
+        log: None,
+        reserved: BTreeMap::new(),
+        epoch: 0,
+        clock: Arc::default(),
+        logged_clock: 0,
+        cluster: 0,
+        memory,
+    };
+    let mut registry = Registry::new(usize::MAX, false);
+    Ok(copy(path, to, true, |entry| writer.again(entry.clone(), &mut registry).is_ok())?)
+}
