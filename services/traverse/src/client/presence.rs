@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Answer, Client, ClientError, Request, Result, Ticket};
+use super::{Answer, Client, Request, Result, Ticket};
 
 /// How long a node is waited for while others have answered.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Whether a node is there: heard lately, or it answers now.
-    fn is_there(&mut self, node: usize) -> Result<bool> {
+    pub(super) fn is_there(&mut self, node: usize) -> Result<bool> {
         let reach = &self.reaches[node];
         if self.reaches.len() == 1 || reach.heard.is_some_and(|heard| heard.elapsed() < LATELY) {
             return Ok(true);
