@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Between Python objects and payloads: bytes in, bytes out; arrays in, arrays out.
 //!
-//! Flow    bytes, bytearray, memoryview ─▶ bytes. None ─▶ nothing. Any other buffer of numbers ─▶ array. The rest ─▶ `values`
-//! Owner   an [`Argument`] keeps the buffer exported, so the memory stays where it is while the GIL is released
+//! - **Flow** exact bytes ─▶ bytes. None ─▶ nothing. An exact numpy array of a plain type ─▶ array. Everything else ─▶ `values`;
+//!   what has no encoding there, but a buffer, goes as bytes or an array for one version more, with a warning
+//! - **Owner** an [`Argument`] keeps the buffer exported, so the memory stays where it is while the GIL is released
 
 use crate::errors::{raise, unsupported};
 use crate::slot::Slot;
@@ -179,13 +180,13 @@ fn dtype_name(element: ElementType) -> String {
     format!("{kind}{}", element.bytes)
 }
 
-/// The module.
+/// The module `numpy`, imported once.
 pub fn numpy(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static NUMPY: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     NUMPY.get_or_try_init(py, || py.import("numpy").map(Bound::unbind)).map(|module| module.bind(py))
 }
 
-/// `numpy.ndarray`.
+/// The class `numpy.ndarray`, looked up once.
 pub fn array_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     ARRAY.get_or_try_init(py, || numpy(py)?.getattr("ndarray").map(Bound::unbind)).map(|class| class.bind(py))
@@ -221,7 +222,7 @@ fn array<'py>(
     array_class(py)?.call1((shape, dtype(py, element)?, slot))
 }
 
-/// What a payload looks like to Python: None, bytes, or a read-only array on top of the pool.
+/// A payload as a Python object: None, bytes, or a read-only array on top of the pool.
 pub fn payload_to_python<'py>(
     py: Python<'py>,
     payload: Payload,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `Queue`, as Python sees it; `memlift/queue.py` makes it one of multiprocessing's kind.
 //!
-//! Flow    put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
-//! Layout  of an item of `put_call`, behind the value: number u64 · mark u64. What cannot be read of the value leaves them readable
-//! Order   waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
-//!         half of the queue's memory, are copied out, so that putters have their room back
+//! - **Flow** put: `values::Encoded` ─▶ one copy into a block ─▶ published. get: block ─▶ `Slot` ─▶ `values::decode`, views in place
+//! - **Layout** of an item of `put_call`, behind the value: number u64 · mark u64. They can be read when the value cannot
+//! - **Order** waits are cut into slices, and between them signals are handled. Short items, and items while views take more than
+//!   half of the queue's memory, are copied out, so that putters have their room back
 
 use crate::client::{SLICE, seconds};
 use crate::convert::{DETACH_BYTES, put_into};
@@ -248,7 +248,7 @@ impl Queue {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// What it holds.
+    /// Counts of items and bytes in the queue.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.queue.stats();
         let dict = PyDict::new(py);

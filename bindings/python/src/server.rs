@@ -2,9 +2,9 @@
 //! `Server`, as Python sees it. Threads are Python's own (`memlift/ipc.py` starts them), so that entering the interpreter
 //! costs no new thread state per request.
 //!
-//! Exit    when the interpreter ends, threads that run handlers are left where they are: see `exit`
-//! Order   handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
-//!         again when the client has its answer
+//! - **Exit** when the interpreter ends, threads that run handlers are left where they are: see `exit`
+//! - **Order** handler's result is copied ─▶ request and result are dropped ─▶ reply is sent, so that a request's slot is free
+//!   again when the client has its answer
 
 use crate::client::{configuration, own_uid, wait_policy};
 use crate::convert::{Argument, DETACH_BYTES, payload_to_python};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A slot of a pool as a Python object: what numpy views of received data and loans are based on.
 //!
-//! Owner   Python. Every view (numpy array, memoryview) holds a reference; the last one gone drops the payload or loan,
-//!         and that gives the slot back.
-//! Layout  exported as one dimension of bytes; numpy puts type and shape on top
+//! - **Owner** Python. Every view (numpy array, memoryview) holds a reference; the last one gone drops the payload or loan,
+//!   and that gives the slot back.
+//! - **Layout** exported as one dimension of bytes; numpy puts type and shape on top
 
 use memlift::ipc::{Error, Item, Loan, Payload};
 use pyo3::exceptions::PyBufferError;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes to values: hostile until shown otherwise.
 //!
-//! Order   the description is copied out once and read from the copy; a count is believed only as far as bytes are left for it;
-//!         a piece must lie in the received memory and be exactly as long as its type and shape say
-//! Owner   arrays are views of `slot`; bytes are copied
+//! - **Order** the description is copied out once and read from the copy; a count is believed only as far as bytes are left for it;
+//!   a piece must lie in the received memory and be exactly as long as its type and shape say
+//! - **Owner** arrays are views of `slot`; bytes are copied
 
 use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, helpers, tag};
 use crate::convert::{array_class, numpy};

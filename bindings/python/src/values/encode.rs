@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Values to bytes: the description is written here, the memory of arrays only noted, to be copied once where it goes.
 //!
-//! Order   one pass. A value that refers to itself ends at the limit of depth
-//! Owner   an [`Encoded`] keeps every array exported, so that its memory stays while the GIL is released
+//! - **Order** one pass. A value that refers to itself ends at the limit of depth
+//! - **Owner** an [`Encoded`] keeps every array exported, so that its memory stays while the GIL is released
 
 use super::{ALIGN, Allow, DEPTH_MAX, DESCRIPTION_MAX, HEAD_BYTES, MAGIC, PIECE_MIN, dtypes, helpers, tag};
 use crate::convert::{array_class, numpy};
@@ -29,7 +29,7 @@ struct Piece {
 
 // SAFETY: an address of memory that `Encoded::kept` keeps exported; it is only read.
 unsafe impl Send for Piece {}
-// SAFETY: as above.
+// SAFETY: any thread may read the memory, which `Encoded::kept` keeps exported.
 unsafe impl Sync for Piece {}
 
 /// A value, ready to be copied.
@@ -377,7 +377,7 @@ impl<'py> Encoded<'py> {
         Ok(())
     }
 
-    /// What Python takes apart.
+    /// Writes a value that Python code takes apart.
     fn special(&mut self, value: &Bound<'py, PyAny>, allow: Allow, depth: u32) -> PyResult<()> {
         let parts = helpers(value.py())?.call_method1("reduce", (value, allow.pickle))?;
         self.reduced(&parts, allow, depth)
@@ -397,7 +397,7 @@ impl<'py> Encoded<'py> {
             self.head.extend_from_slice(bytes);
             return Ok(());
         }
-        // What it made lives until the bytes are copied.
+        // The parts live until the bytes are copied.
         self.kept.push(Kept::Object(inner.clone()));
         if !kind.is_empty() {
             self.byte(tag::SPECIAL);

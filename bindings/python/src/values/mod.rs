@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Python values as bytes, without pickle: what is read back can be nothing but data.
 //!
-//! Flow    value ──`encode`──▶ a description and the memory of its arrays, which is copied once, to where the receiver looks
-//!         those bytes ──`decode`──▶ the value; arrays are views of the received memory
-//! Layout  docs/formats/values.md: 0 [`MAGIC`] u32 · 4 bytes of the description u32 · 8 the description · from the next multiple
-//!         of 64 the pieces, each at a multiple of 64
-//! Owner   rare kinds (dataclasses, records, Arrow, pandas, pickles) are taken apart and put together by `memlift/_values.py`
-//! Not here trust: every number that is read is checked, the description is copied out before it is read
+//! - **Flow** value ──`encode`──▶ a description and the memory of its arrays, which is copied once, to where the receiver looks
+//!   those bytes ──`decode`──▶ the value; arrays are views of the received memory
+//! - **Layout** docs/formats/values.md: 0 [`MAGIC`] u32 · 4 bytes of the description u32 · 8 the description · from the next multiple
+//!   of 64 the pieces, each at a multiple of 64
+//! - **Owner** rare kinds (dataclasses, records, Arrow, pandas, pickles) are taken apart and put together by `memlift/_values.py`
+//! - **Not here** trust: every number that is read is checked, the description is copied out before it is read
 
 mod decode;
 #[expect(unsafe_code, reason = "borrows memory of Python objects while they are exported")]
@@ -35,7 +35,7 @@ pub const DESCRIPTION_MAX: usize = 256 << 20;
 /// Bytes objects from here on are pieces.
 pub const PIECE_MIN: usize = 4096;
 
-/// What a value in a description is.
+/// The first byte of a value in a description.
 pub mod tag {
     pub const NONE: u8 = 0;
     pub const FALSE: u8 = 1;
@@ -72,13 +72,13 @@ pub mod tag {
     pub const SURROGATES: u8 = 20;
 }
 
-/// What is allowed beyond plain data.
+/// Leave to send more than plain data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allow {
     pub pickle: bool,
 }
 
-/// `memlift._values`.
+/// The module `memlift._values`, imported once.
 fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static HELPERS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     HELPERS
@@ -86,7 +86,7 @@ fn helpers(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
         .map(|module| module.bind(py))
 }
 
-/// `memlift._dtypes`.
+/// The module `memlift._dtypes`, imported once.
 fn dtypes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static DTYPES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     DTYPES
