@@ -22,7 +22,7 @@ use crate::medium::{Counters, Medium};
 use crate::options::Mechanism;
 use crate::record::{self, PARTS_WRAP};
 use crate::shadow::Shadow;
-use crate::tail::{Log, LogDamage};
+use crate::tail::{Found, Log, LogDamage};
 use memlift_engine::persist;
 use memlift_spec::operand::log::{
     PAGE_BYTES, RECORD_ALIGN, RECORD_LINES, RECORD_RANGES, RECORD_UNDO, RangeWord, RecordHeader,
@@ -235,18 +235,10 @@ impl Ring<'_> {
     }
 }
 
-/// A good record of a lane.
-pub(crate) struct Found {
-    pub header: RecordHeader,
-    pub lane: usize,
-}
-
-impl Found {
-    fn record<'a>(&self, rings: &'a [Ring<'_>]) -> &'a [u8] {
-        let ring = &rings[self.lane];
-        let at = (self.header.position - ring.head) as usize;
-        &ring.bytes[at..at + self.header.bytes as usize]
-    }
+fn record_of<'a>(one: &Found, rings: &'a [Ring<'_>]) -> &'a [u8] {
+    let ring = &rings[one.lane];
+    let at = (one.header.position - ring.head) as usize;
+    &ring.bytes[at..at + one.header.bytes as usize]
 }
 
 fn shadow_of(medium: &Medium, header: &Header) -> Result<Option<Shadow>> {
@@ -318,7 +310,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
     if let Some(shadow) = &shadow
         && lost.is_none() // else transactions after the last one may have had its copies
         && let Some(last) = found.last()
-        && !shadow.verifies(medium, header.heap_start, last.record(&rings))?
+        && !shadow.verifies(medium, header.heap_start, record_of(last, &rings))?
     {
         found.pop(); // its fence was not reached
     }
@@ -349,7 +341,7 @@ pub(crate) fn recover(medium: &Medium, write: bool, loss: Loss) -> Result<State>
     // All are checked before the first is stored.
     for store in [false, true] {
         for one in &found {
-            let record = one.record(&rings);
+            let record = record_of(one, &rings);
             match &mut shadow {
                 Some(shadow) if store => shadow.apply(record)?,
                 Some(_) => {}

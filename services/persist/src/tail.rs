@@ -13,7 +13,13 @@
 
 use crate::layout::Header;
 use crate::options::Mechanism;
-use crate::recover::Found;
+use memlift_spec::operand::log::RecordHeader;
+
+/// A good record of a lane.
+pub(crate) struct Found {
+    pub header: RecordHeader,
+    pub lane: usize,
+}
 
 /// What damage in the log costs.
 #[derive(Clone, PartialEq, Eq, Debug)]
