@@ -54,7 +54,7 @@ if [ -e "${PYTHON_TESTS:-}/test/test_zlib.py" ] && "$python" -c 'import zlib' 2>
     cat >"$work/run.py" <<PYTHON_END
 import sys
 sys.path.insert(0, sys.argv.pop(1))
-from test.libregrtest import main
+from test.libregrtest.main import main
 main()
 PYTHON_END
     cd "$work"
