@@ -20,7 +20,8 @@ struct Piece {
     used: u64,
     read: Instant,
     epoch: u64,
-    since: u32,
+    /// The nodes' clock by which it was asked for, and one that is not before it was read.
+    clocks: (u32, u32),
 }
 
 /// See the module.
@@ -59,8 +60,8 @@ impl Cache {
         self.pieces.len() * PIECE_BYTES as usize
     }
 
-    /// The piece that starts at `place`, if it may be used in this epoch, and the nodes' clock when it was read.
-    pub fn get(&mut self, place: u64, epoch: u64) -> Option<(&[u8], u32)> {
+    /// The piece that starts at `place`, if it may be used in this epoch, with its clocks ([`Cache::put`]).
+    pub fn get(&mut self, place: u64, epoch: u64) -> Option<(&[u8], (u32, u32))> {
         let fresh = self
             .pieces
             .get(&place)
@@ -76,11 +77,12 @@ impl Cache {
         self.by_use.remove(&piece.used);
         piece.used = self.clock;
         self.by_use.insert(self.clock, place);
-        Some((&piece.bytes, piece.since))
+        Some((&piece.bytes, piece.clocks))
     }
 
-    /// Keeps a piece that was read at this clock; the one that was not used for longest goes if there is no room.
-    pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64, since: u32) {
+    /// Keeps a piece, with the nodes' clock by which it was asked for and one that is not before it was read; the one that was not
+    /// used for longest goes if there is no room.
+    pub fn put(&mut self, place: u64, bytes: Vec<u8>, epoch: u64, clocks: (u32, u32)) {
         self.forget(place);
         if self.most == 0 {
             return;
@@ -91,7 +93,7 @@ impl Cache {
         }
         self.clock += 1;
         self.by_use.insert(self.clock, place);
-        self.pieces.insert(place, Piece { bytes, used: self.clock, read: Instant::now(), epoch, since });
+        self.pieces.insert(place, Piece { bytes, used: self.clock, read: Instant::now(), epoch, clocks });
     }
 
     /// Drops all pieces.
@@ -116,14 +118,14 @@ mod tests {
     fn the_least_recently_used_goes_and_another_epoch_is_another_world() {
         let mut cache = Cache::new(3 * 256, Duration::from_secs(3600));
         for place in [0, 256, 512] {
-            cache.put(place, vec![place as u8; 256], 1, 0);
+            cache.put(place, vec![place as u8; 256], 1, (0, 0));
         }
         assert!(cache.get(0, 1).is_some(), "used again");
-        cache.put(768, vec![0; 256], 1, 0);
+        cache.put(768, vec![0; 256], 1, (0, 0));
         assert!(cache.get(256, 1).is_none() && cache.get(0, 1).is_some() && cache.bytes() == 768);
         assert!(cache.get(0, 2).is_none() && cache.get(0, 1).is_none(), "an old epoch's piece is dropped");
         let mut old = Cache::new(1 << 20, Duration::ZERO);
-        old.put(0, vec![0; 256], 1, 0);
+        old.put(0, vec![0; 256], 1, (0, 0));
         assert!(old.get(0, 1).is_none(), "too old at once");
     }
 }

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use super::cache::{Cache, PIECE_BYTES};
 use super::{Client, ClientError, Request, Result};
+use crate::node::GRACE;
 use crate::step::{self, Verdict};
 use crate::structures::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use crate::verify::FUEL;
@@ -29,6 +30,20 @@ pub struct Local {
     pub compiled: bool,
 }
 
+/// The nodes' clock by which the oldest piece of a walk was asked for, and one that is not before its newest one was read.
+#[derive(Clone, Copy, Default)]
+struct Clocks {
+    since: u32,
+    read: u32,
+}
+
+impl Clocks {
+    /// Whether what the oldest piece leads to may have been used again before the newest one was read.
+    fn apart(self) -> bool {
+        self.since != 0 && self.read > self.since.saturating_add(GRACE)
+    }
+}
+
 /// The window's bytes, if all of its pieces are there.
 fn gather(
     cache: &mut Cache,
@@ -36,13 +51,14 @@ fn gather(
     from: u64,
     bytes: u64,
     window: &mut Vec<u8>,
-    since: &mut u32,
+    clocks: &mut Clocks,
 ) -> bool {
     window.clear();
     for place in (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize)
     {
-        let Some((piece, read)) = cache.get(place, epoch) else { return false };
-        *since = if *since == 0 { read } else { read.min(*since) };
+        let Some((piece, of)) = cache.get(place, epoch) else { return false };
+        clocks.since = if clocks.since == 0 { of.0 } else { of.0.min(clocks.since) };
+        clocks.read = clocks.read.max(of.1);
         let (start, end) = (from.max(place) - place, (from + bytes).min(place + PIECE_BYTES) - place);
         let Some(piece) = piece.get(start as usize..end as usize) else { return false };
         window.extend_from_slice(piece);
@@ -58,7 +74,7 @@ impl Client {
         for (&place, answer) in places.iter().zip(answers) {
             let epoch = self.epoch();
             match answer {
-                Ok(answer) => cache.put(place, answer.body, epoch, answer.since),
+                Ok(answer) => cache.put(place, answer.body, epoch, (answer.since, self.heard.now())),
                 Err(ClientError::Forbidden { .. } | ClientError::Nowhere { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -85,26 +101,27 @@ impl Client {
         anew: bool,
         gone: &mut Local,
         window: &mut Vec<u8>,
-        since: &mut u32,
+        clocks: &mut Clocks,
     ) -> Result<()> {
         let places =
             || (from / PIECE_BYTES * PIECE_BYTES..from.saturating_add(bytes)).step_by(PIECE_BYTES as usize);
         if anew {
             places().for_each(|place| cache.forget(place));
-        } else if gather(cache, self.epoch(), from, bytes, window, since) {
-            return Ok(());
+        } else if gather(cache, self.epoch(), from, bytes, window, clocks) {
+            return if clocks.apart() { Err(ClientError::Outdated) } else { Ok(()) };
         }
         let epoch = self.epoch();
         let missing: Vec<u64> = places().filter(|&place| cache.get(place, epoch).is_none()).collect();
         gone.reads += missing.len() as u64;
-        self.fetch(cache, &missing, *since)?;
+        self.fetch(cache, &missing, clocks.since)?;
         // A cache too small for one window is none: then the window is read as it is.
-        if !gather(cache, self.epoch(), from, bytes, window, since) {
+        if !gather(cache, self.epoch(), from, bytes, window, clocks) {
             let clock = self.heard.now();
-            *window = self.read_since(from, bytes as usize, *since)?;
-            *since = if *since == 0 { clock } else { *since };
+            *window = self.read_since(from, bytes as usize, clocks.since)?;
+            clocks.since = if clocks.since == 0 { clock } else { clocks.since };
+            clocks.read = clocks.read.max(self.heard.now());
         }
-        Ok(())
+        if clocks.apart() { Err(ClientError::Outdated) } else { Ok(()) }
     }
 
     /// Makes a walk here.
@@ -126,7 +143,7 @@ impl Client {
         let mut scratch = request.scratch.0.clone();
         scratch.resize(program.scratch_bytes(), 0);
         let (mut cur, mut result) = (request.start, Vec::new());
-        let (mut restarts, mut since) = (0, 0);
+        let (mut restarts, mut clocks) = (0, Clocks::default());
         let again = |scratch: &mut Vec<u8>, result: &mut Vec<u8>| {
             scratch.clone_from(&request.scratch.0);
             scratch.resize(program.scratch_bytes(), 0);
@@ -137,13 +154,13 @@ impl Client {
         while gone.steps < u64::from(self.config().iterations) {
             let from = cur.wrapping_add_signed(i64::from(window.first));
             let anew = gone.steps == 0 || cur == request.start;
-            match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut since) {
+            match self.window(cache, from, u64::from(window.bytes), anew, gone, &mut node, &mut clocks) {
                 Err(ClientError::Outdated) if restarts < self.config().restarts => {
                     // The pieces that led here are too old.
                     restarts += 1;
                     cache.clear();
                     again(&mut scratch, &mut result);
-                    (cur, since) = (request.start, 0);
+                    (cur, clocks) = (request.start, Clocks::default());
                     continue;
                 }
                 got => got?,
@@ -166,13 +183,13 @@ impl Client {
                 Verdict::Apply => {
                     let kind =
                         ApplyKind::from_number(walk.apply).ok_or_else(|| fault(cur, Verdict::BadVerdict))?;
-                    let apply = Request::apply(kind, walk.address, walk.a, walk.b).since(since);
+                    let apply = Request::apply(kind, walk.address, walk.a, walk.b).since(clocks.since);
                     let answer = match self.call(apply) {
                         Err(ClientError::Outdated) if restarts < self.config().restarts => {
                             restarts += 1;
                             cache.clear();
                             again(&mut scratch, &mut result);
-                            (cur, since) = (request.start, 0);
+                            (cur, clocks) = (request.start, Clocks::default());
                             continue;
                         }
                         answer => answer?,
@@ -189,14 +206,14 @@ impl Client {
                         return Err(ClientError::Contended { what: "a walk", times: restarts });
                     }
                     again(&mut scratch, &mut result);
-                    since = 0;
+                    clocks = Clocks::default();
                     walk.next = request.start;
                     None
                 }
                 verdict => return Err(fault(cur, verdict)),
             };
             if let Some(outcome) = outcome {
-                return Ok(Walked { outcome, scratch: Scratch(scratch), result, since });
+                return Ok(Walked { outcome, scratch: Scratch(scratch), result, since: clocks.since });
             }
             cur = walk.next;
         }
