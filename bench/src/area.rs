@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Mapped memory that benches copy from, copy to and sweep.
 //!
-//! Flow     `Area::shared` makes a memfd and maps it · another process maps the same pages with `Area::open`
-//!          `Area::private` is anonymous memory with huge pages where the kernel gives them
-//! Order    every page is touched before the constructor returns, so no fault falls into a window
-//! Owner    an `Area` owns its mapping and unmaps it when dropped; addresses must not outlive it
+//! - **Flow** `Area::shared` makes a memfd and maps it · another process maps the same pages with `Area::open`
+//!   `Area::private` is anonymous memory with huge pages where the kernel gives them
+//! - **Order** every page is touched before the constructor returns, so no fault falls into a window
+//! - **Owner** an `Area` owns its mapping and unmaps it when dropped; addresses must not outlive it
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};

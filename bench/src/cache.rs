@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How large the last-level cache really is here, and how to get everything out of it.
 //!
-//! Flow     random chase through 2 MiB, 4 MiB, … ─▶ latency per size ─▶ the largest size whose latency is nearer to
-//!          the cache's than to the memory's ─▶ a sweep that reads more than twice as much
-//! Why      a virtual machine shares the cache that cpuid describes; only the latency says what is left of it
+//! - **Flow** random chase through 2 MiB, 4 MiB, … ─▶ latency per size ─▶ the largest size whose latency is nearer to
+//!   the cache's than to the memory's ─▶ a sweep that reads more than twice as much
+//! - **Why** a virtual machine shares the cache that cpuid describes; only the latency says what is left of it
 //!
 //! Nearer means below the geometric mean of the latencies of the smallest and the largest size. A cache that is
 //! hardly faster than memory does not count as one, but is swept too, as far as the kernel reports it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A child process that does not outlive this one, however this one ends.
 //!
-//! Order    the kernel signals the child when the thread that started it ends (PR_SET_PDEATHSIG); dropping the
-//!          handle kills and reaps it
+//! - **Order** the kernel signals the child when the thread that started it ends (PR_SET_PDEATHSIG); dropping the
+//!   handle kills and reaps it
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};

@@ -2,11 +2,11 @@
 //! Who copies cold: every contender is a process of its own and lives the same life, so that the scheduler, the caches and the
 //! page tables treat all alike. It has to be so for the tuned memcpy, because glibc reads its tunables once, at start.
 //!
-//! Flow     this program, started again with [`CHILD_ARGUMENT`] and a contender's name, inherits the memfds of the areas ─▶
-//!          it maps them, prefaulted ─▶ one line per wish on its stdin, one line per answer on its stdout
-//! Layout   `describe` ─▶ text · `sweep` ─▶ `ok` · `PASS SOURCE BYTES` ─▶ `NANOSECONDS CPU_NANOSECONDS FAULTS VALUE` ·
-//!          `limit SOURCE BYTES` ─▶ `NANOSECONDS 0 0 0`
-//! Owner    [`Contender`] ends the process; the process also ends when its stdin does
+//! - **Flow** this program, started again with [`CHILD_ARGUMENT`] and a contender's name, inherits the memfds of the areas ─▶
+//!   it maps them, prefaulted ─▶ one line per wish on its stdin, one line per answer on its stdout
+//! - **Layout** `describe` ─▶ text · `sweep` ─▶ `ok` · `PASS SOURCE BYTES` ─▶ `NANOSECONDS CPU_NANOSECONDS FAULTS VALUE` ·
+//!   `limit SOURCE BYTES` ─▶ `NANOSECONDS 0 0 0`
+//! - **Owner** [`Contender`] ends the process; the process also ends when its stdin does
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -179,7 +179,7 @@ pub fn child() -> Option<ExitCode> {
         Some("memlift_1core") => Memlift::get(true).and_then(|ours| serve(&ours, arguments)),
         Some("glibc") => serve(&Glibc::new(), arguments),
         Some("plain") => serve(&Plain::default(), arguments),
-        Some(BUSY) => keep_busy(),
+        Some(BUSY) => occupy_core(),
         Some(crate::probe::NAME) => crate::probe::serve(arguments),
         Some(crate::ipc::NAME) => crate::ipc::serve(arguments),
         Some(crate::persist::NAME) => crate::persist::serve(arguments),
@@ -248,7 +248,7 @@ impl Party for Plain {
 }
 
 /// Keeps one core busy until stdin ends, which it does with the process that asked for it.
-fn keep_busy() -> Result<(), BenchError> {
+fn occupy_core() -> Result<(), BenchError> {
     std::thread::spawn(|| {
         let mut word = 1_u64;
         loop {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench copy`: memlift's copy against memcpy, cold and hot; copy with CRC, dualcast and fill against loops in C.
 //!
-//! Flow     areas (two sources with different bytes, a target, a sweep) ─▶ pairs A B, B A, … ─▶ rows
-//! Cold     everybody sweeps more than twice the measured last-level cache, then one copy is timed
-//! Hot      copies repeat on the same bytes, as many per sample as make it long against the clock
-//! Busy     as cold, against memlift on one core, while another process keeps one core busy
-//! Check    within a pair both sides copy different sources to the same target, which is then compared by checksum:
-//!          a copy that does nothing, or not all, is found
-//! Order    all areas are prefaulted memfds with small pages, the same for both sides
-//! Not here the contenders' processes (contender.rs)
+//! - **Flow** areas (two sources with different bytes, a target, a sweep) ─▶ pairs A B, B A, … ─▶ rows
+//! - **Cold** everybody sweeps more than twice the measured last-level cache, then one copy is timed
+//! - **Hot** copies repeat on the same bytes, as many per sample as make it long against the clock
+//! - **Busy** as cold, against memlift on one core, while another process keeps one core busy
+//! - **Check** within a pair both sides copy different sources to the same target, which is then compared by checksum:
+//!   a copy that does nothing, or not all, is found
+//! - **Order** all areas are prefaulted memfds with small pages, the same for both sides
+//! - **Not here** the contenders' processes (contender.rs)
 
 mod cold;
 mod hot;

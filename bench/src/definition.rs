@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which rows a service has, and what each must reach: `definitions/*.toml`, embedded.
 //!
-//! Verdict  `ratio`: ok when the lower bound of the ratio reaches it · `count_max`: ok when no named count exceeds
-//!          its limit · both: ok when both hold · neither: ok when the row ran and verified
+//! - **Verdict** `ratio`: ok when the lower bound of the ratio reaches it · `count_max`: ok when no named count exceeds
+//!   its limit · both: ok when both hold · neither: ok when the row ran and verified
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench devices`: how fast the papers' machines run here, and how near they come to their papers.
 //!
-//! Flow     `events/*`  a machine runs to its end ─▶ seconds per event, beside the goal's
-//!          `figure/*`  a figure of a paper ─▶ how far its predicted rows are off, what was asked and answered
-//! Not here what machines do, and the papers' numbers (`devices/model`)
+//! - **Flow** `events/*`  a machine runs to its end ─▶ seconds per event, beside the goal's
+//!   `figure/*`  a figure of a paper ─▶ how far its predicted rows are off, what was asked and answered
+//! - **Not here** what machines do, and the papers' numbers (`devices/model`)
 
 mod events;
 mod figures;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What drawings of numbers are made of: text, lines, dots and curves as SVG, axes whose ticks are round.
 //!
-//! Layout   each function adds elements to a text; coordinates are pixels, y grows downwards
-//! Order    the same numbers give the same bytes
-//! Not here fonts, scripts and what is drawn: every viewer shows it without a network
+//! - **Layout** each function adds elements to a text; coordinates are pixels, y grows downwards
+//! - **Order** the same numbers give the same bytes
+//! - **Not here** fonts, scripts and what is drawn: every viewer shows it without a network
 
 use std::fmt::Write;
 

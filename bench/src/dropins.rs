@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the built drop-ins lie: libmemlift_z.so and libmemlift_openssl.so; and the library of `memlift run`.
 //!
-//! Order    $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it ─▶ target/release of the checkout
-//!          above the current folder
-//! Not here what they do, and how a program is attached to them
+//! - **Order** $MEMLIFT_DROPINS ─▶ the folder of this program ─▶ ../lib/memlift beside it ─▶ target/release of the checkout
+//!   above the current folder
+//! - **Not here** what they do, and how a program is attached to them
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench ipc`: arrays and bytes handed to another process, against whom people hand them over with today.
 //!
-//! Flow     definitions ─▶ rows whose name has `rust` in it: two parties, as in persist ([`echo`] and the program of engines/ipc/rust) ·
-//!          all others: Python ([`scripted`])
-//! Missing  a rival that is not installed, or cannot be built, makes its rows `missing`; they say what to install
+//! - **Flow** definitions ─▶ rows whose name has `rust` in it: two parties, as in persist ([`echo`] and the program of engines/ipc/rust) ·
+//!   all others: Python ([`scripted`])
+//! - **Missing** a rival that is not installed, or cannot be built, makes its rows `missing`; they say what to install
 
 mod echo;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Benches: what is measured, against whom, and how.
 //!
-//! Flow     `definitions/*.toml` say which rows exist ──▶ [`copy`], [`devices`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
-//!          measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
-//! Rule     both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
-//! Owner    every child process is ended when its measurement is, and by the kernel if this process dies
-//! Not here a verdict that depends on anything but the rows' own numbers
+//! - **Flow** `definitions/*.toml` say which rows exist ──▶ [`copy`], [`devices`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
+//!   measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
+//! - **Rule** both sides of a pair write, read and check every byte with the routines of `limits/reference.c`
+//! - **Owner** every child process is ended when its measurement is, and by the kernel if this process dies
+//! - **Not here** a verdict that depends on anything but the rows' own numbers
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "maps the memory that is copied from, copied to and swept")]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift's copy as a contender: the engine as a program would open it, and one that stays on its core.
 //!
-//! Order    an engine that has no calibration for this machine measures one first, as `memlift calibrate` does; where the
-//!          machine is busy the built-in numbers stay, and `describe` says so
-//! Owner    both engines live as long as the process
+//! - **Order** an engine that has no calibration for this machine measures one first, as `memlift calibrate` does; where the
+//!   machine is busy the built-in numbers stay, and `describe` says so
+//! - **Owner** both engines live as long as the process
 
 use std::hint::black_box;
 use std::sync::OnceLock;

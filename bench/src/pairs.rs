@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Interleaved pairs: both sides do the same messages, one after the other, in both orders.
 //!
-//! Flow     round 0 warms both up and finds how often a sample repeats ─▶ rounds 1…: A B, B A, A B …
-//! Order    everything runs on the calling thread; wall time is what counts, CPU time stands beside it
+//! - **Flow** round 0 warms both up and finds how often a sample repeats ─▶ rounds 1…: A B, B A, A B …
+//! - **Order** everything runs on the calling thread; wall time is what counts, CPU time stands beside it
 
 use std::time::Instant;
 

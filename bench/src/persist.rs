@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench persist`: objects that survive a crash, against who keeps them today.
 //!
-//! Flow     definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
-//!          with the same draws ─▶ rows
-//! Rivals   libpmemobj, its example maps and whole programs on it, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages,
-//!          alone and under the same programs · SQLite, redb and LMDB on a file system · limits: a loaded fence, a sync
-//! Check    both sides sum up what they left or read after every run, outside its window; the sums must be equal
-//! Missing  a rival that can be neither fetched nor built makes its rows `missing`; they say what to install
-//! Not here how a rival works (bench/engines/persist/)
+//! - **Flow** definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
+//!   with the same draws ─▶ rows
+//! - **Rivals** libpmemobj, its example maps and whole programs on it, on /dev/shm with PMEM_IS_PMEM_FORCE=1 · copies of whole pages,
+//!   alone and under the same programs · SQLite, redb and LMDB on a file system · limits: a loaded fence, a sync
+//! - **Check** both sides sum up what they left or read after every run, outside its window; the sums must be equal
+//! - **Missing** a rival that can be neither fetched nor built makes its rows `missing`; they say what to install
+//! - **Not here** how a rival works (bench/engines/persist/)
 
 mod apps;
 mod disk;

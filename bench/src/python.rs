@@ -2,12 +2,12 @@
 //! The Python side of benches and tour, and the sources of rivals: embedded here, unpacked into the user's cache folder; the
 //! former run by the right Python.
 //!
-//! Flow     [`unpack`] ─▶ folder ─▶ [`Script::run`] ─▶ JSON lines of its stdout, one by one
-//! Layout   $XDG_CACHE_HOME/memlift/bench-VERSION-HASH/ with the folders of bench/; the hash is of the contents, so a
-//!          folder never changes and two versions never meet
-//! Order    files are written into a folder of another name and renamed: whoever sees the folder sees all of it
-//! Python   $VIRTUAL_ENV, the folder of this program (as in a virtual environment), .venv in the current folder or
-//!          above it, .venv above this program, python3 on the PATH
+//! - **Flow** [`unpack`] ─▶ folder ─▶ [`Script::run`] ─▶ JSON lines of its stdout, one by one
+//! - **Layout** $XDG_CACHE_HOME/memlift/bench-VERSION-HASH/ with the folders of bench/; the hash is of the contents, so a
+//!   folder never changes and two versions never meet
+//! - **Order** files are written into a folder of another name and renamed: whoever sees the folder sees all of it
+//! - **Python** $VIRTUAL_ENV, the folder of this program (as in a virtual environment), .venv in the current folder or
+//!   above it, .venv above this program, python3 on the PATH
 
 use std::env;
 use std::fs;

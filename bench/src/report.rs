@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The report of a bench: one page with both sides over size, all ratios, and every row.
 //!
-//! Flow     rows ─▶ [`families`]: rows whose names differ in a size only ─▶ a drawing per family and quantity (time, CPU time, memory) ·
-//!          rows with a ratio ─▶ one drawing of ratios with their bounds ─▶ table ─▶ index.html
-//! Layout   memlift's curve is thick, a rival's thin; both axes are logarithmic. Memory is `ours_kib` and `theirs_kib` of a row's counts
-//! Order    the same rows give the same bytes, but for the line that says where and when
-//! Not here scripts, fonts, pictures from elsewhere: the page is one file that any browser shows without a network
+//! - **Flow** rows ─▶ [`families`]: rows whose names differ in a size only ─▶ a drawing per family and quantity (time, CPU time, memory) ·
+//!   rows with a ratio ─▶ one drawing of ratios with their bounds ─▶ table ─▶ index.html
+//! - **Layout** memlift's curve is thick, a rival's thin; both axes are logarithmic. Memory is `ours_kib` and `theirs_kib` of a row's counts
+//! - **Order** the same rows give the same bytes, but for the line that says where and when
+//! - **Not here** scripts, fonts, pictures from elsewhere: the page is one file that any browser shows without a network
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Edges of an R-MAT graph, from `corpora/rmat.c`, which says what they are.
 //!
-//! Order    the same state gives the same edges, however many are drawn at once
+//! - **Order** the same state gives the same edges, however many are drawn at once
 
 unsafe extern "C" {
     fn memlift_corpora_rmat(state: *mut u64, scale: u32, count: u64, edges: *mut u32);

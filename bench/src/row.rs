@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One measured row: the fields of the measuring contract, as a JSON line or a line of the table.
 //!
-//! Flow     `Definition` ──[`Row::new`]──▶ empty row ──[`Row::measured`]──▶ judged row ──[`Sink`]──▶ stdout
-//! Layout   name · ours · theirs · unit · rival · ratio · low · count · cpu_s · qualifies · verdict; what was not
-//!          measured is null
+//! - **Flow** `Definition` ──[`Row::new`]──▶ empty row ──[`Row::measured`]──▶ judged row ──[`Sink`]──▶ stdout
+//! - **Layout** name · ours · theirs · unit · rival · ratio · low · count · cpu_s · qualifies · verdict; what was not
+//!   measured is null
 
 use std::collections::BTreeMap;
 

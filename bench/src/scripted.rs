@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows that a Python script measures: it gives one line per row, this side judges.
 //!
-//! Flow     definitions ─▶ `--row NAME RIVAL` ─▶ one JSON line per row: pairs of seconds, counts, CPU-seconds, or
-//!          why not ─▶ statistics ─▶ row
-//! Not here how a row is measured; which rows there are
+//! - **Flow** definitions ─▶ `--row NAME RIVAL` ─▶ one JSON line per row: pairs of seconds, counts, CPU-seconds, or
+//!   why not ─▶ statistics ─▶ row
+//! - **Not here** how a row is measured; which rows there are
 
 use std::collections::BTreeMap;
 

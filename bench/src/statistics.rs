@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From interleaved pairs of times to a ratio and a bound below which it hardly lies.
 //!
-//! Ratio    median of theirs over median of ours: greater than 1 means memlift is better
-//! Bound    pairs are drawn with replacement [`RESAMPLES`] times, the ratio is taken of each draw, and the
-//!          5th percentile of those ratios is the 95 % lower bound (one-sided, percentile bootstrap)
-//! Order    the draws come from a fixed seed, so the same pairs always give the same bound
+//! - **Ratio** median of theirs over median of ours: greater than 1 means memlift is better
+//! - **Bound** pairs are drawn with replacement [`RESAMPLES`] times, the ratio is taken of each draw, and the
+//!   5th percentile of those ratios is the 95 % lower bound (one-sided, percentile bootstrap)
+//! - **Order** the draws come from a fixed seed, so the same pairs always give the same bound
 //!
 //! Source: Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift tour`: one chapter per service, on real input, beside the rivals.
 //!
-//! Flow     chapter `ipc` here, then those in tour/; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one
-//!          table, or the lines as they are
-//! Not here how a chapter measures; each says that in its own header
+//! - **Flow** chapter `ipc` here, then those in tour/; tour/ipc_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ one
+//!   table, or the lines as they are
+//! - **Not here** how a chapter measures; each says that in its own header
 
 mod persist;
 mod transform;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench transform`: copies that seal, open, pack, unpack and check, against what programs do today.
 //!
-//! Flow     definitions ─▶ a kind by the row's name ─▶ messages ─▶ interleaved pairs on one thread ─▶ rows
-//! Rivals   the system's libcrypto, zlib and ISA-L by dlopen, aws-lc linked; each in its best honest configuration, which
-//!          `qualifies` names
-//! Check    every output of both sides is opened or unpacked with the rival's library and compared before a pair counts
-//! Missing  a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
-//! Not here rows of nginx, which Python measures
+//! - **Flow** definitions ─▶ a kind by the row's name ─▶ messages ─▶ interleaved pairs on one thread ─▶ rows
+//! - **Rivals** the system's libcrypto, zlib and ISA-L by dlopen, aws-lc linked; each in its best honest configuration, which
+//!   `qualifies` names
+//! - **Check** every output of both sides is opened or unpacked with the rival's library and compared before a pair counts
+//! - **Missing** a corpus or rival that is neither installed nor fetched makes its rows `missing`; they say what to install
+//! - **Not here** rows of nginx, which Python measures
 
 mod adaptive;
 #[expect(unsafe_code, reason = "calls aws-lc, a C library")]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift bench zmem`: more memory than the budget, against who compresses memory today.
 //!
-//! Flow     definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
-//! Rivals   lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit · unlimited, plain,
-//!          killed: the job itself without memlift
-//! Check    both sides draw the same accesses; one checksum over all words must be equal; packed pages are unpacked
-//! Missing  groups and zram want root: their rows are `missing` elsewhere, and say so
+//! - **Flow** definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
+//! - **Rivals** lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit · unlimited, plain,
+//!   killed: the job itself without memlift
+//! - **Check** both sides draw the same accesses; one checksum over all words must be equal; packed pages are unpacked
+//! - **Missing** groups and zram want root: their rows are `missing` elsewhere, and say so
 
 mod access;
 mod colocate;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Gives the cdylib libz's name and symbol versions, and compiles the one function that needs C's `...`.
 //!
-//! Flow    `libz.map` (the version nodes, without symbols) ──linker──▶ verdefs; `.symver` in the code puts each symbol into
-//!         its node; cfg `symbol_versions` turns those on.
-//! Order   rustc hands the linker an anonymous version script of its own. GNU ld refuses a second one beside it; the
-//!         lld that comes with rustc takes both, so this library asks for it. Without that lld the library has no symbol
-//!         versions: it works, and the loader prints "no version information available" where a program names one.
+//! - **Flow** `libz.map` (the version nodes, without symbols) ──linker──▶ verdefs; `.symver` in the code puts each symbol into
+//!   its node; cfg `symbol_versions` turns those on.
+//! - **Order** rustc hands the linker an anonymous version script of its own. GNU ld refuses a second one beside it; the
+//!   lld that comes with rustc takes both, so this library asks for it. Without that lld the library has no symbol
+//!   versions: it works, and the loader prints "no version information available" where a program names one.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One configuration for everything: built-in defaults, then `memlift.toml`, then `MEMLIFT_*`.
 //!
-//! Flow    [`keys::KEYS`] (name, kind, default, doc) ──▶ defaults
-//!         first file found of $MEMLIFT_CONFIG, ./memlift.toml, $XDG_CONFIG_HOME/memlift/memlift.toml
-//!         (or ~/.config/memlift/memlift.toml) ──▶ over them
-//!         environment ──▶ over that; an empty variable counts as not set
-//!         Each value is parsed and bounded once, by its [`Kind`], and remembers where it came from.
-//! Layout  key `engine.workers` ↔ variable `MEMLIFT_WORKERS`; key `ipc.timeout_s` ↔ `MEMLIFT_IPC_TIMEOUT_S`.
-//! Owner   a [`Config`] is plain data. Loading changes nothing in the process.
-//! Not here acting on a value: whoever owns the key does that.
+//! - **Flow** [`keys::KEYS`] (name, kind, default, doc) ──▶ defaults
+//!   first file found of $MEMLIFT_CONFIG, ./memlift.toml, $XDG_CONFIG_HOME/memlift/memlift.toml
+//!   (or ~/.config/memlift/memlift.toml) ──▶ over them
+//!   environment ──▶ over that; an empty variable counts as not set
+//!   Each value is parsed and bounded once, by its [`Kind`], and remembers where it came from.
+//! - **Layout** key `engine.workers` ↔ variable `MEMLIFT_WORKERS`; key `ipc.timeout_s` ↔ `MEMLIFT_IPC_TIMEOUT_S`.
+//! - **Owner** a [`Config`] is plain data. Loading changes nothing in the process.
+//! - **Not here** acting on a value: whoever owns the key does that.
 
 use std::path::{Path, PathBuf};
 
@@ -93,7 +93,7 @@ pub struct EngineConfig {
     pub calibration: Option<PathBuf>,
     /// True if an engine that copies much and has no calibration measures one in the background.
     pub calibrate: bool,
-    /// Whether one large copy may be shared between the caller and a worker.
+    /// True if one large copy may be shared between the caller and a worker.
     pub split: bool,
 }
 
@@ -140,7 +140,7 @@ pub struct TransformConfig {
     pub contention_percent: u32,
     /// How much neighbours may be slowed before they are spared, percent.
     pub slowdown_percent: u32,
-    /// Whether contention is measured.
+    /// True if contention is measured.
     pub probe: bool,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Synchronous calls: no descriptor, no queue. What most programs use.
 //!
-//! Flow     below the placement's gate: one compare, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
-//!          kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
-//! Order    when a call returns its bytes are visible to whoever synchronises with the caller, also those that
-//!          another core or a streaming store wrote
-//! Owner    slices are borrowed for the call; the `_raw` calls take addresses because the memory may be shared with
-//!          another process, of which no slice may be made
+//! - **Flow** below the placement's gate: one compare, then the kernel. Above: cache state ─▶ `Placer::choose` ─▶
+//!   kernel, streaming kernel, or a copy shared with an idle worker ─▶ measured ─▶ learned and recorded
+//! - **Order** when a call returns its bytes are visible to whoever synchronises with the caller, also those that
+//!   another core or a streaming store wrote
+//! - **Owner** slices are borrowed for the call; the `_raw` calls take addresses because the memory may be shared with
+//!   another process, of which no slice may be made
 
 use crate::engine::Engine;
 use crate::observe::{self, CacheState, DecisionRecord, Executor};

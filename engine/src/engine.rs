@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The engine: kernels, workers, placement and queues of one process, opened with one configuration.
 //!
-//! Flow     `Engine::open(Config)` ──▶ facilities masked ─▶ kernels picked ─▶ calibration read, or built-in
-//!          numbers ──▶ synchronous calls (`direct`) and queues
-//! Owner    an engine owns its threads, which start when the first work is handed to them and end with it. The
-//!          process-wide one (`global`) lives for ever.
-//! Cost     opening reads the configuration and one file and starts nothing. An engine without numbers of this machine
-//!          measures some in the background once it has copied much (`place::background`)
-//! Not here what the synchronous calls do: see `direct`
+//! - **Flow** `Engine::open(Config)` ──▶ facilities masked ─▶ kernels picked ─▶ calibration read, or built-in
+//!   numbers ──▶ synchronous calls (`direct`) and queues
+//! - **Owner** an engine owns its threads, which start when the first work is handed to them and end with it. The
+//!   process-wide one (`global`) lives for ever.
+//! - **Cost** opening reads the configuration and one file and starts nothing. An engine without numbers of this machine
+//!   measures some in the background once it has copied much (`place::background`)
+//! - **Not here** what the synchronous calls do: see `direct`
 
 use crate::complete::WaitPolicy;
 use crate::config::Config;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this CPU and this kernel offer, minus what the user has masked.
 //!
-//! Flow    `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility
-//!         `usable` answers "may I take this path?" and every caller has a fallback for "no";
-//!         [`detect`] gives the reason and the advice, for `memlift doctor`.
-//! Order   an answer is stored before its "known" bit (Release); a reader loads the bit with Acquire. Two
-//!         threads that race to the first question probe twice and store the same answer.
-//! Owner   process-wide. Masking only ever adds; it takes effect for the next question.
-//! Not here instruction sets of the copy kernels: those are `memlift_kernels`' own (`MEMLIFT_ISA`).
+//! - **Flow** `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility
+//!   `usable` answers "may I take this path?" and every caller has a fallback for "no";
+//!   [`detect`] gives the reason and the advice, for `memlift doctor`.
+//! - **Order** an answer is stored before its "known" bit (Release); a reader loads the bit with Acquire. Two
+//!   threads that race to the first question probe twice and store the same answer.
+//! - **Owner** process-wide. Masking only ever adds; it takes effect for the next question.
+//! - **Not here** instruction sets of the copy kernels: those are `memlift_kernels`' own (`MEMLIFT_ISA`).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -104,7 +104,7 @@ static PRESENT: AtomicU32 = AtomicU32::new(0);
 /// Masked by [`mask`], beside those of the environment.
 static MASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether `facility` may be used: it is there and nobody masked it. Cached; costs two loads.
+/// Returns true if `facility` may be used: it is there and nobody masked it. Cached; costs two loads.
 pub fn usable(facility: Facility) -> bool {
     if masked(facility) {
         return false;

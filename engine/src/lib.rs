@@ -15,10 +15,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Flow     synchronous: `Engine::copy` ─▶ `place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
-//!          `complete` ─▶ `Outcome`
-//! Owner    buffers belong to their operation until it is settled; regions (`region`) own mapped memory
-//! Not here the wishes themselves: services turn requests into operations; the bytes of a descriptor are `spec`'s
+//! - **Flow** synchronous: `Engine::copy` ─▶ `place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
+//!   `complete` ─▶ `Outcome`
+//! - **Owner** buffers belong to their operation until it is settled; regions (`region`) own mapped memory
+//! - **Not here** the wishes themselves: services turn requests into operations; the bytes of a descriptor are `spec`'s
 #![deny(unsafe_code)]
 
 pub mod facility;

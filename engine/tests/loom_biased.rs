@@ -2,13 +2,13 @@
 //! Model of the lock that its usual holder enters with two plain stores: never two writers, never a writer beside a reader,
 //! and nobody waits for ever, while ownership is given, used and taken away.
 //!
-//! Goal    `Biased` as shipped, with loom's atomics, lock and condition variable, under every interleaving of two threads, and
-//!         of three with up to two preemptions.
-//! Method  the value is a loom cell, which reports two accesses that nothing orders; a lost wake-up shows as a deadlock. Who
-//!         had the lock once owns it, so that each thread's second entry is the short way.
+//! - **Goal** `Biased` as shipped, with loom's atomics, lock and condition variable, under every interleaving of two threads, and
+//!   of three with up to two preemptions.
+//! - **Method** the value is a loom cell, which reports two accesses that nothing orders; a lost wake-up shows as a deadlock. Who
+//!   had the lock once owns it, so that each thread's second entry is the short way.
 //! Stands for membarrier(2) and the compiler fence that it pairs with: a fence on either side. That the kernel's call has the effect of
 //!         one on every thread is its documented promise.
-//! Run     RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --features persist --test loom_biased --release
+//! - **Run** RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --features persist --test loom_biased --release
 #![cfg(all(loom, feature = "persist"))]
 
 use loom::cell::UnsafeCell;

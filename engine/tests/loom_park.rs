@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Model of publish, park, wake: no interleaving loses a wake-up.
 //!
-//! Goal    `ParkWord` as shipped, with loom's atomics, under every interleaving of one waiter and its producers.
-//! Method  the kernel's part (futex: sleep only if the word still says PARKED; event fd: a counter) is modelled by
-//!         a mutex and a condition variable; a lost wake-up shows as a deadlock, which loom reports.
-//! Run     RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --test loom_park --release
+//! - **Goal** `ParkWord` as shipped, with loom's atomics, under every interleaving of one waiter and its producers.
+//! - **Method** the kernel's part (futex: sleep only if the word still says PARKED; event fd: a counter) is modelled by
+//!   a mutex and a condition variable; a lost wake-up shows as a deadlock, which loom reports.
+//! - **Run** RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --test loom_park --release
 //! Not covered: the budget and the clock, which only decide how long to spin before this handshake.
 #![cfg(loom)]
 

@@ -2,8 +2,8 @@
 //! The speed of AES-128-GCM, each way of sealing against memcpy and sealing in place, beside their limits: the same bytes
 //! only copied, past the caches or not, only read, and sealed in place where they are hot.
 //!
-//! Flow    per size, hot (one message in the caches) and cold (a random place of two pools of 64 MiB): rounds in
-//!         which every way seals the same number of messages ──▶ medians of the times and of the ratios in a round
+//! - **Flow** per size, hot (one message in the caches) and cold (a random place of two pools of 64 MiB): rounds in
+//!   which every way seals the same number of messages ──▶ medians of the times and of the ratios in a round
 //!
 //! `cargo run --release -p memlift-kernels --features aead --example aead_speed -- [BYTES…]`
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compares the copies of every level with the C library's `memcpy`, in one process, turn by turn.
 //!
-//! Flow    for each size and misalignment: rounds; in each round every contender copies the same bytes for the same
-//!         number of times, in an order that turns with the round ──▶ medians, and the median of the ratios per round
-//! Not here verdicts: see the `bench` crate. Hot means that both buffers stay where the copies leave them.
+//! - **Flow** for each size and misalignment: rounds; in each round every contender copies the same bytes for the same
+//!   number of times, in an order that turns with the round ──▶ medians, and the median of the ratios per round
+//! - **Not here** verdicts: see the `bench` crate. Hot means that both buffers stay where the copies leave them.
 //!
 //! `cargo run --release -p memlift-kernels --example copy_speed -- [hot|cold] [LEVEL…]`
 

@@ -7,7 +7,7 @@
 //!
 //! `ONLY` in the environment names one engine to run beside zlib-6.
 //!
-//! Not here the numbers of the README: those come from the bench.
+//! - **Not here** the numbers of the README: those come from the bench.
 
 use libdeflate_sys as ld;
 use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};

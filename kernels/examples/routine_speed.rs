@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The speed of every routine at every level: GB/s of source (or target, for fills), medians of interleaved rounds.
 //!
-//! Flow    for each size: rounds; in each round every level runs every routine ──▶ one table per size
-//! Not here the rival of the copies: see `copy_speed`.
+//! - **Flow** for each size: rounds; in each round every level runs every routine ──▶ one table per size
+//! - **Not here** the rival of the copies: see `copy_speed`.
 //!
 //! `cargo run --release -p memlift-kernels --example routine_speed -- [BYTES…]`
 

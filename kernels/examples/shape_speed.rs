@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every shape of every routine past the cache, cold, in one process, turn by turn.
 //!
-//! Flow    rounds; in each round every shape of every routine runs once over a window that was last touched a whole round
-//!         of the arena ago ──▶ medians ──▶ GB/s of the target, best first
-//! Not here verdicts: see the `bench` crate.
+//! - **Flow** rounds; in each round every shape of every routine runs once over a window that was last touched a whole round
+//!   of the arena ago ──▶ medians ──▶ GB/s of the target, best first
+//! - **Not here** verdicts: see the `bench` crate.
 //!
 //! `cargo run --release -p memlift-kernels --example shape_speed -- [LEVEL] [BYTES]`
 
@@ -38,7 +38,7 @@ unsafe fn run(k: &Kernels, routine: Routine, target: *mut u8, source: *const u8,
 ///
 /// As for [`run`].
 unsafe fn ordinary(k: &Kernels, routine: Routine, target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: both ranges have `2 * bytes` and are apart.
     unsafe {
         match routine {
             Routine::Copy => (k.copy)(target, source, bytes),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The choice of a table: once per process, by what the CPU offers and `MEMLIFT_ISA` asks for.
 //!
-//! Flow    first `active()` ──▶ environment, cpuid ──▶ `ACTIVE` ──▶ every later call is one load
-//! Order   `ACTIVE` points to constant tables only, so a relaxed load is enough; threads that race choose the
-//!         same table. The warning about a bad value is printed by one of them.
-//! Not here allocation: the environment is read in place, because an allocator may be what calls us.
+//! - **Flow** first `active()` ──▶ environment, cpuid ──▶ `ACTIVE` ──▶ every later call is one load
+//! - **Order** `ACTIVE` points to constant tables only, so a relaxed load is enough; threads that race choose the
+//!   same table. The warning about a bad value is printed by one of them.
+//! - **Not here** allocation: the environment is read in place, because an allocator may be what calls us.
 
 use crate::arch;
 use crate::{Isa, Kernels, repeat, shape};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a drop-in has done in the program that it lives in: one page of counters, which others may look at.
 //!
-//! Flow    [`declare`] (at load: static memory only) ──▶ [`add`] per message ──▶ page ◀── [`get`]
-//!         [`share`] makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
-//! Layout  [`Page`]: a header of 256 bytes, then 60 rows of 64; `docs/formats/dropin.md`
-//! Order   counters are relaxed: each is right, two may disagree for a moment. `magic` is stored last.
-//! Owner   the process. A child that is forked gets a page of its own, from zero, and gives its parent's back; one
-//!         that does not share keeps counting from its parent's numbers.
-//! Not here allocation, threads, locks, files on disk. Without [`share`] no system call either, and after it none
-//!         but in `fork`: a program may have a filter (seccomp) that ends it at a call that it does not expect, so
-//!         the page is made before the program goes on, and only where whoever starts it asks for it.
+//! - **Flow** [`declare`] (at load: static memory only) ──▶ [`add`] per message ──▶ page ◀── [`get`]
+//!   [`share`] makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
+//! - **Layout** [`Page`]: a header of 256 bytes, then 60 rows of 64; `docs/formats/dropin.md`
+//! - **Order** counters are relaxed: each is right, two may disagree for a moment. `magic` is stored last.
+//! - **Owner** the process. A child that is forked gets a page of its own, from zero, and gives its parent's back; one
+//!   that does not share keeps counting from its parent's numbers.
+//! - **Not here** allocation, threads, locks, files on disk. Without [`share`] no system call either, and after it none
+//!   but in `fork`: a program may have a filter (seccomp) that ends it at a call that it does not expect, so
+//!   the page is made before the program goes on, and only where whoever starts it asks for it.
 
 use core::ffi::CStr;
 use core::ptr;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Delta records: what creating and applying one can say.
 //!
-//! Layout  an entry is 10 bytes: 0 offset u16, little endian, in 8-byte words · 2 the 8 bytes that belong there.
-//!         A record is a row of entries with strictly increasing offsets.
-//! Not here the routines: see [`arch`](crate::arch).
+//! - **Layout** an entry is 10 bytes: 0 offset u16, little endian, in 8-byte words · 2 the 8 bytes that belong there.
+//!   A record is a row of entries with strictly increasing offsets.
+//! - **Not here** the routines: see [`arch`](crate::arch).
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification, Create and Apply Delta Record.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flushing cache lines: write back and drop what the caches hold of a range.
 //!
-//! Flow    range ──▶ whole lines ──`clflushopt` or `clflush`──▶ fence
-//! Order   fenced before (so that earlier stores are flushed) and after (so that later loads miss).
+//! - **Flow** range ──▶ whole lines ──`clflushopt` or `clflush`──▶ fence
+//! - **Order** fenced before (so that earlier stores are flushed) and after (so that later loads miss).
 
 /// Bytes of one cache line.
 pub const CACHE_LINE_BYTES: usize = 64;

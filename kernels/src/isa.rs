@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Instruction-set levels: which ones exist, how they are called, which ones this CPU has.
 //!
-//! Order   `Scalar < Sse2 < Avx2 < Avx512`: a later level is preferred where it is available.
-//! Not here the choice itself: see [`choice`](crate::choice).
+//! - **Order** `Scalar < Sse2 < Avx2 < Avx512`: a later level is preferred where it is available.
+//! - **Not here** the choice itself: see [`choice`](crate::choice).
 
 /// A level of instructions that one table of routines is compiled for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -36,7 +36,7 @@ impl Isa {
         Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether this CPU (and kernel: the registers must be saved) can run the level.
+    /// Returns true if this CPU (and kernel: the registers must be saved) can run the level.
     #[cfg(target_arch = "x86_64")]
     pub fn available(self) -> bool {
         use std::arch::is_x86_feature_detected as has;
@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// Whether this CPU can run the level.
+    /// Returns true if this CPU can run the level.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn available(self) -> bool {
         matches!(self, Isa::Scalar)

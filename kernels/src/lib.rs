@@ -13,16 +13,16 @@
 //! assert_eq!(source, target);
 //! ```
 //!
-//! Flow    `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target
-//!         features) ──inlined──▶ `arch/generic` (the algorithm, once, over `vector::Vector`) or `arch/all`
-//!         (portable code, also the oracle of the tests)
-//! Order   a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as
-//!         visible to other cores as those of ordinary stores.
-//! Owner   raw pointers throughout, because the memory may be shared with another process: no slice is ever
-//!         made of it, and every routine stays inside the bounds it was given whatever the bytes turn into.
-//!         What a drop-in has done is counted in [`counters`].
-//! Not here threads, allocation, file input or output, panics: these routines run inside foreign programs.
-//!         Which routine to take for which size is the engine's decision, too.
+//! - **Flow** `active()` ──▶ `Kernels` ──call through a pointer──▶ `arch/x86_64/<level>` (entry points, target
+//!   features) ──inlined──▶ `arch/generic` (the algorithm, once, over `vector::Vector`) or `arch/all`
+//!   (portable code, also the oracle of the tests)
+//! - **Order** a routine that uses non-temporal stores ends with a store fence: when it returns, its bytes are as
+//!   visible to other cores as those of ordinary stores.
+//! - **Owner** raw pointers throughout, because the memory may be shared with another process: no slice is ever
+//!   made of it, and every routine stays inside the bounds it was given whatever the bytes turn into.
+//!   What a drop-in has done is counted in [`counters`].
+//! - **Not here** threads, allocation, file input or output, panics: these routines run inside foreign programs.
+//!   Which routine to take for which size is the engine's decision, too.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "aead")]

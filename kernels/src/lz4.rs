@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LZ4 blocks, without frame and size: [`Lz4`].
 //!
-//! Flow    message ──lz4_flex (bounds-checked in both directions)──▶ one block
-//! Layout  a block has no end mark: all of the source belongs to it, and its unpacked size travels apart
-//! Order   the packer refuses a target of less than [`bound`] bytes if the block might not fit
-//! Owner   a [`Lz4`] keeps its table of 16 KiB; after `new` it allocates once more, for the first message of 64 KiB
+//! - **Flow** message ──lz4_flex (bounds-checked in both directions)──▶ one block
+//! - **Layout** a block has no end mark: all of the source belongs to it, and its unpacked size travels apart
+//! - **Order** the packer refuses a target of less than [`bound`] bytes if the block might not fit
+//! - **Owner** a [`Lz4`] keeps its table of 16 KiB; after `new` it allocates once more, for the first message of 64 KiB
 //!
 //! Source: the LZ4 block format description of the lz4 project.
 

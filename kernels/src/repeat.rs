@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From which size on `copy` uses `rep movsb`: state that calibration may set.
 //!
-//! Flow    cpuid ──first table──▶ `FROM` ◀──`set_rep_movsb_from`── the engine's calibration; `copy` loads it for
-//!         sizes that are long anyway
-//! Order   relaxed: any value is correct, only speed differs.
+//! - **Flow** cpuid ──first table──▶ `FROM` ◀──`set_rep_movsb_from`── the engine's calibration; `copy` loads it for
+//!   sizes that are long anyway
+//! - **Order** relaxed: any value is correct, only speed differs.
 //!
 //! `rep movsb` lets the CPU move whole lines without reading the target first. Intel CPUs with FSRM do that well;
 //! on AMD Zen 3 it is slower by an order of magnitude for targets that are not aligned. So: off, unless the vendor

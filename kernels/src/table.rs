@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of routines: one function pointer per operation, one table per instruction set.
 //!
-//! Owner   every routine is `unsafe`: the caller promises that sources are readable and targets writable for the
-//!         bytes named, and that they do not overlap unless the routine says that they may. Nothing needs to be
-//!         aligned. Zero bytes are allowed everywhere, with any pointer.
-//! Order   names ending in `_nt` store past the cache, for targets that will not be read soon, and end with a
-//!         store fence. Below a few hundred bytes they store normally.
-//! Not here when `_nt` pays, and with which shape: the engine measures that.
+//! - **Owner** every routine is `unsafe`: the caller promises that sources are readable and targets writable for the
+//!   bytes named, and that they do not overlap unless the routine says that they may. Nothing needs to be
+//!   aligned. Zero bytes are allowed everywhere, with any pointer.
+//! - **Order** names ending in `_nt` store past the cache, for targets that will not be read soon, and end with a
+//!   store fence. Below a few hundred bytes they store normally.
+//! - **Not here** when `_nt` pays, and with which shape: the engine measures that.
 
 use crate::{Delta, DeltaError, Isa, Shape};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the algorithms of `arch/generic` need from a vector register of 16, 32 or 64 bytes.
 //!
-//! Flow    `arch/generic` ──calls──▶ `Vector` ◀──implements── `arch/x86_64/{sse2,avx2,avx512}`
-//! Owner   all methods are `unsafe` for one reason more than their pointers: the caller runs inside a function
-//!         that enables the instruction set. Everything is `#[inline(always)]`, so that it ends up there.
+//! - **Flow** `arch/generic` ──calls──▶ `Vector` ◀──implements── `arch/x86_64/{sse2,avx2,avx512}`
+//! - **Owner** all methods are `unsafe` for one reason more than their pointers: the caller runs inside a function
+//!   that enables the instruction set. Everything is `#[inline(always)]`, so that it ends up there.
 
 /// A vector register.
 ///
@@ -37,7 +37,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
     /// Bits set in either.
     unsafe fn or(self, other: Self) -> Self;
-    /// Whether no bit is set.
+    /// Returns true if no bit is set.
     unsafe fn is_zero(self) -> bool;
     /// Asks for a line to be brought into all caches. Never faults.
     unsafe fn prefetch(source: *const u8);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zstandard frames: [`Zstd`].
 //!
-//! Flow    message ──libzstd (levels 1, 3, 9)──▶ one frame; the first frame of a source ──▶ message
-//! Owner   a [`Zstd`] keeps libzstd's contexts, made at first use; it belongs to one thread at a time
-//! Not here dictionaries, several threads, streams
+//! - **Flow** message ──libzstd (levels 1, 3, 9)──▶ one frame; the first frame of a source ──▶ message
+//! - **Owner** a [`Zstd`] keeps libzstd's contexts, made at first use; it belongs to one thread at a time
+//! - **Not here** dictionaries, several threads, streams
 //!
 //! Source: RFC 8878.
 

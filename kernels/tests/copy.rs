@@ -2,7 +2,7 @@
 //! Copies, moves, fills and dualcasts of every level equal the scalar level's, at every size and misalignment of the
 //! sweep and around the thresholds of long routines; guard bytes stay as they are.
 //!
-//! Not here reads beyond a buffer: see `guard_pages.rs`.
+//! - **Not here** reads beyond a buffer: see `guard_pages.rs`.
 
 mod memory;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The size that `Effort::Default` promises: at most 1.09 times what zlib's level 6 makes of the same messages.
 //!
-//! Flow    class of bytes (this repository's sources and pages, and what a seed makes) ──messages of 4, 16, 64 and 256 KiB──▶
-//!         `Packer`, and `PackStream` in pushes of 8 KiB, beside the system's zlib ──sums of all messages of a class──▶ compared
-//! Order   the promise is about the messages of a class together: a single one may be larger, or smaller.
-//! Not here classes that need files from elsewhere: `examples/deflate_table.rs` takes a folder.
+//! - **Flow** class of bytes (this repository's sources and pages, and what a seed makes) ──messages of 4, 16, 64 and 256 KiB──▶
+//!   `Packer`, and `PackStream` in pushes of 8 KiB, beside the system's zlib ──sums of all messages of a class──▶ compared
+//! - **Order** the promise is about the messages of a class together: a single one may be larger, or smaller.
+//! - **Not here** classes that need files from elsewhere: `examples/deflate_table.rs` takes a folder.
 #![cfg(feature = "deflate")]
 
 use memlift_kernels::deflate::{Effort, Flush, Format, PackStream, Packer, Unpacker, bound};

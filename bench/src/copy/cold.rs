@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Cold passes: one timed copy (with CRC, to two targets) or fill after everything was swept out of the caches.
 //!
-//! Order    both contenders sweep, the one that copies last; it copies once; then the target is compared by
-//!          checksum. Contenders are processes of their own, started with the first row that wants them
-//! Limit    one copy past the cache by the reference routine on one core, measured in the same row by the same
-//!          process as memlift's; a copy shared by two cores can exceed it
+//! - **Order** both contenders sweep, the one that copies last; it copies once; then the target is compared by
+//!   checksum. Contenders are processes of their own, started with the first row that wants them
+//! - **Limit** one copy past the cache by the reference routine on one core, measured in the same row by the same
+//!   process as memlift's; a copy shared by two cores can exceed it
 
 use super::{Areas, Where, verify};
 use crate::contender::{self, Contender, Took, Who};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hot copies: the same bytes again and again, as caches like it.
 //!
-//! Order    a sample repeats one copy long enough for the clock; before it the target is overwritten, after it
-//!          compared by checksum
-//! Mean     the geometric mean is over all hot definitions, whatever `--only` shows
+//! - **Order** a sample repeats one copy long enough for the clock; before it the target is overwritten, after it
+//!   compared by checksum
+//! - **Mean** the geometric mean is over all hot definitions, whatever `--only` shows
 
 use super::{Areas, verify};
 use crate::copier::{self, Copier, Glibc};

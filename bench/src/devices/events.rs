@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `events/*`: events per second of each machine, on the loads that figures are made with.
 //!
-//! Method   a sample is one run of a machine from its inputs to its end, by one core; every answer, page or heap that it gives is checked
-//!          within the sample, and a wrong one fails the row. The goal is 200 ns for an event
-//! Event    an entry of the machine's calendar: what happens at a time of its own. Machines differ in how much lies under one entry, where
-//!          nothing can come between: DSA's handlers and copies access the cache block by block, DMU's visits make some requests to
-//!          memory, and SmartDIMM's lines come with 73 accesses of the cache and commands on the bus. `steps` counts these one by one,
-//!          and the row's line gives their rate too; the verdict is by events
+//! - **Method** a sample is one run of a machine from its inputs to its end, by one core; every answer, page or heap that it gives is checked
+//!   within the sample, and a wrong one fails the row. The goal is 200 ns for an event
+//! - **Event** an entry of the machine's calendar: what happens at a time of its own. Machines differ in how much lies under one entry, where
+//!   nothing can come between: DSA's handlers and copies access the cache block by block, DMU's visits make some requests to
+//!   memory, and SmartDIMM's lines come with 73 accesses of the cache and commands on the bus. `steps` counts these one by one,
+//!   and the row's line gives their rate too; the verdict is by events
 
 use std::time::Instant;
 

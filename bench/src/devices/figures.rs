@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `figure/*`: how near a machine comes to a figure of its paper, in counts that are the same everywhere.
 //!
-//! Method   `memlift reproduce` runs the figure; rows that were fitted to, or that go into the model, do not count. `ours` is the mean
-//!          distance of the predicted rows that the paper has a number for, in percent of it. What was promised is in the verdicts:
-//!          one `no` and the row is short
+//! - **Method** `memlift reproduce` runs the figure; rows that were fitted to, or that go into the model, do not count. `ours` is the mean
+//!   distance of the predicted rows that the paper has a number for, in percent of it. What was promised is in the verdicts:
+//!   one `no` and the row is short
 
 use memlift_model::reproduce::{Inputs, Role, named};
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift as a side of a row: 64 bytes there, 8 bytes back, both sides spin, every word written and read.
 //!
-//! Flow     this program, started again as `ipc call`, starts itself once more as `ipc serve NAME`, connects, and takes the wishes of
-//!          persist's parties from stdin, as engines/ipc/rust/src/main.rs does for iceoryx2
-//! Layout   a request is eight words, its answer their exclusive or; `cpu` answers the server's CPU time, ns · `step` counts the
-//!          instructions of [`STEPPED`] calls, whose answers are there long before the stepped client looks
-//! Owner    the server ends with its stdin, the client with its own
+//! - **Flow** this program, started again as `ipc call`, starts itself once more as `ipc serve NAME`, connects, and takes the wishes of
+//!   persist's parties from stdin, as engines/ipc/rust/src/main.rs does for iceoryx2
+//! - **Layout** a request is eight words, its answer their exclusive or; `cpu` answers the server's CPU time, ns · `step` counts the
+//!   instructions of [`STEPPED`] calls, whose answers are there long before the stepped client looks
+//! - **Owner** the server ends with its stdin, the client with its own
 
 use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whole programs on a pool: TPC-C's new-order, TATP and a key-value store, under any mechanism, on one to sixteen threads.
 //!
-//! Flow     [`Apps::open`]: a new pool, its tables filled ─▶ `run`: the transactions of all threads, each durable when it returns, and
-//!          what is left of the log brought to its place, all in the window ─▶ every table is looked through, outside of it
-//! Draw     thread t of run s starts from s * 256 + t; a row that is there at first from its table and number
-//! Sum      [`Tally`]: of what transactions read and of all that is there. What the order of threads changes counts for one thread only
-//! Check    looking through the tables fails when a rule of theirs is broken: TPC-C's consistency conditions, references of TATP, whole
-//!          values
-//! Sections where commits are by lines: one for each part of a table that is locked apart; by pages: one, as they lock the whole pool
-//! Not here the rivals' programs, which do the same in C: engines/persist/apps.c
+//! - **Flow** [`Apps::open`]: a new pool, its tables filled ─▶ `run`: the transactions of all threads, each durable when it returns, and
+//!   what is left of the log brought to its place, all in the window ─▶ every table is looked through, outside of it
+//! - **Draw** thread t of run s starts from s * 256 + t; a row that is there at first from its table and number
+//! - **Sum** [`Tally`]: of what transactions read and of all that is there. What the order of threads changes counts for one thread only
+//! - **Check** looking through the tables fails when a rule of theirs is broken: TPC-C's consistency conditions, references of TATP, whole
+//!   values
+//! - **Sections** where commits are by lines: one for each part of a table that is locked apart; by pages: one, as they lock the whole pool
+//! - **Not here** the rivals' programs, which do the same in C: engines/persist/apps.c
 
 mod kv;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where durable things are written: a folder on a real file system, and a file in /dev/shm.
 //!
-//! Disk     MEMLIFT_BENCH_FOLDER, else the user's cache folder; memory is refused, because a sync there costs nothing
-//! Owner    [`Folder`] and [`Shared`] remove what lies under their names when dropped
+//! - **Disk** MEMLIFT_BENCH_FOLDER, else the user's cache folder; memory is refused, because a sync there costs nothing
+//! - **Owner** [`Folder`] and [`Shared`] remove what lies under their names when dropped
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is written: both sides of a row draw the same numbers from the same seed.
 //!
-//! Draw     splitmix64: no value comes twice from one seed
+//! - **Draw** splitmix64: no value comes twice from one seed
 //!
 //! The rivals in engines/persist/ have the same, in C and in Rust.
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rivals' programs: sources that are embedded here, built on demand in the user's cache folder.
 //!
-//! Flow     `engines/persist/` unpacked ─▶ [`pmdk`]: its script fetches Debian's libpmemobj and compiles the programs on it ·
-//!          [`pages`]: the same applications on copies of pages, which need a compiler only · [`stores`]: cargo builds SQLite, redb and LMDB, a workspace of their own with a lock file of its own
-//! Place    $XDG_CACHE_HOME/memlift/persist-rivals/; what is there and newer than its sources is kept
-//! Missing  no package, no compiler, no network: the text says what to install, and the rows are `missing`
+//! - **Flow** `engines/persist/` unpacked ─▶ [`pmdk`]: its script fetches Debian's libpmemobj and compiles the programs on it ·
+//!   [`pages`]: the same applications on copies of pages, which need a compiler only · [`stores`]: cargo builds SQLite, redb and LMDB, a workspace of their own with a lock file of its own
+//! - **Place** $XDG_CACHE_HOME/memlift/persist-rivals/; what is there and newer than its sources is kept
+//! - **Missing** no package, no compiler, no network: the text says what to install, and the rows are `missing`
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the rivals must leave and read, said in plain Rust: their checksums are compared with this.
 //!
-//! Loaded   the key of row i of a store that is read is draw number i from [`LOADED_SEED`]; the value of a key is the pattern
-//!          seeded with it
-//! Sum      of a set of entries: the wrapping sum of checksum(value) ^ key, so that their order does not matter
+//! - **Loaded** the key of row i of a store that is read is draw number i from [`LOADED_SEED`]; the value of a key is the pattern
+//!   seeded with it
+//! - **Sum** of a set of entries: the wrapping sum of checksum(value) ^ key, so that their order does not matter
 
 use std::collections::BTreeSet;
 

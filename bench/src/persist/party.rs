@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A side of a row, as a process of its own: ours, a rival or a limit; all live the same life.
 //!
-//! Layout   it says `{"about"}` once it is ready ─▶ `run SEED COUNT` ─▶ `{"seconds", "cpu_s", "checksum", "counts"}` · `step` ─▶ three
-//!          SIGSTOPs of its first thread: nothing lies between the first two, some transactions between the last two ─▶
-//!          `{"transactions"}`
-//! Window   a run is timed by the party itself; opening, loading, touching pages and checksums lie outside
-//! Owner    the process ends with its stdin, and by the kernel if this process dies
+//! - **Layout** it says `{"about"}` once it is ready ─▶ `run SEED COUNT` ─▶ `{"seconds", "cpu_s", "checksum", "counts"}` · `step` ─▶ three
+//!   SIGSTOPs of its first thread: nothing lies between the first two, some transactions between the last two ─▶
+//!   `{"transactions"}`
+//! - **Window** a run is timed by the party itself; opening, loading, touching pages and checksums lie outside
+//! - **Owner** the process ends with its stdin, and by the kernel if this process dies
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From two parties to a row: interleaved runs with the same draws, equal checksums, counted steps.
 //!
-//! Order    run n of both sides has seed n; a party's state goes on from run to run, and so does the other's
-//! Check    the checksums of run n must be equal, unless the rival is a limit, which does not do the work
-//! Count    after the last run: what transactions execute, ours under the plain names, theirs with `theirs_` before them; where
-//!          they are more than one, `_per_N` says so; and what our last run counted itself
+//! - **Order** run n of both sides has seed n; a party's state goes on from run to run, and so does the other's
+//! - **Check** the checksums of run n must be equal, unless the rival is a limit, which does not do the work
+//! - **Count** after the last run: what transactions execute, ours under the plain names, theirs with `theirs_` before them; where
+//!   they are more than one, `_per_N` says so; and what our last run counted itself
 
 use super::party::{Party, Ran};
 use super::steps::Steps;
@@ -23,9 +23,9 @@ pub struct Plan {
     pub count: u64,
     /// What a run's time is divided by for each of its operations.
     pub per: u64,
-    /// Whether both sides leave or read the same bytes.
+    /// True if both sides leave or read the same bytes.
     pub compares: bool,
-    /// Whether transactions are stepped through.
+    /// True if transactions are stepped through.
     pub steps: bool,
 }
 

@@ -2,15 +2,15 @@
 //! What a party's transactions execute to be durable: fences, write-backs and stores past the cache, counted one instruction at
 //! a time. It does not depend on the machine's speed.
 //!
-//! Flow     [`Traced::new`] attaches to the party's first thread ─▶ it stops itself three times ─▶ what lies between the first two
-//!          stops is subtracted from what lies between the last two
-//! Count    a step that does not move the instruction pointer is an iteration of a repeated string instruction and counts with
-//!          its first one · a fence is `loaded` when a write-back or a store past the cache came since the one before it
-//! Decode   legacy prefixes and REX, then 0F AE (fences, write-backs), 0F C3, 0F 2B and 0F E7 (stores past the cache, also under
-//!          VEX and EVEX); everything else is only counted
-//! Place    thread and tracer share a core while it is stepped: they take turns, and waking another core costs 20 times as much
-//! Needs    ptrace of an own child; a sandbox may forbid it, and then nothing is counted
-//! Owner    dropping [`Traced`] lets the thread run on; the party's other threads are never stopped
+//! - **Flow** [`Traced::new`] attaches to the party's first thread ─▶ it stops itself three times ─▶ what lies between the first two
+//!   stops is subtracted from what lies between the last two
+//! - **Count** a step that does not move the instruction pointer is an iteration of a repeated string instruction and counts with
+//!   its first one · a fence is `loaded` when a write-back or a store past the cache came since the one before it
+//! - **Decode** legacy prefixes and REX, then 0F AE (fences, write-backs), 0F C3, 0F 2B and 0F E7 (stores past the cache, also under
+//!   VEX and EVEX); everything else is only counted
+//! - **Place** thread and tracer share a core while it is stepped: they take turns, and waking another core costs 20 times as much
+//! - **Needs** ptrace of an own child; a sandbox may forbid it, and then nothing is counted
+//! - **Owner** dropping [`Traced`] lets the thread run on; the party's other threads are never stopped
 
 /// What was executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

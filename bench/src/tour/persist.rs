@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Third chapter: a program is killed in the middle, and what is there afterwards, as a table.
 //!
-//! Flow     a folder on a disk ─▶ tour/persist_chapter.py, which starts this program again as the one that is killed ─▶ JSON lines
-//!          (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
-//! Skipped  where the text cannot be had, or no folder is on a disk: a line says what to do, and nothing has failed
-//! Not here how it measures; that script says so in its own header
+//! - **Flow** a folder on a disk ─▶ tour/persist_chapter.py, which starts this program again as the one that is killed ─▶ JSON lines
+//!   (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
+//! - **Skipped** where the text cannot be had, or no folder is on a disk: a line says what to do, and nothing has failed
+//! - **Not here** how it measures; that script says so in its own header
 
 use serde::Deserialize;
 use serde_json::{Value, json};

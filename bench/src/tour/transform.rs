@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Second chapter: Debian's nginx before and after the drop-ins, as a table.
 //!
-//! Flow     tour/transform_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
-//! Skipped  where nginx, the pages or a drop-in cannot be had: a line says what to install, and nothing has failed
-//! Not here how it measures; that script says so in its own header
+//! - **Flow** tour/transform_chapter.py ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
+//! - **Skipped** where nginx, the pages or a drop-in cannot be had: a line says what to install, and nothing has failed
+//! - **Not here** how it measures; that script says so in its own header
 
 use serde::Deserialize;
 use serde_json::Value;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fourth chapter: one lookup along a chain of 48 nodes, as a GET chain and as one walk, as a table.
 //!
-//! Flow     [`story::tell`] ─▶ ways ─▶ text, or JSON lines (`about`, `row`, `missing`, `error`)
-//! Skipped  where Redis cannot be had: its lines are left out, one says what to install, and nothing has failed
-//! Not here how it measures; `traverse/stores/story.rs` says so in its own header
+//! - **Flow** [`story::tell`] ─▶ ways ─▶ text, or JSON lines (`about`, `row`, `missing`, `error`)
+//! - **Skipped** where Redis cannot be had: its lines are left out, one says what to install, and nothing has failed
+//! - **Not here** how it measures; `traverse/stores/story.rs` says so in its own header
 
 use serde_json::json;
 

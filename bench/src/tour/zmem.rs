@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Fifth chapter: a job that its memory limit kills, and the same job finishing under memlift, as a table.
 //!
-//! Flow     the job alone ─▶ its need and its checksum ─▶ in a memory cgroup of 60 % of that, without swap: as it is, then by
-//!          `memlift run` ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
-//! Check    what finishes has the checksum of the job alone
-//! Skipped  where this user may make no groups: without a limit nobody is killed, and there is nothing to show
-//! Not here the numbers that count: `memlift bench zmem`, rows `survive/…`
+//! - **Flow** the job alone ─▶ its need and its checksum ─▶ in a memory cgroup of 60 % of that, without swap: as it is, then by
+//!   `memlift run` ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
+//! - **Check** what finishes has the checksum of the job alone
+//! - **Skipped** where this user may make no groups: without a limit nobody is killed, and there is nothing to show
+//! - **Not here** the numbers that count: `memlift bench zmem`, rows `survive/…`
 
 use serde::Serialize;
 use serde_json::json;

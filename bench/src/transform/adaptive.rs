@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `adaptive/…`: placement decided per message, against whichever fixed placement is best for the whole phase.
 //!
-//! Flow     a few rounds of every fixed placement ─▶ the fastest is the rival ─▶ interleaved pairs
-//! Phases   idle: messages that are in no cache, nobody else · contended: the same beside a neighbour that copies · changing: every
-//!          sample has messages in cache, whose results are read at once, and messages that are not; the neighbour comes
-//!          and goes every few pairs, and a pair of the row is one beside it and one without it together: of two kinds of samples
-//!          as many as of each other, a median would be that of either kind
-//! Check    every placement's first sample by the target's checksum, and the adaptive one's last; every sample by the sum
-//!          of all CRCs
-//! Order    samples follow each other without a pause: the adaptive side measures contention at most so often per second, and
-//!          none of that may fall out of its samples or be crowded into them
+//! - **Flow** a few rounds of every fixed placement ─▶ the fastest is the rival ─▶ interleaved pairs
+//! - **Phases** idle: messages that are in no cache, nobody else · contended: the same beside a neighbour that copies · changing: every
+//!   sample has messages in cache, whose results are read at once, and messages that are not; the neighbour comes
+//!   and goes every few pairs, and a pair of the row is one beside it and one without it together: of two kinds of samples
+//!   as many as of each other, a median would be that of either kind
+//! - **Check** every placement's first sample by the target's checksum, and the adaptive one's last; every sample by the sum
+//!   of all CRCs
+//! - **Order** samples follow each other without a pause: the adaptive side measures contention at most so often per second, and
+//!   none of that may fall out of its samples or be crowded into them
 //!
 //! What counts here is our own time, so the budget for neighbours is wide open; `corunner/slowdown` counts theirs.
 
@@ -196,7 +196,7 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// Whether the neighbour is there while a sample is taken, where it comes and goes.
+/// Returns true if the neighbour is there while a sample is taken, where it comes and goes.
 fn comes(sample: usize) -> bool {
     sample / CHANGE_EVERY % 2 == 1
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! aws-lc as a rival: AES-128-GCM in place through its own interface, with nothing of ours between.
 //!
-//! Owner    a context belongs to one [`AwsLc`] and is freed with it
+//! - **Owner** a context belongs to one [`AwsLc`] and is freed with it
 
 use aws_lc_sys as lc;
 use core::ptr;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is packed and sealed: messages of one size, cut from real files or made here.
 //!
-//! Flow     files of a corpus, sorted by path ─▶ whole pieces of the message's size ─▶ as many as asked, evenly spread
-//!          over all of them
-//! Html     Debian's python3.11-doc · Js: bootstrap and jquery, JavaScript and CSS · Random: incompressible bytes
-//! Place    what the system has installed, else what corpora/fetch left in the user's cache folder; a full run fetches
-//!          what is missing once
-//! Quick    takes HTML made here, so that it needs no network; rows say so
+//! - **Flow** files of a corpus, sorted by path ─▶ whole pieces of the message's size ─▶ as many as asked, evenly spread
+//!   over all of them
+//! - **Html** Debian's python3.11-doc · Js: bootstrap and jquery, JavaScript and CSS · Random: incompressible bytes
+//! - **Place** what the system has installed, else what corpora/fetch left in the user's cache folder; a full run fetches
+//!   what is missing once
+//! - **Quick** takes HTML made here, so that it needs no network; rows say so
 
 use std::fs;
 use std::path::{Path, PathBuf};

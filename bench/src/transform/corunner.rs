@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `corunner/slowdown`: how much a cache-sensitive neighbour is slowed by copies that seal, at equal bytes per second.
 //!
-//! Flow     `corunner/slowdown`: the neighbour shares our core, as one thread of a server shares it with the next: it walks a random
-//!          cycle that fills most of the second-level cache ─▶ a burst of messages ─▶ one timed lap, over a lap without a burst
-//!          `corunner/slowdown/apart`: the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶
-//!          beside the other …; its slowdown is its lines per second alone, over those beside, less one
-//! Alone    means that our core spins in registers: it draws the power that it draws beside, but touches no memory
-//! Rate     both sides seal 16 KiB messages from memory that is in no cache. Shared: a burst of an eighth of the second-level cache in
-//!          every turn, and turns of one length for both; apart: as many messages per second as the slower one nearly could, in slices of a millisecond
-//! Size     of the neighbour's cycle: shared three quarters of the second-level cache that a core has, so that it fits alone and does
-//!          not beside a burst; apart that which the rival slows most
-//! Rival    what programs do today: memcpy, then aws-lc in place
+//! - **Flow** `corunner/slowdown`: the neighbour shares our core, as one thread of a server shares it with the next: it walks a random
+//!   cycle that fills most of the second-level cache ─▶ a burst of messages ─▶ one timed lap, over a lap without a burst
+//!   `corunner/slowdown/apart`: the neighbour follows a random cycle on another core: alone ─▶ beside one side ─▶ alone ─▶
+//!   beside the other …; its slowdown is its lines per second alone, over those beside, less one
+//! - **Alone** means that our core spins in registers: it draws the power that it draws beside, but touches no memory
+//! - **Rate** both sides seal 16 KiB messages from memory that is in no cache. Shared: a burst of an eighth of the second-level cache in
+//!   every turn, and turns of one length for both; apart: as many messages per second as the slower one nearly could, in slices of a millisecond
+//! - **Size** of the neighbour's cycle: shared three quarters of the second-level cache that a core has, so that it fits alone and does
+//!   not beside a burst; apart that which the rival slows most
+//! - **Rival** what programs do today: memcpy, then aws-lc in place
 
 use std::time::{Duration, Instant};
 

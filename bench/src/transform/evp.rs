@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `evp/…`: AES-128-GCM of a libcrypto, through our provider and through its own.
 //!
-//! Check    ciphertexts and tags of both sides are the same bytes; what one side sealed, the other opens to what it was
-//! Order    one context per side keeps its key; a message has its own nonce, as a TLS record has. Source and target are
-//!          different buffers and fit in the second-level cache, so that the cipher is measured and not memory
+//! - **Check** ciphertexts and tags of both sides are the same bytes; what one side sealed, the other opens to what it was
+//! - **Order** one context per side keeps its key; a message has its own nonce, as a TLS record has. Source and target are
+//!   different buffers and fit in the second-level cache, so that the cipher is measured and not memory
 
 use super::openssl::{Context, Libcrypto, Provider, TAG_BYTES};
 use super::{Stop, corpus};

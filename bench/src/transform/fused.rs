@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `copy_seal/…/cold` and `copy_crc_seal/…`: one pass that copies and seals, against a pass for each.
 //!
-//! Flow     source area ─▶ target area, message by message in an order that no prefetcher knows, or as one message in blocks
-//! Cold     each area is at least as large as the measured last-level cache, so that a pass evicts what the one before it left;
-//!          before every sample a sweep evicts both. A sample is several passes: write-back of what they left in the cache
-//!          falls into it, and so does memlift's measuring of contention, at the share of the time that it takes
-//! Check    after every sample the target's checksum, the tags and the CRC are those that the rival's first run left
-//! Rival    `memcpy_awslc`: memcpy of a message, then aws-lc in place on what is hot now · `three_passes`: memcpy of everything,
-//!          memlift's own CRC-32C over everything, aws-lc in place over everything
+//! - **Flow** source area ─▶ target area, message by message in an order that no prefetcher knows, or as one message in blocks
+//! - **Cold** each area is at least as large as the measured last-level cache, so that a pass evicts what the one before it left;
+//!   before every sample a sweep evicts both. A sample is several passes: write-back of what they left in the cache
+//!   falls into it, and so does memlift's measuring of contention, at the share of the time that it takes
+//! - **Check** after every sample the target's checksum, the tags and the CRC are those that the rival's first run left
+//! - **Rival** `memcpy_awslc`: memcpy of a message, then aws-lc in place on what is hot now · `three_passes`: memcpy of everything,
+//!   memlift's own CRC-32C over everything, aws-lc in place over everything
 
 use super::Stop;
 use super::awslc::AwsLc;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! ISA-L's deflate as a rival, by dlopen: one stateless call per message, as a program would use it that knows ISA-L.
 //!
-//! Layout   the public head of struct isal_zstream; what follows is ISA-L's own and covered by [`STREAM_BYTES`]
-//! Order    isal_deflate_stateless_init · fields · isal_deflate_stateless; stream and level buffer are reused, untouched between messages
-//! Owner    the library stays loaded until the process ends
+//! - **Layout** the public head of struct isal_zstream; what follows is ISA-L's own and covered by [`STREAM_BYTES`]
+//! - **Order** isal_deflate_stateless_init · fields · isal_deflate_stateless; stream and level buffer are reused, untouched between messages
+//! - **Owner** the library stays loaded until the process ends
 //!
 //! Source: igzip_lib.h of ISA-L 2.30 (layout, sizes of level buffers).
 

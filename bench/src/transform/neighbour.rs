@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A neighbour on another core: one that is hurt by what we do to the caches, or one that hurts.
 //!
-//! Flow     `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
-//! Owner    dropping it ends the thread
+//! - **Flow** `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
+//! - **Owner** dropping it ends the thread
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

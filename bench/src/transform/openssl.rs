@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system's libcrypto.so.3, by dlopen: one AES-GCM context of the default provider, or of ours in the same libcrypto.
 //!
-//! Flow     OSSL_LIB_CTX_new ─▶ provider loaded into it ─▶ EVP_CIPHER_fetch ─▶ context with a key; per message
-//!          EVP_CipherInit_ex (nonce only) · update · final · get or set the tag: as libssl does for a record
-//! Place    our provider is found as dropins.rs says
-//! Owner    libraries, contexts and ciphers live until the process ends
+//! - **Flow** OSSL_LIB_CTX_new ─▶ provider loaded into it ─▶ EVP_CIPHER_fetch ─▶ context with a key; per message
+//!   EVP_CipherInit_ex (nonce only) · update · final · get or set the tag: as libssl does for a record
+//! - **Place** our provider is found as dropins.rs says
+//! - **Owner** libraries, contexts and ciphers live until the process ends
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ffi::CString;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! memlift's transforms as a contender: the service as a program would call it, on raw memory.
 //!
-//! Order    a chain's blocks stay in the second-level cache from the first step to the last
-//! Owner    every [`Ours`] has a scratch pool and a placement of its own, so that none learns from another
+//! - **Order** a chain's blocks stay in the second-level cache from the first step to the last
+//! - **Owner** every [`Ours`] has a scratch pool and a placement of its own, so that none learns from another
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `pack/…` and `unpack/…`: gzip messages, against zlib as nginx calls it and against ISA-L called directly.
 //!
-//! Check    before a pair counts, every packed message is unpacked with zlib and compared; after every sample the bytes
-//!          are compared with those
-//! Size     over all messages, per thousand of what zlib writes at level 6; the definition limits it
-//! Isal     the fastest level whose output keeps the same limit. The margin asked for leaves time no verdict, so both
-//!          sides' instructions are counted on some messages (steps.rs); time stands beside them
+//! - **Check** before a pair counts, every packed message is unpacked with zlib and compared; after every sample the bytes
+//!   are compared with those
+//! - **Size** over all messages, per thousand of what zlib writes at level 6; the definition limits it
+//! - **Isal** the fastest level whose output keeps the same limit. The margin asked for leaves time no verdict, so both
+//!   sides' instructions are counted on some messages (steps.rs); time stands beside them
 
 use memlift_kernels::deflate::{Effort, Format, Packer, Unpacker, bound};
 

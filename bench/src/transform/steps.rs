@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many instructions a call executes, counted one by one: a verdict where time is too noisy for one.
 //!
-//! Flow     fork ─▶ the child asks to be traced, stops itself, makes the call, stops itself again ─▶ the parent steps it from the
-//!          first stop to the second and counts; the same around nothing gives what the stops cost
-//! Count    a step that does not move the instruction pointer is an iteration of a repeated string instruction and
-//!          counts with its first one: however long a `rep movsb` is, it counts 1
-//! Needs    ptrace of an own child, which no privilege and no hardware counter stands behind; a sandbox may forbid it
-//! Owner    the child ends with SIGKILL, whatever happened
+//! - **Flow** fork ─▶ the child asks to be traced, stops itself, makes the call, stops itself again ─▶ the parent steps it from the
+//!   first stop to the second and counts; the same around nothing gives what the stops cost
+//! - **Count** a step that does not move the instruction pointer is an iteration of a repeated string instruction and
+//!   counts with its first one: however long a `rep movsb` is, it counts 1
+//! - **Needs** ptrace of an own child, which no privilege and no hardware counter stands behind; a sandbox may forbid it
+//! - **Owner** the child ends with SIGKILL, whatever happened
 //!
 //! The call runs in a copy of this process in which only the calling thread lives: it must take no lock and allocate nothing.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system's zlib as a rival, by dlopen: what nginx's gzip filter and a decoder do with it for one message.
 //!
-//! Pack     deflateInit2 · deflate(Z_FINISH) · deflateEnd, level 6, gzip. Window and memory level shrink with the message, and the
-//!          memory is one block per message that zlib's allocations are carved from: as in nginx's filter, which takes it
-//!          from the request's pool. The output buffer is one piece; nginx's are chained, so this favours the rival.
-//! Unpack   inflateInit2 · inflate(Z_FINISH) · inflateEnd
-//! Owner    the library stays loaded until the process ends
+//! - **Pack** deflateInit2 · deflate(Z_FINISH) · deflateEnd, level 6, gzip. Window and memory level shrink with the message, and the
+//!   memory is one block per message that zlib's allocations are carved from: as in nginx's filter, which takes it
+//!   from the request's pool. The output buffer is one piece; nginx's are chained, so this favours the rival.
+//! - **Unpack** inflateInit2 · inflate(Z_FINISH) · inflateEnd
+//! - **Owner** the library stays loaded until the process ends
 //!
 //! Source: nginx, ngx_http_gzip_filter_module.c (sizes); zlib.h (layout of z_stream).
 

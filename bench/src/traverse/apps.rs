@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Applications over memory nodes, and what their users have today.
 //!
-//! Flow     a row's name ─▶ the application or store that measures it; `None`: not one of these
-//! Rivals   rpc: the same operation as native code beside the data, one request at a time, same packets, same client ([`native`]) ·
-//!          cache: a client that reads node by node and keeps 6 % of the data · Redis and memcached ([`super::stores`])
-//! Order    against rpc [`DEPTH`] requests are under way on both sides, over rings; against a cache one, over UDP: what a cache is
-//!          against is a network
-//! Check    a sum over every byte that clients got must be equal on both sides after each run
+//! - **Flow** a row's name ─▶ the application or store that measures it; `None`: not one of these
+//! - **Rivals** rpc: the same operation as native code beside the data, one request at a time, same packets, same client ([`native`]) ·
+//!   cache: a client that reads node by node and keeps 6 % of the data · Redis and memcached ([`super::stores`])
+//! - **Order** against rpc [`DEPTH`] requests are under way on both sides, over rings; against a cache one, over UDP: what a cache is
+//!   against is a network
+//! - **Check** a sum over every byte that clients got must be equal on both sides after each run
 
 pub(super) mod native;
 pub(super) mod nodes;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rival "Cache": a client that reads node by node and keeps what it read.
 //!
-//! Flow     questions ─▶ so many walkers under way ─▶ each steps on pieces that are cached, until one is missing: a read ─▶ answer: the
-//!          piece is kept, its walker steps on
-//! Order    the cache has room for [`SHARE`] of all pieces; before anything is timed it has turned over twice, by walks that read the
-//!          memory itself
-//! Check    as `drive`: one checksum over all answers
+//! - **Flow** questions ─▶ so many walkers under way ─▶ each steps on pieces that are cached, until one is missing: a read ─▶ answer: the
+//!   piece is kept, its walker steps on
+//! - **Order** the cache has room for [`SHARE`] of all pieces; before anything is timed it has turned over twice, by walks that read the
+//!   memory itself
+//! - **Check** as `drive`: one checksum over all answers
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: what hash48 walks.
 //!
-//! Layout   nodes are those of our hash map (`services/traverse/programs/collections/chain.h`): 0 next · 8 key · 16 value bytes ·
-//!          24 value; each has a line of 64 bytes to itself. Buckets are words, side by side, behind the nodes
-//! Order    node i of chain c lies at a place that a bijection of its number gives: no two hops are near each other, and memory is
-//!          written from its start to its end all the same
-//! Check    a key's value is a function of the key: every answer is known before it is asked for
+//! - **Layout** nodes are those of our hash map (`services/traverse/programs/collections/chain.h`): 0 next · 8 key · 16 value bytes ·
+//!   24 value; each has a line of 64 bytes to itself. Buckets are words, side by side, behind the nodes
+//! - **Order** node i of chain c lies at a place that a bijection of its number gives: no two hops are near each other, and memory is
+//!   written from its start to its end all the same
+//! - **Check** a key's value is a function of the key: every answer is known before it is asked for
 
 use std::sync::Arc;
 

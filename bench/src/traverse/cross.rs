@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `cross4/…`: walks whose chains lie on four nodes, one piece after the other.
 //!
-//! Flow     four nodes on loopback, with one map ─▶ chains of [`HOPS`] nodes that leave a node [`CROSSINGS`] times ─▶ the same client
-//!          asks by way of the nodes (peer) and by way of itself (bounce)
-//! Order    one thread turns the four nodes' shards, so that a crossing costs packets and not a scheduler that has fewer cores than
-//!          nodes; both sides ask the same nodes
-//! Count    messages: what nodes and client received for a walk; with k crossings a peer walk takes k + 2, a bounced one 2k + 2
+//! - **Flow** four nodes on loopback, with one map ─▶ chains of [`HOPS`] nodes that leave a node [`CROSSINGS`] times ─▶ the same client
+//!   asks by way of the nodes (peer) and by way of itself (bounce)
+//! - **Order** one thread turns the four nodes' shards, so that a crossing costs packets and not a scheduler that has fewer cores than
+//!   nodes; both sides ask the same nodes
+//! - **Count** messages: what nodes and client received for a walk; with k crossings a peer walk takes k + 2, a bounced one 2k + 2
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client that costs little: packets out, so many under way, answers in, one checksum over all of them.
 //!
-//! Flow     [`Ask`]s ─▶ [`Driver::run`]: send while there is room, take answers, until all have come ─▶ [`Ran`]
-//! Check    the checksum pairs each answer's value with its question's number, in whatever order they come
-//! Order    what is not answered in a fifth of a second is sent again, as another attempt: walks that only read may run twice
-//! Not here what users call (`memlift_traverse::client`): its bookkeeping would be measured with the node
+//! - **Flow** [`Ask`]s ─▶ [`Driver::run`]: send while there is room, take answers, until all have come ─▶ [`Ran`]
+//! - **Check** the checksum pairs each answer's value with its question's number, in whatever order they come
+//! - **Order** what is not answered in a fifth of a second is sent again, as another attempt: walks that only read may run twice
+//! - **Not here** what users call (`memlift_traverse::client`): its bookkeeping would be measured with the node
 
 use std::time::{Duration, Instant};
 

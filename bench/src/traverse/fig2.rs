@@ -2,13 +2,13 @@
 //! How many requests cross from one memory node to another, by application, placement, size of a slab and number of nodes: the
 //! paper's Fig. 2 (b) and (c), counted.
 //!
-//! Flow     `fig2/APP/PLACEMENT/SLAB/NODES` ─▶ that many nodes, filled ─▶ requests from a client that sends walks on itself: each
-//!          visit beyond the first is a crossing ─▶ share of the requests with one or more
-//! Apps     web: half of a chain of 96 to 192, then the object · btree: scans of 1 to 100 records · series: windows of 1 to 8 s
-//! Size     a row in the order of time with slabs of 1 GiB has as many GiB as nodes, so that all nodes have some; the others have
-//!          less, which changes nothing: slabs go round the nodes
-//! Check    the same requests once more, sent on by the nodes themselves: the same answers, as many packets from node to node
-//! Not here time; the paper partitions its web service by key, which leaves no crossings: here it is placed like the others
+//! - **Flow** `fig2/APP/PLACEMENT/SLAB/NODES` ─▶ that many nodes, filled ─▶ requests from a client that sends walks on itself: each
+//!   visit beyond the first is a crossing ─▶ share of the requests with one or more
+//! - **Apps** web: half of a chain of 96 to 192, then the object · btree: scans of 1 to 100 records · series: windows of 1 to 8 s
+//! - **Size** a row in the order of time with slabs of 1 GiB has as many GiB as nodes, so that all nodes have some; the others have
+//!   less, which changes nothing: slabs go round the nodes
+//! - **Check** the same requests once more, sent on by the nodes themselves: the same answers, as many packets from node to node
+//! - **Not here** time; the paper partitions its web service by key, which leaves no crossings: here it is placed like the others
 
 use memlift_traverse::client::{Answer, Client, Config, Request, Routing};
 use memlift_traverse::node::Counter;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `latency/…` and `throughput/…`: a walk sent to the data, beside clients that cache.
 //!
-//! Rivals   cache: single nodes are read and kept · cache_pages: the same by pages of 4 KiB, as the paper's swap does · cache_rpc:
-//!          walks of a native handler, whole answers kept
-//! Flow     data on a node ─▶ the node's shard, and the native handler for the rivals ─▶ the same questions, drawn as YCSB's C does
-//! Order    caches hold 6 % and have turned over twice before anything is timed
-//! Ceiling  what `throughput` can gain at most: h c_msg / (c_msg + h t_hop), where c_msg is what a read of the rival takes and t_hop a
-//!          hop of limits/walks.c; h counts the rival's reads, and the walk's hops below the line
+//! - **Rivals** cache: single nodes are read and kept · cache_pages: the same by pages of 4 KiB, as the paper's swap does · cache_rpc:
+//!   walks of a native handler, whole answers kept
+//! - **Flow** data on a node ─▶ the node's shard, and the native handler for the rivals ─▶ the same questions, drawn as YCSB's C does
+//! - **Order** caches hold 6 % and have turned over twice before anything is timed
+//! - **Ceiling** what `throughput` can gain at most: h c_msg / (c_msg + h t_hop), where c_msg is what a read of the rival takes and t_hop a
+//!   hop of limits/walks.c; h counts the rival's reads, and the walk's hops below the line
 
 use memlift_engine::complete::WaitPolicy;
 use memlift_traverse::node::Counter;

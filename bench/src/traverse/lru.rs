@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client's cache as its best honest form has it: values of one size in one block, the least recently used goes first.
 //!
-//! Layout   a hash table by linear probing over slot numbers, at most half full; slots are linked in the order of their use
-//! Order    get and put take constant time and allocate nothing
-//! Not here when what is cached stops being true: nobody writes in these rows
+//! - **Layout** a hash table by linear probing over slot numbers, at most half full; slots are linked in the order of their use
+//! - **Order** get and put take constant time and allocate nothing
+//! - **Not here** when what is cached stops being true: nobody writes in these rows
 
 const NONE: u32 = u32::MAX;
 

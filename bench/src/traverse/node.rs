@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `node/…`: what one core of a memory node answers, beside a native handler and beside the bare memory.
 //!
-//! Flow     chains in a node ─▶ the node's shard and the native handler, each a thread on the nodes' core, over the same transport
-//!          ─▶ one client thread asks both the same, in turns
-//! Order    before each run the client sweeps the last-level cache: neither side walks what the other one has fetched
-//! Check    the checksum of every run is that of the right answers
-//! Limit    limits/walks.c on the nodes' core, with the number of walks in turn that it is fastest with
+//! - **Flow** chains in a node ─▶ the node's shard and the native handler, each a thread on the nodes' core, over the same transport
+//!   ─▶ one client thread asks both the same, in turns
+//! - **Order** before each run the client sweeps the last-level cache: neither side walks what the other one has fetched
+//! - **Check** the checksum of every run is that of the right answers
+//! - **Limit** limits/walks.c on the nodes' core, with the number of walks in turn that it is fastest with
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -77,7 +77,7 @@ pub struct Question {
     pub over: Over,
     /// Walks under way.
     pub out: usize,
-    /// Whether CPU time is what counts.
+    /// True if CPU time is what counts.
     pub cpu: bool,
     /// Walks of a run.
     pub count: u64,

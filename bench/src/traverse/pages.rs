@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Data as a client sees it that swaps: pages of 4 KiB are read and kept, whatever else lies in them.
 //!
-//! Layout   nodes lie at multiples of their size, so none lies in two pages
+//! - **Layout** nodes lie at multiples of their size, so none lies in two pages
 
 use std::sync::Arc;
 

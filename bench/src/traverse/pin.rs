@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which core is whose: nodes have the first one that this process may use, clients the second.
 //!
-//! Order    on one core both share it, and `qualifies` says so
+//! - **Order** on one core both share it, and `qualifies` says so
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a structure's nodes lie: a bijection scatters their numbers over places side by side.
 //!
-//! Order    two numbers that follow each other are nowhere near; the inverse lets memory be written from its start to its end
+//! - **Order** two numbers that follow each other are nowhere near; the inverse lets memory be written from its start to its end
 
 /// Numbers of nodes ↔ places, both below a power of two.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Servers in threads of this process, on the nodes' core: a memory node, and the native handler that stands in for one.
 //!
-//! Flow     [`Place::listen`] ─▶ a thread that serves ─▶ [`Server::link`]: a client's end of the same transport
-//! Layout   both sides speak the nodes' packets, so that bytes, batches and system calls are the same; handlers answer with the value
-//!          alone
-//! Order    a handler carries a request to its end before it looks at the next one
-//! Owner    dropping a [`Serving`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
+//! - **Flow** [`Place::listen`] ─▶ a thread that serves ─▶ [`Server::link`]: a client's end of the same transport
+//! - **Layout** both sides speak the nodes' packets, so that bytes, batches and system calls are the same; handlers answer with the value
+//!   alone
+//! - **Order** a handler carries a request to its end before it looks at the next one
+//! - **Owner** dropping a [`Serving`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
 
 use std::net::SocketAddr;
 use std::sync::Arc;

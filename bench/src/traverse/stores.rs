@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chains and ranges at a memory node, and the same in Redis and memcached as their users write it.
 //!
-//! Flow     data from a seed ─▶ into a node and into a store ─▶ the same draws to both ─▶ rows
-//! Rows     latency/hash48: to the end of a chain, one walk or 48 GETs, one request at a time · rate/sum48: numbers added along it,
-//!          [`SUMS_DEPTH`] requests under way · range/100x240B: 100 records in order, [`RANGES_DEPTH`] under way; its time is CPU
-//!          time, so its unit is requests per second and core. `/udp` behind a name: UDP against TCP, both on loopback; without
-//!          it rings against a Unix socket, which are what each has for its own machine
-//! Rivals   as good as they get: Unix socket or TCP without delay, pipelined where requests do not depend on each other, no
-//!          persistence, one thread (there are two cores, and the client needs one), huge pages, a client that looks again before it
-//!          sleeps and parses in place
-//! Check    sums over all numbers and bytes that clients got
-//! Not here the tour's chapter over the same chains ([`story`])
+//! - **Flow** data from a seed ─▶ into a node and into a store ─▶ the same draws to both ─▶ rows
+//! - **Rows** latency/hash48: to the end of a chain, one walk or 48 GETs, one request at a time · rate/sum48: numbers added along it,
+//!   [`SUMS_DEPTH`] requests under way · range/100x240B: 100 records in order, [`RANGES_DEPTH`] under way; its time is CPU
+//!   time, so its unit is requests per second and core. `/udp` behind a name: UDP against TCP, both on loopback; without
+//!   it rings against a Unix socket, which are what each has for its own machine
+//! - **Rivals** as good as they get: Unix socket or TCP without delay, pipelined where requests do not depend on each other, no
+//!   persistence, one thread (there are two cores, and the client needs one), huge pages, a client that looks again before it
+//!   sleeps and parses in place
+//! - **Check** sums over all numbers and bytes that clients got
+//! - **Not here** the tour's chapter over the same chains ([`story`])
 
 mod line;
 mod memcached;

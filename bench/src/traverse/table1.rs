@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `table1/…`: the paper's thirteen structures, laid out as their libraries lay them out, walked on one core.
 //!
-//! Flow     a row's name ─▶ the kernel that serves it and its offsets ─▶ nodes scattered over a node's memory ─▶ the shipped program,
-//!          and the same walk in Rust one at a time, over shared memory ─▶ one client thread asks both the same
-//! Layout   services/traverse/programs/table1/*.c: a list node is next · (previous ·) key; tree and chain nodes by the offsets below;
-//!          Google's B-tree: nodes of 256 bytes, children behind them. Values are functions of keys
-//! Scale    lists and chains of [`CHAIN`] nodes, of which the last is asked for; trees of as many keys as places, any is asked for
-//! Not here whether real libraries' memory is walked right (services/traverse/tests/structures_table1.rs)
+//! - **Flow** a row's name ─▶ the kernel that serves it and its offsets ─▶ nodes scattered over a node's memory ─▶ the shipped program,
+//!   and the same walk in Rust one at a time, over shared memory ─▶ one client thread asks both the same
+//! - **Layout** services/traverse/programs/table1/*.c: a list node is next · (previous ·) key; tree and chain nodes by the offsets below;
+//!   Google's B-tree: nodes of 256 bytes, children behind them. Values are functions of keys
+//! - **Scale** lists and chains of [`CHAIN`] nodes, of which the last is asked for; trees of as many keys as places, any is asked for
+//! - **Not here** whether real libraries' memory is walked right (services/traverse/tests/structures_table1.rs)
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A B-tree scattered over a node's memory, and sums over key ranges of it: what btree25 walks.
 //!
-//! Layout   nodes are those of our ordered map (`services/traverse/programs/collections/ordered.h`): 256 bytes, fifteen keys, sixteen
-//!          places; here all are full. Keys are 1, 3, 5, …; behind the nodes is the cell with the root's address
-//! Walk     `ordered_aggregate` over [`RANGE_KEYS`] keys: down to a leaf, along the leaves of its parent, down again for the rest: 25
-//!          nodes on average
-//! Check    a key's value is a function of the key: every sum is known before it is asked for
+//! - **Layout** nodes are those of our ordered map (`services/traverse/programs/collections/ordered.h`): 256 bytes, fifteen keys, sixteen
+//!   places; here all are full. Keys are 1, 3, 5, …; behind the nodes is the cell with the root's address
+//! - **Walk** `ordered_aggregate` over [`RANGE_KEYS`] keys: down to a leaf, along the leaves of its parent, down again for the rest: 25
+//!   nodes on average
+//! - **Check** a key's value is a function of the key: every sum is known before it is asked for
 
 use std::sync::Arc;
 

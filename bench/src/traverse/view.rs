@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's memory as native code reads it: what the rivals' handlers and the limits walk on.
 //!
-//! Order    reads are plain loads of aligned words; nobody writes while a view is read: rows fill memory before they ask
-//! Owner    a view holds the memory that it shows
+//! - **Order** reads are plain loads of aligned words; nobody writes while a view is read: rows fill memory before they ask
+//! - **Owner** a view holds the memory that it shows
 
 use std::sync::Arc;
 

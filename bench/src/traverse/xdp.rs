@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Row `cross4/xdp`: crossings by a switch in the kernel, between hosts in network namespaces of their own.
 //!
-//! Layout   that of `memlift_traverse::xdp::lab`
-//! Flow     ours: a node gives a walk that leaves it to the switch, which reads its address and hands it to the node that has it ·
-//!          bounce: the node answers the client, which asks the next node; all packets of both sides pass the switch
-//! Needs    root, `ip` (iproute2), a kernel that takes XDP on veth; what is missing is said in the row
+//! - **Layout** that of `memlift_traverse::xdp::lab`
+//! - **Flow** ours: a node gives a walk that leaves it to the switch, which reads its address and hands it to the node that has it ·
+//!   bounce: the node answers the client, which asks the next node; all packets of both sides pass the switch
+//! - **Needs** root, `ip` (iproute2), a kernel that takes XDP on veth; what is missing is said in the row
 
 use std::net::SocketAddr;
 

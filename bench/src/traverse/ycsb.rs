@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! YCSB's core workloads A, B, C and E: which operation comes next, on which key; drawn, or read from a trace.
 //!
-//! Flow     [`Generator::new`] ─▶ [`Generator::next`], without end · [`trace`]: one operation per line of text
-//! Layout   a trace's lines: `INSERT userN` · `READ userN` · `UPDATE userN` · `SCAN userN LENGTH` · `AGGREGATE userN LENGTH KIND`
-//! Source   Cooper et al., SoCC 2010; the Zipfian draw is Gray et al.'s (SIGMOD 1994) with YCSB's constants: exponent 0.99, ranks
-//!          over 10¹⁰ items that FNV-1 scatters over the keys
-//! Not here what a value holds, and who stores it
+//! - **Flow** [`Generator::new`] ─▶ [`Generator::next`], without end · [`trace`]: one operation per line of text
+//! - **Layout** a trace's lines: `INSERT userN` · `READ userN` · `UPDATE userN` · `SCAN userN LENGTH` · `AGGREGATE userN LENGTH KIND`
+//! - **Source** Cooper et al., SoCC 2010; the Zipfian draw is Gray et al.'s (SIGMOD 1994) with YCSB's constants: exponent 0.99, ranks
+//!   over 10¹⁰ items that FNV-1 scatters over the keys
+//! - **Not here** what a value holds, and who stores it
 
 use std::io::BufRead;
 

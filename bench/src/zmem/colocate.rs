@@ -2,13 +2,13 @@
 //! Rows `colocate/SIZE`: the paper's experiment (DMU §V.A, figure 19): a graph kernel with a budget beside a job that holds a file in
 //! memory, small, medium or large. What the second job holds must not change what the first one meets.
 //!
-//! Flow     job 2 starts and has read its file ─▶ each kernel once as job 1 ─▶ the same beside the small file ─▶ by turns, in both orders
-//! Rows     against `small`: job 1's faults, CPU time beside them · against `zram_lz4`: the share of its speed (CPU time) that job 1 keeps,
-//!          ours over that of both jobs in one group on swap to zram
+//! - **Flow** job 2 starts and has read its file ─▶ each kernel once as job 1 ─▶ the same beside the small file ─▶ by turns, in both orders
+//! - **Rows** against `small`: job 1's faults, CPU time beside them · against `zram_lz4`: the share of its speed (CPU time) that job 1 keeps,
+//!   ours over that of both jobs in one group on swap to zram
 //! zram     both jobs in one group whose limit is half of the two budgets together; the device comes on top, and the row says how much it took
-//! Size     a quarter of the paper's files and of its 400 MB for job 2, kernels of scale 17: the paper's take a quarter of an hour a row on two
-//!          cores. Rounds are begun until [`ENOUGH`] is over, at least one
-//! Rule     a run with another checksum is counted as `wrong`
+//! - **Size** a quarter of the paper's files and of its 400 MB for job 2, kernels of scale 17: the paper's take a quarter of an hour a row on two
+//!   cores. Rounds are begun until [`ENOUGH`] is over, at least one
+//! - **Rule** a run with another checksum is counted as `wrong`
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

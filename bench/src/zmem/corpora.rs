@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What pages hold in programs that run out of memory, made from a seed.
 //!
-//! Flow    [`Corpus`] ──[`Corpus::pages`]──▶ so many pages, the same ones for the same seed on every machine (`elf` and
-//!         `prose` come from this build)
-//! Layout  `heap`: CPython objects (reference count, type, fields, short strings, pointers nearby); `columns`: a data
-//!         frame's columns, each some pages long; `csr`: a Kronecker graph (Graph500's parameters, shuffled names,
-//!         both directions, sorted): offsets of 8 bytes, neighbours of 4; `int64`: 0 … 999 at random
-//! Not here what is measured on them
+//! - **Flow** [`Corpus`] ──[`Corpus::pages`]──▶ so many pages, the same ones for the same seed on every machine (`elf` and
+//!   `prose` come from this build)
+//! - **Layout** `heap`: CPython objects (reference count, type, fields, short strings, pointers nearby); `columns`: a data
+//!   frame's columns, each some pages long; `csr`: a Kronecker graph (Graph500's parameters, shuffled names,
+//!   both directions, sorted): offsets of 8 bytes, neighbours of 4; `int64`: 0 … 999 at random
+//! - **Not here** what is measured on them
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;

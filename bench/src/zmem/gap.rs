@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `gap/KERNEL/PERCENT`: a round of a graph kernel at a share of what it needs, against itself unlimited and on swap to zram.
 //!
-//! Flow     the kernel unlimited: its graph is built, one round ─▶ its need and its checksum, kept for the kernel's rows ─▶ the same with
-//!          a budget, or in a group whose limit and device together stay within the budget ─▶ rounds by turns
-//! Rule     a round with another sum is counted as `wrong`
+//! - **Flow** the kernel unlimited: its graph is built, one round ─▶ its need and its checksum, kept for the kernel's rows ─▶ the same with
+//!   a budget, or in a group whose limit and device together stay within the budget ─▶ rounds by turns
+//! - **Rule** a round with another sum is counted as `wrong`
 //! zram     the limit is reckoned from what its pages compress to. Where no limit from a quarter of the need up keeps both together
 //!          within the budget, the group alone is given the budget: then it has more real memory than ours, and the row says so
 

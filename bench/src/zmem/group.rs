@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory cgroup for one run: what is started in it is counted by the kernel, as the killer counts it.
 //!
-//! Flow    [`Group::new`] below this process's own group, or beside it ──▶ a program enters: by itself ([`Group::entrance`]) or started by
-//!         [`Group::command`] ──▶ [`Sampler`] reads the usage a thousand times a second ──▶ dropped with all that is still in it
-//! Version 1: below. 2: below where the own group gives its children the memory controller, which one with processes does only
-//!         at the root; else beside it
-//! Needs   the right to make groups: root as a rule; else [`Stop::Missing`]
-//! Owner   whatever is left in the group when it is dropped is killed, by id
+//! - **Flow** [`Group::new`] below this process's own group, or beside it ──▶ a program enters: by itself ([`Group::entrance`]) or started by
+//!   [`Group::command`] ──▶ [`Sampler`] reads the usage a thousand times a second ──▶ dropped with all that is still in it
+//! - **Version** 1: below. 2: below where the own group gives its children the memory controller, which one with processes does only
+//!   at the root; else beside it
+//! - **Needs** the right to make groups: root as a rule; else [`Stop::Missing`]
+//! - **Owner** whatever is left in the group when it is dropped is killed, by id
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -257,7 +257,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Whether a signal ended it, or one of its children: the killer's.
+    /// Returns true if a signal ended it, or one of its children: the killer's.
     pub fn killed(&self) -> bool {
         self.status.signal() == Some(9) || self.status.code() == Some(137)
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows of whole jobs: they stay in their budget, they survive a limit that kills them otherwise, and what that costs.
 //!
-//! Flow     a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
-//! Rows     `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under
-//!          memlift · `native/JOB`: CPU time inside the budget · `fair/two`: two at once
-//! Rule     a run with another checksum is counted as `wrong`; a run that did not end well fails its row
-//! Not here kernels beside a file job ([`super::colocate`]), and at shares of their need ([`super::gap`])
+//! - **Flow** a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
+//! - **Rows** `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under
+//!   memlift · `native/JOB`: CPU time inside the budget · `fair/two`: two at once
+//! - **Rule** a run with another checksum is counted as `wrong`; a run that did not end well fails its row
+//! - **Not here** kernels beside a file job ([`super::colocate`]), and at shares of their need ([`super::gap`])
 
 use std::path::{Path, PathBuf};
 

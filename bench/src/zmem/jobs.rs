@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Jobs that need memory: programs as users have them, which know nothing of zmem, with a checksum of what they worked out.
 //!
-//! Flow    this program, started again with [`CHILD_ARGUMENT`](crate::contender::CHILD_ARGUMENT), [`NAME`] and a job's words ─▶ it builds
-//!         its data, works on it, and prints one JSON line: [`Done`]
-//! Served  a graph job whose rounds are `served` does one for each line on its stdin; a file job whose rounds are `endless` says that it
-//!         has read its file, and goes on until it is ended
-//! Others  redis-server, pandas and XGBoost, as users bring them ([`missing`])
-//! Rule    the same words give the same checksum on every machine; memory comes from `malloc`, as in any program
-//! Not here what is measured on them, and under which budget
+//! - **Flow** this program, started again with [`CHILD_ARGUMENT`](crate::contender::CHILD_ARGUMENT), [`NAME`] and a job's words ─▶ it builds
+//!   its data, works on it, and prints one JSON line: [`Done`]
+//! - **Served** a graph job whose rounds are `served` does one for each line on its stdin; a file job whose rounds are `endless` says that it
+//!   has read its file, and goes on until it is ended
+//! - **Others** redis-server, pandas and XGBoost, as users bring them ([`missing`])
+//! - **Rule** the same words give the same checksum on every machine; memory comes from `malloc`, as in any program
+//! - **Not here** what is measured on them, and under which budget
 
 mod columns;
 mod file;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Rows `ratio/*`: how much smaller pages become.
 //!
-//! Flow     pages of a seed ─▶ ours: packed and kept in a store, whose memory is counted to the page, its tables included ·
-//!          lz4: the sum of the packed bytes, with nothing for keeping them ─▶ one pair a seed
-//! Rule     both leave a page alone that they would not make 1.15 times smaller: it counts 4096 bytes; every page is unpacked
-//!          and compared
-//! Not here time
+//! - **Flow** pages of a seed ─▶ ours: packed and kept in a store, whose memory is counted to the page, its tables included ·
+//!   lz4: the sum of the packed bytes, with nothing for keeping them ─▶ one pair a seed
+//! - **Rule** both leave a page alone that they would not make 1.15 times smaller: it counts 4096 bytes; every page is unpacked
+//!   and compared
+//! - **Not here** time
 
 use memlift_engine::page::{self, Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer};
 use memlift_kernels::lz4::{self, Lz4};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process with a set of pages larger than its memory: under zmem's budget, or in a group with a limit over swap.
 //!
-//! Flow     this program, started again as `zmem_side SIDE TOTAL SET ENTRANCE CONTENTS`, enters its group, fills its set and says `ready`
-//!          ─▶ one wish a line on stdin, one answer a line on stdout, until stdin ends
-//! Layout   `random ACCESSES SEED WRITE_PERCENT THREADS` or `scan PASSES` ─▶
-//!          `NANOSECONDS CPU_NANOSECONDS P99_NANOSECONDS CHECKSUM`
-//! Rule     both sides draw the same pages and words; the checksum is over all words read
-//! Owner    [`Side`] ends the process; the process also ends when its stdin does
+//! - **Flow** this program, started again as `zmem_side SIDE TOTAL SET ENTRANCE CONTENTS`, enters its group, fills its set and says `ready`
+//!   ─▶ one wish a line on stdin, one answer a line on stdout, until stdin ends
+//! - **Layout** `random ACCESSES SEED WRITE_PERCENT THREADS` or `scan PASSES` ─▶
+//!   `NANOSECONDS CPU_NANOSECONDS P99_NANOSECONDS CHECKSUM`
+//! - **Rule** both sides draw the same pages and words; the checksum is over all words read
+//! - **Owner** [`Side`] ends the process; the process also ends when its stdin does
 
 use std::ffi::OsString;
 use std::fs;

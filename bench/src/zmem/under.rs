@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A job's run: plain, or under `memlift run` with a budget.
 //!
-//! Flow    words of a job ──▶ [`plain`] or [`budgeted`], in a group ──▶ [`Ran`]: how it ended, what it printed, what the kernel saw
-//! Needs   the `memlift` command and libmemlift_preload.so, built in release beside this program
+//! - **Flow** words of a job ──▶ [`plain`] or [`budgeted`], in a group ──▶ [`Ran`]: how it ended, what it printed, what the kernel saw
+//! - **Needs** the `memlift` command and libmemlift_preload.so, built in release beside this program
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

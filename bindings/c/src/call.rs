@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The calls: CompCpy with the paper's shape and rules, and the same for any address and size.
 //!
-//! Order   arguments are looked at in this order: pointers, alignment (compcpy), then what the service checks
-//! Owner   buffers are the caller's; null is allowed where there are no bytes
+//! - **Order** arguments are looked at in this order: pointers, alignment (compcpy), then what the service checks
+//! - **Owner** buffers are the caller's; null is allowed where there are no bytes
 //!
 //! Source: SmartDIMM, Algorithm 2. `size` is `size_t` here, where the paper has 16 bits.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hash maps and ordered maps on memory nodes: `memlift_traverse.h`, the second half.
 //!
-//! Owner    the nodes have the data; an object here is a handle, shares its client, and keeps free memory for the next insert
-//! Order    an operation has its client's lock, then the collection's
+//! - **Owner** the nodes have the data; an object here is a handle, shares its client, and keeps free memory for the next insert
+//! - **Order** an operation has its client's lock, then the collection's
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};

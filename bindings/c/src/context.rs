@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Contexts: what to do on the way, and what came of it the last time.
 //!
-//! Flow    `memlift_context_new` ──`memlift_add_…`*──▶ steps ──[`Context::with_op`]──▶ a step or a chain of the service
-//! Owner   keys (expanded once) and additional data are copies of the context's; freed and zeroed with it
-//! Order   one thread at a time. A nonce seals one message: sealing again needs `memlift_set_nonce` before.
+//! - **Flow** `memlift_context_new` ──`memlift_add_…`*──▶ steps ──[`Context::with_op`]──▶ a step or a chain of the service
+//! - **Owner** keys (expanded once) and additional data are copies of the context's; freed and zeroed with it
+//! - **Order** one thread at a time. A nonce seals one message: sealing again needs `memlift_set_nonce` before.
 
 use crate::fault::{self, Fault, free, make, run};
 use memlift::spec::Opcode;

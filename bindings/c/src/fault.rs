@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Codes: what C gets instead of errors and panics.
 //!
-//! Flow    body ──`Result<(), Fault>`, or a panic──▶ [`run`] ──▶ code; the text goes to `memlift_last_error` of the thread
-//! Layout  0 is good, 1 means call again, below 0 nothing was done; `CODES` is what the header must say
+//! - **Flow** body ──`Result<(), Fault>`, or a panic──▶ [`run`] ──▶ code; the text goes to `memlift_last_error` of the thread
+//! - **Layout** 0 is good, 1 means call again, below 0 nothing was done; `CODES` is what the header must say
 
 use memlift::persist::Error as PersistError;
 use memlift::transform::Error;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls to another process: `memlift_ipc.h`.
 //!
-//! Flow     connect ─▶ `memlift_client`; a call at once, a job to ask for later, a pipeline, or a watch for an event loop ─▶ answers
-//! Owner    jobs, pipelines, watches, loans and answers keep what they need of their client's session, and may be freed after it
-//! Not here the server's side: [`serve`](crate::serve)
+//! - **Flow** connect ─▶ `memlift_client`; a call at once, a job to ask for later, a pipeline, or a watch for an event loop ─▶ answers
+//! - **Owner** jobs, pipelines, watches, loans and answers keep what they need of their client's session, and may be freed after it
+//! - **Not here** the server's side: [`serve`](crate::serve)
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};

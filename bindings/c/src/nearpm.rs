@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! NearPM's primitives by their names, on transactions of a pool.
 //!
-//! Flow    undolog_create, ckpoint_create ─▶ a range is kept as it was · applylog ─▶ ranges are copied · shadowcpy ─▶ a new
-//!         object ── commit_log ─▶ one record, one fence
-//! Order   what must be durable before what (PPO) is the commit's affair: the caller needs no fence between these calls
-//! Source  NearPM, Table 2 and Figure 14. pool_id and thread_id are the transaction
+//! - **Flow** undolog_create, ckpoint_create ─▶ a range is kept as it was · applylog ─▶ ranges are copied · shadowcpy ─▶ a new
+//!   object ── commit_log ─▶ one record, one fence
+//! - **Order** what must be durable before what (PPO) is the commit's affair: the caller needs no fence between these calls
+//! - **Source** NearPM, Table 2 and Figure 14. pool_id and thread_id are the transaction
 
 use crate::fault::{Fault, run};
 use crate::persist::{COptions, CPool, CType, open_with};

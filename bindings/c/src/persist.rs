@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools and types of objects: `include/memlift_persist.h` says what each function does.
 //!
-//! Flow    C ──▶ memlift::persist::raw: [`Handle`], descriptions of types
-//! Owner   whoever opened a pool closes it; one with open transactions or read locks is not closed
-//! Layout  types are written to the root's table of types: u64 id ─▶ `bytes name`, then `offset bytes name` for each field, in lines
+//! - **Flow** C ──▶ memlift::persist::raw: [`Handle`], descriptions of types
+//! - **Owner** whoever opened a pool closes it; one with open transactions or read locks is not closed
+//! - **Layout** types are written to the root's table of types: u64 id ─▶ `bytes name`, then `offset bytes name` for each field, in lines
 
 use crate::fault::{Fault, null, run};
 use crate::transact::busy;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Servers: `memlift_ipc.h`, the last part.
 //!
-//! Flow     bind ─▶ `memlift_server`; functions of C by operation name; start ─▶ threads of the server call them ─▶ answer or fail
-//! Owner    a request is the C function's from its call on: to answer or to fail it ends it, on any thread and at any time. It keeps what
-//!          it needs of the session, and may outlive the server
-//! Not here decisions: what runs where, and what a client may do, is the service's
+//! - **Flow** bind ─▶ `memlift_server`; functions of C by operation name; start ─▶ threads of the server call them ─▶ answer or fail
+//! - **Owner** a request is the C function's from its call on: to answer or to fail it ends it, on any thread and at any time. It keeps what
+//!   it needs of the session, and may outlive the server
+//! - **Not here** decisions: what runs where, and what a client may do, is the service's
 
 use std::ffi::{c_char, c_int, c_void};
 

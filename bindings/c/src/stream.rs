@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages in pieces: packers, sealers, openers.
 //!
-//! Flow    `…_new` ──▶ `…_push`, in order · `…_at`, at multiples of 16 in any order ──▶ `…_finish` ──▶ `…_free`
-//! Order   the first piece says whether a message comes in order or not; the two do not mix
-//! Owner   an opener is told its target when it is made and zeroes it on a wrong tag, and when it is freed unfinished:
-//!         what lies there is untrusted until `finish` says 0
-//! Failure a piece that is refused changes nothing
+//! - **Flow** `…_new` ──▶ `…_push`, in order · `…_at`, at multiples of 16 in any order ──▶ `…_finish` ──▶ `…_free`
+//! - **Order** the first piece says whether a message comes in order or not; the two do not mix
+//! - **Owner** an opener is told its target when it is made and zeroes it on a wrong tag, and when it is freed unfinished:
+//!   what lies there is untrusted until `finish` says 0
+//! - **Failure** a piece that is refused changes nothing
 
 use crate::context::{array, format, key, slice};
 use crate::fault::{self, Fault, free, make, null, run};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transactions, read locks and the objects in them: `include/memlift_persist.h` says what each function does.
 //!
-//! Flow    C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types
-//! Order   a thread has one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. An
-//!         operation that fails in the middle dooms its transaction
-//! Owner   whoever began a transaction or read lock ends it, on the thread that began it
+//! - **Flow** C ──▶ memlift::persist::raw: [`OpenTx`], [`OpenRead`], objects of run-time types
+//! - **Order** a thread has one transaction or read lock per pool ([`MINE`]): a second one would wait for the first for ever. An
+//!   operation that fails in the middle dooms its transaction
+//! - **Owner** whoever began a transaction or read lock ends it, on the thread that began it
 
 use crate::fault::{BAD_ORDER, Fault, null, run};
 use crate::persist::{CPool, CType, closed, pool_of};
@@ -72,7 +72,7 @@ pub struct CReader {
     claim: Claim,
 }
 
-/// Whether this thread has a transaction or read lock of the pool.
+/// Returns true if this thread has a transaction or read lock of the pool.
 pub(crate) fn busy(pool: &CPool) -> bool {
     MINE.with_borrow(|mine| mine.contains(&Arc::as_ptr(&pool.open).addr()))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients of memory nodes, programs, walks: `memlift_traverse.h`, the first half.
 //!
-//! Flow     connect ─▶ `memlift_walks`; bytecode ─▶ `memlift_walk_program`; a walk at once, many at once, or submitted and polled
-//! Owner    programs and collections may outlive the handle of their client: what they share is counted
-//! Not here maps (`collections`)
+//! - **Flow** connect ─▶ `memlift_walks`; bytecode ─▶ `memlift_walk_program`; a walk at once, many at once, or submitted and polled
+//! - **Owner** programs and collections may outlive the handle of their client: what they share is counted
+//! - **Not here** maps (`collections`)
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory under an exact budget: `memlift_zmem.h`.
 //!
-//! Flow    memlift_zmem_enter (once per process) ──▶ memlift_zmem_alloc ──▶ `zmem::blocks`: an address ──▶ memlift_zmem_free
-//! Owner   a block is the caller's until it is freed; pins hold its pages until they are released
-//! Not here the budget's arithmetic (`memlift::zmem`)
+//! - **Flow** memlift_zmem_enter (once per process) ──▶ memlift_zmem_alloc ──▶ `zmem::blocks`: an address ──▶ memlift_zmem_free
+//! - **Owner** a block is the caller's until it is freed; pins hold its pages until they are released
+//! - **Not here** the budget's arithmetic (`memlift::zmem`)
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;

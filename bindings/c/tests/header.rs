@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The header says what the library has, and C programs that include it compile and run.
 //!
-//! Flow   memlift.h ──▶ its functions against the exported ones and the sources, its numbers against `CODES` ──▶ cc and c++ with
-//!        all warnings as errors ──▶ the example and `surface.c`, run with both libraries
-//! Order  without a C compiler the tests of programs are not run; one line says so
+//! - **Flow** memlift.h ──▶ its functions against the exported ones and the sources, its numbers against `CODES` ──▶ cc and c++ with
+//!   all warnings as errors ──▶ the example and `surface.c`, run with both libraries
+//! - **Order** without a C compiler the tests of programs are not run; one line says so
 
 mod program;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools from C: every function, the example, and what is there after kill -9.
 //!
-//! Flow   `persist.c` ─▶ every function of memlift_persist.h · `killed.c run` ─▶ lines with what was acknowledged ─▶ SIGKILL
-//!        at a moment chosen by chance ─▶ `killed.c check`: all of it is there, and nothing in part ─▶ again on the same pool
+//! - **Flow** `persist.c` ─▶ every function of memlift_persist.h · `killed.c run` ─▶ lines with what was acknowledged ─▶ SIGKILL
+//!   at a moment chosen by chance ─▶ `killed.c check`: all of it is there, and nothing in part ─▶ again on the same pool
 
 mod program;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Before the first page can be absent: handlers, masks and the filter, for every thread.
 //!
-//! Flow    [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
-//!         ──▶ what the kernel keeps (`kept`) ──▶ calls that are under way (`standing`)
-//! Order   between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
-//!         enter one with the three blocked. So no thread is trapped while it cannot take the trap.
-//! Owner   nothing is allocated: lists and buffers lie in one mapping
-//! Not here what the filters say: `filter`
+//! - **Flow** [`hook`] (the pager's, once) ──▶ handlers ours again ──▶ guard filter ──▶ no thread blocks the three ──▶ the filter
+//!   ──▶ what the kernel keeps (`kept`) ──▶ calls that are under way (`standing`)
+//! - **Order** between the two filters a thread that is in one of libc's stretches of blocked signals leaves it, and none can
+//!   enter one with the three blocked. So no thread is trapped while it cannot take the trap.
+//! - **Owner** nothing is allocated: lists and buffers lie in one mapping
+//! - **Not here** what the filters say: `filter`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -206,7 +206,7 @@ fn for_threads(room: &mut Room, mut ask: impl FnMut(&[u8], &mut [u8]) -> bool) -
     all
 }
 
-/// Whether a thread runs no code of the program's: a worker of io_uring's, say, which takes no signals.
+/// Returns true if a thread runs no code of the program's: a worker of io_uring's, say, which takes no signals.
 fn is_of_the_kernel(thread: &[u8], buffer: &mut [u8]) -> bool {
     const IO_WORKER: usize = 0x10;
     const USER_WORKER: usize = 0x4000;

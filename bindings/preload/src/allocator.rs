@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The malloc family whole, in the arena.
 //!
-//! Flow    `malloc` ──▶ jemalloc ──its `mmap`, `munmap`, `madvise` are this library's──▶ the arena
-//!         before the start, and in our own code ──▶ `heap`, which is never in the arena
-//! Layout  jemalloc because it keeps what it knows beside the objects and not in them: freeing an object that is
-//!         compressed does not bring its page back
-//! Order   a pointer is given back to where it came from, told by its address
-//! Owner   C++'s operators come through here too: libstdc++ calls `malloc`
-//! Not here glibc's statistics of its own heap, which stays empty
+//! - **Flow** `malloc` ──▶ jemalloc ──its `mmap`, `munmap`, `madvise` are this library's──▶ the arena
+//!   before the start, and in our own code ──▶ `heap`, which is never in the arena
+//! - **Layout** jemalloc because it keeps what it knows beside the objects and not in them: freeing an object that is
+//!   compressed does not bring its page back
+//! - **Order** a pointer is given back to where it came from, told by its address
+//! - **Owner** C++'s operators come through here too: libstdc++ calls `malloc`
+//! - **Not here** glibc's statistics of its own heap, which stays empty
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;

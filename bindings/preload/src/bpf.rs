@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small assembler for classic BPF, with labels that lie ahead.
 //!
-//! Flow    [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
-//! Layout  a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
-//! Owner   the instructions lie in memory of the caller; nothing is allocated
-//! Not here what the program decides: `filter`
+//! - **Flow** [`Assembler`] ──jumps to labels, [`Assembler::place`] them──▶ [`Assembler::finish`]: offsets are filled in
+//! - **Layout** a conditional jump is a test over an unconditional one: classic BPF's conditional offsets have eight bits only
+//! - **Owner** the instructions lie in memory of the caller; nothing is allocated
+//! - **Not here** what the program decides: `filter`
 
 /// One instruction, as the kernel has it.
 #[repr(C)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Descriptors of ours in the program's table: out of its way, and not closed with the rest of them.
 //!
-//! Flow    the pager opens a userfaultfd ──▶ [`adopt`]: a high number ──program closes everything, or puts another file on
-//!         the number──▶ that one stays, and seems not to be open
-//! Order   a userfaultfd that is closed would leave the arena without faults, and absent pages would read as zeros; another
-//!         file on the spill file's number would be written to
-//! Not here the registry's pages, which stay mapped
+//! - **Flow** the pager opens a userfaultfd ──▶ [`adopt`]: a high number ──program closes everything, or puts another file on
+//!   the number──▶ that one stays, and seems not to be open
+//! - **Order** a userfaultfd that is closed would leave the arena without faults, and absent pages would read as zeros; another
+//!   file on the spill file's number would be written to
+//! - **Not here** the registry's pages, which stay mapped
 
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};

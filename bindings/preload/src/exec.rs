@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `exec`: path, arguments and environment are copied out of the arena.
 //!
-//! Flow    [`perform`] ──▶ a mapping of this thread with everything in it ──▶ the call; it returns only when it failed
-//! Order   copied and not pinned: a child of vfork has its memory in common with its parent, where pins would stay
-//! Owner   one mapping per thread, used again by the thread's next child: the parent of a vfork waits meanwhile
-//! Not here what the new program finds: the environment names the job (`start`)
+//! - **Flow** [`perform`] ──▶ a mapping of this thread with everything in it ──▶ the call; it returns only when it failed
+//! - **Order** copied and not pinned: a child of vfork has its memory in common with its parent, where pins would stay
+//! - **Owner** one mapping per thread, used again by the thread's next child: the parent of a vfork waits meanwhile
+//! - **Not here** what the new program finds: the environment names the job (`start`)
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system-call filter: calls whose memory may be absent are trapped and done by `trap`.
 //!
-//! Flow    `guard` (masks and dispositions only) ──▶ every thread has left libc's stretches of blocked signals ──▶
-//!         [`install`] (everything). Both for all threads at once.
-//! Layout  number ──binary search──▶ class ──▶ came from the gate? allow ──▶ a pointer's high bits are the arena's? trap ──▶
-//!         a call whose memory is named by memory, a fork, a mask: trapped when it came from the program's own text
-//! Order   a number without a class is allowed before anything else is looked at, so that the kernel answers it from its
-//!         bitmap and does not run the filter
-//! Owner   a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
-//!         image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
-//!         share; and what lies below 4 GiB, where addresses are not random, is left out
-//! Not here what the calls mean: `table`; who handles the trap: `trap`
+//! - **Flow** `guard` (masks and dispositions only) ──▶ every thread has left libc's stretches of blocked signals ──▶
+//!   [`install`] (everything). Both for all threads at once.
+//! - **Layout** number ──binary search──▶ class ──▶ came from the gate? allow ──▶ a pointer's high bits are the arena's? trap ──▶
+//!   a call whose memory is named by memory, a fork, a mask: trapped when it came from the program's own text
+//! - **Order** a number without a class is allowed before anything else is looked at, so that the kernel answers it from its
+//!   bitmap and does not run the filter
+//! - **Owner** a filter stays for good, also over `exec`. So what traps without a look at a pointer asks for the text of *this*
+//!   image ([`Texts`]), which the next one, at other random addresses and perhaps without our handler, does not
+//!   share; and what lies below 4 GiB, where addresses are not random, is left out
+//! - **Not here** what the calls mean: `table`; who handles the trap: `trap`
 
 use memlift_zmem::pager::{ARENA_BASE, ARENA_BYTES};
 

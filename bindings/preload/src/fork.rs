@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fork at the system call itself: nothing of the program, libc or malloc runs in the child before its memory is whole.
 //!
-//! Flow    active: trapped `clone` without CLONE_VM, `fork` ──▶ [`perform`] ──▶ pager and heap stand still ──▶ call ──▶ both
-//!         sides go on; the child's arena is registered anew first
-//!         dormant: libc's own hooks ([`prepare`], [`parent`], [`child`]) do the same: nothing is absent then, and it stays
-//!         so because the pager stands still
-//! Order   libc touches the heap between its hooks and the system call, and in the child before its hooks: so with absent
-//!         memory the hooks are no place for this
-//! Not here vfork and threads: they have the memory in common
+//! - **Flow** active: trapped `clone` without CLONE_VM, `fork` ──▶ [`perform`] ──▶ pager and heap stand still ──▶ call ──▶ both
+//!   sides go on; the child's arena is registered anew first
+//!   dormant: libc's own hooks ([`prepare`], [`parent`], [`child`]) do the same: nothing is absent then, and it stays
+//!   so because the pager stands still
+//! - **Order** libc touches the heap between its hooks and the system call, and in the child before its hooks: so with absent
+//!   memory the hooks are no place for this
+//! - **Not here** vfork and threads: they have the memory in common
 
 use std::sync::atomic::Ordering::Relaxed;
 

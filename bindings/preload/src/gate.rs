@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One system-call instruction at an address that is the same in every process: what comes from there is ours.
 //!
-//! Layout  [`GATE`] is a page of `syscall; ret`, read and execute only, below the arena. The filter lets through what was
-//!         called from there. The address is fixed because a filter outlives `exec`: the next program's gate has to be
-//!         the one that its ancestors' filters know.
-//! Flow    [`call`] ──▶ before [`open`]: an instruction of this library; after: the gate. Results are the kernel's: `-errno`
-//! Not here `errno`: [`give`] sets it for functions that take libc's place
+//! - **Layout** [`GATE`] is a page of `syscall; ret`, read and execute only, below the arena. The filter lets through what was
+//!   called from there. The address is fixed because a filter outlives `exec`: the next program's gate has to be
+//!   the one that its ancestors' filters know.
+//! - **Flow** [`call`] ──▶ before [`open`]: an instruction of this library; after: the gate. Results are the kernel's: `-errno`
+//! - **Not here** `errno`: [`give`] sets it for functions that take libc's place
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

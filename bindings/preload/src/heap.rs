@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A small heap outside the arena: for our own code, and for the program before this library has started.
 //!
-//! Layout  one reservation at [`BASE`], cut into blocks of powers of two; a block starts with 16 bytes that name its class
-//!         and, before an aligned payload, its distance from the block's start
-//! Flow    [`allocate`] pops the class's free list, else takes from the end ──▶ [`free`] pushes; pages of large blocks go
-//!         back to the kernel
-//! Owner   the lock is taken by [`before_fork`] and let go on both sides
-//! Not here the program's own heap once it runs: `allocator`
+//! - **Layout** one reservation at [`BASE`], cut into blocks of powers of two; a block starts with 16 bytes that name its class
+//!   and, before an aligned payload, its distance from the block's start
+//! - **Flow** [`allocate`] pops the class's free list, else takes from the end ──▶ [`free`] pushes; pages of large blocks go
+//!   back to the kernel
+//! - **Owner** the lock is taken by [`before_fork`] and let go on both sides
+//! - **Not here** the program's own heap once it runs: `allocator`
 
 use memlift_zmem::lock::Lock;
 
@@ -38,7 +38,7 @@ struct State {
 }
 
 static STATE: Lock<State> = Lock::new(State { end: 0, limit: 0, free: [0; CLASSES] });
-/// Whether the address is this heap's.
+/// Returns true if the address is this heap's.
 pub fn contains(address: usize) -> bool {
     address.wrapping_sub(BASE) < BYTES
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pins of a thread's calls, let go also where a call never returns to us: the program jumped out of a handler meanwhile.
 //!
-//! Flow    [`Held::keep`] ──call──▶ [`Held::let_go`] ·· or the frame of the call is gone: the thread's next call finds that
-//!         ([`sweep`]) and lets go
-//! Layout  a call has a [`Mark`] in its frame: a number that no other has. Frames that were jumped over are written over
-//!         sooner or later, at the latest by the next call from the same depth; those of a call that a handler interrupted,
-//!         or of a coroutine that waits, are not
-//! Order   the mark is asked for by a futex call that compares and does not wait: the stack may be unmapped by now
-//! Owner   the list is the thread's own; its records lie in our heap
-//! Not here a thread that ends before its next call: its pins stay
+//! - **Flow** [`Held::keep`] ──call──▶ [`Held::let_go`] ·· or the frame of the call is gone: the thread's next call finds that
+//!   ([`sweep`]) and lets go
+//! - **Layout** a call has a [`Mark`] in its frame: a number that no other has. Frames that were jumped over are written over
+//!   sooner or later, at the latest by the next call from the same depth; those of a call that a handler interrupted,
+//!   or of a coroutine that waits, are not
+//! - **Order** the mark is asked for by a futex call that compares and does not wait: the stack may be unmapped by now
+//! - **Owner** the list is the thread's own; its records lie in our heap
+//! - **Not here** a thread that ends before its next call: its pins stay
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -145,7 +145,7 @@ fn remove(address: usize) {
     }
 }
 
-/// Whether the frame of the record's call is still there.
+/// Returns true if the frame of the record's call is still there.
 fn is_under_way(record: &Record) -> bool {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let compare = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

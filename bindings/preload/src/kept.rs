@@ -7,7 +7,7 @@
 //! - **Order** the filter is in place before, so that nothing new is handed over unseen; no page is absent yet
 //! - **Pins** where pages are moved out (UFFDIO_MOVE) the kernel itself refuses a pinned page. Without it pins are not seen:
 //!   what is listed is pinned here, and a process with pins that nothing lists is refused
-//! - **Owner** what is kept for good ([`keep`]) is one list of ranges; a fork's child begins with none
+//! - **Owner** what is kept for good ([`exempt`]) is one list of ranges; a fork's child begins with none
 //! - **Not here** the calls that come later: `rings`, `trap`
 
 use std::ffi::CStr;
@@ -31,7 +31,7 @@ const REACHING: &[&[u8]] = &[b"/dev/kvm", b"anon_inode:kvm-", b"/dev/kfd", b"/de
 const AF_XDP: i32 = 44;
 
 /// Brings a range of the arena back and pins it for good, as far as it is the program's.
-pub fn keep(pager: &'static Pager, address: usize, bytes: usize) {
+pub fn exempt(pager: &'static Pager, address: usize, bytes: usize) {
     if bytes == 0 || !in_arena(address) {
         return;
     }

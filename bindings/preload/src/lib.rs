@@ -7,12 +7,12 @@
 //! fork ──▶ everything stands still ──▶ the child's arena is registered anew ──▶ the program goes on
 //! ```
 //!
-//! Flow    [`start`] (constructor): attaches to the job that the environment names. Until the budget is near nothing is
-//!         trapped and nothing absent; then [`activate`] puts the handlers and the filter in place for all threads
-//! Layout  gate (one system-call instruction) < heap (ours) < arena (the program's), at fixed addresses
-//! Order   our own code runs inside a [`thread::Quiet`]: signals wait, libc's functions go straight to the kernel, and
-//!         `malloc` is our heap. Nothing there uses thread-local storage of the loader's
-//! Not here pages and budgets: `memlift-zmem`
+//! - **Flow** [`start`] (constructor): attaches to the job that the environment names. Until the budget is near nothing is
+//!   trapped and nothing absent; then [`activate`] puts the handlers and the filter in place for all threads
+//! - **Layout** gate (one system-call instruction) < heap (ours) < arena (the program's), at fixed addresses
+//! - **Order** our own code runs inside a [`thread::Quiet`]: signals wait, libc's functions go straight to the kernel, and
+//!   `malloc` is our heap. Nothing there uses thread-local storage of the loader's
+//! - **Not here** pages and budgets: `memlift-zmem`
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![deny(unsafe_code)]
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The mmap family: private anonymous memory of 64 KiB and more lies in the arena.
 //!
-//! Flow    [`perform`] is asked for every call of the family, from libc's functions below, from `syscall` and from trapped
-//!         instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
-//! Layout  not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
-//!         what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
-//!         a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
-//! Not here what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
-//!         to be left alone page by page: refused with `ENOTSUP`
+//! - **Flow** [`perform`] is asked for every call of the family, from libc's functions below, from `syscall` and from trapped
+//!   instructions ──▶ the pager, the kernel, or both where a range lies partly in the arena
+//! - **Layout** not in the arena: shared memory, files, stacks, memory that grows, below 4 GiB, in huge pages or executable, and
+//!   what was placed elsewhere by `MAP_FIXED`, or by a hint that the program needs
+//!   a private file that is placed over a part of the arena: its bytes, read at once, are the arena's
+//! - **Not here** what the pager does with it; memory shared with others or with a file, over a part of the arena, which would have
+//!   to be left alone page by page: refused with `ENOTSUP`
 
 use std::ffi::{c_int, c_void};
 
@@ -186,7 +186,7 @@ fn map(pager: &'static Pager, arguments: [usize; 6]) -> Option<isize> {
     Some(result(mapped, |address| address as isize))
 }
 
-/// Whether a hint is an address that the program needs, and asks for again and again where it does not get it: below 2 GiB
+/// Returns true if a hint is an address that the program needs, and asks for again and again where it does not get it: below 2 GiB
 /// (code that jumps by 32 bits), or a multiple of 4 GiB above 512 GiB (collectors with addresses that carry marks). Others are
 /// hints: random ones, against attacks, and those of a Java heap with short pointers, which lies elsewhere as well.
 fn wants_address(hint: usize) -> bool {

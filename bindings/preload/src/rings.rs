@@ -18,7 +18,7 @@ use memlift_zmem::lock::Lock;
 use memlift_zmem::pager::Pager;
 
 use crate::activate::{self, decimal, for_lines, hexadecimal};
-use crate::kept::{self, keep};
+use crate::kept::{self, exempt};
 use crate::sys;
 use crate::thread::OURS;
 use crate::trap::{PIECE_BYTES, Scene, in_arena};
@@ -114,20 +114,20 @@ impl Ring {
     }
 
     /// Brings back and keeps what the entries name that wait to be submitted.
-    fn keep_waiting(&self, pager: &'static Pager, offsets: Offsets) {
+    fn exempt_waiting(&self, pager: &'static Pager, offsets: Offsets) {
         let (head, tail) = (self.word(offsets.head).load(Acquire), self.word(offsets.tail).load(Acquire));
         let waiting = tail.wrapping_sub(head).min(self.mask + 1);
         for turn in 0..waiting {
             let place = (head.wrapping_add(turn) & self.mask) as usize;
             // Its index is its own, or the word at its place in an array behind the completions, which have 16 or 32 bytes.
-            self.keep_at(pager, place);
+            self.exempt_at(pager, place);
             for bytes in [16, 32] {
                 let array =
                     (offsets.completions + (self.completions as usize + 1) * bytes).next_multiple_of(64);
                 if self.rings.0 + array + 4 * (self.mask as usize + 1) <= self.rings.1 {
                     let index = self.word(array + 4 * place).load(Relaxed) as usize;
                     if index != place && index <= self.mask as usize {
-                        self.keep_at(pager, index);
+                        self.exempt_at(pager, index);
                     }
                 }
             }
@@ -135,17 +135,17 @@ impl Ring {
     }
 
     /// Entries have 64 or 128 bytes: both are looked at.
-    fn keep_at(&self, pager: &'static Pager, index: usize) {
+    fn exempt_at(&self, pager: &'static Pager, index: usize) {
         for at in [index, 2 * index, 2 * index + 1] {
             if let Some(entry) = self.entry(at) {
-                keep_named(pager, &entry);
+                exempt_named(pager, &entry);
             }
         }
     }
 }
 
 /// Brings back and keeps what an entry names.
-fn keep_named(pager: &'static Pager, entry: &[u64; 8]) {
+fn exempt_named(pager: &'static Pager, entry: &[u64; 8]) {
     const READV: u8 = 1;
     const WRITEV: u8 = 2;
     const READ_FIXED: u8 = 4;
@@ -166,23 +166,23 @@ fn keep_named(pager: &'static Pager, entry: &[u64; 8]) {
     match code {
         // The kernel's own pins keep registered buffers.
         READ_FIXED | WRITE_FIXED => {}
-        READV | WRITEV | READV_FIXED | WRITEV_FIXED => keep_vector(pager, first, length),
+        READV | WRITEV | READV_FIXED | WRITEV_FIXED => exempt_vector(pager, first, length),
         SENDMSG | RECVMSG | SENDMSG_ZC => {
-            keep(pager, first, size_of::<libc::msghdr>());
+            exempt(pager, first, size_of::<libc::msghdr>());
             if let Some(header) = copied::<libc::msghdr>(pager, first) {
-                keep_vector(pager, header.msg_iov as usize, header.msg_iovlen);
-                keep(pager, header.msg_name as usize, header.msg_namelen as usize);
-                keep(pager, header.msg_control as usize, header.msg_controllen);
+                exempt_vector(pager, header.msg_iov as usize, header.msg_iovlen);
+                exempt(pager, header.msg_name as usize, header.msg_namelen as usize);
+                exempt(pager, header.msg_control as usize, header.msg_controllen);
             }
         }
         MADVISE if in_arena(first) => {
             kept::refuse(&[c"io_uring gives memory advice"]);
         }
-        PROVIDE_BUFFERS => keep(pager, first, length.saturating_mul(count)),
+        PROVIDE_BUFFERS => exempt(pager, first, length.saturating_mul(count)),
         _ => {
-            keep(pager, first, length.max(SMALL));
-            keep(pager, second, SMALL);
-            keep(pager, third, SMALL);
+            exempt(pager, first, length.max(SMALL));
+            exempt(pager, second, SMALL);
+            exempt(pager, third, SMALL);
         }
     }
 }
@@ -203,17 +203,17 @@ fn copied<T: Copy>(pager: &Pager, address: usize) -> Option<T> {
     (got == bytes as isize).then(|| unsafe { value.assume_init() })
 }
 
-fn keep_vector(pager: &'static Pager, address: usize, count: usize) {
+fn exempt_vector(pager: &'static Pager, address: usize, count: usize) {
     const MOST: usize = 1024;
     if count > MOST {
         return;
     }
-    keep(pager, address, count * size_of::<libc::iovec>());
+    exempt(pager, address, count * size_of::<libc::iovec>());
     for index in 0..count {
         let Some(part) = copied::<libc::iovec>(pager, address + index * size_of::<libc::iovec>()) else {
             return;
         };
-        keep(pager, part.iov_base as usize, part.iov_len);
+        exempt(pager, part.iov_base as usize, part.iov_len);
     }
 }
 
@@ -249,7 +249,7 @@ pub fn find(pager: &'static Pager, fd: usize, number: &[u8], moves: bool, buffer
                 let bytes = decimal(activate::after(text, b"/"));
                 registered += bytes;
                 if !moves {
-                    keep(pager, address, bytes);
+                    exempt(pager, address, bytes);
                 }
             }
         });
@@ -306,7 +306,7 @@ fn locate(ring: &mut Ring, buffer: &mut [u8]) {
     });
 }
 
-/// Whether the ring has groups of provided buffers, of either kind; true where it does not say.
+/// Returns true if the ring has groups of provided buffers, of either kind; true where it does not say.
 fn has_groups(fd: usize) -> bool {
     const PBUF_STATUS: usize = 26;
     for group in 0..GROUPS {
@@ -329,7 +329,7 @@ fn settle(pager: &'static Pager, ring: &Ring, offsets: Offsets) {
         if let Some(entry) = ring.entry(index)
             && entry != [0; 8]
         {
-            keep_named(pager, &entry);
+            exempt_named(pager, &entry);
         }
     }
     for _ in 0..LOOKS {
@@ -349,7 +349,7 @@ pub fn enter(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
     let rings = RINGS.lock().clone();
     match *OFFSETS.lock() {
         Some(offsets) if !rings.is_empty() => {
-            rings.iter().for_each(|ring| ring.keep_waiting(scene.pager, offsets));
+            rings.iter().for_each(|ring| ring.exempt_waiting(scene.pager, offsets));
         }
         _ if arguments[1] == 0 => {}
         _ => kept::refuse(&[c"an io_uring ring is used that was not found when memory became short"]),
@@ -399,7 +399,7 @@ pub fn register(scene: &mut Scene<'_>, arguments: [usize; 6]) -> isize {
             if pager.sees_pins() {
                 scene.pin(part.iov_base as usize, part.iov_len, true);
             } else {
-                keep(pager, part.iov_base as usize, part.iov_len);
+                exempt(pager, part.iov_base as usize, part.iov_len);
             }
         }
     };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SIGBUS, SIGSEGV and SIGSYS are this library's; the program keeps its handlers for what is not the arena's.
 //!
-//! Flow    fault ──▶ [`on_signal`] ──arena──▶ pager ──▶ the instruction again
-//!                                 ──trapped call──▶ `trap`
-//!                                 ──else──▶ [`hand_on`]: the program's handler with its mask, or the default action
-//! Layout  the program's dispositions of the three lie in [`ACTIONS`]; the kernel's stay ours. Masks never contain the three:
-//!         what the program believes blocked is kept beside, and a signal that another process sent waits for it
-//! Order   the handlers block everything but the three themselves, so that no handler of the program's runs, and touches the
-//!         arena, between a lock of the pager and its release
-//! Not here other signals: they go to the kernel as they come, less the three in their masks
+//! - **Flow** fault ──▶ [`on_signal`] ──arena──▶ pager ──▶ the instruction again
+//!   ──trapped call──▶ `trap`
+//!   ──else──▶ [`hand_on`]: the program's handler with its mask, or the default action
+//! - **Layout** the program's dispositions of the three lie in [`ACTIONS`]; the kernel's stay ours. Masks never contain the three:
+//!   what the program believes blocked is kept beside, and a signal that another process sent waits for it
+//! - **Order** the handlers block everything but the three themselves, so that no handler of the program's runs, and touches the
+//!   arena, between a lock of the pager and its release
+//! - **Not here** other signals: they go to the kernel as they come, less the three in their masks
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;

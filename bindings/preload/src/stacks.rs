@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An alternate stack of ours for each thread: our handlers run there, wherever the program's stack is.
 //!
-//! Flow    [`give`] when a thread starts ──▶ every SIGBUS, SIGSEGV and SIGSYS arrives there, also when the stack that the
-//!         thread works on (a coroutine's, in the arena) is away ──▶ the thread has ended: the next one takes the stack
-//!         our own functions, called from such a stack ──▶ [`aside`]: on ours too, since the pager may put that stack away
-//!         the program's `sigaltstack` ──▶ [`change`]: noted, and answered from the note; its handlers run on ours, which is
-//!         as large as what it asked for
-//! Layout  guard page · stack · [`Record`] at its end, in the page that is touched first
-//!         a stack that the program gave a thread, in the arena ──▶ pinned while the thread lives: what libc and we know of
-//!         the thread lies there
-//! Owner   a list of all stacks. One is free again when its thread has marked it, in a destructor, and the kernel knows that
-//!         thread no more: destructors that come later may still need it
-//! Not here a coroutine that is switched to inside a handler of the program's while that handler's frame lies on our stack
+//! - **Flow** [`give`] when a thread starts ──▶ every SIGBUS, SIGSEGV and SIGSYS arrives there, also when the stack that the
+//!   thread works on (a coroutine's, in the arena) is away ──▶ the thread has ended: the next one takes the stack
+//!   our own functions, called from such a stack ──▶ [`aside`]: on ours too, since the pager may put that stack away
+//!   the program's `sigaltstack` ──▶ [`change`]: noted, and answered from the note; its handlers run on ours, which is
+//!   as large as what it asked for
+//! - **Layout** guard page · stack · [`Record`] at its end, in the page that is touched first
+//!   a stack that the program gave a thread, in the arena ──▶ pinned while the thread lives: what libc and we know of
+//!   the thread lies there
+//! - **Owner** a list of all stacks. One is free again when its thread has marked it, in a destructor, and the kernel knows that
+//!   thread no more: destructors that come later may still need it
+//! - **Not here** a coroutine that is switched to inside a handler of the program's while that handler's frame lies on our stack
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};

@@ -2,15 +2,15 @@
 //! Calls that are under way in other threads when memory becomes able to go away: nobody trapped them, so nobody pinned what
 //! the kernel will write to when they end.
 //!
-//! Flow    filter in place for all threads ──▶ [`settle`], thread by thread: waits in a call (`/proc/self/task/…/syscall`
-//!         names it and its arguments)? what that names is pinned · runs? a signal to it: when it takes that, no call is
-//!         under way, and the next one is trapped ──▶ the thread's next trapped call: the old one is over, [`returned`]
-//! Order   before the first page can be absent, so that everything can still be read and pinned. The signal is one that a
-//!         fault sends, not the filter's: of two that are pending at once the kernel keeps the first, and a trap that was
-//!         lost would be a call that nobody made, while a fault comes again. Before it one is sent that is ignored by default: a
-//!         thread in the middle of an `exec` takes none, and what it becomes would die of the other
-//! Owner   pins by thread, in one list; a fork's child forgets them
-//! Not here calls that wait on a futex: the kernel reads the word when they begin
+//! - **Flow** filter in place for all threads ──▶ [`settle`], thread by thread: waits in a call (`/proc/self/task/…/syscall`
+//!   names it and its arguments)? what that names is pinned · runs? a signal to it: when it takes that, no call is
+//!   under way, and the next one is trapped ──▶ the thread's next trapped call: the old one is over, [`returned`]
+//! - **Order** before the first page can be absent, so that everything can still be read and pinned. The signal is one that a
+//!   fault sends, not the filter's: of two that are pending at once the kernel keeps the first, and a trap that was
+//!   lost would be a call that nobody made, while a fault comes again. Before it one is sent that is ignored by default: a
+//!   thread in the middle of an `exec` takes none, and what it becomes would die of the other
+//! - **Owner** pins by thread, in one list; a fork's child forgets them
+//! - **Not here** calls that wait on a futex: the kernel reads the word when they begin
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -41,7 +41,7 @@ const PAUSE_NS: i64 = 100_000;
 /// After so many looks a thread that takes no signal is left alone: it is stopped, or waits for a device.
 const LOOKS: usize = 2_000;
 
-/// Whether a signal of this process to itself is the question of [`settle`]; then it is answered.
+/// Returns true if a signal of this process to itself is the question of [`settle`]; then it is answered.
 pub fn is_asked(sender: i32) -> bool {
     if sender != ASKING.load(Ordering::Acquire) || sender == 0 {
         return false;

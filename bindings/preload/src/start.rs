@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From the loader's call to a process under its budget.
 //!
-//! Flow    [`begin`] (a constructor) ──environment names no job──▶ inert: malloc is ours, nothing else is
-//!         ──▶ gate, handlers, job, spill file, pager, evictor ──▶ covered; what fails here is said and ends the process,
-//!         since a process that is not counted breaks the budget of all
-//!         pager: memory is short ──▶ `activate`
-//! Order   handlers before the pager, pager before the first pointer of the arena
-//! Owner   job and pager live as long as the process
-//! Not here the filter's rules
+//! - **Flow** [`begin`] (a constructor) ──environment names no job──▶ inert: malloc is ours, nothing else is
+//!   ──▶ gate, handlers, job, spill file, pager, evictor ──▶ covered; what fails here is said and ends the process,
+//!   since a process that is not counted breaks the budget of all
+//!   pager: memory is short ──▶ `activate`
+//! - **Order** handlers before the pager, pager before the first pointer of the arena
+//! - **Owner** job and pager live as long as the process
+//! - **Not here** the filter's rules
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -33,12 +33,12 @@ static JOB: AtomicUsize = AtomicUsize::new(0);
 const SPILL_BYTES: usize = 1 << 42;
 const EVICTOR_STACK_BYTES: usize = 256 << 10;
 
-/// Whether the constructor has run.
+/// Returns true if the constructor has run.
 pub fn begun() -> bool {
     STATE.load(Ordering::Acquire) != EARLY
 }
 
-/// Whether this process is under a budget.
+/// Returns true if this process is under a budget.
 pub fn covered() -> bool {
     STATE.load(Ordering::Acquire) == COVERED
 }
@@ -50,7 +50,7 @@ pub fn total_bytes() -> usize {
     unsafe { job.as_ref() }.map_or(0, |job| usize::try_from(job.total()).unwrap_or(0))
 }
 
-/// Whether this is a child that has its parent's memory, before its exec.
+/// Returns true if this is a child that has its parent's memory, before its exec.
 pub fn in_vfork_child() -> bool {
     // SAFETY: asks for a number.
     unsafe { sys!(libc::SYS_getpid) as i32 != PROCESS.load(Ordering::Relaxed) }

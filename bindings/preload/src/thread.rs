@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this library knows of each thread, reachable from a signal handler.
 //!
-//! Layout  a block of static TLS (initial-exec: at a fixed distance from the thread pointer), so that no allocation and no
-//!         table of the loader, which may lie in the arena, is between a fault handler and its state
-//! Flow    [`Quiet`] marks a stretch of our own code: signals wait (but the three that faults send, which cannot happen
-//!         there), and every function that takes libc's place goes straight to the kernel
-//! Order   only the thread itself and its handlers use a block; a child of vfork uses its waiting parent's
-//! Not here the three signals' dispositions: `signal`
+//! - **Layout** a block of static TLS (initial-exec: at a fixed distance from the thread pointer), so that no allocation and no
+//!   table of the loader, which may lie in the arena, is between a fault handler and its state
+//! - **Flow** [`Quiet`] marks a stretch of our own code: signals wait (but the three that faults send, which cannot happen
+//!   there), and every function that takes libc's place goes straight to the kernel
+//! - **Order** only the thread itself and its handlers use a block; a child of vfork uses its waiting parent's
+//! - **Not here** the three signals' dispositions: `signal`
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -76,7 +76,7 @@ pub fn current() -> &'static Thread {
     }
 }
 
-/// Whether our own code runs on this thread.
+/// Returns true if our own code runs on this thread.
 pub fn inside() -> bool {
     current().inside.load(Relaxed) != 0
 }

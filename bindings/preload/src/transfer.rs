@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads and writes of one buffer, in pieces where it is large.
 //!
-//! Flow    [`perform`] ──▶ [`Scene::in_pieces`]: pin, call ──large──▶ piece by piece until one is short or fails
-//! Order   a file is read until the count is there, as the kernel does; of a stream what the first piece brings is the
-//!         answer, since the next might wait. Writes go on: a blocking descriptor takes all, another says so
-//! Not here vectors: `vector`
+//! - **Flow** [`perform`] ──▶ [`Scene::in_pieces`]: pin, call ──large──▶ piece by piece until one is short or fails
+//! - **Order** a file is read until the count is there, as the kernel does; of a stream what the first piece brings is the
+//!   answer, since the next might wait. Writes go on: a blocking descriptor takes all, another says so
+//! - **Not here** vectors: `vector`
 
 use crate::sys;
 use crate::trap::{PIECE_BYTES, Scene, piece_bytes};
 
-/// Whether reads of the descriptor are whole: a file or a block device.
+/// Returns true if reads of the descriptor are whole: a file or a block device.
 pub fn reads_whole(fd: usize) -> bool {
     // SAFETY: plain data, and the place lives as long as the call.
     unsafe {

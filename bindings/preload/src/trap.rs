@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! System calls on memory that may be absent: fetched, pinned, called, let go.
 //!
-//! Flow    trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
-//!         with the program's signal mask ──▶ the result into the frame
-//!         libc's functions that take part (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same without a signal
-//! Order   our own code runs with signals blocked; they are let in for the call alone, so that it is interrupted and
-//!         restarted as it would be. A range that is not the program's is not pinned, and the kernel says `EFAULT`.
-//! Owner   pins are the call's until it returns, or until its frame is gone (`held`)
-//! Not here bytes and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
+//! - **Flow** trapped instruction ──SIGSYS──▶ [`on_trap`] ──▶ [`Scene::perform`] ──▶ pins of what the table names ──▶ the gate,
+//!   with the program's signal mask ──▶ the result into the frame
+//!   libc's functions that take part (`wrappers`), and `syscall` ──▶ [`ask`] ──▶ the same without a signal
+//! - **Order** our own code runs with signals blocked; they are let in for the call alone, so that it is interrupted and
+//!   restarted as it would be. A range that is not the program's is not pinned, and the kernel says `EFAULT`.
+//! - **Owner** pins are the call's until it returns, or until its frame is gone (`held`)
+//! - **Not here** bytes and vectors in pieces: `transfer`, `vector`; `exec`, `fork`, `memory`
 
 use std::ffi::c_void;
 
@@ -25,7 +25,7 @@ pub const PIECE_BYTES: usize = 4 << 20;
 const SMALLEST_PIECE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: usize = 4096;
 
-/// Whether the address lies in the arena.
+/// Returns true if the address lies in the arena.
 pub fn in_arena(address: usize) -> bool {
     address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
 }

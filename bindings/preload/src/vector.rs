@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls whose memory is named by memory: vectors and messages.
 //!
-//! Flow    [`perform`] ──▶ what the vector names is pinned, and the vector ──▶ call
-//!         more than may be pinned at once ──▶ a vector of our own with a part of it, again and again
-//! Order   the vector is the program's and may change under us: then the kernel meets absent memory and says `EFAULT`
-//! Owner   lists lie in our own heap: a handler's stack may be small
-//! Not here one buffer: `transfer`
+//! - **Flow** [`perform`] ──▶ what the vector names is pinned, and the vector ──▶ call
+//!   more than may be pinned at once ──▶ a vector of our own with a part of it, again and again
+//! - **Order** the vector is the program's and may change under us: then the kernel meets absent memory and says `EFAULT`
+//! - **Owner** lists lie in our own heap: a handler's stack may be small
+//! - **Not here** one buffer: `transfer`
 
 use libc::{iovec, mmsghdr, msghdr};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `Client`, `Future` and `Pipeline`, as Python sees them.
 //!
-//! Order   waits are cut into slices, and between them signals are handled, so that Ctrl-C works
+//! - **Order** waits are cut into slices, and between them signals are handled, so that Ctrl-C works
 
 use crate::convert::{Argument, loan_layout, loan_to_python, payload_into};
 use crate::errors::raise;
@@ -349,7 +349,7 @@ impl Future {
         state(py, asked)
     }
 
-    /// Whether the answer is there.
+    /// Returns true if the answer is there.
     fn done(&self, py: Python<'_>) -> bool {
         py.detach(|| match &*self.lock() {
             State::Waiting(job) => job.is_done(),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory of Python objects for transforms: borrowed sources, borrowed targets, and bytes objects that grow into results.
 //!
-//! Flow    any contiguous buffer ──[`Input`]──▶ address and length; `out`, or nothing ──[`Output`]──▶ address and capacity
-//!         ──transform──▶ [`Output::finish`]: a memoryview of `out`, or a new `bytes` without a copy
-//! Owner   a buffer stays exported, and so where it is, until its `Input` or `Output` is dropped. Who changes it from
-//!         another thread meanwhile gets undefined results.
+//! - **Flow** any contiguous buffer ──[`Input`]──▶ address and length; `out`, or nothing ──[`Output`]──▶ address and capacity
+//!   ──transform──▶ [`Output::finish`]: a memoryview of `out`, or a new `bytes` without a copy
+//! - **Owner** a buffer stays exported, and so where it is, until its `Input` or `Output` is dropped. Who changes it from
+//!   another thread meanwhile gets undefined results.
 
 use crate::errors::unsupported;
 use pyo3::buffer::PyUntypedBuffer;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages in pieces: `Packer`, `Sealer`, `Opener`.
 //!
-//! Flow    `push`(data)* ──▶ `finish`
-//! Order   each call takes its object alone; after `finish` there is nothing more to call
-//! Owner   an `Opener` keeps what it has opened to itself until the tag was right, and zeroes it otherwise
+//! - **Flow** `push`(data)* ──▶ `finish`
+//! - **Order** each call takes its object alone; after `finish` there is nothing more to call
+//! - **Owner** an `Opener` keeps what it has opened to itself until the tag was right, and zeroes it otherwise
 
 use crate::convert::DETACH_BYTES;
 use crate::errors::transform_error;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift.transform`: copy that seals, opens, packs, unpacks or checks on the way.
 //!
-//! Flow    Step, Chain or a list of steps ──[`with_op`]──▶ op ──▶ `Transform::copy_raw` between the memory of two Python
-//!         objects ──▶ [`Outcome`]
-//! Order   the GIL is released from 16 KiB on. A step's nonce seals one message: a second one is refused.
-//! Owner   keys and additional data are copied into their steps
-//! Not here messages in pieces (`pieces`), names and texts for people (`memlift/transform.py`)
+//! - **Flow** Step, Chain or a list of steps ──[`with_op`]──▶ op ──▶ `Transform::copy_raw` between the memory of two Python
+//!   objects ──▶ [`Outcome`]
+//! - **Order** the GIL is released from 16 KiB on. A step's nonce seals one message: a second one is refused.
+//! - **Owner** keys and additional data are copied into their steps
+//! - **Not here** messages in pieces (`pieces`), names and texts for people (`memlift/transform.py`)
 
 use crate::convert::DETACH_BYTES;
 use crate::errors::transform_error;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client's session for an event loop, as `memlift/aio.py` uses it: nothing here waits.
 //!
-//! Flow    `submit` sends, looks for a moment, and gives what is answered already; `turn` does so when the descriptor is readable
-//! Owner   answers are made into Python objects here, under the GIL, in the loop's thread
+//! - **Flow** `submit` sends, looks for a moment, and gives what is answered already; `turn` does so when the descriptor is readable
+//! - **Owner** answers are made into Python objects here, under the GIL, in the loop's thread
 
 use crate::client::Client;
 use crate::convert::{Argument, DETACH_BYTES, payload_into};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `memlift.zmem`: this process as a job with an exact amount of memory, and numpy's arrays in its arena.
 //!
-//! Flow    [`enter`] (once) ──▶ pager ──▶ [`handler`]: numpy's allocator (NEP 49) ──▶ large arrays: `zmem::blocks`; small
-//!         ones: `malloc`
-//! Owner   an array keeps the allocator that made it, so it may outlive the `with` block
-//! Order   numpy calls with the GIL held or without: nothing here touches Python objects
-//! Not here the `with` block, sizes as text (`memlift/zmem.py`)
+//! - **Flow** [`enter`] (once) ──▶ pager ──▶ [`handler`]: numpy's allocator (NEP 49) ──▶ large arrays: `zmem::blocks`; small
+//!   ones: `malloc`
+//! - **Owner** an array keeps the allocator that made it, so it may outlive the `with` block
+//! - **Order** numpy calls with the GIL held or without: nothing here touches Python objects
+//! - **Not here** the `with` block, sizes as text (`memlift/zmem.py`)
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{NonNull, null_mut};

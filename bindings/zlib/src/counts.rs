@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What was done, for `memlift dropin status`: one message, one row of the counters page.
 //!
-//! Flow    loader ──[`AT_LOAD`]──▶ rows get their names, and the page is shared if `MEMLIFT_STATS` is 1
-//!         the end of a message ──▶ [`add`] ──▶ `memlift_kernels::counters`
-//! Order   at load, and again in the child of each fork: later, nginx has dropped the environment that it was started
-//!         with, and OpenSSH has put a filter over its system calls that ends a process at an unexpected one
-//! Not here system calls of [`add`]
+//! - **Flow** loader ──[`AT_LOAD`]──▶ rows get their names, and the page is shared if `MEMLIFT_STATS` is 1
+//!   the end of a message ──▶ [`add`] ──▶ `memlift_kernels::counters`
+//! - **Order** at load, and again in the child of each fork: later, nginx has dropped the environment that it was started
+//!   with, and OpenSSH has put a filter over its system calls that ends a process at an unexpected one
+//! - **Not here** system calls of [`add`]
 
 use memlift_kernels::counters::{self, Amount, State};
 

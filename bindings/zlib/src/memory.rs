@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory that a stream keeps between two calls: from the program's `zalloc`, else from malloc.
 //!
-//! Owner   [`Memory`] is how to get and free it, taken from the `z_stream` at initialization. What it got has no `Drop`, because programs with
-//!         an arena (nginx) drop a stream without a word, and then nothing of it may be touched any more.
+//! - **Owner** [`Memory`] is how to get and free it, taken from the `z_stream` at initialization. What it got has no `Drop`, because programs with
+//!   an arena (nginx) drop a stream without a word, and then nothing of it may be touched any more.
 
 use core::ffi::{c_uint, c_void};
 use core::ptr::{self, NonNull};
@@ -55,7 +55,7 @@ impl Memory {
     }
 
     /// Memory for a value, which `make` makes once the memory is there. `None`: there is none, or nothing was made.
-    pub fn keep<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<NonNull<T>> {
+    pub fn make<T>(&self, make: impl FnOnce() -> Option<T>) -> Option<NonNull<T>> {
         const { assert!(align_of::<T>() <= 8) };
         let place = self.get(size_of::<T>())?;
         // SAFETY: as many bytes as a T, aligned to 8; without a value they go back.

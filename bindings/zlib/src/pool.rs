@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables that are lent for the length of one call, and wait for the next one: no malloc, no page faults, no memset.
 //!
-//! Layout  [`SLOTS`] pointers per kind. A thread starts to look at a slot of its own; a borrower that finds none empty
-//!         allocates, and one that finds all full frees.
-//! Order   a slot is emptied by a swap and filled by a compare-and-swap: whoever takes a pointer is its only owner. No
-//!         lock, so a fork in the middle of a call loses at most what was lent at that moment.
-//! Owner   memory stays with the process: at most [`SLOTS`] of each kind, about 450 KiB for each thread that ever packed
-//!         at the same time as others.
+//! - **Layout** [`SLOTS`] pointers per kind. A thread starts to look at a slot of its own; a borrower that finds none empty
+//!   allocates, and one that finds all full frees.
+//! - **Order** a slot is emptied by a swap and filled by a compare-and-swap: whoever takes a pointer is its only owner. No
+//!   lock, so a fork in the middle of a call loses at most what was lent at that moment.
+//! - **Owner** memory stays with the process: at most [`SLOTS`] of each kind, about 450 KiB for each thread that ever packed
+//!   at the same time as others.
 
 use core::ops::{Deref, DerefMut};
 use core::ptr;

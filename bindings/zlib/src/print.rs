@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `gzprintf` and `gzvprintf`: `print.c` formats, this exports and writes.
 //!
-//! Flow    exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz)
+//! - **Flow** exported symbol ──jump, all registers as they are──▶ `print.c` ──text──▶ [`memlift_z_write`] ──▶ [`gz`](crate::gz)
 
 use crate::gz::{gzerror, gzwrite};
 use core::ffi::{c_char, c_int, c_uint};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The `z_stream` of the program: its buffers, its fields, its error texts.
 //!
-//! Owner   the program. It is touched through a raw pointer for the length of one call.
+//! - **Owner** the program. It is touched through a raw pointer for the length of one call.
 
 use crate::memory;
 use core::ffi::{c_char, c_int};
@@ -12,7 +12,7 @@ use libz_rs_sys::{Z_BUF_ERROR, Z_DATA_ERROR, Z_MEM_ERROR, Z_STREAM_ERROR, Z_VERS
 /// `Z_UNKNOWN`, the `data_type` before anything was seen.
 pub const UNKNOWN: c_int = 2;
 
-/// Whether the program was compiled for a libz that we can stand in for.
+/// Returns true if the program was compiled for a libz that we can stand in for.
 ///
 /// # Safety
 /// `version` is null or a C string.

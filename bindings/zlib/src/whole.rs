@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz's calls for whole buffers.
 //!
-//! Flow    `compress2`: levels 1–6 by the kernels' packer straight into the target, else a stream
-//!         `uncompress2`: the decoder of streams, without a window
-//! Order   packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
+//! - **Flow** `compress2`: levels 1–6 by the kernels' packer straight into the target, else a stream
+//!   `uncompress2`: the decoder of streams, without a window
+//! - **Order** packed bytes never take more than `compressBound`, which is zlib's formula: programs have it compiled in.
 
 use crate::counts::{self, Row};
 use crate::deflate::{compress_bound, deflate, deflateEnd, deflateInit_};

@@ -2,9 +2,9 @@
 //! The counters page: made at load and only when asked for, readable from outside, one per process of a fork, and no
 //! system call after that which a filter could forbid.
 //!
-//! Flow   a test ──▶ this very program again, with our library preloaded, as one of the `child_…` below ──▶ its page, read
-//!        as `memlift dropin status` does
-//! Order  a child closes its standard output when it is ready, and ends when its standard input does
+//! - **Flow** a test ──▶ this very program again, with our library preloaded, as one of the `child_…` below ──▶ its page, read
+//!   as `memlift dropin status` does
+//! - **Order** a child closes its standard output when it is ready, and ends when its standard input does
 
 mod both;
 
@@ -40,7 +40,7 @@ fn again(child: &str, stats: Option<&str>) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("this program starts again")
 }
 
-/// Whether [`again`] started this process.
+/// Returns true if [`again`] started this process.
 fn is_a_child() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|path| Path::new(&path) == our_path())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pack and unpack, whatever the format.
 //!
-//! Order   `bound` is what a packed message never exceeds; whoever gives that much room gets no `TargetTooSmall`
+//! - **Order** `bound` is what a packed message never exceeds; whoever gives that much room gets no `TargetTooSmall`
 
 use memlift_kernels::deflate::{self, Packer, UnpackError, Unpacker};
 use memlift_kernels::lz4::{self, Lz4, Lz4Error};
@@ -64,7 +64,7 @@ fn deflate_format(format: Format) -> Option<deflate::Format> {
     }
 }
 
-/// Whether this build packs and unpacks `format`.
+/// Returns true if this build packs and unpacks `format`.
 pub fn supported(format: Format) -> bool {
     deflate_format(format).is_some() || matches!(format, Format::Lz4 | Format::Zstd | Format::Pages)
 }

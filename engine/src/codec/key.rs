@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key as operations carry it: its bytes, for whoever expands keys in another way, and expanded for our kernels.
 //!
-//! Owner   shared (`Arc`) between the operations that use it; its bytes are overwritten when the last one drops it.
-//!         Addresses of both forms go into descriptors, so a key never moves once it is in an `Arc`.
+//! - **Owner** shared (`Arc`) between the operations that use it; its bytes are overwritten when the last one drops it.
+//!   Addresses of both forms go into descriptors, so a key never moves once it is in an `Arc`.
 
 use memlift_kernels::aead::{Key, KeyLength};
 use std::sync::Arc;

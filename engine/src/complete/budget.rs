@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How long a waiter may spin before it sleeps: learned from how long its waits have been.
 //!
-//! Flow    each wait ends ──duration──▶ moving average and deviation ──▶ budget of the next wait
-//! Why     spinning pays only while the thing awaited is about as near as the cost of a sleep and wake-up
-//!         (10–50 µs). Fixed grace periods burn whole cores in serving stacks; see vLLM's RFC 52916.
+//! - **Flow** each wait ends ──duration──▶ moving average and deviation ──▶ budget of the next wait
+//! - **Why** spinning pays only while the thing awaited is about as near as the cost of a sleep and wake-up
+//!   (10–50 µs). Fixed grace periods burn whole cores in serving stacks; see vLLM's RFC 52916.
 //!
 //! | average wait | what the next wait does |
 //! |---|---|

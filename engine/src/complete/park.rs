@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Parking: one 32-bit word says whether its owner sleeps, and a [`Parker`] is the means to sleep.
 //!
-//! Flow    owner: `prepare` ─▶ look again ─▶ `Parker::park` ─▶ `finish`      producer: publish ─▶ `wake`
-//! Layout  the word: 0 RUNNING · 1 PARKED. It may lie in memory shared with another process.
-//! Order   `prepare` stores PARKED then fences; `wake` fences then loads. See the module header.
-//! Owner   only the owner stores PARKED; whoever wakes it swaps it back, so one sleep gets one wake.
+//! - **Flow** owner: `prepare` ─▶ look again ─▶ `Parker::park` ─▶ `finish`      producer: publish ─▶ `wake`
+//! - **Layout** the word: 0 RUNNING · 1 PARKED. It may lie in memory shared with another process.
+//! - **Order** `prepare` stores PARKED then fences; `wake` fences then loads. See the module header.
+//! - **Owner** only the owner stores PARKED; whoever wakes it swaps it back, so one sleep gets one wake.
 
 use super::primitive::{AtomicU32, Ordering, fence};
 use std::io;
@@ -49,7 +49,7 @@ impl ParkWord {
         self.0.store(RUNNING, Ordering::Relaxed);
     }
 
-    /// Whether the owner has announced sleep and nobody has woken it yet.
+    /// Returns true if the owner has announced sleep and nobody has woken it yet.
     pub fn is_parked(&self) -> bool {
         self.0.load(Ordering::Relaxed) == PARKED
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One breath of a spinning core: PAUSE everywhere, and a wait for a write to a cache line where the CPU has one.
 //!
-//! Flow    `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `breathe` per turn of the spin loop
-//! Order   arm the monitor ─▶ look again ─▶ wait: a store between the look and the wait ends the wait at once
-//! Source  Intel SDM (UMONITOR, UMWAIT, C0.1); AMD APM (MONITORX, MWAITX)
+//! - **Flow** `HardwareWait::detect` (cpuid, minus MEMLIFT_DISABLE) ─▶ `breathe` per turn of the spin loop
+//! - **Order** arm the monitor ─▶ look again ─▶ wait: a store between the look and the wait ends the wait at once
+//! - **Source** Intel SDM (UMONITOR, UMWAIT, C0.1); AMD APM (MONITORX, MWAITX)
 //!
 //! The WAITPKG and MONITORX paths are chosen by cpuid only; virtual machines usually hide both. They have been
 //! assembled, not run, on the machines this was developed on.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The waiter: predicted sleep, spin within a budget, then park. One per place that waits.
 //!
-//! Flow    `wait(parker, ready, …)` ─▶ `Plan` from the budget ─▶ sleep? spin? park ─▶ what was learned
-//! Order   `ready` must load what it looks at with Acquire; the handshake with the producer is `ParkWord`'s
-//! Owner   a waiter is used by one thread at a time; its word too
+//! - **Flow** `wait(parker, ready, …)` ─▶ `Plan` from the budget ─▶ sleep? spin? park ─▶ what was learned
+//! - **Order** `ready` must load what it looks at with Acquire; the handshake with the producer is `ParkWord`'s
+//! - **Owner** a waiter is used by one thread at a time; its word too
 
 use super::budget::{Budget, LOST_NS, WaitPolicy};
 use super::park::Parker;

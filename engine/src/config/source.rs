@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the file and the environment over the defaults.
 //!
-//! Flow    [`search_path`] ──▶ [`first_file`] ──▶ [`apply_file`] ──▶ [`apply_variables`]
-//! Order   only the first file that exists counts; a file that MEMLIFT_CONFIG names must exist. Of the customary places one that
-//!         this user may not look into counts as empty
+//! - **Flow** [`search_path`] ──▶ [`first_file`] ──▶ [`apply_file`] ──▶ [`apply_variables`]
+//! - **Order** only the first file that exists counts; a file that MEMLIFT_CONFIG names must exist. Of the customary places one that
+//!   this user may not look into counts as empty
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

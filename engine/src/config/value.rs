@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Values and the kinds that parse and bound them.
 //!
-//! Flow    text of a variable, or a TOML value ──[`Kind::parse`]──▶ [`Value`], or a line saying what is allowed
-//! Layout  sizes: a number, or a number with K, M, G, T (also KiB … TiB), all powers of 1024.
+//! - **Flow** text of a variable, or a TOML value ──[`Kind::parse`]──▶ [`Value`], or a line saying what is allowed
+//! - **Layout** sizes: a number, or a number with K, M, G, T (also KiB … TiB), all powers of 1024.
 
 use crate::facility;
 

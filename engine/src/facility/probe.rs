@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Asks CPU and kernel for each facility, by trying it where asking is not enough.
 //!
-//! Flow    [`probe`] ──▶ cpuid, a file under /sys or /proc, or the system call itself on a page of its own
-//! Order   no state is kept; every call asks again.
-//! Not here masks and caching: see the parent module.
+//! - **Flow** [`probe`] ──▶ cpuid, a file under /sys or /proc, or the system call itself on a page of its own
+//! - **Order** no state is kept; every call asks again.
+//! - **Not here** masks and caching: see the parent module.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ring of the last decisions: many writers in one process, readers in others, and no torn record.
 //!
-//! Flow    [`push`]: number = head++ ──▶ cell[number % 256], by the protocol of [`seqlock`]
-//!         [`read`]: the same cell through [`Words`], some attempts, then skipped
-//! Owner   a writer that is lapped by 256 others, or finds its cell taken, drops its record and counts that.
-//! Not here why something was decided: `reason` is the placement's code.
+//! - **Flow** [`push`]: number = head++ ──▶ cell[number % 256], by the protocol of [`seqlock`]
+//!   [`read`]: the same cell through [`Words`], some attempts, then skipped
+//! - **Owner** a writer that is lapped by 256 others, or finds its cell taken, drops its record and counts that.
+//! - **Not here** why something was decided: `reason` is the placement's code.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Finds the stats pages of processes through /proc.
 //!
-//! Flow    /proc/PID/fd/* ──link is `/memfd:memlift-stats (deleted)`──▶ open read-only ──▶ [`StatsView::open`]
-//! Order   a forked child inherits its parent's fd until it makes its own page; the pid in the page tells the
-//!         two apart. In a pid namespace that is the innermost pid, NSpid of /proc/PID/status.
-//! Not here rights: the kernel lets a process look into another's fds with the same uid or ptrace rights.
+//! - **Flow** /proc/PID/fd/* ──link is `/memfd:memlift-stats (deleted)`──▶ open read-only ──▶ [`StatsView::open`]
+//! - **Order** a forked child inherits its parent's fd until it makes its own page; the pid in the page tells the
+//!   two apart. In a pid namespace that is the innermost pid, NSpid of /proc/PID/status.
+//! - **Not here** rights: the kernel lets a process look into another's fds with the same uid or ptrace rights.
 
 use std::fs;
 use std::io::{self, ErrorKind};

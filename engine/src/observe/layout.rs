@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The bytes of the stats page. `docs/formats/stats.md` says the same for other languages.
 //!
-//! Layout      0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64
-//!         20800 [`SessionCells`] 64 × 256 · 37184 [`Counters`] 8 × 64 × 384 · 233792 end
-//!         Everything is a little-endian u64, also where fields are text: so every word can be an atomic.
-//! Order   `magic` is stored last, with Release: a page without it is still being made.
-//! Owner   the process named in `pid` writes; whoever may open its /proc/PID/fd reads.
-//! Not here what makes, finds or reads a page.
+//! - **Layout** 0 [`Header`] 4096 · 4096 [`WaitingCounters`] 256 · 4352 [`Ring`] 64 + 256 × 64
+//!   20800 [`SessionCells`] 64 × 256 · 37184 [`Counters`] 8 × 64 × 384 · 233792 end
+//!   Everything is a little-endian u64, also where fields are text: so every word can be an atomic.
+//! - **Order** `magic` is stored last, with Release: a page without it is still being made.
+//! - **Owner** the process named in `pid` writes; whoever may open its /proc/PID/fd reads.
+//! - **Not here** what makes, finds or reads a page.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What this process does, for others to see: one stats page per process, and the tap.
 //!
-//! Flow    engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
-//!         `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
-//! Layout  see [`layout`] and `docs/formats/stats.md`
-//! Order   counters are relaxed: each is right, two may disagree for a moment. Decisions and session rows are
-//!         never torn.
-//! Owner   the page appears at the first record, never at load, and goes with the process. A forked child
-//!         makes its own at its first record.
-//! Not here small operations: whoever runs below the placement's gate does not come by. No socket, no thread,
-//!         no file.
+//! - **Flow** engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
+//!   `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
+//! - **Layout** see [`layout`] and `docs/formats/stats.md`
+//! - **Order** counters are relaxed: each is right, two may disagree for a moment. Decisions and session rows are
+//!   never torn.
+//! - **Owner** the page appears at the first record, never at load, and goes with the process. A forked child
+//!   makes its own at its first record.
+//! - **Not here** small operations: whoever runs below the placement's gate does not come by. No socket, no thread,
+//!   no file.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes this process's stats page at its first use, and again in a forked child.
 //!
-//! Flow    [`installed`] ──own?──▶ the page
-//!                       └─no──▶ [`install`]: memfd ──▶ header ──▶ magic (Release) ──▶ published
-//! Order   the pointer is published with Release and loaded with Acquire. The lock is the pid of whoever holds
-//!         it: a child that inherited a held lock sees a stranger's pid and takes it over.
-//! Owner   pages are never unmapped, so references to them are `'static`. A child keeps its parent's page
-//!         mapped, but never writes it: every writer asks [`Installed::is_own`] first.
-//! Not here failure: a process that cannot make a page (no memfd, no memory) runs without one, and asks once.
+//! - **Flow** [`installed`] ──own?──▶ the page
+//!   └─no──▶ [`install`]: memfd ──▶ header ──▶ magic (Release) ──▶ published
+//! - **Order** the pointer is published with Release and loaded with Acquire. The lock is the pid of whoever holds
+//!   it: a child that inherited a held lock sees a stranger's pid and takes it over.
+//! - **Owner** pages are never unmapped, so references to them are `'static`. A child keeps its parent's page
+//!   mapped, but never writes it: every writer asks [`Installed::is_own`] first.
+//! - **Not here** failure: a process that cannot make a page (no memfd, no memory) runs without one, and asks once.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr;
@@ -52,7 +52,7 @@ impl Installed {
         self.region.layout(RegionOffset(0)).expect("made with this layout")
     }
 
-    /// Whether this very process made it.
+    /// Returns true if this very process made it.
     pub(super) fn is_own(&self) -> bool {
         self.mark.is_own()
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads the stats page of another process, which may be hostile.
 //!
-//! Flow    fd of the page ──sealed?──▶ mapped read-only, read live
-//!                        └─no──▶ copied with pread at each [`StatsView::refresh`]: a page whose size can
-//!                                change must not be mapped, or its owner could make us fault
-//! Order   decisions: two looks at the sequence around the words (see [`decisions`](super::decisions)). In
-//!         a copy the two looks are two copies, and the words of both must agree.
-//! Owner   a view keeps the page alive after its process has gone.
-//! Not here trust: counts are just numbers, text loses its control characters, indices and sizes come from
-//!         our own layout, and only magic, version, size and pid are taken from the page to accept it at all.
+//! - **Flow** fd of the page ──sealed?──▶ mapped read-only, read live
+//!   └─no──▶ copied with pread at each [`StatsView::refresh`]: a page whose size can
+//!   change must not be mapped, or its owner could make us fault
+//! - **Order** decisions: two looks at the sequence around the words (see [`decisions`](super::decisions)). In
+//!   a copy the two looks are two copies, and the words of both must agree.
+//! - **Owner** a view keeps the page alive after its process has gone.
+//! - **Not here** trust: counts are just numbers, text loses its control characters, indices and sizes come from
+//!   our own layout, and only magic, version, size and pid are taken from the page to accept it at all.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
@@ -130,7 +130,7 @@ impl StatsView {
         Ok(())
     }
 
-    /// Whether the page is mapped, and so always shows now.
+    /// Returns true if the page is mapped, and so always shows now.
     pub fn live(&self) -> bool {
         matches!(self.source, Source::Live(_))
     }

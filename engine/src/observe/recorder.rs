@@ -2,10 +2,10 @@
 //! Operations, and what services do by themselves, go into the trace of `memlift record`, where that has loaded its library into this
 //! process.
 //!
-//! Flow     the first operation that asks whether somebody listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls
-//!          one for operations; [`work`] calls the other
-//! Order    [`work_begins`] is one relaxed load where nobody records. [`work`] takes no lock and no memory: a handler of page faults may call it
-//! Not here the trace: bindings/tap, docs/formats/trace.md
+//! - **Flow** the first operation that asks whether somebody listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls
+//!   one for operations; [`work`] calls the other
+//! - **Order** [`work_begins`] is one relaxed load where nobody records. [`work`] takes no lock and no memory: a handler of page faults may call it
+//! - **Not here** the trace: bindings/tap, docs/formats/trace.md
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};

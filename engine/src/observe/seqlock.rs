@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Seven words and a sequence: many writers, any number of readers elsewhere, and never a torn record.
 //!
-//! Flow    [`write`]: sequence even → odd (compare-exchange) ──▶ words ──▶ sequence = done
-//!         [`read`]: sequence ──▶ words ──▶ sequence again; taken only if both are the same even number
-//! Order   writer: fence(Release) between the odd sequence and the words, so that whoever sees a new word and
-//!         then fences sees the sequence odd or newer; the even one is stored with Release.
-//!         reader: first load Acquire; fence(Acquire) between the words and the second load.
-//! Owner   a cell belongs to the writer that made its sequence odd. A writer that finds it odd, or newer than
-//!         its own number, gives up: it has been overtaken.
-//! Not here where the words lie: a reader gets them through a closure, since they may be another process's.
+//! - **Flow** [`write`]: sequence even → odd (compare-exchange) ──▶ words ──▶ sequence = done
+//!   [`read`]: sequence ──▶ words ──▶ sequence again; taken only if both are the same even number
+//! - **Order** writer: fence(Release) between the odd sequence and the words, so that whoever sees a new word and
+//!   then fences sees the sequence odd or newer; the even one is stored with Release.
+//!   reader: first load Acquire; fence(Acquire) between the words and the second load.
+//! - **Owner** a cell belongs to the writer that made its sequence odd. A writer that finds it odd, or newer than
+//!   its own number, gives up: it has been overtaken.
+//! - **Not here** where the words lie: a reader gets them through a closure, since they may be another process's.
 
 #[cfg(loom)]
 use loom::sync::atomic::fence;
@@ -23,7 +23,7 @@ pub(super) const WORDS: usize = 7;
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
-    /// Whether `current` was replaced by `new`; Acquire when it was.
+    /// Returns true if `current` was replaced by `new`; Acquire when it was.
     fn replace(&self, current: u64, new: u64) -> bool;
 }
 

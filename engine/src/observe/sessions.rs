@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The table of ipc sessions in the stats page.
 //!
-//! Flow    [`SessionRow::open`] ──takes a free row──▶ counts ──drop──▶ free again
-//! Order   `state` goes free → being written (compare-exchange) → open (Release, after name and zeros). A
-//!         reader loads it before and after the row and skips what changed.
-//! Owner   a row belongs to one `SessionRow`. After a fork the child's copy counts nothing.
-//! Not here more than 64 sessions: further ones work, are not shown, and are counted as refused.
+//! - **Flow** [`SessionRow::open`] ──takes a free row──▶ counts ──drop──▶ free again
+//! - **Order** `state` goes free → being written (compare-exchange) → open (Release, after name and zeros). A
+//!   reader loads it before and after the row and skips what changed.
+//! - **Owner** a row belongs to one `SessionRow`. After a fork the child's copy counts nothing.
+//! - **Not here** more than 64 sessions: further ones work, are not shown, and are counted as refused.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -80,7 +80,7 @@ impl SessionRow {
         }
     }
 
-    /// Whether the session is shown in the page.
+    /// Returns true if the session is shown in the page.
     pub fn shown(&self) -> bool {
         self.row().is_some()
     }

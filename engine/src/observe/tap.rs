@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tap: every completed operation, as it was asked for and as it ended, to whoever listens.
 //!
-//! Order   one relaxed load when nobody listens. A tap that was taken away may still get an operation that was
-//!         under way. Who asks first finds out whether `memlift record` listens
-//! Owner   the process has at most one tap.
-//! Not here writing traces: that is the listener's.
+//! - **Order** one relaxed load when nobody listens. A tap that was taken away may still get an operation that was
+//!   under way. Who asks first finds out whether `memlift record` listens
+//! - **Owner** the process has at most one tap.
+//! - **Not here** writing traces: that is the listener's.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -36,7 +36,7 @@ pub fn set_tap(tap: Option<Box<dyn Tap>>) {
     *place = tap.map(Arc::from);
 }
 
-/// Whether somebody listens. One relaxed load.
+/// Returns true if somebody listens. One relaxed load.
 #[inline]
 pub fn tapped() -> bool {
     match STATE.load(Ordering::Relaxed) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A lock that costs its usual holder two plain stores.
 //!
-//! Why      a locked instruction waits until the stores before it are visible, the log's among them: after each fence that is
-//!          100 ns and more in which the core does nothing. Without one, the next transaction is computed while the fence drains
-//! States   unowned: `inner` decides, as with any lock. Owned by a thread: that thread enters by `busy` alone; everybody else takes
-//!          `inner` for writing, takes the ownership away, and waits until the owner has left
-//! Order    the owner stores `busy`, then loads `owner`; who takes it away stores `owner`, then loads `busy`. Of the two, one sees the
-//!          other's store: the owner has a compiler fence between, and the other one membarrier(2), which is a full
-//!          fence on every thread of the process (Dekker with an asymmetric fence; biased locking as in Kawachiya et al. 2002)
-//! Rule     ownership is given and taken with `inner` held for writing only. It is given to who had the lock [`STREAK`] times in
-//!          a row, twice as many after each time that it was taken away. A kernel without membarrier never gives it
-//! Rule     a thread that would wait for itself panics: a transaction inside a transaction or a read of the same thread
-//! Owner    guards stay on their thread
+//! - **Why** a locked instruction waits until the stores before it are visible, the log's among them: after each fence that is
+//!   100 ns and more in which the core does nothing. Without one, the next transaction is computed while the fence drains
+//! - **States** unowned: `inner` decides, as with any lock. Owned by a thread: that thread enters by `busy` alone; everybody else takes
+//!   `inner` for writing, takes the ownership away, and waits until the owner has left
+//! - **Order** the owner stores `busy`, then loads `owner`; who takes it away stores `owner`, then loads `busy`. Of the two, one sees the
+//!   other's store: the owner has a compiler fence between, and the other one membarrier(2), which is a full
+//!   fence on every thread of the process (Dekker with an asymmetric fence; biased locking as in Kawachiya et al. 2002)
+//! - **Rule** ownership is given and taken with `inner` held for writing only. It is given to who had the lock [`STREAK`] times in
+//!   a row, twice as many after each time that it was taken away. A kernel without membarrier never gives it
+//! - **Rule** a thread that would wait for itself panics: a transaction inside a transaction or a read of the same thread
+//! - **Owner** guards stay on their thread
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -60,7 +60,7 @@ mod shipped {
         ME.with(|me| *me)
     }
 
-    /// Whether the kernel fences all threads of the process when asked.
+    /// Returns true if the kernel fences all threads of the process when asked.
     pub(super) fn fences() -> bool {
         static FENCES: OnceLock<bool> = OnceLock::new();
         *FENCES.get_or_init(|| {
@@ -213,7 +213,7 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Whether this thread is inside, and came as the owner: then readers may nest whoever waits.
+    /// Returns true if this thread is inside, and came as the owner: then readers may nest whoever waits.
     #[doc(hidden)]
     pub fn entered_as_owner(&self) -> bool {
         self.inside.load(Ordering::Relaxed) == me() && self.busy.load(Ordering::Relaxed) != 0

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Near-data work for a queue: the four opcodes, on memory that is named by address.
 //!
-//! Flow     `NearData::log_apply(…)` ─▶ `Operation::Near` ─▶ `Queue::submit`, or a batch ─▶ `Ticket::wait` ─▶
-//!          [`Outcome::completion`](crate::submit::Outcome::completion): checksum, sequence, bytes
-//! Order    what an operation stored is durable, where the memory is, when its ticket has been waited for. In a batch
-//!          that is the batch's ticket, and one fence serves all members.
-//! Owner    not the operation: whoever makes one vouches that the addresses stay good until it has completed
-//! Not here ordering against others who touch the same memory: the submitter waits for the ticket first
+//! - **Flow** `NearData::log_apply(…)` ─▶ `Operation::Near` ─▶ `Queue::submit`, or a batch ─▶ `Ticket::wait` ─▶
+//!   [`Outcome::completion`](crate::submit::Outcome::completion): checksum, sequence, bytes
+//! - **Order** what an operation stored is durable, where the memory is, when its ticket has been waited for. In a batch
+//!   that is the batch's ticket, and one fence serves all members.
+//! - **Owner** not the operation: whoever makes one vouches that the addresses stay good until it has completed
+//! - **Not here** ordering against others who touch the same memory: the submitter waits for the ticket first
 
 use crate::submit::Operation;
 use memlift_spec::operand::log::PAGE_BYTES;

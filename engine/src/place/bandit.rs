@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A choice between a few ways to do the same thing, by what each has cost lately: a multi-armed bandit with hysteresis.
 //!
-//! Flow    `pick` ─▶ (done that way) ─▶ `learn` its cost ─▶ the next `pick`
-//! Order   the first way is used until another is known to be clearly cheaper; one pick in [`TRY_EVERY`] tries a way that is
-//!         not known yet, later one in [`Bandit::EXPLORE_EVERY`] one that is known
-//! Limits  of all picks, the first ones included, at most one in [`TRY_EVERY`] explores
-//! Not here what the ways are, and in what unit they cost: the caller's business. No locks, no clock.
+//! - **Flow** `pick` ─▶ (done that way) ─▶ `learn` its cost ─▶ the next `pick`
+//! - **Order** the first way is used until another is known to be clearly cheaper; one pick in [`TRY_EVERY`] tries a way that is
+//!   not known yet, later one in [`Bandit::EXPLORE_EVERY`] one that is known
+//! - **Limits** of all picks, the first ones included, at most one in [`TRY_EVERY`] explores
+//! - **Not here** what the ways are, and in what unit they cost: the caller's business. No locks, no clock.
 //!
 //! Where the cost model ([`Placer`](super::Placer)) predicts what a copy costs its caller, this learns what cannot be predicted:
 //! what the copy does to whoever reads the bytes next.
@@ -133,7 +133,7 @@ impl<const N: usize> Bandit<N> {
         (samples > 0).then_some(Known { cost, samples })
     }
 
-    /// Whether a way may be picked.
+    /// Returns true if a way may be picked.
     pub fn allows(&self, way: usize) -> bool {
         self.allowed[way]
     }

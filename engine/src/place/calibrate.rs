@@ -209,7 +209,7 @@ impl Bench<'_> {
     fn calibration(mut self) -> Calibration {
         let start = Instant::now();
         let assumed = builtin::calibration();
-        self.watch.look();
+        self.watch.sample();
         // A small buffer cannot show where a large cache ends.
         let is_whole = self.arena.bytes == ARENA_BYTES;
         let cache_bytes = if is_whole { self.cache_bytes() } else { assumed.thresholds.cache_bytes };
@@ -376,7 +376,7 @@ impl Bench<'_> {
                     least[0] = least[0].min(time(|| unsafe {
                         (0..repeats).for_each(|_| (self.kernels.copy)(target, source, bytes));
                     }));
-                    // SAFETY: as above.
+                    // SAFETY: both ranges lie in the arena.
                     least[1] = least[1].min(time(|| unsafe {
                         let copy = self.kernels.shaped.copy;
                         (0..repeats).for_each(|_| copy(target, source, bytes, Shape::STRING));
@@ -446,7 +446,7 @@ impl Bench<'_> {
             if bytes >= 1 << 20 {
                 self.watch.point(temporal);
                 self.watch.point(streaming);
-                self.look();
+                self.check_load();
             }
             copies.temporal.push((bytes as u64, quiet(temporal)));
             copies.streaming.push((bytes as u64, quiet(streaming)));
@@ -470,9 +470,9 @@ impl Bench<'_> {
     }
 
     /// Looks at the run queue when the engine's own thread is asleep.
-    fn look(&mut self) {
+    fn check_load(&mut self) {
         if self.worker.is_none_or(|worker| worker.awake() == 0) {
-            self.watch.look();
+            self.watch.sample();
         }
     }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Online correction: what was measured over what was predicted, as a moving average per size class.
 //!
-//! Layout   one f32 (its bits in an atomic word) per executor × (opcode, cache state) × power of two of the size
-//! Order    relaxed loads and stores; two threads that learn at once lose one of two samples
-//! Limits   a sample counts as at most four times faster or slower, so that one descheduled copy (or a wrong clock)
-//!          cannot turn a decision for long
+//! - **Layout** one f32 (its bits in an atomic word) per executor × (opcode, cache state) × power of two of the size
+//! - **Order** relaxed loads and stores; two threads that learn at once lose one of two samples
+//! - **Limits** a sample counts as at most four times faster or slower, so that one descheduled copy (or a wrong clock)
+//!   cannot turn a decision for long
 
 use super::model::{OPCODES, pair};
 use crate::observe::{CacheState, Executor};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Why: a decision with everything it was made from.
 //!
-//! Flow    `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
-//!         A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
+//! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
+//!   A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
 
 use super::model::Line;
 use super::store::Origin;

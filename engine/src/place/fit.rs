@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Robust lines through measured points: Theil–Sen per stretch, stretches chosen to fit best.
 //!
-//! Flow    (bytes, ns) points, ascending ──▶ every way to cut them into 1..=3 stretches ──▶ Theil–Sen in each ──▶
-//!         the way with the least relative error, where a further line must earn its place
-//! Source  P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968)
+//! - **Flow** (bytes, ns) points, ascending ──▶ every way to cut them into 1..=3 stretches ──▶ Theil–Sen in each ──▶
+//!   the way with the least relative error, where a further line must earn its place
+//! - **Source** P. K. Sen, Estimates of the regression coefficient based on Kendall's tau, JASA 63 (1968)
 
 use super::model::{LINES, Line};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which machine a calibration is true for.
 //!
-//! Layout  CPU (vendor, family, model, stepping, microcode), number of CPUs this process may use, kernel release
-//! Not here what cpuid says of cache sizes: virtual machines report caches they do not have
+//! - **Layout** CPU (vendor, family, model, stepping, microcode), number of CPUs this process may use, kernel release
+//! - **Not here** what cpuid says of cache sizes: virtual machines report caches they do not have
 
 use serde::{Deserialize, Serialize};
 

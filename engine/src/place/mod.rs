@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Place: who runs an operation, and whether its stores go through the cache.
 //!
-//! Flow     (opcode, size, cache state) ──`Model`──▶ predicted ns of every executor that is available ──▶ the
-//!          fastest, with hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
-//! Model    L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
-//!          state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
-//! Shape    how streaming copies walk memory (`shapes`); other routines start from it and learn (`refine`)
-//! Order    nothing here is locked: corrections are single relaxed words, and a lost update costs nothing
-//! Not here running anything. Sizes below the gate never come by.
+//! - **Flow** (opcode, size, cache state) ──`Model`──▶ predicted ns of every executor that is available ──▶ the
+//!   fastest, with hysteresis and a little exploration ──▶ measured ns ──`Correction`──▶ next prediction
+//! - **Model** L = ns_per_byte · size + base_ns, one line per stretch of sizes, for each (executor, opcode, cache
+//!   state). From `memlift calibrate` (cached on disk), or built-in and conservative until then.
+//! - **Shape** how streaming copies walk memory (`shapes`); other routines start from it and learn (`refine`)
+//! - **Order** nothing here is locked: corrections are single relaxed words, and a lost update costs nothing
+//! - **Not here** running anything. Sizes below the gate never come by.
 //!
 //! Rocket (§IV-C) derives the same two coefficients per machine with a script; here they are also corrected while
 //! the program runs, and every decision can be asked why (`explain`).

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The cost model: lines L = ns_per_byte · size + base_ns, and the thresholds that calibration found beside them.
 //!
-//! Layout   a `Model` is a list of curves, one per (executor, opcode, cache state); a curve is up to `LINES` lines,
-//!          each valid from its `from_bytes` to the next one's. The same structure is the file format (JSON).
-//! Owner    `Table` is the form that decisions read: fixed places, words stored and loaded one by one, so that
-//!          recalibrating needs no lock. A decision during the exchange may see a mix of old and new lines; both
-//!          are measurements of this machine.
+//! - **Layout** a `Model` is a list of curves, one per (executor, opcode, cache state); a curve is up to `LINES` lines,
+//!   each valid from its `from_bytes` to the next one's. The same structure is the file format (JSON).
+//! - **Owner** `Table` is the form that decisions read: fixed places, words stored and loaded one by one, so that
+//!   recalibrating needs no lock. A decision during the exchange may see a mix of old and new lines; both
+//!   are measurements of this machine.
 
 use crate::observe::{CacheState, Executor};
 use memlift_spec::Opcode;
@@ -112,7 +112,7 @@ impl Model {
         });
     }
 
-    /// Whether every number in it is one that a measurement can give.
+    /// Returns true if every number in it is one that a measurement can give.
     pub fn is_sane(&self) -> bool {
         self.curves.iter().all(|curve| {
             let lines = &curve.lines;

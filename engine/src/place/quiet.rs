@@ -111,7 +111,7 @@ impl Watch {
     }
 
     /// Looks at the run queue. The engine's own threads must be asleep.
-    pub fn look(&mut self) {
+    pub fn sample(&mut self) {
         if let Some(running) = running_tasks() {
             self.others.push((running - 1) as f64);
         }

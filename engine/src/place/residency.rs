@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Is a buffer in cache? Times a few loads of lines spread over source and target.
 //!
-//! Flow    four lines of the source, each load fenced between two reads of the time-stamp counter, against the
-//!         calibrated limit ──▶ all cached: hot; else four of the target too ──▶ cold if at most one of
-//!         the eight is cached
-//! Cost    one or two hundred nanoseconds when hot, half a microsecond when cold, which is a hundredth of the copy
-//! Limits  where the counter traps into a hypervisor or is missing the answer is Unknown. A sampled line is in cache
-//!         afterwards: the same lines are not sampled twice in a row, because their place varies.
+//! - **Flow** four lines of the source, each load fenced between two reads of the time-stamp counter, against the
+//!   calibrated limit ──▶ all cached: hot; else four of the target too ──▶ cold if at most one of
+//!   the eight is cached
+//! - **Cost** one or two hundred nanoseconds when hot, half a microsecond when cold, which is a hundredth of the copy
+//! - **Limits** where the counter traps into a hypervisor or is missing the answer is Unknown. A sampled line is in cache
+//!   afterwards: the same lines are not sampled twice in a row, because their place varies.
 //!
 //! SmartDIMM asks the cache-miss counters of the CPU instead; those are not there in most virtual machines.
 
@@ -85,7 +85,7 @@ pub(super) unsafe fn load_cycles(buffer: *const u8, bytes: usize) -> [u32; LINES
     cycles
 }
 
-/// Whether reading the time-stamp counter costs tens of cycles, not a trip to the hypervisor.
+/// Returns true if reading the time-stamp counter costs tens of cycles, not a trip to the hypervisor.
 fn clock_is_cheap() -> bool {
     static CHEAP: OnceLock<bool> = OnceLock::new();
     *CHEAP.get_or_init(|| {

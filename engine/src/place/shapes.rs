@@ -46,7 +46,7 @@ pub(super) fn measure(
 
     let mut found = Vec::new();
     for (index, bytes) in sizes.into_iter().enumerate() {
-        watch.look();
+        watch.sample();
         let mut measured = times(kernels, arena, &finalists, bytes, 5);
         measured.iter_mut().for_each(|times| watch.point(times));
         let ns: Vec<f64> = measured.iter_mut().map(|times| quiet(times)).collect();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The calibration on disk: JSON, one file per machine, in the user's cache folder.
 //!
-//! Flow     $MEMLIFT_CALIBRATION (or `engine.calibration`), else
-//!          $XDG_CACHE_HOME/memlift/calibration-DIGEST.json (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
-//! Order    written beside and renamed, so that a reader sees the old file or the new one
-//! Failure  missing, damaged, of another format, another machine or another instruction set, or measured while the
-//!          machine was busy: the built-in numbers serve, and `Origin` says why. Unwritable: the calibration stays in
-//!          memory, and the caller is told.
+//! - **Flow** $MEMLIFT_CALIBRATION (or `engine.calibration`), else
+//!   $XDG_CACHE_HOME/memlift/calibration-DIGEST.json (or ~/.cache/…) ──▶ checked ──▶ `Loaded`
+//! - **Order** written beside and renamed, so that a reader sees the old file or the new one
+//! - **Failure** missing, damaged, of another format, another machine or another instruction set, or measured while the
+//!   machine was busy: the built-in numbers serve, and `Origin` says why. Unwritable: the calibration stays in
+//!   memory, and the caller is told.
 
 use super::machine::Machine;
 use super::model::{Calibration, FORMAT};

@@ -86,7 +86,7 @@ impl RegionError {
         RegionError::Os { call, source: source.into() }
     }
 
-    /// Whether the peer is to blame, not this machine.
+    /// Returns true if the peer is to blame, not this machine.
     pub fn is_peer_fault(&self) -> bool {
         matches!(self, RegionError::TooShort { .. } | RegionError::NotSealed | RegionError::Bounds { .. })
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Notices a fork with one load.
 //!
-//! Flow    a page that the kernel zeroes in children holds the pid of its process; 0 means: a child, look again.
-//!         [`process_mark`] is the same for everybody: a random number in such a page.
-//! Order   the pid is stored with Release by [`ForkMark::claim`] and loaded with Acquire by
-//!         [`ForkMark::is_own`].
-//! Owner   one per process, never unmapped.
-//! Not here what has to be made anew after a fork. Before Linux 4.14, where pages cannot be wiped, `is_own`
-//!         and `process_mark` ask for the pid each time.
+//! - **Flow** a page that the kernel zeroes in children holds the pid of its process; 0 means: a child, look again.
+//!   [`process_mark`] is the same for everybody: a random number in such a page.
+//! - **Order** the pid is stored with Release by [`ForkMark::claim`] and loaded with Acquire by
+//!   [`ForkMark::is_own`].
+//! - **Owner** one per process, never unmapped.
+//! - **Not here** what has to be made anew after a fork. Before Linux 4.14, where pages cannot be wiped, `is_own`
+//!   and `process_mark` ask for the pid each time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl ForkMark {
         }
     }
 
-    /// Whether this very process called [`claim`](ForkMark::claim).
+    /// Returns true if this very process called [`claim`](ForkMark::claim).
     #[inline]
     pub(crate) fn is_own(&self) -> bool {
         let pid = self.word().load(Ordering::Acquire);

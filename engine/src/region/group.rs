@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory cgroup that a process is in: where it is mounted, what it holds, what it may hold.
 //!
-//! Flow    /proc/PID/cgroup × /proc/self/mountinfo ─▶ [`MemoryGroup`] ─▶ usage, limit, cache, members: read anew each time
-//! Layout  v2: memory.current, memory.max, memory.peak; v1: memory.usage_in_bytes, memory.limit_in_bytes,
-//!         memory.max_usage_in_bytes; both: memory.stat, cgroup.procs
-//! Owner   nothing is kept but a path
-//! Not here the tightest limit of all ancestors ([`super::Headroom`])
+//! - **Flow** /proc/PID/cgroup × /proc/self/mountinfo ─▶ [`MemoryGroup`] ─▶ usage, limit, cache, members: read anew each time
+//! - **Layout** v2: memory.current, memory.max, memory.peak; v1: memory.usage_in_bytes, memory.limit_in_bytes,
+//!   memory.max_usage_in_bytes; both: memory.stat, cgroup.procs
+//! - **Owner** nothing is kept but a path
+//! - **Not here** the tightest limit of all ancestors ([`super::Headroom`])
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How much memory may still be touched before the kernel kills somebody for it.
 //!
-//! Flow    /proc/meminfo MemAvailable ─┐
-//!         memory cgroup and ancestors ┴─▶ the smallest ──▶ [`Headroom::check`]
-//!         Left in a cgroup = limit − usage + inactive file cache, which the kernel drops first.
-//! Layout  v2: memory.max, memory.current, memory.stat `inactive_file`; v1: memory.limit_in_bytes,
-//!         memory.usage_in_bytes, memory.stat `total_inactive_file`. Both are read where both are mounted.
-//!         /proc/self/cgroup names the group, /proc/self/mountinfo says where its tree is mounted and which
-//!         group is the root of that mount.
-//! Owner   nothing is kept; each question reads again.
-//! Not here swap: a buffer that is swapped out is a slow surprise, not headroom.
+//! - **Flow** /proc/meminfo MemAvailable ─┐
+//!   memory cgroup and ancestors ┴─▶ the smallest ──▶ [`Headroom::check`]
+//!   Left in a cgroup = limit − usage + inactive file cache, which the kernel drops first.
+//! - **Layout** v2: memory.max, memory.current, memory.stat `inactive_file`; v1: memory.limit_in_bytes,
+//!   memory.usage_in_bytes, memory.stat `total_inactive_file`. Both are read where both are mounted.
+//!   /proc/self/cgroup names the group, /proc/self/mountinfo says where its tree is mounted and which
+//!   group is the root of that mount.
+//! - **Owner** nothing is kept; each question reads again.
+//! - **Not here** swap: a buffer that is swapped out is a slow surprise, not headroom.
 
 use std::fs;
 use std::path::Path;

@@ -13,7 +13,7 @@ pub(super) const THP_BYTES: u64 = 2 << 20;
 /// `f_type` of hugetlbfs, to which a memfd with MFD_HUGETLB belongs too.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// Whether an anonymous region of `bytes` asks for transparent huge pages.
+/// Returns true if an anonymous region of `bytes` asks for transparent huge pages.
 pub(super) fn wants_thp(bytes: u64, wish: HugePages) -> bool {
     wish == HugePages::Auto && bytes >= THP_BYTES && usable(Facility::Thp)
 }

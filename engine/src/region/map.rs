@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Raw mappings: mmap, madvise, mbind and munmap, and nothing that knows why.
 //!
-//! Order   alignment for huge pages is got by reserving too much address space without access, mapping over
-//!         the aligned part, and giving the rest back.
-//! Owner   a [`Mapping`] owns its address range. One that is kept out of children (`MADV_DONTFORK`) is
-//!         unmapped only by the process that made it: in a child the range may already be somebody else's.
+//! - **Order** alignment for huge pages is got by reserving too much address space without access, mapping over
+//!   the aligned part, and giving the rest back.
+//! - **Owner** a [`Mapping`] owns its address range. One that is kept out of children (`MADV_DONTFORK`) is
+//!   unmapped only by the process that made it: in a child the range may already be somebody else's.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};

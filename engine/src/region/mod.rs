@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ground: the only place that maps memory.
 //!
-//! Flow    headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
-//!         A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the
-//!         peer cannot shrink it under us and turn a load into SIGBUS.
-//! Order   nothing is touched before the headroom check passed; a memfd is sealed before anybody sees its fd.
-//! Owner   a `Region` owns its mapping and its fd; both go when it is dropped. Share it as `Arc<Region>` and
-//!         name places in it by [`RegionOffset`].
-//! Not here allocation inside a region, and what the bytes mean. No `&[u8]` to a region is ever made: another
-//!         process may write it at any time. Copies in and out go through [`Window`]; control words are atomics.
+//! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
+//!   A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the
+//!   peer cannot shrink it under us and turn a load into SIGBUS.
+//! - **Order** nothing is touched before the headroom check passed; a memfd is sealed before anybody sees its fd.
+//! - **Owner** a `Region` owns its mapping and its fd; both go when it is dropped. Share it as `Arc<Region>` and
+//!   name places in it by [`RegionOffset`].
+//! - **Not here** allocation inside a region, and what the bytes mean. No `&[u8]` to a region is ever made: another
+//!   process may write it at any time. Copies in and out go through [`Window`]; control words are atomics.
 //!
 //! A sealed memfd cannot change its size, but its owner can still punch holes into it. Reading a hole gives
 //! zeros and charges one page to the reader; it never faults.
@@ -388,7 +388,7 @@ impl Region {
         self.mapping.base()
     }
 
-    /// Whether stores are possible.
+    /// Returns true if stores are possible.
     pub fn writable(&self) -> bool {
         self.access == Access::ReadWrite
     }
@@ -403,7 +403,7 @@ impl Region {
         self.fd.take()
     }
 
-    /// Whether the size can no longer change.
+    /// Returns true if the size can no longer change.
     pub fn sealed(&self) -> bool {
         self.sealed
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A bounds-checked part of a region: raw pointers, copies in and out, and control words.
 //!
-//! Owner   a window borrows its region, so the mapping outlives it. Pointers taken from it do not know that:
-//!         whoever keeps one keeps the region.
-//! Not here `&[u8]` and `&mut [u8]`: the bytes may change at any time. Atomics are the one exception, since
-//!         they are made for that.
+//! - **Owner** a window borrows its region, so the mapping outlives it. Pointers taken from it do not know that:
+//!   whoever keeps one keeps the region.
+//! - **Not here** `&[u8]` and `&mut [u8]`: the bytes may change at any time. Atomics are the one exception, since
+//!   they are made for that.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A batch: an array of descriptors under one, with fences and partial failure.
 //!
-//! Flow     members in order, each with its own record ──▶ one record for the batch
-//! Order    members run in order here, so a fence never waits; hardware may run unfenced members in any order
-//! Failure  a member that ends with anything but SUCCESS makes the batch BATCH_FAILED. The first fenced member
-//!          after it is abandoned and so is every later one (status ABANDONED, nothing done). Members that no
-//!          fence stands before run all the same.
+//! - **Flow** members in order, each with its own record ──▶ one record for the batch
+//! - **Order** members run in order here, so a fence never waits; hardware may run unfenced members in any order
+//! - **Failure** a member that ends with anything but SUCCESS makes the batch BATCH_FAILED. The first fenced member
+//!   after it is abandoned and so is every later one (status ABANDONED, nothing done). Members that no
+//!   fence stands before run all the same.
 //!
 //! The batch's record counts in `bytes_completed` the members that ran, whether or not they succeeded.
 
@@ -45,7 +45,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Whether a member with `flags` may start.
+    /// Returns true if a member with `flags` may start.
     fn starts(&mut self, flags: Flags) -> bool {
         self.abandoned |= self.failed && flags.has(Flags::FENCE);
         !self.abandoned

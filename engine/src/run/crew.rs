@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The threads behind `Worker` and the ring they share.
 //!
-//! Flow     push ──▶ ring ──▶ a thread: TAKING ─▶ pop ─▶ at = sequence ─▶ run ─▶ IDLE ─▶ next, or sleep
-//! Order    DRAIN with sequence s: every job submitted before it has been popped before it, so it is done once
-//!          each other thread is IDLE or at a job after s. TAKING may turn out to be an earlier job: wait for it.
-//!          Two DRAINs cannot wait for each other, because only the later one waits for the earlier.
-//! Owner    the crew is shared by its threads and the `Worker`
-//! Failure  a panic answers its descriptor with HARDWARE_1 and the thread goes on
+//! - **Flow** push ──▶ ring ──▶ a thread: TAKING ─▶ pop ─▶ at = sequence ─▶ run ─▶ IDLE ─▶ next, or sleep
+//! - **Order** DRAIN with sequence s: every job submitted before it has been popped before it, so it is done once
+//!   each other thread is IDLE or at a job after s. TAKING may turn out to be an earlier job: wait for it.
+//!   Two DRAINs cannot wait for each other, because only the later one waits for the earlier.
+//! - **Owner** the crew is shared by its threads and the `Worker`
+//! - **Failure** a panic answers its descriptor with HARDWARE_1 and the thread goes on
 
 use super::execute::{Context, execute};
 use super::{Hands, Share, Work, batch, record};

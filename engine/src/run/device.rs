@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Intel DSA as one more executor: opened when it is first wanted, and finished by this engine's own routines.
 //!
-//! Flow    `open_dsa` ─▶ what sysfs lists, the CPU's own memory node first ─▶ portal ─▶ NOOP ─▶ `Idxd`
-//!         a fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
-//! Not here portals, records, what is left after a fault: `memlift-idxd`'s
+//! - **Flow** `open_dsa` ─▶ what sysfs lists, the CPU's own memory node first ─▶ portal ─▶ NOOP ─▶ `Idxd`
+//!   a fault, a refusal, a full queue, a private opcode ─▶ `Finisher` ─▶ `execute`
+//! - **Not here** portals, records, what is left after a fault: `memlift-idxd`'s
 
 use super::execute::{Context, perform, settle_stores};
 use super::validate::Place;

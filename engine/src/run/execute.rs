@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The meaning of one descriptor in software: what it does to memory and what its record says.
 //!
-//! Flow     descriptor ──`validate`──▶ the kernel of its opcode ──▶ `Completion` ──`record`──▶ submitter's memory
-//! Order    every store of the operation is visible before the status (kernels end non-temporal stores with a
-//!          fence; the status is a Release store)
-//! Not here queues and threads; batches (`batch`)
+//! - **Flow** descriptor ──`validate`──▶ the kernel of its opcode ──▶ `Completion` ──`record`──▶ submitter's memory
+//! - **Order** every store of the operation is visible before the status (kernels end non-temporal stores with a
+//!   fence; the status is a Release store)
+//! - **Not here** queues and threads; batches (`batch`)
 //!
 //! CACHE_CONTROL set stores through the cache. Clear, and from `Hands::streaming_from_bytes` on, past it.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Noticing that this process is the child of a fork: the parent's threads do not exist here.
 //!
-//! Flow    first call registers a `pthread_atfork` child handler ──▶ each fork adds one in the child
-//! Why     a getpid per submission would be a system call; a load is free
+//! - **Flow** first call registers a `pthread_atfork` child handler ──▶ each fork adds one in the child
+//! - **Why** a getpid per submission would be a system call; a load is free
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

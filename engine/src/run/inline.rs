@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Inline: descriptors run on the caller's own core, when it polls or waits, never when it submits.
 //!
-//! Flow     submit ──▶ bounded queue ──▶ `poll` takes one and runs it on the calling thread
-//! Order    first in, first out, one at a time even with several pollers; DRAIN is therefore immediate
-//! Owner    the queue holds descriptors and what keeps their memory alive; dropping it runs what is left
+//! - **Flow** submit ──▶ bounded queue ──▶ `poll` takes one and runs it on the calling thread
+//! - **Order** first in, first out, one at a time even with several pollers; DRAIN is therefore immediate
+//! - **Owner** the queue holds descriptors and what keeps their memory alive; dropping it runs what is left
 
 use super::execute::{Context, execute};
 use super::{Hands, Notify, Work, capabilities};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Run: who executes a descriptor, and what executing it means in software.
 //!
-//! Flow     `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring)
-//!          ──▶ `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
-//! Order    nothing completes inside submit; inside one batch a fence waits for the members before it
-//! Owner    a descriptor's memory is lent until its record's status is non-zero; what `Work::notify` keeps alive
-//!          stays alive until the executor has told it
-//! Not here buffers and tickets (`submit`), which executor to take (`place`)
+//! - **Flow** `Work` ──▶ `Inline` (the caller's core, when it polls) or `Worker` (engine threads, a bounded ring)
+//!   ──▶ `validate` ──▶ `execute` ──▶ `record` (status last, Release) ──▶ `Notify::completed`
+//! - **Order** nothing completes inside submit; inside one batch a fence waits for the members before it
+//! - **Owner** a descriptor's memory is lent until its record's status is non-zero; what `Work::notify` keeps alive
+//!   stays alive until the executor has told it
+//! - **Not here** buffers and tickets (`submit`), which executor to take (`place`)
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification; `linux/idxd.h`. Where software can
 //! differ from hardware it does so by being narrower: interrupts are refused, and the data integrity operations

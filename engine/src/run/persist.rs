@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET in software.
 //!
-//! Flow     operand block ──▶ the kernel of the opcode ──▶ fence, if the block asks for one ──▶ `Completion`
-//! Order    who runs a descriptor that is no member of a batch, or a batch, fences before its record (`execute`); a
-//!          member without the hint is durable with its batch
-//! Failure  a bad record is a status, and nothing was stored. The one exception is a log that another process changes
-//!          between check and store: TORN_RECORD then comes after some of the entries.
+//! - **Flow** operand block ──▶ the kernel of the opcode ──▶ fence, if the block asks for one ──▶ `Completion`
+//! - **Order** who runs a descriptor that is no member of a batch, or a batch, fences before its record (`execute`); a
+//!   member without the hint is durable with its batch
+//! - **Failure** a bad record is a status, and nothing was stored. The one exception is a log that another process changes
+//!   between check and store: TORN_RECORD then comes after some of the entries.
 
 use super::record;
 use crate::persist::{self, Fault};
@@ -16,7 +16,7 @@ use memlift_spec::{
 };
 use std::ptr;
 
-/// Whether `opcode` is one of the four.
+/// Returns true if `opcode` is one of the four.
 pub(super) fn leaves_fence(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::LOG_APPEND | Opcode::LOG_APPLY | Opcode::PAGE_COPY | Opcode::LOG_RESET)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writing a completion record so that whoever sees its status sees the rest.
 //!
-//! Layout  bytes 1..32 plainly, then byte 0 as an atomic
-//! Order   the status is stored last with Release; readers load it with Acquire (`load`)
-//! Owner   the record is the submitter's; after the status store this side never touches it again
+//! - **Layout** bytes 1..32 plainly, then byte 0 as an atomic
+//! - **Order** the status is stored last with Release; readers load it with Acquire (`load`)
+//! - **Owner** the record is the submitter's; after the status store this side never touches it again
 
 use memlift_spec::{Completion, Descriptor, Flags, Status};
 use std::ptr::{self, addr_of_mut};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A copy that several cores share: the caller starts at once, workers join when they are awake.
 //!
-//! Flow     caller: `Share::new` ─▶ offered to idle workers ─▶ `help` ─▶ wait until all chunks are done
-//!          worker: `help` ─▶ forget it
-//! Order    chunks are claimed by one counter; `finished` is added to with Release after a chunk's bytes are
-//!          written, and read with Acquire by the caller, who therefore sees every byte
-//! Owner    the counters live on the heap and outlive a late worker; source and target are touched only for a
-//!          claimed chunk, and the caller does not return while one is claimed and unfinished
+//! - **Flow** caller: `Share::new` ─▶ offered to idle workers ─▶ `help` ─▶ wait until all chunks are done
+//!   worker: `help` ─▶ forget it
+//! - **Order** chunks are claimed by one counter; `finished` is added to with Release after a chunk's bytes are
+//!   written, and read with Acquire by the caller, who therefore sees every byte
+//! - **Owner** the counters live on the heap and outlive a late worker; source and target are touched only for a
+//!   claimed chunk, and the caller does not return while one is claimed and unfinished
 //!
 //! Because claims are first come, first served, a worker that wakes late, or never, costs nothing: the caller
 //! copies the rest itself. Only a worker that loses its core in the middle of a chunk makes the caller wait.
@@ -41,7 +41,7 @@ impl Stores {
     ///
     /// `source` is readable and `target` writable for `bytes`, and they are apart.
     pub unsafe fn copy(self, kernels: &Kernels, target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches that both ranges have `bytes` and are apart.
         unsafe {
             match self {
                 Stores::Temporal => (kernels.copy)(target, source, bytes),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Refusing a descriptor that hardware would refuse, with hardware's status.
 //!
-//! Flow    opcode ─▶ flags ─▶ privilege, interrupt, reserved ─▶ size ─▶ alignment ─▶ overlap
-//! Order   the first check that fails gives the status, so the order is part of the behaviour
-//! Not here page faults: software shares the caller's address space and faults as the caller would
+//! - **Flow** opcode ─▶ flags ─▶ privilege, interrupt, reserved ─▶ size ─▶ alignment ─▶ overlap
+//! - **Order** the first check that fails gives the status, so the order is part of the behaviour
+//! - **Not here** page faults: software shares the caller's address space and faults as the caller would
 //!
 //! | operation | flags allowed beside COMPLETION_VALID, REQUEST_COMPLETION, BLOCK_ON_FAULT¹, FENCE², *_CLASS |
 //! |---|---|

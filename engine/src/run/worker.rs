@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Worker: engine threads that run descriptors from one bounded ring.
 //!
-//! Flow     submit ──▶ ring ──wake one parked thread──▶ pop ─▶ execute ─▶ record ─▶ notify
-//! Order    the ring is first in, first out, but threads finish in any order; DRAIN waits for what was submitted
-//!          before it (`crew`)
-//! Owner    threads start with the first submission and end with the `Worker`, after they ran what is queued. In
-//!          a forked child there are no threads: the child leaves the parent's ring alone and starts its own.
-//! Idle     a thread without work spins within its learned budget and then sleeps on a futex: no wake-ups
+//! - **Flow** submit ──▶ ring ──wake one parked thread──▶ pop ─▶ execute ─▶ record ─▶ notify
+//! - **Order** the ring is first in, first out, but threads finish in any order; DRAIN waits for what was submitted
+//!   before it (`crew`)
+//! - **Owner** threads start with the first submission and end with the `Worker`, after they ran what is queued. In
+//!   a forked child there are no threads: the child leaves the parent's ring alone and starts its own.
+//! - **Idle** a thread without work spins within its learned budget and then sleeps on a futex: no wake-ups
 //!
 //! When no thread can be started (a full task table, a seccomp filter), `poll` runs the ring on the caller.
 

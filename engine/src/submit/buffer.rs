@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory of an operation: owned, shared, static, or leased from a region.
 //!
-//! Owner   a buffer moves into the operation and comes back with the outcome. A lease keeps its region mapped.
-//! Order   addresses are taken once, when the flight has its place on the heap; nobody looks at the buffers
-//!         again until the flight is settled.
+//! - **Owner** a buffer moves into the operation and comes back with the outcome. A lease keeps its region mapped.
+//! - **Order** addresses are taken once, when the flight has its place on the heap; nobody looks at the buffers
+//!   again until the flight is settled.
 
 use crate::region::{Region, RegionError, RegionOffset};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flight: everything that must stay in place while an executor works, in one heap block shared with it.
 //!
-//! Layout   operations (they own the buffers) · operand blocks · batch list and the members' records · the record
-//!          that is waited for · the waiter's park word
-//! Order    all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
-//!          status is non-zero the cells belong to the executor; after it they belong to the ticket
-//! Counted  by whoever completes it: latency from submission to completion, per executor and opcode
-//! Owner    `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
+//! - **Layout** operations (they own the buffers) · operand blocks · batch list and the members' records · the record
+//!   that is waited for · the waiter's park word
+//! - **Order** all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
+//!   status is non-zero the cells belong to the executor; after it they belong to the ticket
+//! - **Counted** by whoever completes it: latency from submission to completion, per executor and opcode
+//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
 
 use super::Operation;
 use super::operand::Operand;
@@ -106,12 +106,12 @@ impl Flight {
         !self.status().is_pending()
     }
 
-    /// Whether its device may still write to its buffers: they are nobody's any more.
+    /// Returns true if its device may still write to its buffers: they are nobody's any more.
     pub fn is_lost(&self) -> bool {
         self.status() == Status::DEVICE_LOST
     }
 
-    /// Whether this process made it: else it will never settle here.
+    /// Returns true if this process made it: else it will never settle here.
     pub fn is_own(&self) -> bool {
         self.generation == generation()
     }

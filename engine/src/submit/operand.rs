@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The operand block of an operation, in the flight's own memory.
 //!
-//! Owner   the flight; from submission to completion it belongs to the executor
+//! - **Owner** the flight; from submission to completion it belongs to the executor
 
 #[cfg(feature = "persist")]
 use crate::persist::Block;

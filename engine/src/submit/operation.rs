@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Operations: memory work with the buffers that it owns until it is done.
 //!
-//! Flow    `check` (sizes fit, before anything is given away) ──▶ `describe` (addresses into a `Descriptor`)
-//! Owner   the operation owns or leases its buffers; see `buffer`
+//! - **Flow** `check` (sizes fit, before anything is given away) ──▶ `describe` (addresses into a `Descriptor`)
+//! - **Owner** the operation owns or leases its buffers; see `buffer`
 
 use super::buffer::{Source, Target};
 use super::operand::Operand;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A queue: one executor, seen from the side that submits.
 //!
-//! Flow     `submit` ──▶ checks that cost nothing ──▶ flight ──▶ the executor's bounded queue, or `Rejected`
-//! Owner    clones share the executor. A backend from outside (a device, a model) gets its flights kept here
-//!          until they settle, because it knows nothing of them; dropping the last clone then waits for them.
-//! Not here completion: an inline queue runs when it is polled or waited for, never inside submit
+//! - **Flow** `submit` ──▶ checks that cost nothing ──▶ flight ──▶ the executor's bounded queue, or `Rejected`
+//! - **Owner** clones share the executor. A backend from outside (a device, a model) gets its flights kept here
+//!   until they settle, because it knows nothing of them; dropping the last clone then waits for them.
+//! - **Not here** completion: an inline queue runs when it is polled or waited for, never inside submit
 
 use super::flight::Flight;
 use super::{BatchTicket, Operation, Reason, Rejected, RejectedBatch, Ticket};

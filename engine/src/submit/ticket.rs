@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tickets: the submitter's end of a flight, and what comes back when it has settled.
 //!
-//! Owner   a ticket that is dropped waits, because the executor may still write. `detach` gives the flight to
-//!         the executor alone. `mem::forget` leaks it. After a fork the child's copy does not wait: the flight
-//!         settles in the parent, and the child's copy of the buffers is leaked. What a device was lost with is leaked, too.
+//! - **Owner** a ticket that is dropped waits, because the executor may still write. `detach` gives the flight to
+//!   the executor alone. `mem::forget` leaks it. After a fork the child's copy does not wait: the flight
+//!   settles in the parent, and the child's copy of the buffers is leaked. What a device was lost with is leaked, too.
 
 use super::flight::Flight;
 use super::queue::Core;
@@ -73,7 +73,7 @@ macro_rules! ticket {
                 self
             }
 
-            /// Whether it has completed. Runs nothing, but what a device needs done for it.
+            /// Returns true if it has completed. Runs nothing, but what a device needs done for it.
             pub fn is_done(&self) -> bool {
                 self.0.core.look_after();
                 self.0.flight.settled()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The field of GHASH by PCLMULQDQ, one block per register.
 //!
-//! Flow    four blocks a turn: (sum + b₀)·H⁴ + b₁·H³ + b₂·H² + b₃·H, one reduction a turn
-//! Not here the form of the elements: see [`field`](super::field).
+//! - **Flow** four blocks a turn: (sum + b₀)·H⁴ + b₁·H³ + b₂·H² + b₃·H, one reduction a turn
+//! - **Not here** the form of the elements: see [`field`](super::field).
 
 use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
 
-/// Whether this CPU has what the routines use.
+/// Returns true if this CPU has what the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("pclmulqdq") && has!("sse2")

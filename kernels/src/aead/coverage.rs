@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which bytes of a message have come: ranges in any order, each byte once.
 //!
-//! Layout  `ranges` is sorted and disjoint, and ranges that touch are one: in order, there is never more than one.
-//! Owner   the list grows by the holes that exist at a time, and keeps its memory for the next message.
+//! - **Layout** `ranges` is sorted and disjoint, and ranges that touch are one: in order, there is never more than one.
+//! - **Owner** the list grows by the holes that exist at a time, and keeps its memory for the next message.
 
 use core::ops::Range;
 
@@ -37,7 +37,7 @@ impl Coverage {
         true
     }
 
-    /// Whether it is all bytes before `end`, and no others.
+    /// Returns true if it is all bytes before `end`, and no others.
     pub(super) fn is_up_to(&self, end: u64) -> bool {
         match &self.ranges[..] {
             [] => end == 0,

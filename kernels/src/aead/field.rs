@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The field of GHASH, GF(2¹²⁸), in portable constant-time code.
 //!
-//! Layout  an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient
-//!         of xⁱ modulo x¹²⁸ + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH wants is `a·b·x⁻¹²⁷`. With the
-//!         key multiplied by x once, it becomes `a·b·x⁻¹²⁸`, which Montgomery's reduction gives for two folds by 64
-//!         bits (RFC 8452, appendix A, has the same relation between GHASH and POLYVAL).
-//! Order   under `multiply`, the elements but zero are a group of 2¹²⁸ − 1 with the neutral element [`ONE`], so the
-//!         inverse is a power. Zero has no inverse and is given itself: all its products are zero anyway.
-//! Not here branches and indices that depend on values: bits are spread with holes that absorb the carries of an
-//!         integer product, as Pornin does in BearSSL. (Multiplication takes constant time on x86-64 and aarch64.)
+//! - **Layout** an [`Element`] holds the 16 bytes of a block read as a big-endian number. Bit i is then the coefficient
+//!   of xⁱ modulo x¹²⁸ + x¹²⁷ + x¹²⁶ + x¹²¹ + 1, and the product that GHASH wants is `a·b·x⁻¹²⁷`. With the
+//!   key multiplied by x once, it becomes `a·b·x⁻¹²⁸`, which Montgomery's reduction gives for two folds by 64
+//!   bits (RFC 8452, appendix A, has the same relation between GHASH and POLYVAL).
+//! - **Order** under `multiply`, the elements but zero are a group of 2¹²⁸ − 1 with the neutral element [`ONE`], so the
+//!   inverse is a power. Zero has no inverse and is given itself: all its products are zero anyway.
+//! - **Not here** branches and indices that depend on values: bits are spread with holes that absorb the carries of an
+//!   integer product, as Pornin does in BearSSL. (Multiplication takes constant time on x86-64 and aarch64.)
 
 /// An element of the field, in the form above.
 pub(super) type Element = u128;

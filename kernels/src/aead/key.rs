@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One AES-GCM key, expanded once, and whole messages under it.
 //!
-//! Flow    `Key::new` ──▶ aws-lc's expanded key (round keys, powers of H) in one box; `seal` and `open` pass the
-//!         caller's addresses straight to it, so that copying and ciphering are one read and one write.
-//!         Where our own routines lead (see [`prepared`](super::prepared)), messages go through them. What they need is
-//!         prepared when the first of them is called.
-//! Owner   the boxes hold the only copies of the secrets; they never move, and are overwritten with zeros on drop.
-//! Order   `seal` and `open` only read the key: any number of threads may use one at a time.
-//! Not here allocation per message: the state of a message is on the stack. Only a wrong tag makes aws-lc note an
-//!         error in a list of the thread, which is emptied at once.
+//! - **Flow** `Key::new` ──▶ aws-lc's expanded key (round keys, powers of H) in one box; `seal` and `open` pass the
+//!   caller's addresses straight to it, so that copying and ciphering are one read and one write.
+//!   Where our own routines lead (see [`prepared`](super::prepared)), messages go through them. What they need is
+//!   prepared when the first of them is called.
+//! - **Owner** the boxes hold the only copies of the secrets; they never move, and are overwritten with zeros on drop.
+//! - **Order** `seal` and `open` only read the key: any number of threads may use one at a time.
+//! - **Not here** allocation per message: the state of a message is on the stack. Only a wrong tag makes aws-lc note an
+//!   error in a list of the thread, which is emptied at once.
 
 use super::prepared::{Direction, Prepared, Routines, Store};
 use super::{KeyLength, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The state of one message in order for our own routines, where they lead: what aws-lc's cipher context is elsewhere.
 //!
-//! Flow    `restart` ──▶ `aad`* ──▶ `update`* ──▶ `tag`; the order of the calls is [`Stream`](super::Stream)'s to see to
-//! Layout  whole blocks go through [`Prepared::pass`]; of a block that a piece cuts, its pad and its sealed bytes wait here for
-//!         the next piece. A nonce of another length than 12 bytes is hashed to the first counter, whose last 32 bits may
-//!         be any, and wrap (SP 800-38D, algorithm 4).
-//! Owner   overwritten with zeros on drop.
+//! - **Flow** `restart` ──▶ `aad`* ──▶ `update`* ──▶ `tag`; the order of the calls is [`Stream`](super::Stream)'s to see to
+//! - **Layout** whole blocks go through [`Prepared::pass`]; of a block that a piece cuts, its pad and its sealed bytes wait here for
+//!   the next piece. A nonce of another length than 12 bytes is hashed to the first counter, whose last 32 bits may
+//!   be any, and wrap (SP 800-38D, algorithm 4).
+//! - **Owner** overwritten with zeros on drop.
 
 use super::TAG_BYTES;
 use super::field::Element;

@@ -2,16 +2,16 @@
 //! CTR and GHASH in one pass over memory, two blocks per register: VAES and VPCLMULQDQ on AVX2, for CPUs without
 //! AVX-512 (Zen 3, client CPUs), for which aws-lc has no code but that of one block per register.
 //!
-//! Flow    16 blocks a turn in eight registers: counters ──AES──▶ pad ⊕ text ──▶ store, and between the rounds of AES the
-//!         sealed blocks of the turn before are hashed: sum·H¹⁶ + b₀·H¹⁴ + … + b₆·H² + b₇ over registers b of two blocks
-//!         each, one reduction a turn. The lanes sum every other block; at the end they are weighted H², H¹ and added.
-//!         Up to two last blocks, the last of them perhaps short, go through 32 bytes of our own.
-//! Layout  carry-less products are what is scarce (two cycles each on Zen 3), so a product is three of them (Karatsuba):
-//!         beside each power lies the sum of its halves. `STREAMS` stores past the caches if the target is a multiple of
-//!         16, and asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
-//! Order   constant time: the only branches are on lengths and addresses. Non-temporal stores are not fenced: the caller
-//!         calls [`fence`](super::vaes::fence).
-//! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
+//! - **Flow** 16 blocks a turn in eight registers: counters ──AES──▶ pad ⊕ text ──▶ store, and between the rounds of AES the
+//!   sealed blocks of the turn before are hashed: sum·H¹⁶ + b₀·H¹⁴ + … + b₆·H² + b₇ over registers b of two blocks
+//!   each, one reduction a turn. The lanes sum every other block; at the end they are weighted H², H¹ and added.
+//!   Up to two last blocks, the last of them perhaps short, go through 32 bytes of our own.
+//! - **Layout** carry-less products are what is scarce (two cycles each on Zen 3), so a product is three of them (Karatsuba):
+//!   beside each power lies the sum of its halves. `STREAMS` stores past the caches if the target is a multiple of
+//!   16, and asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
+//! - **Order** constant time: the only branches are on lengths and addresses. Non-temporal stores are not fenced: the caller
+//!   calls [`fence`](super::vaes::fence).
+//! - **Owner** each byte of the source is read once, and what is hashed is what was read or written in registers.
 
 use super::field::{Element, FOLD};
 use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
@@ -62,7 +62,7 @@ pub(super) struct Schedule {
     last: [Factor; 2],
 }
 
-/// Whether this CPU has what the routines use.
+/// Returns true if this CPU has what the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx2") && has!("vaes") && has!("vpclmulqdq") && has!("aes")

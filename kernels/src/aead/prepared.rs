@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key as the own routines want it, and CTR with GHASH over any run of blocks.
 //!
-//! Flow    `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
-//!         in registers
-//!         otherwise, by [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all
-//!         constant time), GHASH by [`clmul`](super::clmul) or portable [`field`](super::field)
-//! Layout  hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds
-//!         H^−(d·16ᵏ) for each hexadecimal digit d at place k, so a block's place costs at most 8 products. It is
-//!         made when the first [`Scatter`](super::Scatter) needs it.
-//! Owner   boxed once per key, overwritten with zeros on drop. Chunks hold sealed bytes only.
-//! Order   each byte of a source is read once, so what is hashed is what was ciphered, whoever writes meanwhile.
+//! - **Flow** `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
+//!   in registers
+//!   otherwise, by [`CHUNK_BYTES`]: CTR by aws-lc (AES instructions, vector permutations or bitslices, all
+//!   constant time), GHASH by [`clmul`](super::clmul) or portable [`field`](super::field)
+//! - **Layout** hash = Σ bᵢ·Hⁿ⁻ⁱ over n blocks, i from 0: the last block is multiplied once. `positions` holds
+//!   H^−(d·16ᵏ) for each hexadecimal digit d at place k, so a block's place costs at most 8 products. It is
+//!   made when the first [`Scatter`](super::Scatter) needs it.
+//! - **Owner** boxed once per key, overwritten with zeros on drop. Chunks hold sealed bytes only.
+//! - **Order** each byte of a source is read once, so what is hashed is what was ciphered, whoever writes meanwhile.
 
 use super::TAG_BYTES;
 use super::field::{self, Element};
@@ -76,7 +76,7 @@ impl Routines {
         *ACTIVE.get_or_init(|| Routines::up_to(crate::active().isa))
     }
 
-    /// Whether a pass takes less time than aws-lc, message hot or cold: aws-lc has AVX-512 itself, but nothing for two
+    /// Returns true if a pass takes less time than aws-lc, message hot or cold: aws-lc has AVX-512 itself, but nothing for two
     /// blocks at a time.
     pub(super) fn lead(self) -> bool {
         self == Routines::Pairs
@@ -181,12 +181,12 @@ impl Prepared {
         (self.multiply(hash ^ lengths, self.powers[0]) ^ pad).to_be_bytes()
     }
 
-    /// Whether [`Store::Streaming`] makes a difference.
+    /// Returns true if [`Store::Streaming`] makes a difference.
     pub(super) fn streams(&self) -> bool {
         self.routines >= Routines::Pairs
     }
 
-    /// Whether [`pass`](Prepared::pass) takes less time than aws-lc whatever the message.
+    /// Returns true if [`pass`](Prepared::pass) takes less time than aws-lc whatever the message.
     pub(super) fn leads(&self) -> bool {
         self.routines.lead()
     }

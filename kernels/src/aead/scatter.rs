@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One AES-GCM message whose blocks come in any order, as SmartDIMM's cache lines do (Patel et al., CompCpy).
 //!
-//! Flow    `seal`/`open` ──▶ `update(at, …)`*, in any order ──▶ `tag(length)` ──▶ `restart(nonce, aad)` ──▶ …
-//! Layout  counters come from a block's place. The hash wants block j of n times H^(n+1−j), and n is not known until
-//!         the end: each range is hashed by itself, divided by H to the place of its last block, and added; `tag`
-//!         multiplies the sum with H to the number of blocks. (If H is zero, so is every product.)
-//! Order   each byte comes once: a second time would encrypt two texts with the same bits, and is refused. Ranges
-//!         begin at multiples of 16; only the message's end may lie between two.
-//! Owner   the key outlives it. Nothing is allocated per range while the message has few holes, see
-//!         [`Coverage`](super::coverage).
+//! - **Flow** `seal`/`open` ──▶ `update(at, …)`*, in any order ──▶ `tag(length)` ──▶ `restart(nonce, aad)` ──▶ …
+//! - **Layout** counters come from a block's place. The hash wants block j of n times H^(n+1−j), and n is not known until
+//!   the end: each range is hashed by itself, divided by H to the place of its last block, and added; `tag`
+//!   multiplies the sum with H to the number of blocks. (If H is zero, so is every product.)
+//! - **Order** each byte comes once: a second time would encrypt two texts with the same bits, and is refused. Ranges
+//!   begin at multiples of 16; only the message's end may lie between two.
+//! - **Owner** the key outlives it. Nothing is allocated per range while the message has few holes, see
+//!   [`Coverage`](super::coverage).
 
 use super::coverage::Coverage;
 use super::field::Element;

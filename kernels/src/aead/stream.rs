@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One AES-GCM message in order, in pieces of any length, and the next message after it.
 //!
-//! Flow    `seal`/`open`/`new` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
-//! Choice  our own routines where they lead ([`own`](super::own)), else a cipher context of aws-lc
-//! Owner   a stream has a key schedule of its own, so it outlives the [`Key`] and may move
-//!         to another thread; it is zeroed when the stream is dropped.
-//! Order   `stage` only moves forward until `restart`; a call that would move it back is refused, and so a second
-//!         message under the same nonce cannot happen by accident.
-//! Layout  to open is to decrypt first and compare the tag afterwards, and the comparison is the caller's. aws-lc
-//!         only gives out the tag of a context that encrypts; the hash is over ciphertext in both directions, so
-//!         `tag` turns the direction round (a call without key and nonce, which leaves the state alone) and asks.
+//! - **Flow** `seal`/`open`/`new` (allocates once) ──▶ `aad`* ──▶ `update`* ──▶ `tag` ──▶ `restart(nonce)` ──▶ …
+//! - **Choice** our own routines where they lead ([`own`](super::own)), else a cipher context of aws-lc
+//! - **Owner** a stream has a key schedule of its own, so it outlives the [`Key`] and may move
+//!   to another thread; it is zeroed when the stream is dropped.
+//! - **Order** `stage` only moves forward until `restart`; a call that would move it back is refused, and so a second
+//!   message under the same nonce cannot happen by accident.
+//! - **Layout** to open is to decrypt first and compare the tag afterwards, and the comparison is the caller's. aws-lc
+//!   only gives out the tag of a context that encrypts; the hash is over ciphertext in both directions, so
+//!   `tag` turns the direction round (a call without key and nonce, which leaves the state alone) and asks.
 
 use super::own::Own;
 use super::prepared::{Direction, Prepared, Routines};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whole messages from cold memory to cold memory: read once with a prefetch, stored past the caches.
 //!
-//! Flow    additional data ──▶ `Prepared::pass` with [`Store::Streaming`] ──▶ tag
-//! Not here the decision that a message is cold: a target that is read again soon is better sealed by
-//!         [`Key::seal`], which leaves it in the caches.
+//! - **Flow** additional data ──▶ `Prepared::pass` with [`Store::Streaming`] ──▶ tag
+//! - **Not here** the decision that a message is cold: a target that is read again soon is better sealed by
+//!   [`Key::seal`], which leaves it in the caches.
 
 use super::prepared::{Direction, Prepared, Store};
 use super::scatter::first_counter;
@@ -11,7 +11,7 @@ use super::{Key, NONCE_BYTES, Refused, TAG_BYTES, WrongTag, allowed, tags_equal}
 use aws_lc_sys as lc;
 
 impl Key {
-    /// Whether [`seal_streaming`](Key::seal_streaming) has instructions of its own here; otherwise it is
+    /// Returns true if [`seal_streaming`](Key::seal_streaming) has instructions of its own here; otherwise it is
     /// [`try_seal`](Key::try_seal) and gains nothing.
     pub fn streams(&self) -> bool {
         self.prepared().streams()

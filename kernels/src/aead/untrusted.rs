@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Plaintext that nobody can read before its tag is verified: a target lent to an opening [`Scatter`].
 //!
-//! Flow    `open(key, nonce, aad, target)` ──▶ `update(at, sealed)`* ──▶ `finish(tag)` ──▶ the target again, or zeros
-//! Owner   the unique borrow of the target is what keeps its bytes from being read. It comes back from `finish`
-//!         with the right tag only; on a wrong tag, and when it is dropped before, the target is overwritten.
+//! - **Flow** `open(key, nonce, aad, target)` ──▶ `update(at, sealed)`* ──▶ `finish(tag)` ──▶ the target again, or zeros
+//! - **Owner** the unique borrow of the target is what keeps its bytes from being read. It comes back from `finish`
+//!   with the right tag only; on a wrong tag, and when it is dropped before, the target is overwritten.
 
 use super::{Key, NONCE_BYTES, Refused, Scatter, TAG_BYTES, WrongTag, tags_equal};
 use aws_lc_sys as lc;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CTR and GHASH in one pass over memory, four blocks per register: VAES and VPCLMULQDQ on AVX-512.
 //!
-//! Flow    32 blocks a turn, hashed by 16: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
-//!         registers b of four sealed blocks each, one reduction a turn. Lane l thus sums the blocks 4i + l; at the
-//!         end the lanes are weighted H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps
-//!         short, pass under masks and take as many powers as there are.
-//! Layout  `STREAMS` stores whole cache lines past the caches whatever the alignment of the target: line i is the
-//!         end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
-//!         ends of the run, which share lines with others, are stored under masks, through the caches.
-//!         `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
-//! Order   constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work
-//!         to do while they drain, and calls [`fence`] then.
-//! Owner   each byte of the source is read once, and what is hashed is what was read or written in registers.
+//! - **Flow** 32 blocks a turn, hashed by 16: counters ──AES──▶ pad ⊕ text ──▶ store; sum·H¹⁶ + b₀·H¹² + b₁·H⁸ + b₂·H⁴ + b₃ over
+//!   registers b of four sealed blocks each, one reduction a turn. Lane l thus sums the blocks 4i + l; at the
+//!   end the lanes are weighted H⁴, H³, H², H¹ and added. Up to four last blocks, the last of them perhaps
+//!   short, pass under masks and take as many powers as there are.
+//! - **Layout** `STREAMS` stores whole cache lines past the caches whatever the alignment of the target: line i is the
+//!   end of register i and the beginning of register i + 1, put together by one byte permutation (VBMI). The
+//!   ends of the run, which share lines with others, are stored under masks, through the caches.
+//!   `STREAMS` also asks for the source [`AHEAD_BYTES`] ahead: the hardware's own prefetch stops at each page.
+//! - **Order** constant time: the only branches are on lengths. Non-temporal stores are not fenced: the caller has work
+//!   to do while they drain, and calls [`fence`] then.
+//! - **Owner** each byte of the source is read once, and what is hashed is what was read or written in registers.
 
 use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
@@ -28,7 +28,7 @@ pub(super) struct Schedule {
     last: [Element; 8],
 }
 
-/// Whether this CPU has what the routines use.
+/// Returns true if this CPU has what the routines use.
 pub(super) fn available() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx512f")

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Routines by instruction set; the folder tree is the dispatch.
 //!
-//! Layout  `all/` portable code on every CPU · `generic/` each algorithm once, over a vector type · `x86_64/<level>/`
-//!         vector type and entry points of one level
-//! Not here the choice of a level: see [`choice`](crate::choice).
+//! - **Layout** `all/` portable code on every CPU · `generic/` each algorithm once, over a vector type · `x86_64/<level>/`
+//!   vector type and entry points of one level
+//! - **Not here** the choice of a level: see [`choice`](crate::choice).
 
 pub(crate) mod all;
 #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bits into bytes, lowest bit first, never past the end of the target.
 //!
-//! Flow    `put` adds to a 64-bit hold; `flush` stores its whole bytes. Before a `put` the hold has at most 7 bits
-//!         if `flush` came before, so 57 bits fit between two flushes.
-//! Owner   the target is a pointer and a capacity that the caller of [`Bits::new`] lends; a write that does not fit
-//!         is dropped and remembered: [`Bits::fits`] says so, and the writer asks before it starts a block.
+//! - **Flow** `put` adds to a 64-bit hold; `flush` stores its whole bytes. Before a `put` the hold has at most 7 bits
+//!   if `flush` came before, so 57 bits fit between two flushes.
+//! - **Owner** the target is a pointer and a capacity that the caller of [`Bits::new`] lends; a write that does not fit
+//!   is dropped and remembered: [`Bits::fits`] says so, and the writer asks before it starts a block.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -56,7 +56,7 @@ impl<'a> Bits<'a> {
         (self.hold, self.count)
     }
 
-    /// Whether everything fitted so far.
+    /// Returns true if everything fitted so far.
     pub fn fits(&self) -> bool {
         !self.overflow
     }

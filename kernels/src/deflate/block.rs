@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One block: the cheapest way to write some tokens, and the writing.
 //!
-//! Flow    [`Counts`] ──prices──▶ stored, fixed, preset, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
-//! Order   the size of every choice is known to the bit before anything is written, and stored is among the choices:
-//!         a block never takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
+//! - **Flow** [`Counts`] ──prices──▶ stored, fixed, preset, or a code of the block's own ──▶ [`Table`] ──tokens──▶ bits
+//! - **Order** the size of every choice is known to the bit before anything is written, and stored is among the choices:
+//!   a block never takes more than its bytes, 4 bytes of length and the bits up to a whole byte.
 
 use super::bits::Bits;
 use super::codes::{
@@ -237,7 +237,7 @@ const KNOWN_CODE_BYTES: usize = 1024;
 /// What the writing of blocks keeps between them.
 pub struct Writer {
     own: Table,
-    /// Whether the CPU has BMI2 and may use it.
+    /// True if the CPU has BMI2 and may use it.
     fast: bool,
 }
 

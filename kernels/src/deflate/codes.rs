@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The symbols of RFC 1951 and the tokens between the match finder and the writer.
 //!
-//! Layout  a token is one `u32`: bits 0–8 the literal (0–255) or 256 + length − 3; bits 9–13 the distance symbol, or
-//!         [`NO_DISTANCE`] for a literal; bits 14–26 the extra bits of the distance. A literal and a match have the
-//!         same shape, so that counting and writing them needs no branch.
+//! - **Layout** a token is one `u32`: bits 0–8 the literal (0–255) or 256 + length − 3; bits 9–13 the distance symbol, or
+//!   [`NO_DISTANCE`] for a literal; bits 14–26 the extra bits of the distance. A literal and a match have the
+//!   same shape, so that counting and writing them needs no branch.
 
 /// Symbols of the literal and length alphabet that may occur in a block (286 and 287 are never written).
 pub const LITLEN_SYMBOLS: usize = 286;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes straight into bits, with a code that is known before: no tokens, no counts, no tree.
 //!
-//! Flow    eight bytes ──hash of six──▶ the place that had it before ──six compared──▶ literal, or ──32 compared at once──▶
-//!         match ──[`preset`](super::preset)──▶ bits. Writing fills the time that the search waits for memory.
-//! Layout  the table holds places as 16-bit offsets from a base, as [`matcher`](super::matcher) does.
-//! Owner   the output is scratch memory of ours, large enough for the worst case; whether the block is worth it, and
-//!         where it goes, is decided afterwards.
+//! - **Flow** eight bytes ──hash of six──▶ the place that had it before ──six compared──▶ literal, or ──32 compared at once──▶
+//!   match ──[`preset`](super::preset)──▶ bits. Writing fills the time that the search waits for memory.
+//! - **Layout** the table holds places as 16-bit offsets from a base, as [`matcher`](super::matcher) does.
+//! - **Owner** the output is scratch memory of ours, large enough for the worst case; whether the block is worth it, and
+//!   where it goes, is decided afterwards.
 
 use super::block::Table;
 use super::codes::{MATCH_BYTES, WINDOW_BYTES, matched};
@@ -38,7 +38,7 @@ pub struct Written {
 /// The search with its table.
 pub struct Direct {
     table: Box<[u16; SLOTS]>,
-    /// Whether the CPU has AVX2 and may use it.
+    /// True if the CPU has AVX2 and may use it.
     fast: bool,
 }
 
@@ -93,7 +93,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether an earlier place has the same first bytes and is in reach.
+    /// Returns true if an earlier place has the same first bytes and is in reach.
     ///
     /// # Safety
     /// Eight bytes can be read there.

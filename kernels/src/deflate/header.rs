@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The header of a dynamic block: the code lengths, run-length coded, themselves coded.
 //!
-//! Flow    lengths of both alphabets, trailing zeros cut ──runs──▶ items (symbol, extra bits) ──Huffman──▶ bits
-//! Not here which code a block has: see [`block`](super::block).
+//! - **Flow** lengths of both alphabets, trailing zeros cut ──runs──▶ items (symbol, extra bits) ──Huffman──▶ bits
+//! - **Not here** which code a block has: see [`block`](super::block).
 
 use super::bits::Bits;
 use super::codes::{DISTANCE_SYMBOLS, LITLEN_SYMBOLS};

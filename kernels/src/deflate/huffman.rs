@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Code lengths from frequencies, and codes from lengths.
 //!
-//! Flow    frequencies ──sort──▶ leaves, rarest first ──two queues──▶ depths ──counts per length, cut at the limit──▶
-//!         lengths ──canonical order──▶ codes, bits reversed as deflate writes them
-//! Order   the cut moves leaves down as little as it can; it is optimal when nothing is cut, which is the rule.
+//! - **Flow** frequencies ──sort──▶ leaves, rarest first ──two queues──▶ depths ──counts per length, cut at the limit──▶
+//!   lengths ──canonical order──▶ codes, bits reversed as deflate writes them
+//! - **Order** the cut moves leaves down as little as it can; it is optimal when nothing is cut, which is the rule.
 
 use super::codes::CODE_BITS;
 

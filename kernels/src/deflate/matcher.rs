@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The search of a packer: its table, and which [`search`](super::search) fits the table's shape and the CPU.
 //!
-//! Layout  places in the table are offsets from a base that the caller moves along, 16 bits each.
-//! Owner   nothing is kept but the table; the history lies before `start` in the caller's buffer.
+//! - **Layout** places in the table are offsets from a base that the caller moves along, 16 bits each.
+//! - **Owner** nothing is kept but the table; the history lies before `start` in the caller's buffer.
 
 use super::block::Counts;
 use super::codes::WINDOW_BYTES;
@@ -36,11 +36,11 @@ pub struct Found {
 /// The places of earlier bytes.
 pub struct Matcher {
     table: Table,
-    /// Whether the CPU has AVX2 and may use it.
+    /// True if the CPU has AVX2 and may use it.
     fast: bool,
 }
 
-/// Whether [`Avx2`](super::same::Avx2) can be used at this level.
+/// Returns true if [`Avx2`](super::same::Avx2) can be used at this level.
 pub fn has_avx2(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
     {

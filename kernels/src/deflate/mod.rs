@@ -13,12 +13,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Flow    message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`], [`search`]: tokens and their counts ──▶ [`block`]: the
-//!         cheapest of stored, fixed and dynamic ──▶ [`bits`]; [`frame`] puts the format around it, [`checksum`] its
-//!         check value. `Effort::Small` of whole messages and all unpacking are libdeflate's.
-//! Order   what is written depends on the bytes, the effort and the pieces only, never on the instruction set.
-//! Owner   a [`Packer`] or [`PackStream`] belongs to one thread at a time; source and target are the caller's.
-//! Not here levels and return codes of zlib: the drop-in maps them.
+//! - **Flow** message ──[`segment`]: pieces of at most 32 KiB──▶ [`matcher`], [`search`]: tokens and their counts ──▶ [`block`]: the
+//!   cheapest of stored, fixed and dynamic ──▶ [`bits`]; [`frame`] puts the format around it, [`checksum`] its
+//!   check value. `Effort::Small` of whole messages and all unpacking are libdeflate's.
+//! - **Order** what is written depends on the bytes, the effort and the pieces only, never on the instruction set.
+//! - **Owner** a [`Packer`] or [`PackStream`] belongs to one thread at a time; source and target are the caller's.
+//! - **Not here** levels and return codes of zlib: the drop-in maps them.
 
 #[expect(unsafe_code, reason = "stores whole words into memory that is not initialized")]
 mod bits;

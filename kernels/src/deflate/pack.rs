@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whole messages: [`Packer`].
 //!
-//! Flow    frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ frame
-//! Order   libdeflate gets no more room than [`bound`](super::bound) promises; what it cannot fit there, our encoder
-//!         can, because it knows the size of each block before it writes it.
+//! - **Flow** frame ──▶ our own encoder (`Fast`, `Default`) or libdeflate (`Small`) ──▶ frame
+//! - **Order** libdeflate gets no more room than [`bound`](super::bound) promises; what it cannot fit there, our encoder
+//!   can, because it knows the size of each block before it writes it.
 
 use super::bits::Bits;
 use super::block::Full;

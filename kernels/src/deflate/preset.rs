@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A code for markup and text that is known before the message is: [`Preset`].
 //!
-//! Layout  lengths in bits, by symbol. They come from [`Effort::Fast`](super::Effort)'s own tokens over pages of the
-//!         documentation that ships with Rust (HTML), every symbol counted once more than it occurs, so that every
-//!         byte has a code. `cargo test --features deflate train -- --ignored --nocapture` with `PAGES` naming a folder
-//!         prints them again.
-//! Order   no code is longer than [`LONGEST`].
+//! - **Layout** lengths in bits, by symbol. They come from [`Effort::Fast`](super::Effort)'s own tokens over pages of the
+//!   documentation that ships with Rust (HTML), every symbol counted once more than it occurs, so that every
+//!   byte has a code. `cargo test --features deflate train -- --ignored --nocapture` with `PAGES` naming a folder
+//!   prints them again.
+//! - **Order** no code is longer than [`LONGEST`].
 
 use super::bits::Bits;
 use super::block::Table;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many bytes two places have in common: up to 32 at once, with whatever compares them fastest.
 //!
-//! Order   every implementation gives the same answer, so that what is packed does not depend on the CPU.
-//! Owner   32 bytes are read at both places whatever they hold: the caller promises that they are there.
+//! - **Order** every implementation gives the same answer, so that what is packed does not depend on the CPU.
+//! - **Owner** 32 bytes are read at both places whatever they hold: the caller promises that they are there.
 
 /// Bytes that [`Same::first`] compares.
 pub const WIDE_BYTES: usize = 32;

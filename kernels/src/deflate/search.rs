@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes into tokens: the last places with the same hash, taken if they are really the same.
 //!
-//! Flow    eight bytes ──hash of the first few──▶ the places that had it before ──as many compared──▶ literal, or ──32
-//!         compared at once──▶ the longest match, unless the next byte starts a longer one still ──▶ token and its counts
-//!         ──some places inside of the match learned──▶ the next byte
-//! Order   every place in the table is before the current one, and at or after the base. Of matches that are equally long
-//!         the nearest is taken.
-//! Owner   the table is borrowed; the history lies before `start` in the caller's buffer.
+//! - **Flow** eight bytes ──hash of the first few──▶ the places that had it before ──as many compared──▶ literal, or ──32
+//!   compared at once──▶ the longest match, unless the next byte starts a longer one still ──▶ token and its counts
+//!   ──some places inside of the match learned──▶ the next byte
+//! - **Order** every place in the table is before the current one, and at or after the base. Of matches that are equally long
+//!   the nearest is taken.
+//! - **Owner** the table is borrowed; the history lies before `start` in the caller's buffer.
 
 use super::block::Counts;
 use super::codes::{MATCH_BYTES, literal, matched};
@@ -105,7 +105,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         }
     }
 
-    /// Whether a slot has a place with the same first bytes: the answer that most literals need, and soon.
+    /// Returns true if a slot has a place with the same first bytes: the answer that most literals need, and soon.
     ///
     /// # Safety
     /// The slot's places are before `end` − 8.

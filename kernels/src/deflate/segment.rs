@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A message cut into segments: found and written with the same scratch memory.
 //!
-//! Flow    segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
-//!         where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
-//! Order   the shape is chosen by the message's size, if that is known, and deepened where the last bytes took few
-//!         tokens: there is more to choose from, and more time. Where they were next to no matches, it is made shallow.
-//! Owner   tokens that wait stay here until a call that may not hold them.
+//! - **Flow** segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
+//!   where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
+//! - **Order** the shape is chosen by the message's size, if that is known, and deepened where the last bytes took few
+//!   tokens: there is more to choose from, and more time. Where they were next to no matches, it is made shallow.
+//! - **Owner** tokens that wait stay here until a call that may not hold them.
 
 use super::bits::Bits;
 use super::block::{Counts, Full, Writer};
@@ -73,7 +73,7 @@ const RARE_BITS: u32 = 9;
 pub struct Segments {
     matcher: Matcher,
     direct: Direct,
-    /// Whether the tables hold places.
+    /// True if the tables hold places.
     matcher_used: bool,
     direct_used: bool,
     /// The shape for most segments of the message.
@@ -152,7 +152,7 @@ impl Segments {
         self.matcher.learn(bytes, 0);
     }
 
-    /// Whether tokens wait.
+    /// Returns true if tokens wait.
     pub fn holds(&self) -> bool {
         self.held != 0
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the search remembers of earlier bytes: for each hash, the last places that had it.
 //!
-//! Layout  one integer per hash, a place in each 16 bits, the latest lowest: [`u16`] has one place, [`u128`] eight. A new
-//!         place moves the others up and the oldest out. 0 also means "none": a wrong candidate is harmless, because bytes
-//!         and distance are compared.
-//! Owner   [`Table`] owns the memory for the widest use; how much of it is used, and as which integers, is its [`Shape`].
+//! - **Layout** one integer per hash, a place in each 16 bits, the latest lowest: [`u16`] has one place, [`u128`] eight. A new
+//!   place moves the others up and the oldest out. 0 also means "none": a wrong candidate is harmless, because bytes
+//!   and distance are compared.
+//! - **Owner** [`Table`] owns the memory for the widest use; how much of it is used, and as which integers, is its [`Shape`].
 
 use super::room::zeroed;
 

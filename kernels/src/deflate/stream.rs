@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A message in pieces: [`PackStream`].
 //!
-//! Flow    input ──copy──▶ `buffer` (history, then up to 32 KiB that wait) ──a block, when it is full or flushed──▶
-//!         the caller's output if there is room, else `pending` ──▶ output
-//! Layout  `buffer` is 64 KiB: `..done` is history, `done..filled` waits; when it is full, its upper half moves down.
-//! Order   a flush happens once everything before it was read; what a push could not write, the next one does.
-//! Owner   everything is allocated by `new`; `reset` starts the next message in the same memory.
+//! - **Flow** input ──copy──▶ `buffer` (history, then up to 32 KiB that wait) ──a block, when it is full or flushed──▶
+//!   the caller's output if there is room, else `pending` ──▶ output
+//! - **Layout** `buffer` is 64 KiB: `..done` is history, `done..filled` waits; when it is full, its upper half moves down.
+//! - **Order** a flush happens once everything before it was read; what a push could not write, the next one does.
+//! - **Owner** everything is allocated by `new`; `reset` starts the next message in the same memory.
 
 use super::bits::Bits;
 use super::block::stored;
@@ -35,7 +35,7 @@ pub struct Pushed {
     pub read: usize,
     /// Bytes of the output that were written.
     pub written: usize,
-    /// Whether there is more to write: push again with the rest of the input, new output and the same flush.
+    /// True if there is more to write: push again with the rest of the input, new output and the same flush.
     pub more: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct PackStream {
     total: u64,
     begun: bool,
     ended: bool,
-    /// Whether something was read since the last flush.
+    /// True if something was read since the last flush.
     unflushed: bool,
 }
 
@@ -133,7 +133,7 @@ impl PackStream {
         self.sum
     }
 
-    /// Whether the message ended and all of it was written.
+    /// Returns true if the message ended and all of it was written.
     pub fn is_finished(&self) -> bool {
         self.ended && self.pending_at == self.pending_end
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a look at a few bytes says about a segment: whether matches of three bytes are worth a search.
 //!
-//! Flow    64 bytes ──mostly text?──▶ no, which is the usual answer and costs next to nothing; else ──1 KiB from the
-//!         middle, its places by their first three bytes──▶ many that repeat for three or four bytes only? ──▶ yes
-//! Order   tables of numbers, addresses and symbols repeat like that; text, code of machines and noise do not.
+//! - **Flow** 64 bytes ──mostly text?──▶ no, which is the usual answer and costs next to nothing; else ──1 KiB from the
+//!   middle, its places by their first three bytes──▶ many that repeat for three or four bytes only? ──▶ yes
+//! - **Order** tables of numbers, addresses and symbols repeat like that; text, code of machines and noise do not.
 
 /// Bytes that are looked at first, and how many of them may be no text.
 const SAMPLES: usize = 64;
@@ -14,7 +14,7 @@ const LOOK_BYTES: usize = 1024;
 const ONE_IN: usize = 6;
 const HASH_BITS: u32 = 10;
 
-/// Whether many places of these bytes repeat three or four bytes, and no more.
+/// Returns true if many places of these bytes repeat three or four bytes, and no more.
 pub fn repeats_threes(bytes: &[u8]) -> bool {
     if bytes.len() < LOOK_BYTES {
         return false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which method a page gets: a look at some of its numbers, then one or two tries.
 //!
-//! Flow    a block of 128 in its middle, as numbers of 4 and 8 bytes, plain and as differences ──half the size or less?──▶
-//!         that frame; decimals where floating-point numbers are decimals; else LZ4 ──little saved, and bytes are alike
-//!         every 4 or 8?──▶ planes ──cold──▶ Zstandard behind the same filter, where it saves a quarter more
-//! Order   a later try gets no more room than the best so far took: it gives up early
-//! Not here the methods
+//! - **Flow** a block of 128 in its middle, as numbers of 4 and 8 bytes, plain and as differences ──half the size or less?──▶
+//!   that frame; decimals where floating-point numbers are decimals; else LZ4 ──little saved, and bytes are alike
+//!   every 4 or 8?──▶ planes ──cold──▶ Zstandard behind the same filter, where it saves a quarter more
+//! - **Order** a later try gets no more room than the best so far took: it gives up early
+//! - **Not here** the methods
 
 use super::integers;
 use super::{Effort, MAX_PACKED_BYTES, Method, PAGE_BYTES, Packer, decimal};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Floating-point numbers that were decimals: prices, measured values with few digits, integers with gaps.
 //!
-//! Flow    number ──times 10^e, rounded──▶ integer; divided again it is the same number bit by bit ──▶ frame of reference
-//! Layout  e, number of exceptions (2 bytes), per exception its index (2 bytes) and its 8 bytes, then the integers' frames
-//! Order   a quotient of two exact numbers is rounded once, so it is the number that reading the decimal had given
-//! Not here numbers of 4 bytes
+//! - **Flow** number ──times 10^e, rounded──▶ integer; divided again it is the same number bit by bit ──▶ frame of reference
+//! - **Layout** e, number of exceptions (2 bytes), per exception its index (2 bytes) and its 8 bytes, then the integers' frames
+//! - **Order** a quotient of two exact numbers is rounded once, so it is the number that reading the decimal had given
+//! - **Not here** numbers of 4 bytes
 //!
 //! Source: Afroozeh, Kuffó, Boncz: ALP, Adaptive Lossless floating-Point Compression, 2023 (the idea of exact decimals).
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Zstandard for pages, in a workspace of fixed size: the library allocates nothing.
 //!
-//! Flow    workspace ──[`ZSTD_initStaticCCtx`], level 1 with a window of 4 KiB──▶ frame without magic number and size
-//! Layout  the workspace serves packing and unpacking by turns; a context stays as long as only one of them is done and
-//!         the workspace does not move (a context points into itself)
-//! Not here when it is worth its time (`choose`)
+//! - **Flow** workspace ──[`ZSTD_initStaticCCtx`], level 1 with a window of 4 KiB──▶ frame without magic number and size
+//! - **Layout** the workspace serves packing and unpacking by turns; a context stays as long as only one of them is done and
+//!   the workspace does not move (a context points into itself)
+//! - **Not here** when it is worth its time (`choose`)
 //!
 //! Source: zstd.h of libzstd 1.5.7, "Static allocation" and "Advanced parameters".
 

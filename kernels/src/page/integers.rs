@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Integers of 4 or 8 bytes in as few bits as a block of 128 needs: frame of reference, or differences.
 //!
-//! Flow    numbers ──(difference to the one before)──▶ minus the block's base, or zigzag ──▶ the low bits of all, and the
-//!         few that need more beside them ──▶ bytes
-//! Layout  per block: bits (7 bits; bit 7: zigzag), number of exceptions, base (unless zigzag), 16 · bits bytes, then per
-//!         exception its index and its whole value. Lane l of row r is number r · lanes + l; lanes are 16 bytes
-//!         together, and each lane is a stream of bits of its own: all lanes shift alike
-//! Order   the block's width is the one that makes it smallest
-//! Not here whether numbers are what the page holds (`choose`)
+//! - **Flow** numbers ──(difference to the one before)──▶ minus the block's base, or zigzag ──▶ the low bits of all, and the
+//!   few that need more beside them ──▶ bytes
+//! - **Layout** per block: bits (7 bits; bit 7: zigzag), number of exceptions, base (unless zigzag), 16 · bits bytes, then per
+//!   exception its index and its whole value. Lane l of row r is number r · lanes + l; lanes are 16 bytes
+//!   together, and each lane is a stream of bits of its own: all lanes shift alike
+//! - **Order** the block's width is the one that makes it smallest
+//! - **Not here** whether numbers are what the page holds (`choose`)
 
 use super::PAGE_BYTES;
 

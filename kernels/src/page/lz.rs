@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LZ4 blocks of exactly one page.
 //!
-//! Flow    page ──hash of 4 bytes, last place it was seen──▶ literals and matches; [`unpack`] copies 16 bytes at a time
-//!         where there is room for it
-//! Layout  the LZ4 block format: token (literal length, match length − 4), longer lengths in bytes of 255, literals,
-//!         offset of 2 bytes; the last 5 bytes are literals, and no match starts in the last 12
-//! Order   [`pack`] gives up where the target ends; [`unpack`] checks every length and offset before it copies
-//! Not here blocks of other sizes (`crate::lz4`)
+//! - **Flow** page ──hash of 4 bytes, last place it was seen──▶ literals and matches; [`unpack`] copies 16 bytes at a time
+//!   where there is room for it
+//! - **Layout** the LZ4 block format: token (literal length, match length − 4), longer lengths in bytes of 255, literals,
+//!   offset of 2 bytes; the last 5 bytes are literals, and no match starts in the last 12
+//! - **Order** [`pack`] gives up where the target ends; [`unpack`] checks every length and offset before it copies
+//! - **Not here** blocks of other sizes (`crate::lz4`)
 //!
 //! Source: the LZ4 block format description of the lz4 project.
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages of any size in packed pages: what PACK and UNPACK write and read in the format `pages`.
 //!
-//! Layout  one piece per 4096 bytes of the message, the last one of what is left: a u16 (bits 0–12: bytes that follow, 1 to
-//!         4096; bits 13–15: kind), then the bytes. Kind 0: a packed page. Kind 1: the 8 bytes that the page repeats.
-//!         Kind 2: the page itself, or the last, shorter piece. Kind 3, without bytes: the end
-//! Order   a piece is refused as corrupt when its header is no header or its bytes are cut off, then when the target has no
-//!         room for what it holds, then when its bytes are no page
-//! Not here how a page is packed (the module above)
+//! - **Layout** one piece per 4096 bytes of the message, the last one of what is left: a u16 (bits 0–12: bytes that follow, 1 to
+//!   4096; bits 13–15: kind), then the bytes. Kind 0: a packed page. Kind 1: the 8 bytes that the page repeats.
+//!   Kind 2: the page itself, or the last, shorter piece. Kind 3, without bytes: the end
+//! - **Order** a piece is refused as corrupt when its header is no header or its bytes are cut off, then when the target has no
+//!   room for what it holds, then when its bytes are no page
+//! - **Not here** how a page is packed (the module above)
 
 use super::{Effort, MAX_PACKED_BYTES, PAGE_BYTES, Packed, Packer, fill};
 

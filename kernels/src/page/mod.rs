@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pages of 4 KiB, packed by what they hold: [`Packer`].
 //!
-//! Flow    page ──one word repeated?──▶ [`Packed::Filled`]; ──looked at (`choose`)──▶ [`Method`] ──▶ [`Packed::Bytes`];
-//!         not worth it ──▶ [`Packed::Raw`]
-//! Layout  a packed page is its method's byte, then what the method says; its length travels apart
-//! Order   unpacking trusts nothing: whatever the bytes are, it writes the page or says that they are none
-//! Owner   a [`Packer`] holds its tables and workspaces and allocates never: it also runs in signal handlers. A packer
-//!         of zero bytes is a new one. One per thread
-//! Not here where packed pages are kept
+//! - **Flow** page ──one word repeated?──▶ [`Packed::Filled`]; ──looked at (`choose`)──▶ [`Method`] ──▶ [`Packed::Bytes`];
+//!   not worth it ──▶ [`Packed::Raw`]
+//! - **Layout** a packed page is its method's byte, then what the method says; its length travels apart
+//! - **Order** unpacking trusts nothing: whatever the bytes are, it writes the page or says that they are none
+//! - **Owner** a [`Packer`] holds its tables and workspaces and allocates never: it also runs in signal handlers. A packer
+//!   of zero bytes is a new one. One per thread
+//! - **Not here** where packed pages are kept
 
 mod choose;
 mod decimal;
@@ -115,7 +115,7 @@ pub const METHODS: [Method; 16] = [
 ];
 
 impl Method {
-    /// Whether it takes Zstandard to unpack.
+    /// Returns true if it takes Zstandard to unpack.
     pub fn is_dense(self) -> bool {
         matches!(
             self,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes of numbers put beside their like: all lowest bytes first, all highest last; and differences of neighbours.
 //!
-//! Flow    [`shuffle`] ──▶ planes; [`unshuffle`] back. [`difference`] before the one, [`sum`] after the other
-//! Layout  plane b of numbers of w bytes is `[b · 4096/w, (b+1) · 4096/w)`
-//! Order   one pass of unpack instructions over 16·w bytes is a perfect shuffle: it turns the byte's index left by one
-//!         bit; four turns shuffle, log₂ w turns unshuffle
-//! Not here what packs the planes
+//! - **Flow** [`shuffle`] ──▶ planes; [`unshuffle`] back. [`difference`] before the one, [`sum`] after the other
+//! - **Layout** plane b of numbers of w bytes is `[b · 4096/w, (b+1) · 4096/w)`
+//! - **Order** one pass of unpack instructions over 16·w bytes is a perfect shuffle: it turns the byte's index left by one
+//!   bit; four turns shuffle, log₂ w turns unshuffle
+//! - **Not here** what packs the planes
 
 use super::PAGE_BYTES;
 

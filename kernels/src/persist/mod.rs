@@ -2,14 +2,14 @@
 //! Storing so that a crash keeps it: log records and lines of pages past the caches, and write-back of what was
 //! stored through them.
 //!
-//! Flow     `append`, `nt_copy`, `copy_lines` ── non-temporal stores ──┐
-//!          ordinary stores ──▶ `write_back` ──────────────────────────┴─▶ `fence`: durable, where the memory is
-//!          log ──▶ `check` ──▶ `apply` ──▶ heap
-//! Layout   here the choice of a level · `x86_64` the vector routines · `write_back` lines by address · `record` what a
-//!          log says
-//! Order    nothing here fences but `fence`. It orders the stores of the thread that calls it, no others.
-//! Owner    raw pointers, as in the rest of this crate: log and heap may be files that other processes map too.
-//! Not here when to fence, where logs lie, what a sequence orders
+//! - **Flow** `append`, `nt_copy`, `copy_lines` ── non-temporal stores ──┐
+//!   ordinary stores ──▶ `write_back` ──────────────────────────┴─▶ `fence`: durable, where the memory is
+//!   log ──▶ `check` ──▶ `apply` ──▶ heap
+//! - **Layout** here the choice of a level · `x86_64` the vector routines · `write_back` lines by address · `record` what a
+//!   log says
+//! - **Order** nothing here fences but `fence`. It orders the stores of the thread that calls it, no others.
+//! - **Owner** raw pointers, as in the rest of this crate: log and heap may be files that other processes map too.
+//! - **Not here** when to fence, where logs lie, what a sequence orders
 //!
 //! The level `scalar`, and other architectures than x86-64, store normally and write the lines back. Where a CPU has
 //! no instruction for that, [`instruction`] says so, and nothing of this is durable before the kernel wrote it.

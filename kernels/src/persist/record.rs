@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
 //!
-//! Flow    header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
-//!         the last ──▶ first store ──▶ … ──▶ write-back, line by line
-//! Order   the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
-//!         to last: before-images must not name a byte twice.
-//! Owner   the log may be a file that another process writes: no slice is made of it, and each word that decides where
-//!         to store is read once, checked, and used as it was read. So no change of the log's bytes, whenever it
-//!         happens, makes `apply` leave the heap.
-//! Not here which record comes next, and what an unreadable one means: recovery's
+//! - **Flow** header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
+//!   the last ──▶ first store ──▶ … ──▶ write-back, line by line
+//! - **Order** the first check that fails names the fault, so the order is part of the behaviour. Entries are stored first
+//!   to last: before-images must not name a byte twice.
+//! - **Owner** the log may be a file that another process writes: no slice is made of it, and each word that decides where
+//!   to store is read once, checked, and used as it was read. So no change of the log's bytes, whenever it
+//!   happens, makes `apply` leave the heap.
+//! - **Not here** which record comes next, and what an unreadable one means: recovery's
 
 use super::write_back::{instruction, write_back_with};
 use core::ptr;
@@ -221,7 +221,7 @@ unsafe fn head(record: *const u8, available: usize, salt: u32, position: u64) ->
     if checksum != header.checksum { Err(Fault::Checksum) } else { Ok(header) }
 }
 
-/// Whether the entries of a record that does not count them end at `at`.
+/// Returns true if the entries of a record that does not count them end at `at`.
 ///
 /// # Safety
 ///

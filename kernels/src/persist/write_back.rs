@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writing cache lines back by address, with the best instruction that the CPU has; and the fence that waits for it.
 //!
-//! Flow    first use ──cpuid──▶ `INSTRUCTION`; then one load and one branch for each range
-//! Order   `clwb` and `clflushopt` are ordered by a later fence only; `clflush` also among themselves
-//! Not here dropping lines so that later loads miss: see [`cache_flush`](crate::cache_flush)
+//! - **Flow** first use ──cpuid──▶ `INSTRUCTION`; then one load and one branch for each range
+//! - **Order** `clwb` and `clflushopt` are ordered by a later fence only; `clflush` also among themselves
+//! - **Not here** dropping lines so that later loads miss: see [`cache_flush`](crate::cache_flush)
 //!
 //! x86-64: CLWB keeps the line in the cache, CLFLUSHOPT and CLFLUSH drop it. AArch64: `DC CVAP` cleans a line to the
 //! point of persistence, where the CPU has it (`dpb`); elsewhere there is no instruction for programs that promises

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The clock that all processes of a machine share: CLOCK_MONOTONIC, in nanoseconds.
 //!
-//! Why      a deadline crosses to the server; an `Instant`, which is the same clock on Linux, says no number
+//! - **Why** a deadline crosses to the server; an `Instant`, which is the same clock on Linux, says no number
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

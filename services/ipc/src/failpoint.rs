@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Failpoints: the steps of a session at which a test can end or stop a process.
 //!
-//! Flow     in the process that is to die: `arm(step, nth, act)` … `reach(step)` for the nth time ─▶ the act
-//! Layout   steps stand in the order of a call's life; each says which side takes it
-//! Order    a step's name says what has just been done; what follows from it has not
-//! Owner    one armed failpoint per process
-//! Not here without the feature `failpoints`, [`reach`] is empty: the feature is on for this crate's own tests only
+//! - **Flow** in the process that is to die: `arm(step, nth, act)` … `reach(step)` for the nth time ─▶ the act
+//! - **Layout** steps stand in the order of a call's life; each says which side takes it
+//! - **Order** a step's name says what has just been done; what follows from it has not
+//! - **Owner** one armed failpoint per process
+//! - **Not here** without the feature `failpoints`, [`reach`] is empty: the feature is on for this crate's own tests only
 
 /// Which side of a session takes a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

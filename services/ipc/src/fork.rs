@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sessions and fork: a child must not keep its parent's sockets open, or nobody would notice the parent's death.
 //!
-//! Flow    every session socket is registered here ─▶ after a fork, the child closes its copies
-//! Order   the child handler runs between fork and anything else; it only calls close(2) and stores atomics
-//! Owner   a [`SessionSocket`] closes its descriptor only in the process that opened it
+//! - **Flow** every session socket is registered here ─▶ after a fork, the child closes its copies
+//! - **Order** the child handler runs between fork and anything else; it only calls close(2) and stores atomics
+//! - **Owner** a [`SessionSocket`] closes its descriptor only in the process that opened it
 #![expect(unsafe_code, reason = "pthread_atfork, and closing descriptors by number in the child")]
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -62,7 +62,7 @@ impl SessionSocket {
         self.pid
     }
 
-    /// Whether this process opened it.
+    /// Returns true if this process opened it.
     pub fn is_ours(&self) -> bool {
         self.generation == GENERATION.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What crosses the socket: a greeting each way, later new segments. Everything else goes through the rings.
 //!
-//! Flow    client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
-//! Layout  packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
-//! Owner   a received packet is hostile: its length, kind and number of descriptors are checked before it is used
+//! - **Flow** client: `Hello` + 5 descriptors ─▶ server: `Welcome` ─▶ …  client: `AddSegment` + 1 descriptor ─▶ …  hang-up
+//! - **Layout** packets of a `SOCK_SEQPACKET` socket, one struct each, little endian (`docs/formats/ipc.md`)
+//! - **Owner** a received packet is hostile: its length, kind and number of descriptors are checked before it is used
 
 use crate::error::Error;
 use crate::layout::{MAGIC, VERSION};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Call another process with arrays: sync, async and pipelined, over memory that both map.
 //!
-//! Flow    client: array ──one copy, or a loan──▶ request pool ──message──▶ request ring ─▶ server: handler sees
-//!         the bytes in place ─▶ reply copied into the response pool ──message──▶ response ring ─▶ client: view
-//! Layout  one control segment (rings, park words: [`layout`]) and payload segments, all sealed memfds that the
-//!         client makes and is charged for; they travel over a Unix socket that stays open (`docs/formats/ipc.md`)
-//! Order   a message's bytes are complete before its ring's tail is published (Release); payload before message
-//! Owner   a request slot belongs to the client until its reply, and beyond it while the server still views it;
-//!         a response slot belongs to the client's view until the last one is dropped
-//!         Several processes on equal terms, without a server: [`queue`]
-//! Not here placing the copies and waiting: that is the engine's.
+//! - **Flow** client: array ──one copy, or a loan──▶ request pool ──message──▶ request ring ─▶ server: handler sees
+//!   the bytes in place ─▶ reply copied into the response pool ──message──▶ response ring ─▶ client: view
+//! - **Layout** one control segment (rings, park words: [`layout`]) and payload segments, all sealed memfds that the
+//!   client makes and is charged for; they travel over a Unix socket that stays open (`docs/formats/ipc.md`)
+//! - **Order** a message's bytes are complete before its ring's tail is published (Release); payload before message
+//! - **Owner** a request slot belongs to the client until its reply, and beyond it while the server still views it;
+//!   a response slot belongs to the client's view until the last one is dropped
+//!   Several processes on equal terms, without a server: [`queue`]
+//! - **Not here** placing the copies and waiting: that is the engine's.
 //!
 //! After Rocket (arXiv 2601.06331): request dispatcher, handlers, and a query side that collects results, with
 //! the mode chosen per call instead of at compile time.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The message: one entry of a ring, 128 bytes, and what it may say about a payload.
 //!
-//! Layout  0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor) · 3 element kind u8 (a letter) ·
-//!         4 element bytes u8 · 5 dimensions u8 · 6 status u16
-//!         8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 CRC-32C of the payload u32
-//!        32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 ns at the server u64
-//!        64 shape: 8 × u64 · a short payload behind it, in what is left of the 64 bytes ([`FLAG_EMBEDDED`])
-//! Owner   the producer's until its ring's tail passes it; the consumer copies it once and judges the copy.
+//! - **Layout**
+//!   - 0 kind u8 · 1 flags u8 · 2 payload u8 (0 none, 1 bytes, 2 tensor) · 3 element kind u8 (a letter) ·
+//!   - 4 element bytes u8 · 5 dimensions u8 · 6 status u16
+//!   - 8 job u64 · 16 operation u64 (hash of its name) · 24 segment u32 · 28 CRC-32C of the payload u32
+//!   - 32 offset u64 · 40 bytes u64 · 48 deadline u64 (CLOCK_MONOTONIC ns, 0 none) · 56 ns at the server u64
+//!   - 64 shape: 8 × u64 · a short payload behind it, in what is left of the 64 bytes ([`FLAG_EMBEDDED`])
+//! - **Owner** the producer's until its ring's tail passes it; the consumer copies it once and judges the copy.
 
 use crate::error::Error;
 use bytemuck::{Pod, Zeroable};
@@ -239,7 +240,7 @@ impl Message {
         }
     }
 
-    /// Whether the slot holds packed pages.
+    /// Returns true if the slot holds packed pages.
     pub fn is_packed(&self) -> bool {
         self.flags & FLAG_PACKED != 0
     }
@@ -321,7 +322,7 @@ impl ElementType {
     /// 64-bit signed.
     pub const I64: ElementType = ElementType { kind: b'i', bytes: 8 };
 
-    /// Whether both sides of a session know it.
+    /// Returns true if both sides of a session know it.
     pub fn is_known(self) -> bool {
         matches!(
             (self.kind, self.bytes),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options of one call: who copies its data, whether the copy stays in the cache, whether it is checked on the way.
 //!
-//! Flow    `CallOptions` (or just a timeout) ─▶ every mode's call ─▶ what is left at `auto` is decided in `client/decide.rs`
-//! Source  Rocket (arXiv 2601.06331), §IV-B: device, cache injection and mode, of which it fixes the mode at compile time;
-//!         here all three belong to the call
+//! - **Flow** `CallOptions` (or just a timeout) ─▶ every mode's call ─▶ what is left at `auto` is decided in `client/decide.rs`
+//! - **Source** Rocket (arXiv 2601.06331), §IV-B: device, cache injection and mode, of which it fixes the mode at compile time;
+//!   here all three belong to the call
 
 use crate::error::Error;
 use memlift_engine::Engine;
@@ -66,7 +66,7 @@ pub struct CallOptions {
     pub device: Device,
     /// Whether copies stay in the cache.
     pub cache: CachePolicy,
-    /// Whether a wait sleeps until shortly before the answer is expected (L = a · bytes + b, learned per operation), and only then
+    /// True if a wait sleeps until shortly before the answer is expected (L = a · bytes + b, learned per operation), and only then
     /// looks for it. `false`: it looks at once, for as long as the wait policy lets it.
     pub defer: bool,
     /// CRC-32C of request and reply, computed while they are copied and compared where they arrive, before anybody sees them. It
@@ -98,7 +98,7 @@ impl From<Option<Duration>> for CallOptions {
 }
 
 impl CallOptions {
-    /// Whether nothing about the copy is left to be decided. DSA has one way to do it.
+    /// Returns true if nothing about the copy is left to be decided. DSA has one way to do it.
     pub(crate) fn leave_nothing(&self) -> bool {
         self.device == Device::Dsa || (self.device != Device::Auto && self.cache != CachePolicy::Auto)
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packed transfer: a payload that crosses in packed pages and so takes less of the pools, for processor time on both sides.
 //!
-//! Flow    `Outgoing` ──[`pack`]──▶ private stream ──copied──▶ slot of the stream's size ──copied──▶ private ──[`unpack`]──▶ `Payload`
-//! Layout  one message of `kernels/src/page/message.rs` for every MiB of the payload, the last for what is left
-//! Order   the CRC is the payload's, not the stream's: taken before it is packed, compared after it was unpacked
-//! Owner   neither codec sees shared memory: the peer could change what was judged. What arrived belongs to this process alone,
-//!         and its slot is free at once
-//! Not here payloads below a page, and those that do not become an eighth smaller: they cross as they are
+//! - **Flow** `Outgoing` ──[`pack`]──▶ private stream ──copied──▶ slot of the stream's size ──copied──▶ private ──[`unpack`]──▶ `Payload`
+//! - **Layout** one message of `kernels/src/page/message.rs` for every MiB of the payload, the last for what is left
+//! - **Order** the CRC is the payload's, not the stream's: taken before it is packed, compared after it was unpacked
+//! - **Owner** neither codec sees shared memory: the peer could change what was judged. What arrived belongs to this process alone,
+//!   and its slot is free at once
+//! - **Not here** payloads below a page, and those that do not become an eighth smaller: they cross as they are
 #![expect(unsafe_code, reason = "reads this process's arrays")]
 
 use crate::error::Error;

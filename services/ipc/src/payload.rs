@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Payloads: what goes out (borrowed, copied once into a pool) and what came in (viewed where it lies).
 //!
-//! Flow    `Outgoing` ──gathered by the engine──▶ slot in a pool ──message──▶ `Payload` in the other process
-//! Owner   an `Outgoing` borrows its bytes until the call has copied them; a `Payload` keeps its segment mapped and
-//!         its slot leased until the last clone of it is dropped
-//! Not here `&[u8]` to a payload: the peer can change it at any time. Copy it out, or go through the raw pointer.
+//! - **Flow** `Outgoing` ──gathered by the engine──▶ slot in a pool ──message──▶ `Payload` in the other process
+//! - **Owner** an `Outgoing` borrows its bytes until the call has copied them; a `Payload` keeps its segment mapped and
+//!   its slot leased until the last clone of it is dropped
+//! - **Not here** `&[u8]` to a payload: the peer can change it at any time. Copy it out, or go through the raw pointer.
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::error::Error;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The ring: single producer, single consumer, 256 messages, in memory that the other side can change.
 //!
-//! Flow    producer: copy message in ─▶ tail + 1 (Release)      consumer: tail (Acquire) ─▶ copy message out ─▶ head + 1
-//! Order   the entry is written before the tail is published and read before the head is
-//! Owner   each side keeps its own counter privately and only publishes it; of the other side's counter it believes
-//!         nothing that is not possible: a distance over the ring's size is a fault of the peer.
+//! - **Flow** producer: copy message in ─▶ tail + 1 (Release)      consumer: tail (Acquire) ─▶ copy message out ─▶ head + 1
+//! - **Order** the entry is written before the tail is published and read before the head is
+//! - **Owner** each side keeps its own counter privately and only publishes it; of the other side's counter it believes
+//!   nothing that is not possible: a distance over the ring's size is a fault of the peer.
 
 use crate::error::Error;
 use crate::failpoint::{Step, reach};
@@ -129,7 +129,7 @@ impl Consumer {
         Ok(Consumer { ring: Ring::new(control, place)?, head: 0 })
     }
 
-    /// Whether a message is there (or the producer's counter is wrong, which `pop` will say).
+    /// Returns true if a message is there (or the producer's counter is wrong, which `pop` will say).
     pub fn is_ready(&self) -> bool {
         self.ring.tail().load(Ordering::Acquire) != self.head
     }

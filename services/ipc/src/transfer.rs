@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers: outgoing data is copied, packed, to where the other process will see it.
 //!
-//! Flow    `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
-//! Order   a range may be cut in two, so that the receiver is woken while its last part is copied
-//! Lost    a device that stops answering may write to a target later: who lets a device copy keeps that target for ever then
-//! Not here whose memory the target is, and who is told.
+//! - **Flow** `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
+//! - **Order** a range may be cut in two, so that the receiver is woken while its last part is copied
+//! - **Lost** a device that stops answering may write to a target later: who lets a device copy keeps that target for ever then
+//! - **Not here** whose memory the target is, and who is told.
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::message::{Shape, Tensor};

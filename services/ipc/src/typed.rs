@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Typed calls: plain records and arrays of numbers in, plain records and arrays out, without a format in between.
 //!
-//! Flow    `&T` of [`bytemuck::NoUninit`] ─▶ bytes, copied once ─▶ the other side copies them out as its own `T`, of which any bits
-//!         are one ([`bytemuck::AnyBitPattern`])
-//! Limits  both sides must mean the same by `T`: the same release of the same program, or `#[repr(C)]`. Only the length is checked.
-//! Owner   what is received is a copy: a `&T` to memory that the peer can write would change while it is looked at
+//! - **Flow** `&T` of [`bytemuck::NoUninit`] ─▶ bytes, copied once ─▶ the other side copies them out as its own `T`, of which any bits
+//!   are one ([`bytemuck::AnyBitPattern`])
+//! - **Limits** both sides must mean the same by `T`: the same release of the same program, or `#[repr(C)]`. Only the length is checked.
+//! - **Owner** what is received is a copy: a `&T` to memory that the peer can write would change while it is looked at
 
 use crate::client::Client;
 use crate::error::Error;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool that counts until its machine is switched off, and what is there afterwards.
 //!
-//! Usage    power count POOL    opens or creates the pool, says what it guarantees, and a line for each acknowledged transaction
-//!          power look POOL     opens it, recovers, and says what it holds
-//! Not here switching the machine off: `tools/vm-test`
+//! - **Usage** power count POOL    opens or creates the pool, says what it guarantees, and a line for each acknowledged transaction
+//!   power look POOL     opens it, recovers, and says what it holds
+//! - **Not here** switching the machine off: `tools/vm-test`
 
 use std::io::Write;
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the log has goes to its place: NearPM's applylog.
 //!
-//! Flow     published records of all lanes, in the order of their sequence ─▶ stores to the heap in the file ─▶ write-back ─▶
-//!          harden ─▶ lane heads with how far it got ─▶ harden ─▶ room in the lanes
-//! Order    sequences are dense: the applier stops at the first that is not published yet. Two records that touch the same
-//!          bytes are ordered by their section's lock, so by sequence
-//! Rule     a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
-//!          head carries the sequence up to which everything is applied, so that one lane's old record never comes after
-//!          another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
-//! Owner    one applier at a time, whoever needs room or is asked to
-//! Not here the same by an engine thread: `apply_behind`
+//! - **Flow** published records of all lanes, in the order of their sequence ─▶ stores to the heap in the file ─▶ write-back ─▶
+//!   harden ─▶ lane heads with how far it got ─▶ harden ─▶ room in the lanes
+//! - **Order** sequences are dense: the applier stops at the first that is not published yet. Two records that touch the same
+//!   bytes are ordered by their section's lock, so by sequence
+//! - **Rule** a lane's room is given back only after the head that says so is durable: recovery starts at that head. Every
+//!   head carries the sequence up to which everything is applied, so that one lane's old record never comes after
+//!   another lane's newer one (PPO invariant 4: recovery data stays until it is not needed anywhere)
+//! - **Owner** one applier at a time, whoever needs room or is asked to
+//! - **Not here** the same by an engine thread: `apply_behind`
 
 use std::sync::atomic::Ordering;
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The log goes to its place on an engine thread while commits go on: [`crate::Options::apply_behind`], redo and checkpoint.
 //!
-//! Flow     a lane is half full ─▶ the next records in order become a batch of LOG_APPLY on the engine's queue ─▶ commits go on
-//!          …… a later commit finds it done, or whoever needs room or wants everything applied waits ─▶ [`Store::settle`]
-//! Order    one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and none
-//!          after one that failed. The batch fences before its completion; heads are written after it
-//! Rule     whoever stores to the heap in the file past the log, or takes the mirror's pages away, has applied everything
-//!          before, and so waited for the batch: nobody else touches what it writes. Its records stay in their lanes, for room
-//!          is given back by `settle`
-//! Owner    the applier, under its lock. A store that is dropped waits for the batch before the mapping goes
-//! Pressure a queue that is full is no reason to wait: the records are applied here and now, as without this option
-//! Not here files without one mapping (interleaved, simulated): their batch is put off and stored when it is waited for, which is
-//!          one of the times at which an engine thread may do it, so the simulator tries these orders as well
+//! - **Flow** a lane is half full ─▶ the next records in order become a batch of LOG_APPLY on the engine's queue ─▶ commits go on
+//!   …… a later commit finds it done, or whoever needs room or wants everything applied waits ─▶ [`Store::settle`]
+//! - **Order** one batch at a time, each of its members behind a fence: records are stored in the order of their sequences, and none
+//!   after one that failed. The batch fences before its completion; heads are written after it
+//! - **Rule** whoever stores to the heap in the file past the log, or takes the mirror's pages away, has applied everything
+//!   before, and so waited for the batch: nobody else touches what it writes. Its records stay in their lanes, for room
+//!   is given back by `settle`
+//! - **Owner** the applier, under its lock. A store that is dropped waits for the batch before the mapping goes
+//! - **Pressure** a queue that is full is no reason to wait: the records are applied here and now, as without this option
+//! - **Not here** files without one mapping (interleaved, simulated): their batch is put off and stored when it is waited for, which is
+//!   one of the times at which an engine thread may do it, so the simulator tries these orders as well
 
 use std::sync::TryLockError;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which types have objects in a pool: names and fields for tools, and a guard against two types with one tag.
 //!
-//! Layout   records, one after the other, each: u32 bytes of the text · u32 CRC-32C of the text · the text, padded to 8. The
-//!          text is lines: `tag layout bytes name`, then `offset bytes type name` for each field. A length of 0 or a wrong CRC
-//!          ends the list
-//! Order    append only, durable before the first object of the type is; a record that a crash tore is written again
-//! Not here the pool's promise: a pool with a spoilt catalog works, its tools show bytes
+//! - **Layout** records, one after the other, each: u32 bytes of the text · u32 CRC-32C of the text · the text, padded to 8. The
+//!   text is lines: `tag layout bytes name`, then `offset bytes type name` for each field. A length of 0 or a wrong CRC
+//!   ends the list
+//! - **Order** append only, durable before the first object of the type is; a record that a crash tore is written again
+//! - **Not here** the pool's promise: a pool with a spoilt catalog works, its tools show bytes
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether a pool's file is sound, and what is in it: everything is read, nothing is written.
 //!
-//! Flow     headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
-//!          (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
-//! Rule     damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
-//!          what was freed) is a note
-//! Not here changing anything: `repair`
+//! - **Flow** headers ─▶ lanes (`lanes`) ─▶ recovery into a private mapping (`snapshot`) ─▶ catalog (`types`) ─▶ directory
+//!   (`directory`) ─▶ bitmaps, root, pointers (`objects`) ─▶ tables and stores (`owned`) ─▶ [`Report`]
+//! - **Rule** damage is what memlift never writes. What a program may have meant (an object that nothing points to, a pointer to
+//!   what was freed) is a note
+//! - **Not here** changing anything: `repair`
 
 pub(crate) mod directory;
 mod files;
@@ -148,7 +148,7 @@ impl Report {
         self.headers.iter().flatten().max_by_key(|header| header.generation)
     }
 
-    /// Whether there is no damage.
+    /// Returns true if there is no damage.
     pub fn sound(&self) -> bool {
         self.findings.iter().all(|one| one.level != Level::Damage)
     }
@@ -452,7 +452,7 @@ fn usage(heap: &Heap<'_>, report: &mut Report) {
 /// Tables and stores, whose links are memlift's own.
 fn structures(heap: &Heap<'_>, header: &Header, findings: &mut Findings) -> Result<()> {
     let home = heap.snapshot.home()?;
-    let owned = owned::look(heap, header)?;
+    let owned = owned::scan(heap, header)?;
     for (offset, what) in owned.broken {
         findings.damage(Part::Objects, home.place(offset), format!("at {offset:#x} of the heap: {what}"));
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Checkpoint: the lines that changed since the last one, of whole pages, as one record.
 //!
-//! Flow     commit marks dirty 64-byte lines in a bitmap per page ─▶ Sync: the checkpoint is made at once. Group, Buffered:
-//!          transactions add up, and one checkpoint serves them all ─▶ record in the shared lane ─▶ one harden ─▶ applied
-//! Rule     a checkpoint is made while nobody changes anything: the committer holds all sections, or they are locked for
-//!          reading. So it holds whole transactions only. Pools of this kind lock all sections for every transaction
-//! Rule     dirty lines never exceed half of the lane: beyond a quarter a checkpoint is made, and a transaction may have a
-//!          quarter
-//! Source   NearPM §4.2 (ckpoint_create copies whole pages; here only lines that changed)
+//! - **Flow** commit marks dirty 64-byte lines in a bitmap per page ─▶ Sync: the checkpoint is made at once. Group, Buffered:
+//!   transactions add up, and one checkpoint serves them all ─▶ record in the shared lane ─▶ one harden ─▶ applied
+//! - **Rule** a checkpoint is made while nobody changes anything: the committer holds all sections, or they are locked for
+//!   reading. So it holds whole transactions only. Pools of this kind lock all sections for every transaction
+//! - **Rule** dirty lines never exceed half of the lane: beyond a quarter a checkpoint is made, and a transaction may have a
+//!   quarter
+//! - **Source** NearPM §4.2 (ckpoint_create copies whole pages; here only lines that changed)
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Making a transaction durable: one record, one fence.
 //!
-//! Flow     redo, lines, Sync: room in the own lane ─▶ record built in the mirror ─▶ sequence ─▶ log ─▶ fence ─▶ published
-//!          group, buffered, and every commit where hardening is a sync: record appended to the shared lane's mirror; the
-//!          first one that waits writes everything that is there and hardens once, for all
-//! Order    a Sync commit holds its sections through the fence, so whatever depends on it begins after it is durable. Commits
-//!          of the shared lane let their sections go before; whoever depends on one of them and does not go to the shared lane
-//!          himself flushes it first. So what is recovered is closed under dependency
-//! Rule     room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
-//!          that stays
-//! Source   NearPM §4 (the log is engine-managed memory, it may persist late)
-//! Not here who hardens the shared lane, and for whom: `group` · copying to its place: `apply`
+//! - **Flow** redo, lines, Sync: room in the own lane ─▶ record built in the mirror ─▶ sequence ─▶ log ─▶ fence ─▶ published
+//!   group, buffered, and every commit where hardening is a sync: record appended to the shared lane's mirror; the
+//!   first one that waits writes everything that is there and hardens once, for all
+//! - **Order** a Sync commit holds its sections through the fence, so whatever depends on it begins after it is durable. Commits
+//!   of the shared lane let their sections go before; whoever depends on one of them and does not go to the shared lane
+//!   himself flushes it first. So what is recovered is closed under dependency
+//! - **Rule** room is found before a sequence is taken: a sequence that was given out is published, so the applier meets no gap
+//!   that stays
+//! - **Source** NearPM §4 (the log is engine-managed memory, it may persist late)
+//! - **Not here** who hardens the shared lane, and for whom: `group` · copying to its place: `apply`
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ use memlift_spec::trace::Kind;
 /// New objects from this size on are stored to their place and not through the log.
 const LARGE_BYTES: u32 = SLAB_BYTES as u32;
 
-/// Whether a range goes to its place and not through the log.
+/// Returns true if a range goes to its place and not through the log.
 #[inline]
 fn large(touched: &Touched) -> bool {
     touched.saved == Touched::FRESH && touched.bytes >= LARGE_BYTES
@@ -83,7 +83,7 @@ impl Watched {
 }
 
 impl Store {
-    /// Whether commits of this durability go to the shared lane.
+    /// Returns true if commits of this durability go to the shared lane.
     pub fn shares(&self, durability: Durability) -> bool {
         self.mechanism == Mechanism::Redo && (self.medium.pages() || durability != Durability::Sync)
     }
@@ -149,7 +149,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether commits are by pages: then every transaction locks all sections.
+    /// Returns true if commits are by pages: then every transaction locks all sections.
     pub fn by_pages(&self) -> bool {
         matches!(self.mechanism, Mechanism::Checkpoint | Mechanism::Shadow)
     }

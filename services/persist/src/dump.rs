@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The objects of a pool, decoded by what the catalog says of their types.
 //!
-//! Flow     snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, who may stop
-//! Rule     nothing of the file is believed: a type that does not fit its slot is shown as bytes
-//! Not here text for people and JSON: [`Value`] has the first, the command line makes the second
+//! - **Flow** snapshot (`check`) ─▶ slab by slab ─▶ each object in use ─▶ [`Value`] ─▶ the caller, who may stop
+//! - **Rule** nothing of the file is believed: a type that does not fit its slot is shown as bytes
+//! - **Not here** text for people and JSON: [`Value`] has the first, the command line makes the second
 
 use std::fmt;
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One harden for all who wait: the lane that commits share, and who makes it durable.
 //!
-//! Flow     a record is appended to the mirror ─▶ who needs it durable joins the group that collects ─▶ the first that finds nobody
-//!          at it leads: closes the group, writes everything that is there, hardens once ─▶ wakes the group, and one of the next
-//!          group, which collected meanwhile
-//! Rule     a leader with [`Durability::Group`] waits for company only when the last group had more members than have joined by
-//!          now, and no longer than [`group_wait`](crate::Options::group_wait): who commits alone waits for nobody. Whoever cannot
-//!          wait cuts that short
-//! Rule     nobody is woken in vain: a group has a condition of its own, in turns, so that those whose records are not durable yet
-//!          sleep on
-//! Source   group commit as in DeWitt et al. 1984
-//! Not here records: `commit`
+//! - **Flow** a record is appended to the mirror ─▶ who needs it durable joins the group that collects ─▶ the first that finds nobody
+//!   at it leads: closes the group, writes everything that is there, hardens once ─▶ wakes the group, and one of the next
+//!   group, which collected meanwhile
+//! - **Rule** a leader with [`Durability::Group`] waits for company only when the last group had more members than have joined by
+//!   now, and no longer than [`group_wait`](crate::Options::group_wait): who commits alone waits for nobody. Whoever cannot
+//!   wait cuts that short
+//! - **Rule** nobody is woken in vain: a group has a condition of its own, in turns, so that those whose records are not durable yet
+//!   sleep on
+//! - **Source** group commit as in DeWitt et al. 1984
+//! - **Not here** records: `commit`
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which slabs are nobody's, and how a heap is laid out at the start and when it grows.
 //!
-//! Owner    [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes it,
-//!          and comes back when the transaction aborts, or when the freeing is durable
-//!          Zones without a directory that are nobody's are a list of their own: they have no slabs (`span`)
-//! Layout   see `layout`
+//! - **Owner** [`FreeSlabs`] is in memory only: at open it is read off the directory. A slab leaves it when a transaction takes it,
+//!   and comes back when the transaction aborts, or when the freeing is durable
+//!   Zones without a directory that are nobody's are a list of their own: they have no slabs (`span`)
+//! - **Layout** see `layout`
 
 use std::collections::BTreeSet;
 
@@ -59,7 +59,7 @@ impl FreeSlabs {
         Some((zone, self.in_zone(zone)))
     }
 
-    /// Whether nothing is in a zone.
+    /// Returns true if nothing is in a zone.
     fn is_empty(&self, zone: u64) -> bool {
         let first = zone * ZONE_SLABS;
         self.idle.contains(&zone)
@@ -154,7 +154,7 @@ impl FreeSlabs {
     }
 }
 
-/// Whether a slab holds a directory or the superblock.
+/// Returns true if a slab holds a directory or the superblock.
 pub(crate) fn is_system(slab: u64) -> bool {
     slab % ZONE_SLABS < DIRECTORY_SLABS || slab == SUPERBLOCK_SLAB
 }

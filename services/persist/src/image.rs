@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The heap as transactions see it: one range of addresses that never moves.
 //!
-//! Kinds    mirror: a private mapping of the file's heap. What was never written is the file's own page cache; what was
-//!          written is this process's alone until the log has it. in place: the medium's shared mapping itself (undo).
-//!          filled: memory, read when the
-//!          pool is opened (shadow, whose pages do not lie in order, and the simulator)
-//! Owner    bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
-//! Order    growth maps behind the end and then publishes the new length with Release
-//! Layout   of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
-//! Not here when a mirror's pages may be dropped again: `trim`
+//! - **Kinds** mirror: a private mapping of the file's heap. What was never written is the file's own page cache; what was
+//!   written is this process's alone until the log has it. in place: the medium's shared mapping itself (undo).
+//!   filled: memory, read when the
+//!   pool is opened (shadow, whose pages do not lie in order, and the simulator)
+//! - **Owner** bytes belong to whoever holds their section's lock; the directory's words are read by all, with atomic loads
+//! - **Order** growth maps behind the end and then publishes the new length with Release
+//! - **Layout** of a pool over several files: a mapping per stripe, side by side, so as many as [`MAPPINGS_MAX`] at most
+//! - **Not here** when a mirror's pages may be dropped again: `trim`
 
 use std::os::fd::AsFd;
 use std::ptr;
@@ -120,17 +120,17 @@ impl Image {
         read(unsafe { std::slice::from_raw_parts_mut(self.at(offset), bytes as usize) })
     }
 
-    /// Whether it is the file's own mapping.
+    /// Returns true if it is the file's own mapping.
     pub fn in_place(&self) -> bool {
         !self.owned
     }
 
-    /// Whether it has private pages of a file.
+    /// Returns true if it has private pages of a file.
     pub fn is_mirror(&self) -> bool {
         self.owned && !self.filled
     }
 
-    /// Whether its maker has to fill it.
+    /// Returns true if its maker has to fill it.
     pub fn is_filled(&self) -> bool {
         self.filled
     }
@@ -321,7 +321,7 @@ impl Image {
         }
     }
 
-    /// Whether a zone has no directory.
+    /// Returns true if a zone has no directory.
     pub fn is_body(&self, zone: u64) -> bool {
         let at = BODIES_OFFSET + zone / 64 * 8;
         if zone * ZONE_SLABS < self.bodies.load(Ordering::Relaxed) || zone >= BODIES_ZONES {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One lane of the log: a ring in the file, its mirror in memory, and how far each is.
 //!
-//! Layout   positions count bytes for ever; position p lies at p mod capacity. A record does not wrap: a WRAP record
-//!          says that the rest up to the ring's end is skipped
-//! Flow     build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
-//! Why      the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
-//! Owner    [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
-//! Order    `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
+//! - **Layout** positions count bytes for ever; position p lies at p mod capacity. A record does not wrap: a WRAP record
+//!   says that the rest up to the ring's end is skipped
+//! - **Flow** build in the mirror ─▶ `tail` published ─▶ applier reads the mirror ─▶ `head` (may be reused)
+//! - **Why** the mirror is in cache; reading the log back would fetch from memory what was just stored past the caches
+//! - **Owner** [tail, head + capacity) of mirror and file belong to the holder of `state`; [head, tail) to the applier, to read
+//! - **Order** `tail` is stored with Release after the record is whole; `head` with Release after what it frees is durable elsewhere
 
 use std::alloc::{self, Layout};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where things are in a pool file. `docs/formats/pool.md` says the same in words.
 //!
-//! Layout   0        header A, 4 KiB: [`Header`], the rest zero
-//!          4096     header B, the same; the one with a valid CRC and the greater generation holds
-//!          8192     lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
-//!          16384    the types whose objects are in the pool, 64 KiB: `catalog`
-//!          81920    lanes, one after the other, [`Header::lane_bytes`] each
-//!          …        from [`Header::heap_start`] on: the heap, in zones
-//! Heap     a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
-//!          zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
-//!          an object of more than a zone (`span`)
-//! Slab     a bitmap of its slots (1 = in use), padded to 64 bytes, then the slots; all of one type and one section
-//! Order    little endian; checksums are CRC-32C over everything but themselves
-//! Not here log records: `docs/formats/log.md`, `memlift_spec`
+//! - **Layout** 0        header A, 4 KiB: [`Header`], the rest zero
+//!   4096     header B, the same; the one with a valid CRC and the greater generation holds
+//!   8192     lane heads: for each of 64 lanes two [`LaneHead`], 64 bytes each
+//!   16384    the types whose objects are in the pool, 64 KiB: `catalog`
+//!   81920    lanes, one after the other, [`Header::lane_bytes`] each
+//!   …        from [`Header::heap_start`] on: the heap, in zones
+//! - **Heap** a zone is 64 MiB: its directory (4096 [`Entry`], 64 KiB), then slabs of 16 KiB; the last zone may be shorter. Slab 4 of
+//!   zone 0 holds the [`Superblock`], and from [`BODIES_OFFSET`] on a bit per zone: 1 = it has no directory, it is the body of
+//!   an object of more than a zone (`span`)
+//! - **Slab** a bitmap of its slots (1 = in use), padded to 64 bytes, then the slots; all of one type and one section
+//! - **Order** little endian; checksums are CRC-32C over everything but themselves
+//! - **Not here** log records: `docs/formats/log.md`, `memlift_spec`
 
 use crate::error::Error;
 
@@ -95,7 +95,7 @@ pub struct Header {
     pub sections: u32,
     /// Goes up with each recovery: records of an earlier one never count again.
     pub epoch: u64,
-    /// Whether the pool was closed and its log is empty.
+    /// True if the pool was closed and its log is empty.
     pub clean: bool,
     /// This file's place among the files of an interleaved pool, and how many there are.
     pub device: u16,
@@ -203,7 +203,7 @@ impl Header {
         Err(Error::corrupt("the header's numbers do not fit together"))
     }
 
-    /// Whether there may be objects of more than a zone.
+    /// Returns true if there may be objects of more than a zone.
     pub fn has_spans(&self) -> bool {
         self.incompat & FEATURE_SPANS != 0
     }

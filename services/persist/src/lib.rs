@@ -31,11 +31,11 @@
 //! # Ok::<(), memlift_persist::Error>(())
 //! ```
 //!
-//! Flow     `Pool::tx` ─▶ `tx` (sections, image, `writes`) ─▶ `commit` (`record` ─▶ `lane` ─▶ `medium`: one fence) ─▶ `apply`
-//!          (to its place, in the background of commits) …… after a crash: `recover` ─▶ `open`
-//! Layout   the file: `layout`, `docs/formats/pool.md`; log records: `docs/formats/log.md`
-//! Owner    a pool is one process's at a time; objects belong to sections, sections to transactions
-//! Not here copying, flushing and fencing themselves: the engine and its kernels
+//! - **Flow** `Pool::tx` ─▶ `tx` (sections, image, `writes`) ─▶ `commit` (`record` ─▶ `lane` ─▶ `medium`: one fence) ─▶ `apply`
+//!   (to its place, in the background of commits) …… after a crash: `recover` ─▶ `open`
+//! - **Layout** the file: `layout`, `docs/formats/pool.md`; log records: `docs/formats/log.md`
+//! - **Owner** a pool is one process's at a time; objects belong to sections, sections to transactions
+//! - **Not here** copying, flushing and fencing themselves: the engine and its kernels
 //!
 //! The paper is NearPM: logs are engine-managed memory that may persist late, and one fence, at commit, is what a transaction
 //! pays. Plain files on a disk are the product; persistent memory is the same interface with a stronger guarantee.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Creating and opening pools.
 //!
-//! Create   a temporary file beside the target gets its size and contents, is made durable, and is then linked to its name: a
-//!          crash leaves a whole pool or none
-//! Open     lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
-//!          slots in. No object is touched, so the time does not grow with the data
-//! Reading  with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as the
-//!          next writer will find it, and the file stays as it is
-//! Owner    one opener at a time; the lock goes with the descriptor, also when the process dies
+//! - **Create** a temporary file beside the target gets its size and contents, is made durable, and is then linked to its name: a
+//!   crash leaves a whole pool or none
+//! - **Open** lock (flock) ─▶ map ─▶ recover ─▶ image ─▶ directory read: free slabs, and which slabs each section can look for
+//!   slots in. No object is touched, so the time does not grow with the data
+//! - **Reading** with `Options::read_only` the file is mapped privately and recovered there: a pool that nobody closed is read as the
+//!   next writer will find it, and the file stays as it is
+//! - **Owner** one opener at a time; the lock goes with the descriptor, also when the process dies
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -302,7 +302,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether this entry is what must come next.
+    /// Returns true if this entry is what must come next.
     fn goes_on(&mut self, slab: u64, entry: Entry) -> bool {
         if self.left > 0 {
             let right = slab == self.next && entry == Entry { state: Entry::RUN_REST, ..self.first };
@@ -319,7 +319,7 @@ impl Run {
         }
     }
 
-    /// Whether slabs are missing.
+    /// Returns true if slabs are missing.
     fn is_open(&self) -> bool {
         self.left > 0
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What can live in a pool: plain bytes with a layout hash.
 //!
-//! Layout   [`Persist::LAYOUT`] is FNV-1a, 64 bits, over the type's name, its size and, for each field in order, its name,
-//!          offset and own hash. A pointer counts with the name of what it points to and not with its fields, so that types
-//!          may point to each other
-//! Rule     every pattern of bits is a value, there is no padding, nothing is dropped and nothing is borrowed: a file can
-//!          say anything, and reading it must stay defined
-//! Flow     [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to another
-//! Not here moving old objects to a new layout: `migrate`
+//! - **Layout** [`Persist::LAYOUT`] is FNV-1a, 64 bits, over the type's name, its size and, for each field in order, its name,
+//!   offset and own hash. A pointer counts with the name of what it points to and not with its fields, so that types
+//!   may point to each other
+//! - **Rule** every pattern of bits is a value, there is no padding, nothing is dropped and nothing is borrowed: a file can
+//!   say anything, and reading it must stay defined
+//! - **Flow** [`Persist::pointers`] says where in a value pointers are, and to what: so `migrate` finds every type that leads to another
+//! - **Not here** moving old objects to a new layout: `migrate`
 
 /// A type whose values can live in a pool. Derive it.
 ///
@@ -52,7 +52,7 @@ pub unsafe trait Persist: Copy + Send + Sync + 'static {
 pub struct PointerField {
     /// Bytes from the start of the value; a multiple of 8.
     pub at: u64,
-    /// Whether it is a [`crate::PSlice`]: a u64 with the number of elements follows.
+    /// True if it is a [`crate::PSlice`]: a u64 with the number of elements follows.
     pub array: bool,
     /// What it leads to.
     pub target: fn() -> TypeInfo,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pool: what users hold.
 //!
-//! Owner    a pool closes when it is dropped: what is buffered becomes durable, the log is applied, the header says clean
-//! Not here transactions (`tx`), files (`open`)
+//! - **Owner** a pool closes when it is dropped: what is buffered becomes durable, the log is applied, the header says clean
+//! - **Not here** transactions (`tx`), files (`open`)
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pointers that survive: offsets into the heap, typed.
 //!
-//! Layout   [`PPtr`]: u64, bytes from the start of the heap; 0 is null. [`PSlice`]: u64 offset, u64 elements
-//! Rule     a pointer is a claim. Whoever follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section first,
-//!          so a stale or forged one gives an error and never undefined behaviour
+//! - **Layout** [`PPtr`]: u64, bytes from the start of the heap; 0 is null. [`PSlice`]: u64 offset, u64 elements
+//! - **Rule** a pointer is a claim. Whoever follows it ([`crate::Tx`], [`crate::Reader`]) checks type, bounds and section first,
+//!   so a stale or forged one gives an error and never undefined behaviour
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,7 +32,7 @@ impl<T> PPtr<T> {
         self.offset
     }
 
-    /// Whether it points to nothing.
+    /// Returns true if it points to nothing.
     pub const fn is_null(self) -> bool {
         self.offset == 0
     }
@@ -71,7 +71,7 @@ impl<T> PSlice<T> {
         self.elements
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub const fn is_empty(self) -> bool {
         self.elements == 0
     }

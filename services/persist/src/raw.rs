@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools for languages that have no types at Rust's compile time, and no closures to hold a lock by.
 //!
-//! Flow     [`Handle`] (closed at most once, left alone in a forked child) ─▶ [`OpenTx`], [`OpenRead`]: a transaction, a read
-//!          lock, held from call to call ─▶ objects ([`crate::Tx::alloc_raw`], [`read_raw`], …) and ordered maps ([`Table`])
-//! Layout   an object is an array of bytes ([`crate::PSlice`] of u8): u64 type · u64 bytes of the payload · the payload. The
-//!          type is [`ForeignType::layout`], a hash over name, size and fields. A pool's root is a [`ForeignRoot`]
-//! Rule     the heap sees one type, `[u8]`: tag, bounds and section are checked as for every array, then the object's own type
-//!          and length. What a file says is a claim: a wrong one is an error. An object that was freed has type 0
-//! Not here which names a pool has and what their values mean: the bindings
+//! - **Flow** [`Handle`] (closed at most once, left alone in a forked child) ─▶ [`OpenTx`], [`OpenRead`]: a transaction, a read
+//!   lock, held from call to call ─▶ objects ([`crate::Tx::alloc_raw`], [`read_raw`], …) and ordered maps ([`Table`])
+//! - **Layout** an object is an array of bytes ([`crate::PSlice`] of u8): u64 type · u64 bytes of the payload · the payload. The
+//!   type is [`ForeignType::layout`], a hash over name, size and fields. A pool's root is a [`ForeignRoot`]
+//! - **Rule** the heap sees one type, `[u8]`: tag, bounds and section are checked as for every array, then the object's own type
+//!   and length. What a file says is a claim: a wrong one is an error. An object that was freed has type 0
+//! - **Not here** which names a pool has and what their values mean: the bindings
 
 #[expect(unsafe_code, reason = "keeps locks beyond the borrow that they were taken by")]
 mod handle;

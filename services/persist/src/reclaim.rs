@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Slabs without objects go back to the pool, for objects of any type.
 //!
-//! Flow     all sections locked ─▶ slabs of slots whose bitmap is empty ─▶ some of them free, in one transaction ─▶ again
-//! Why      a slab stays with its type when its last object goes: whoever frees and allocates by turns would write the directory each
-//!          time. So this happens when it is asked for
-//! Order    the lists of free slots forget a slab before it is committed: after an abort they know less than they could, never more
-//! Not here slabs in the middle of a migration: `migrate`
+//! - **Flow** all sections locked ─▶ slabs of slots whose bitmap is empty ─▶ some of them free, in one transaction ─▶ again
+//! - **Why** a slab stays with its type when its last object goes: whoever frees and allocates by turns would write the directory each
+//!   time. So this happens when it is asked for
+//! - **Order** the lists of free slots forget a slab before it is committed: after an abort they know less than they could, never more
+//! - **Not here** slabs in the middle of a migration: `migrate`
 
 use crate::error::Result;
 use crate::heap::walk;
@@ -37,7 +37,7 @@ impl Pool {
     }
 }
 
-/// Whether no slot is in use.
+/// Returns true if no slot is in use.
 fn is_empty(store: &Store, slab: u64, entry: Entry) -> bool {
     let (_, first) = slots(u64::from(entry.stride).max(16));
     (0..first / 8).all(|word| store.image.word(slab * SLAB_BYTES + word * 8) == 0)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Building log records: what changed, as entries of one record.
 //!
-//! Layout   `memlift_spec::operand::log`; a WRAP is a record of ranges without entries and with `parts` = 255
-//! Flow     [`Builder::range`] / [`Builder::changed`] / [`Builder::lines`] ─▶ [`Builder::finish`] ─▶ checksum ─▶ log
-//! Why      [`Builder::changed`] logs only words that differ from the before-image: an object that was borrowed for writing and
-//!          changed in one field costs one field
-//! Not here reading records: `memlift_engine::persist`
+//! - **Layout** `memlift_spec::operand::log`; a WRAP is a record of ranges without entries and with `parts` = 255
+//! - **Flow** [`Builder::range`] / [`Builder::changed`] / [`Builder::lines`] ─▶ [`Builder::finish`] ─▶ checksum ─▶ log
+//! - **Why** [`Builder::changed`] logs only words that differ from the before-image: an object that was borrowed for writing and
+//!   changed in one field costs one field
+//! - **Not here** reading records: `memlift_engine::persist`
 
 use std::ops::Range;
 
@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
         self.entries += 1;
     }
 
-    /// Whether nothing changed.
+    /// Returns true if nothing changed.
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From whatever a crash left to a pool: the log's good records go to their place, in order.
 //!
-//! Flow     header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
-//!          ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
-//!          harden
-//! Order    a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
-//!          never acknowledged either, and nothing that is there depends on it (`commit`)
-//! Rule     damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it begins;
-//!          undo puts back all that is left
-//! Rule     idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
-//!          epoch salts every checksum: what lies behind a torn record now is never good again
-//! Owner    nobody else has the pool yet. Every number in the file is hostile until it was checked here
-//! Not here the directory and the bitmaps: `open` reads them off the recovered heap
+//! - **Flow** header ─▶ lane heads ─▶ each lane from its head to the first record that is not good ─▶ torn tail or damage (`tail`)
+//!   ─▶ all records by sequence ─▶ those beyond what is applied: stored, written back ─▶ harden ─▶ heads, next epoch ─▶
+//!   harden
+//! - **Order** a lane is a prefix: records behind a torn one were never acknowledged. Between lanes, a record that is missing was
+//!   never acknowledged either, and nothing that is there depends on it (`commit`)
+//! - **Rule** damage is refused before anything is stored. With [`Loss::Accept`] the order of transactions is cut where it begins;
+//!   undo puts back all that is left
+//! - **Rule** idempotent: until the heads or the epoch are durable, the same records are stored again, in the same order. The
+//!   epoch salts every checksum: what lies behind a torn record now is never good again
+//! - **Owner** nobody else has the pool yet. Every number in the file is hostile until it was checked here
+//! - **Not here** the directory and the bitmaps: `open` reads them off the recovered heap
 
 #![expect(unsafe_code, reason = "checks records with the routine that also reads shared memory")]
 
@@ -35,7 +35,7 @@ pub struct Recovered {
     pub transactions: u64,
     /// Bytes of their records.
     pub log_bytes: u64,
-    /// Whether the pool had been closed.
+    /// True if the pool had been closed.
     pub clean: bool,
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Makes a damaged pool one that opens, on a copy, and says what it changed.
 //!
-//! Flow     copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
-//!          not in use ─▶ durable ─▶ named; then `check` says what is left
-//! Rule     damage in the log that costs transactions is refused, unless the caller accepts the loss
-//! Rule     the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
-//!          makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
-//!          and no object is changed. Every change is in the list
-//! Not here a pool without one good header: there is nothing to go by
+//! - **Flow** copy ─▶ length ─▶ headers ─▶ lane heads ─▶ recovery ─▶ catalog ─▶ directory ─▶ bitmaps ─▶ slots that are pointed to and
+//!   not in use ─▶ durable ─▶ named; then `check` says what is left
+//! - **Rule** damage in the log that costs transactions is refused, unless the caller accepts the loss
+//! - **Rule** the newer good header goes to both places; records that recovery does not take are not taken here either; an entry that
+//!   makes no sense becomes what it was, or free (`check::directory`); a slot that the root leads to is in use. No pointer
+//!   and no object is changed. Every change is in the list
+//! - **Not here** a pool without one good header: there is nothing to go by
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -456,7 +456,7 @@ impl Mend {
             );
             self.mark(&home, &place, true, what)?;
         }
-        let owned = owned::look(&heap, &self.header)?;
+        let owned = owned::scan(&heap, &self.header)?;
         for place in owned.free {
             let what =
                 format!("the object at {:#x} of the heap was free, and is led to: in use again", place.start);

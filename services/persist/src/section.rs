@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sections: parts of a pool that are locked apart, and what each knows of its own free slots.
 //!
-//! Rule     an object belongs to the section that its slab's directory entry names. A transaction sees only objects of sections
-//!          that it holds, so two transactions never see one object unless both only read
-//! Order    sections are locked in ascending order, so that nobody waits in a circle
-//! Owner    [`Section`] is behind the section's lock and is rebuilt at open: the bitmaps in slabs are the truth
+//! - **Rule** an object belongs to the section that its slab's directory entry names. A transaction sees only objects of sections
+//!   that it holds, so two transactions never see one object unless both only read
+//! - **Order** sections are locked in ascending order, so that nobody waits in a circle
+//! - **Owner** [`Section`] is behind the section's lock and is rebuilt at open: the bitmaps in slabs are the truth
 
 use std::collections::HashMap;
 
@@ -100,7 +100,7 @@ impl<'a> Held<'a> {
         sorted(all.len(), named).into_iter().map(|at| (at, all[at as usize].write())).collect()
     }
 
-    /// Whether this section is held.
+    /// Returns true if this section is held.
     #[inline]
     pub fn has(&self, section: u16) -> bool {
         self.one.is_some() || self.many.binary_search_by_key(&section, |(number, _)| *number).is_ok()

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of more than a zone: redo and undo pools.
 //!
-//! Layout   the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that follow,
-//!          and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
-//!          section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the
-//!          superblock's slab ([`BODIES_OFFSET`])
-//! Rule     bits and entries are apart. A zone loses its directory when nothing is in it, and with the bit durable before a byte
-//!          is stored there; until an entry covers it, and after that is gone, it is idle: for the next such object, or, made a
-//!          directory again, for slabs. So a transaction has to log the one entry, and an abort or a crash leaves idle zones
-//! Order    losing it: log applied (it may have words of the old directory) ─▶ the feature in both headers, once ─▶ bits stored,
-//!          hardened. Getting it back: log applied ─▶ zeros stored, hardened ─▶ bits stored, hardened. A word of bits is stored
-//!          as one, so it is as it was or as it shall be
-//! Owner    whoever took the zones out of `free_slabs`; words of bits are changed under `bodies`
-//! Not here finding room for slabs and runs: `heap`
+//! - **Layout** the object starts with slab 4 of a zone, behind the directory; what does not fit there lies in the zones that follow,
+//!   and those have no directory: the object's bytes are where it would be. Slab 4's entry ([`Entry::SPAN`]) names type,
+//!   section and how many slabs; the zone's other entries are zero. A bit per zone without a directory is in the
+//!   superblock's slab ([`BODIES_OFFSET`])
+//! - **Rule** bits and entries are apart. A zone loses its directory when nothing is in it, and with the bit durable before a byte
+//!   is stored there; until an entry covers it, and after that is gone, it is idle: for the next such object, or, made a
+//!   directory again, for slabs. So a transaction has to log the one entry, and an abort or a crash leaves idle zones
+//! - **Order** losing it: log applied (it may have words of the old directory) ─▶ the feature in both headers, once ─▶ bits stored,
+//!   hardened. Getting it back: log applied ─▶ zeros stored, hardened ─▶ bits stored, hardened. A word of bits is stored
+//!   as one, so it is as it was or as it shall be
+//! - **Owner** whoever took the zones out of `free_slabs`; words of bits are changed under `bodies`
+//! - **Not here** finding room for slabs and runs: `heap`
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub(crate) const fn zones(slabs: u64) -> u64 {
     slabs.div_ceil(ZONE_SLABS)
 }
 
-/// Whether an entry can be that of an object of more than a zone, in a heap of so many slabs.
+/// Returns true if an entry can be that of an object of more than a zone, in a heap of so many slabs.
 pub(crate) fn fits(slab: u64, entry: Entry, slabs: u64) -> bool {
     entry.state == Entry::SPAN
         && slab % ZONE_SLABS == HEAD_SLAB
@@ -88,12 +88,12 @@ impl Covered {
         Ok(Covered { spans: header.has_spans(), slabs: header.heap_bytes / SLAB_BYTES, head_end: 0, idle })
     }
 
-    /// Whether a slab lies in the first zone of an object of more than a zone, behind its start.
+    /// Returns true if a slab lies in the first zone of an object of more than a zone, behind its start.
     pub fn within(&self, slab: u64) -> bool {
         slab < self.head_end
     }
 
-    /// Whether an object can be there.
+    /// Returns true if an object can be there.
     pub fn admit(&mut self, slab: u64, entry: Entry) -> bool {
         let zone = slab / ZONE_SLABS;
         self.head_end = (zone + 1) * ZONE_SLABS;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An open pool's insides: what commit, apply, recovery and transactions share.
 //!
-//! Owner    lane 0 is shared: groups, buffered transactions, and everything where hardening is worth sharing. Lanes from 1 on
-//!          belong to one transaction at a time
-//! Order    locks, outermost first: sections ─▶ lane ─▶ shared lane ─▶ applier ─▶ bodies ─▶ header, free slabs, catalog
-//! Not here the public face: `pool`
+//! - **Owner** lane 0 is shared: groups, buffered transactions, and everything where hardening is worth sharing. Lanes from 1 on
+//!   belong to one transaction at a time
+//! - **Order** locks, outermost first: sections ─▶ lane ─▶ shared lane ─▶ applier ─▶ bodies ─▶ header, free slabs, catalog
+//! - **Not here** the public face: `pool`
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

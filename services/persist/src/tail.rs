@@ -32,7 +32,7 @@ pub(crate) struct LogDamage {
     pub what: String,
 }
 
-/// Whether transactions follow each other, so that a later one's record says that all earlier ones are durable: with one section,
+/// Returns true if transactions follow each other, so that a later one's record says that all earlier ones are durable: with one section,
 /// and where commits are by pages. Undo gives no dense sequences.
 pub(crate) fn one_order(header: &Header) -> bool {
     match Mechanism::from_byte(header.mechanism) {

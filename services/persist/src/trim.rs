@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A mirror that does not grow beyond a limit: pages whose changes are in the file go back to the file's page cache.
 //!
-//! Flow     commit and abort mark the pages that a transaction wrote ─▶ more than [`crate::Options::mirror_bytes`]: due ─▶ the end of
-//!          a commit, where no lock is held ─▶ log made durable and applied ─▶ all sections locked for writing ─▶ what came
-//!          meanwhile as well ─▶ private pages dropped, marks cleared
-//! Rule     under those locks nothing private differs from the file, so nobody can tell a dropped page from one that stays
-//! Order    an automatic trim never waits for a section without end: a transaction that this very thread keeps open may hold it.
-//!          It tries a while, and again when an eighth of the limit was written since
-//! Not here pools without a mirror (undo, shadow, the simulator's): trimming does nothing there
+//! - **Flow** commit and abort mark the pages that a transaction wrote ─▶ more than [`crate::Options::mirror_bytes`]: due ─▶ the end of
+//!   a commit, where no lock is held ─▶ log made durable and applied ─▶ all sections locked for writing ─▶ what came
+//!   meanwhile as well ─▶ private pages dropped, marks cleared
+//! - **Rule** under those locks nothing private differs from the file, so nobody can tell a dropped page from one that stays
+//! - **Order** an automatic trim never waits for a section without end: a transaction that this very thread keeps open may hold it.
+//!   It tries a while, and again when an eighth of the limit was written since
+//! - **Not here** pools without a mirror (undo, shadow, the simulator's): trimming does nothing there
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Undo: changes are made in place, and the log has what was there before.
 //!
-//! Flow     ranges announced ─▶ before-images to the own lane ─▶ harden ─▶ stores in place …… commit: write-back of what was
-//!          stored ─▶ harden ─▶ the lane's head past the records ─▶ harden. An abort stores the before-images, then the same
-//! Fences   one for each batch of ranges that was announced (`Tx::declare` announces many), and two at commit
-//! Rule     no store in place before the harden that follows its before-image. On a page-cache file that harden is a sync,
-//!          because the kernel may write a dirty page whenever it likes
-//! Order    recovery puts before-images back, the latest record first. Transactions that were under way in different lanes held
-//!          different sections, so their order does not matter
-//! Why      for pools that shall not be mirrored in memory
-//! Source   NearPM §4.1; NVML's undo log is the same with a fence per range
+//! - **Flow** ranges announced ─▶ before-images to the own lane ─▶ harden ─▶ stores in place …… commit: write-back of what was
+//!   stored ─▶ harden ─▶ the lane's head past the records ─▶ harden. An abort stores the before-images, then the same
+//! - **Fences** one for each batch of ranges that was announced (`Tx::declare` announces many), and two at commit
+//! - **Rule** no store in place before the harden that follows its before-image. On a page-cache file that harden is a sync,
+//!   because the kernel may write a dirty page whenever it likes
+//! - **Order** recovery puts before-images back, the latest record first. Transactions that were under way in different lanes held
+//!   different sections, so their order does not matter
+//! - **Why** for pools that shall not be mirrored in memory
+//! - **Source** NearPM §4.1; NVML's undo log is the same with a fence per range
 
 use crate::error::{Error, Result};
 use crate::lane::Lane;

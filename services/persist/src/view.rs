@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Following pointers: one check, for transactions and readers alike.
 //!
-//! Rule     a pointer is followed when its slab's directory entry names the pointer's type and a section that is held, the
-//!          place is aligned, and the object lies within its slab or run. Then the bytes are mapped, initialised, and every
-//!          pattern of them is a value: the reference is sound whatever the file says
-//! Owner    references live as long as the borrow of the view that gave them, which holds the section's lock
+//! - **Rule** a pointer is followed when its slab's directory entry names the pointer's type and a section that is held, the
+//!   place is aligned, and the object lies within its slab or run. Then the bytes are mapped, initialised, and every
+//!   pattern of them is a value: the reference is sound whatever the file says
+//! - **Owner** references live as long as the borrow of the view that gave them, which holds the section's lock
 
 use crate::error::{Error, Result};
 use crate::image::Image;

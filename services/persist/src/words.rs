@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes of the image that somebody may have stored a moment ago, read so that nobody waits for it.
 //!
-//! Why      a load that spans several stores waits until they have reached the cache, and behind a fence that is a hundred
-//!          nanoseconds and more; a load of one word is served from the store itself. So everything is loaded by words
-//! Why      of stores only a hundred or so can wait behind a fence: then the core stands still. So what is stored from here is
-//!          stored in pairs of words, which take one place, and compared in registers
-//! Flow     [`Words::save`] before a range is lent ─▶ [`Words::differing`] at commit ─▶ [`Words::store`] into the record
+//! - **Why** a load that spans several stores waits until they have reached the cache, and behind a fence that is a hundred
+//!   nanoseconds and more; a load of one word is served from the store itself. So everything is loaded by words
+//! - **Why** of stores only a hundred or so can wait behind a fence: then the core stands still. So what is stored from here is
+//!   stored in pairs of words, which take one place, and compared in registers
+//! - **Flow** [`Words::save`] before a range is lent ─▶ [`Words::differing`] at commit ─▶ [`Words::store`] into the record
 
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::{

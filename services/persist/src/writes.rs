@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a transaction did so far: ranges it may have changed, how they were before, what it took and gave back.
 //!
-//! Flow     [`Writes::touch`] before a range is lent for writing ─▶ commit reads the ranges, abort puts the before-images back
-//! Rule     a range that is touched again is found among the last ones and not saved twice; if it is missed, it is logged
-//!          twice, with the same bytes, which costs time and nothing else
-//! Owner    one per lane; kept from transaction to transaction, so that no commit allocates
+//! - **Flow** [`Writes::touch`] before a range is lent for writing ─▶ commit reads the ranges, abort puts the before-images back
+//! - **Rule** a range that is touched again is found among the last ones and not saved twice; if it is missed, it is logged
+//!   twice, with the same bytes, which costs time and nothing else
+//! - **Owner** one per lane; kept from transaction to transaction, so that no commit allocates
 
 use crate::image::Image;
 use crate::layout::Entry;
@@ -94,7 +94,7 @@ impl Writes {
         }
     }
 
-    /// Whether nothing was done.
+    /// Returns true if nothing was done.
     pub fn is_empty(&self) -> bool {
         self.touched.is_empty() && self.entries.is_empty()
     }

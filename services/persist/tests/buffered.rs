@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Buffered transactions and what of them is there after a kill: everything that had its time, and all but so many bytes.
 //!
-//! Method   this very program is the child: with a role in its environment it works on a pool until it is killed
-//! Not here crashes of the machine: the simulator's tests
+//! - **Method** this very program is the child: with a role in its environment it works on a pool until it is killed
+//! - **Not here** crashes of the machine: the simulator's tests
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

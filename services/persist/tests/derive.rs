@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `#[derive(Persist)]`: what is accepted, and that hash, name and fields are what the compiler laid out.
 //!
-//! Rule     this crate forbids unsafe code, as crates of users may
-//! Not here what is refused: `derive_refused.md`, and by its wording in the derive crate
+//! - **Rule** this crate forbids unsafe code, as crates of users may
+//! - **Not here** what is refused: `derive_refused.md`, and by its wording in the derive crate
 #![forbid(unsafe_code)]
 
 use memlift_persist::persist::{Field, HASH_START, fold, hash_bytes, hash_u64};

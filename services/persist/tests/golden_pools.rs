@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The format's promise: pools of earlier releases open, and what is written today is laid out as then.
 //!
-//! Layout   `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of those that
-//!          a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of
-//!          zeros are left out. `waiting` has transactions in its log and one under way, `clean` was closed
-//! Write    `MEMLIFT_GOLDEN=write cargo test -p memlift-persist --test golden_pools`, for a new mechanism or version only: what is
-//!          there is a promise
-//! Not here the id of a pool, random, and checksums that depend on it: they are left out of the comparison
+//! - **Layout** `golden/FORMAT-MECHANISM-STATE.txt`, FORMAT being `v1` for version 1 without features, and `f` with the bits of those that
+//!   a new pool has: the file's bytes, then lines of 32 bytes in hexadecimal with their place; lines of
+//!   zeros are left out. `waiting` has transactions in its log and one under way, `clean` was closed
+//! - **Write** `MEMLIFT_GOLDEN=write cargo test -p memlift-persist --test golden_pools`, for a new mechanism or version only: what is
+//!   there is a promise
+//! - **Not here** the id of a pool, random, and checksums that depend on it: they are left out of the comparison
 
 #[path = "golden/sample.rs"]
 mod sample;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Many threads commit in company: all of it is there, harden is shared, and when the log can no longer be written, nobody sleeps on.
 //!
-//! Not here crashes: the simulator's tests
+//! - **Not here** crashes: the simulator's tests
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Migration: golden pools of the old layout, in place and by moving, arrays, what is refused, and going on after an error.
 //!
-//! Not here crashes in the middle: `sim_migrate`
+//! - **Not here** crashes in the middle: `sim_migrate`
 
 #[path = "golden/sample.rs"]
 #[expect(dead_code, reason = "the pools are made already")]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A migration is crashed in everywhere: the same call goes on, and loses, doubles and mixes nothing.
 //!
-//! Flow     a pool with cells and an array of the old layout, settled ─▶ migrate ─▶ crash ─▶ open, migrate, compare
+//! - **Flow** a pool with cells and an array of the old layout, settled ─▶ migrate ─▶ crash ─▶ open, migrate, compare
 
 use memlift_persist::sim::{Config, Device, Mode, World, explore, pool};
 use memlift_persist::{Error, Mechanism, Migration, Options, PPtr, PSlice, Persist, Pool, View};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The images that the simulator calls legal, against a machine that is simply run.
 //!
-//! Flow    a small random program ─▶ (a) the simulator's images at each of its crash points; (b) every state that
-//!         caches, write-combining buffers and a page cache can reach when they let go of what they hold at any
-//!         time, one piece after the other ─▶ the same sets
-//! Order   (b) keeps for each durable byte the age of its write, so that an older write cannot replace a younger one
+//! - **Flow** a small random program ─▶ (a) the simulator's images at each of its crash points; (b) every state that
+//!   caches, write-combining buffers and a page cache can reach when they let go of what they hold at any
+//!   time, one piece after the other ─▶ the same sets
+//! - **Order** (b) keeps for each durable byte the age of its write, so that an older write cannot replace a younger one
 #![cfg(feature = "sim")]
 
 use std::cell::RefCell;

@@ -2,9 +2,9 @@
 //! What a transform does to a neighbour that shares its core: how much slower the neighbour walks through 768 KiB after a
 //! burst of messages, for every way to store results.
 //!
-//! Flow     neighbour's laps (its lines come back into the cache) ─▶ burst of messages from memory that is in no cache ─▶ one
-//!          timed lap: its time over a lap without a burst is the slowdown. Stores take turns; medians.
-//! Output   one line per store: nanoseconds per line of the neighbour, slowdown, and how fast the messages themselves were
+//! - **Flow** neighbour's laps (its lines come back into the cache) ─▶ burst of messages from memory that is in no cache ─▶ one
+//!   timed lap: its time over a lap without a burst is the slowdown. Stores take turns; medians.
+//! - **Output** one line per store: nanoseconds per line of the neighbour, slowdown, and how fast the messages themselves were
 
 use memlift_engine::Engine;
 use memlift_engine::config::{Config, Placement, TransformConfig};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CompCpy with the paper's rules: a copy of pages that transforms on the way.
 //!
-//! Flow     `compcpy(target, source, size, context, ordered)` ──▶ both page-aligned? ──▶ as many pages of target as of
-//!          source ──▶ `Transform::copy_raw`
-//! Order    ordered: the target's 64-byte lines become visible in ascending order, for readers that keep a state
-//! Owner    the target has ⌈size / 4096⌉ pages, as the paper registers them, also for what packs: what does not fit
-//!          there is an error, and the caller sends the plain bytes
-//! Not here flushing: the paper flushes its source to reach the DIMM; placement decides what goes past the cache
+//! - **Flow** `compcpy(target, source, size, context, ordered)` ──▶ both page-aligned? ──▶ as many pages of target as of
+//!   source ──▶ `Transform::copy_raw`
+//! - **Order** ordered: the target's 64-byte lines become visible in ascending order, for readers that keep a state
+//! - **Owner** the target has ⌈size / 4096⌉ pages, as the paper registers them, also for what packs: what does not fit
+//!   there is an error, and the caller sends the plain bytes
+//! - **Not here** flushing: the paper flushes its source to reach the DIMM; placement decides what goes past the cache
 //!
 //! Source: SmartDIMM, Algorithm 2.
 

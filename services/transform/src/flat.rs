@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Flat chains: the bytes that the steps would write one after the other, in one pass where sizes stay the same.
 //!
-//! Flow     sealing, opening, checking: block of 64 KiB ──▶ checksum ──▶ cipher ──▶ checksum ──▶ target, the block being in
-//!          cache from the first step to the last
-//!          packing: the whole message at once, then sealed where it lies; unpacking: opened into scratch, then unpacked
-//! Order    ordered and isolated stores, and streaming ones that the cipher has no instructions for, go through a private
-//!          stage; else the kernel writes the target itself
-//! Owner    addresses that the caller vouches for; a slab for what is staged
-//! Failure  an opened message with a wrong tag leaves zeros; nothing is written behind the capacity
+//! - **Flow** sealing, opening, checking: block of 64 KiB ──▶ checksum ──▶ cipher ──▶ checksum ──▶ target, the block being in
+//!   cache from the first step to the last
+//!   packing: the whole message at once, then sealed where it lies; unpacking: opened into scratch, then unpacked
+//! - **Order** ordered and isolated stores, and streaming ones that the cipher has no instructions for, go through a private
+//!   stage; else the kernel writes the target itself
+//! - **Owner** addresses that the caller vouches for; a slab for what is staged
+//! - **Failure** an opened message with a wrong tag leaves zeros; nothing is written behind the capacity
 //!
 //! Packing and then sealing has the packed bytes in the target for a moment when they are more than a stage holds.
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The bytes around the blocks of a framed chain. `docs/formats/transform.md` says the same for other languages.
 //!
-//! Layout   header: 0 magic `MLFRAME1` · 8 version u16 · 10 header bytes u16 · 12 flags u32 (1 checksums, 2 packed,
-//!          4 sealed) · 16 format u8 · 17 zero 3 bytes · 20 block bytes u32 · 24 source bytes u64 · 32 blocks u64 ·
-//!          40 zero 20 bytes · 60 CRC-32C of bytes 0..60 u32 · 64 end
-//!          record, before each block: 0 number u32 · 4 plain bytes u32 · 8 stored bytes u32 · 12 CRC-32C of the plain
-//!          block u32 (flag 1, else 0) · 16 tag 16 bytes (flag 4, else 0) · 32 end; stored bytes follow
-//! Order    blocks follow each other without gaps, all of `block bytes` plain bytes but for the last
-//! Sealed   nonce: the caller's first seven bytes, the block's number (u32, big endian), 1 for the last block, else 0.
-//!          Additional data: header, first 16 bytes of the record, the caller's. So blocks cannot be cut, dropped,
-//!          swapped or moved to another message. A sealed block has no checksum in its record: it would tell about
-//!          the plain bytes.
+//! - **Layout** header: 0 magic `MLFRAME1` · 8 version u16 · 10 header bytes u16 · 12 flags u32 (1 checksums, 2 packed,
+//!   4 sealed) · 16 format u8 · 17 zero 3 bytes · 20 block bytes u32 · 24 source bytes u64 · 32 blocks u64 ·
+//!   40 zero 20 bytes · 60 CRC-32C of bytes 0..60 u32 · 64 end
+//!   record, before each block: 0 number u32 · 4 plain bytes u32 · 8 stored bytes u32 · 12 CRC-32C of the plain
+//!   block u32 (flag 1, else 0) · 16 tag 16 bytes (flag 4, else 0) · 32 end; stored bytes follow
+//! - **Order** blocks follow each other without gaps, all of `block bytes` plain bytes but for the last
+//! - **Sealed** nonce: the caller's first seven bytes, the block's number (u32, big endian), 1 for the last block, else 0.
+//!   Additional data: header, first 16 bytes of the record, the caller's. So blocks cannot be cut, dropped,
+//!   swapped or moved to another message. A sealed block has no checksum in its record: it would tell about
+//!   the plain bytes.
 //!
 //! A block whose stored bytes are as many as its plain bytes is not packed.
 

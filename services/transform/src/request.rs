@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests: steps, chains of them, options, and what comes back.
 //!
-//! Flow    steps ──`Chain::new` / `Chain::framed`──▶ checked once (`Plan`) ──▶ run any number of times
-//! Layout  a flat chain writes what its steps would write one after the other; a framed one writes
-//!         `docs/formats/transform.md`
+//! - **Flow** steps ──`Chain::new` / `Chain::framed`──▶ checked once (`Plan`) ──▶ run any number of times
+//! - **Layout** a flat chain writes what its steps would write one after the other; a framed one writes
+//!   `docs/formats/transform.md`
 //!
 //! | chain | steps, in this order |
 //! |---|---|

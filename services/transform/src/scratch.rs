@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The scratch pool: one bounded number of slabs for all transforms of a process.
 //!
-//! Flow     `take(patience)` ──▶ a free slab, or a new one below the limit, or wait / `Busy` ──▶ `Lease` ──drop──▶ free
-//! Layout   a slab: 80 KiB of stage (a block of 64 KiB and what packing may add), 80 KiB beside it, the codec's tables
-//! Owner    slabs are made when they are first needed and kept; a lease has its slab alone
-//! Order    who waits is woken in the order of the operating system; nobody waits while a slab is free
-//! Not here what small direct paths do: sealing without staging takes no slab
+//! - **Flow** `take(patience)` ──▶ a free slab, or a new one below the limit, or wait / `Busy` ──▶ `Lease` ──drop──▶ free
+//! - **Layout** a slab: 80 KiB of stage (a block of 64 KiB and what packing may add), 80 KiB beside it, the codec's tables
+//! - **Owner** slabs are made when they are first needed and kept; a lease has its slab alone
+//! - **Order** who waits is woken in the order of the operating system; nobody waits while a slab is free
+//! - **Not here** what small direct paths do: sealing without staging takes no slab
 
 use crate::{Error, Patience};
 use memlift_engine::codec::Codec;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How bytes get from the source into a block and from a block into the target.
 //!
-//! Flow     `pull` (source ──▶ stage), `push` (stage ──▶ target), `pass` (source ──▶ target)
-//! Order    ordered: ascending 64-byte lines, each complete before the next one starts (x86 keeps the order of
-//!          stores; elsewhere a release fence stands between lines). Else any order; streaming stores end with a fence.
-//! Owner    raw addresses that the caller vouches for; stages are private
+//! - **Flow** `pull` (source ──▶ stage), `push` (stage ──▶ target), `pass` (source ──▶ target)
+//! - **Order** ordered: ascending 64-byte lines, each complete before the next one starts (x86 keeps the order of
+//!   stores; elsewhere a release fence stands between lines). Else any order; streaming stores end with a fence.
+//! - **Owner** raw addresses that the caller vouches for; stages are private
 //!
 //! | store | reads | writes | leaves in the second-level cache |
 //! |---|---|---|---|

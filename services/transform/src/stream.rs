@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Messages that arrive in pieces: seal, open and pack any byte range as it comes.
 //!
-//! Flow     `SealStream::push`* ──▶ `finish` (the tag) · `OpenStream::push`* ──▶ `Untrusted` ──▶ `finish(tag)` ──▶ the bytes
-//! Order    pieces in order, of any length; additional data before the first
-//! Owner    an `OpenStream` owns what it has opened and gives it away only with the right tag; dropped or refused, it
-//!          overwrites it with zeros. `open_into` writes to the caller's memory, which then is the caller's to zero.
-//! Not here pieces out of order: `aead::Scatter`
+//! - **Flow** `SealStream::push`* ──▶ `finish` (the tag) · `OpenStream::push`* ──▶ `Untrusted` ──▶ `finish(tag)` ──▶ the bytes
+//! - **Order** pieces in order, of any length; additional data before the first
+//! - **Owner** an `OpenStream` owns what it has opened and gives it away only with the right tag; dropped or refused, it
+//!   overwrites it with zeros. `open_into` writes to the caller's memory, which then is the caller's to zero.
+//! - **Not here** pieces out of order: `aead::Scatter`
 
 use crate::{Error, Key};
 use memlift_engine::codec::aead::{Stream, tags_equal};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transfers: framed chains block by block, so that one can stop after any block and go on later, elsewhere.
 //!
-//! Flow     forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target
-//!          back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target
-//!          The block stays in the second-level cache from its first step to its last; memory is read once and
-//!          written once.
-//! Order    a `Progress` is true at every moment between two `advance`s: all blocks before it are whole in the target
-//! Owner    the transfer holds one slab of the pool while it lives, and the caller's buffers
-//! Failure  back: blocks before the bad one were checked and stay; of the bad one nothing reaches the target
+//! - **Flow** forward: block ──checksum, pack, seal──▶ record and stored bytes ──▶ target
+//!   back: record and stored bytes ──▶ open ──▶ unpack ──▶ checksum ──▶ target
+//!   The block stays in the second-level cache from its first step to its last; memory is read once and
+//!   written once.
+//! - **Order** a `Progress` is true at every moment between two `advance`s: all blocks before it are whole in the target
+//! - **Owner** the transfer holds one slab of the pool while it lives, and the caller's buffers
+//! - **Failure** back: blocks before the bad one were checked and stay; of the bad one nothing reaches the target
 
 use crate::adapt::Decision;
 use crate::frame::{
@@ -230,7 +230,7 @@ impl<'a> Transfer<'a> {
         self.progress
     }
 
-    /// Whether all blocks are done.
+    /// Returns true if all blocks are done.
     pub fn is_finished(&self) -> bool {
         self.progress.blocks == self.header.blocks
     }

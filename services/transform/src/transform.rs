@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The service itself: engine, scratch pool and placement under one roof, and the call that everything goes through.
 //!
-//! Flow     op ──▶ plan ──▶ sizes, overlaps ──▶ placement ──▶ flat run, or framed transfer to its end ──▶ learnt
-//! Owner    one per process (`global`) is enough; others have pools and measurements of their own
-//! Not here what each step does (`flat`, `transfer`)
+//! - **Flow** op ──▶ plan ──▶ sizes, overlaps ──▶ placement ──▶ flat run, or framed transfer to its end ──▶ learnt
+//! - **Owner** one per process (`global`) is enough; others have pools and measurements of their own
+//! - **Not here** what each step does (`flat`, `transfer`)
 
 use crate::adapt::{Adapt, Decision, Explanation, Message};
 use crate::flat::{Place, Run};

@@ -3,8 +3,8 @@
 //!
 //!     sudo target/release/examples/crossings      (built with --features xdp)
 //!
-//! Flow     namespaces and veth (`xdp::lab`) ─▶ four nodes, a list that goes from one to the next eight times ─▶ walks in each mode
-//! Prints   per mode: microseconds per walk (median), and what passed the switch for each walk
+//! - **Flow** namespaces and veth (`xdp::lab`) ─▶ four nodes, a list that goes from one to the next eight times ─▶ walks in each mode
+//! - **Prints** per mode: microseconds per walk (median), and what passed the switch for each walk
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes programs in Rust, without a compiler for BPF.
 //!
-//! Flow     [`Builder`] ──instructions, labels──▶ [`Builder::bytecode`] ──▶ [`Builder::program`], verified
-//! Order    instructions come out in the order of the calls. [`NODE`], [`SCRATCH`] and [`WALK`] are where every step starts with
-//!          them; a program that puts something else there loses them. Verdicts ([`Builder::next`] and its likes) set R0
-//! Not here registers chosen for you
+//! - **Flow** [`Builder`] ──instructions, labels──▶ [`Builder::bytecode`] ──▶ [`Builder::program`], verified
+//! - **Order** instructions come out in the order of the calls. [`NODE`], [`SCRATCH`] and [`WALK`] are where every step starts with
+//!   them; a program that puts something else there loses them. Verdicts ([`Builder::next`] and its likes) set R0
+//! - **Not here** registers chosen for you
 //!
 //! A walk along a bucket of a hash map, whose nodes are key, value, next (8 bytes each); the scratchpad has the key, and gets
 //! the value:

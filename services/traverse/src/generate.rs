@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random programs, to try verifier, interpreter and compiler on.
 //!
-//! Flow     seed ──[`Random`]──▶ [`instruction`]: any that can be encoded; [`program`]: loads, arithmetic, spills, branches and
-//!          loops that mostly fit together; [`memory`]: what such a program may find
-//! Order    equal seeds give equal programs. A program is not made to be accepted: offsets reach a little too far, indices are
-//!          bounded by a mask, a remainder, a comparison or not at all, and now and then a rule is broken on purpose
-//! Not here what is to be true of them (`tests/generated.rs`, the fuzz target `walk_bytecode`)
+//! - **Flow** seed ──[`Random`]──▶ [`instruction`]: any that can be encoded; [`program`]: loads, arithmetic, spills, branches and
+//!   loops that mostly fit together; [`memory`]: what such a program may find
+//! - **Order** equal seeds give equal programs. A program is not made to be accepted: offsets reach a little too far, indices are
+//!   bounded by a mask, a remainder, a comparison or not at all, and now and then a rule is broken on purpose
+//! - **Not here** what is to be true of them (`tests/generated.rs`, the fuzz target `walk_bytecode`)
 
 use crate::bpf::{End, Instruction, Source};
 use crate::builder::{Builder, Condition, NODE, R0, R4, SCRATCH, STACK, at, compare};

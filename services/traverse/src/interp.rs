@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs the IR, an instruction at a time: where there is no compiler, and as what the compiler is measured against.
 //!
-//! Flow     [`step`] runs on addresses, as a compiled step does; [`Checked::step`] runs on slices and distrusts the verifier:
-//!          it checks every access, every proof and every byte of the stack, and says which promise was broken
-//! Order    registers start at 0. Fuel is read from the [`Walk`] once, at the start, and not written back. The node may change
-//!          while it is read: eight aligned bytes are read at once, unaligned ones byte by byte
-//! Not here what a verdict makes the walk do (`node`)
+//! - **Flow** [`step`] runs on addresses, as a compiled step does; [`Checked::step`] runs on slices and distrusts the verifier:
+//!   it checks every access, every proof and every byte of the stack, and says which promise was broken
+//! - **Order** registers start at 0. Fuel is read from the [`Walk`] once, at the start, and not written back. The node may change
+//!   while it is read: eight aligned bytes are read at once, unaligned ones byte by byte
+//! - **Not here** what a verdict makes the walk do (`node`)
 
 use crate::ir::{Address, Alu, Cmp, End, Function, Inst, Operand, REGS, Reg, Size, Space, Width};
 use crate::step::{Verdict, Walk};
@@ -55,7 +55,7 @@ pub fn alu(op: Alu, width: Width, a: u64, b: u64) -> u64 {
     }
 }
 
-/// Whether a comparison holds.
+/// Returns true if a comparison holds.
 #[must_use]
 pub fn compare(cmp: Cmp, width: Width, a: u64, b: u64) -> bool {
     let (a, b, x, y) = match width {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What bytecode is lowered to before anything is proved or run: blocks of instructions on 64-bit integers, without pointers.
 //!
-//! Flow     bytecode ──`lower`──▶ [`Function`] ──`verify`──▶ the same function, its addresses bounded ──▶ `interp` or `jit`
-//! Layout   a register that holds a pointer in the bytecode holds, here, the pointer's distance from the start of its [`Space`]
-//!          (for [`Space::Window`] from `cur_ptr`, for [`Space::Stack`] from r10, so that both may be negative); which space an
-//!          access means is part of the instruction. So no host address is ever a value, and none can leak
-//! Order    blocks are numbered in the order of the bytecode; an edge to the same or an earlier block costs one unit of fuel
-//! Not here proofs: an [`Index`] says what was proved about it, and what is to be checked while running
+//! - **Flow** bytecode ──`lower`──▶ [`Function`] ──`verify`──▶ the same function, its addresses bounded ──▶ `interp` or `jit`
+//! - **Layout** a register that holds a pointer in the bytecode holds, here, the pointer's distance from the start of its [`Space`]
+//!   (for [`Space::Window`] from `cur_ptr`, for [`Space::Stack`] from r10, so that both may be negative); which space an
+//!   access means is part of the instruction. So no host address is ever a value, and none can leak
+//! - **Order** blocks are numbered in the order of the bytecode; an edge to the same or an earlier block costs one unit of fuel
+//! - **Not here** proofs: an [`Index`] says what was proved about it, and what is to be checked while running
 //!
 //! The instructions are those of PULSE, Table 2 (load, store, arithmetic, compare and jump, return, next), with widths.
 
@@ -240,7 +240,7 @@ pub enum Inst {
         target: Reg,
         /// How many.
         bits: u8,
-        /// Whether bytes change places.
+        /// True if bytes change places.
         reverse: bool,
     },
     /// `target = bytes at address`, zero-extended, or sign-extended to 64 bits.
@@ -312,7 +312,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether going from one block to the other costs fuel.
+    /// Returns true if going from one block to the other costs fuel.
     #[must_use]
     pub fn is_back_edge(from: BlockId, to: BlockId) -> bool {
         to <= from

@@ -29,15 +29,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Flow     a program (`builder`, or C compiled to BPF and read by `bpf`) ──▶ `lower` ──▶ `ir` ──▶ `verify` ──▶ [`program::Program`]
-//!          client ── `wire` over a `transport` ──▶ node: `round` steps many walks in turn (`jit`, or `interp`) on its `memory`, each
-//!          through the window that was proved; a walk that leaves the node goes on at the next one (`map`) ──▶ answer to the client
-//! Order    reads see whole words and may run beside a writer; each change is one compare-and-swap or addition at the owner of its
-//!          address, exactly once whatever packets do (`node/once`)
-//! Rule     safety never depends on what is in memory: only the runtime follows addresses, and checks each against ranges,
-//!          permissions and the program's window
-//! Layout   `docs/formats/{walk,packet,map}.md`
-//! Not here replication: there is none
+//! - **Flow** a program (`builder`, or C compiled to BPF and read by `bpf`) ──▶ `lower` ──▶ `ir` ──▶ `verify` ──▶ [`program::Program`]
+//!   client ── `wire` over a `transport` ──▶ node: `round` steps many walks in turn (`jit`, or `interp`) on its `memory`, each
+//!   through the window that was proved; a walk that leaves the node goes on at the next one (`map`) ──▶ answer to the client
+//! - **Order** reads see whole words and may run beside a writer; each change is one compare-and-swap or addition at the owner of its
+//!   address, exactly once whatever packets do (`node/once`)
+//! - **Rule** safety never depends on what is in memory: only the runtime follows addresses, and checks each against ranges,
+//!   permissions and the program's window
+//! - **Layout** `docs/formats/{walk,packet,map}.md`
+//! - **Not here** replication: there is none
 //!
 //! The interface is that of PULSE (`init` at the client; `next` and `end` sent to the data); the accelerator is this CPU.
 #![deny(unsafe_code)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytecode to IR: pointers become distances, and every access names its space.
 //!
-//! Flow     [`Code`] ──[`cfg`]──▶ blocks ──[`types`]──▶ what each register holds ──▶ [`Function`] for `verify`
-//! Layout   registers keep their numbers and start at 0: r1, r2, r3 and r10 then are the distance 0 in their spaces. An access
-//!          gets its base register as [`Index`], guarded over all numbers, until `verify` has narrowed it
-//! Order    two pointers compare as signed distances, whatever the comparison's sign: they lie in the same memory
-//! Not here bounds; that no pointer leaves the step (`types`)
+//! - **Flow** [`Code`] ──[`cfg`]──▶ blocks ──[`types`]──▶ what each register holds ──▶ [`Function`] for `verify`
+//! - **Layout** registers keep their numbers and start at 0: r1, r2, r3 and r10 then are the distance 0 in their spaces. An access
+//!   gets its base register as [`Index`], guarded over all numbers, until `verify` has narrowed it
+//! - **Order** two pointers compare as signed distances, whatever the comparison's sign: they lie in the same memory
+//! - **Not here** bounds; that no pointer leaves the step (`types`)
 
 use crate::bpf::{Code, End as ByteOrder, Instruction, Source};
 use crate::ir::{Address, Alu, Block, BlockId, Cmp, End, Function, Index, Inst, Operand, Reg, Width};

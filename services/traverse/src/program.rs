@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A program: bytecode that was decoded, lowered and verified, with all that running it takes.
 //!
-//! Flow     bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
-//! Layout   [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
-//! Order    what a program is called is no part of it: equal encodings have equal hashes
-//! Owner    immutable; whoever runs it shares it
-//! Not here who may register and run it (`node`)
+//! - **Flow** bytecode ──decode, lower, verify──▶ [`Program`] ──▶ `interp` or `jit`
+//! - **Layout** [`Program::encoding`]: header and instructions as `memlift_spec::operand::walk` has them
+//! - **Order** what a program is called is no part of it: equal encodings have equal hashes
+//! - **Owner** immutable; whoever runs it shares it
+//! - **Not here** who may register and run it (`node`)
 
 use crate::bpf::{Code, decode, disasm};
 use crate::error::{Error, Result};
@@ -165,13 +165,13 @@ impl Program {
         self.verified.cost
     }
 
-    /// Whether it can ask for an apply: it stores to that field.
+    /// Returns true if it can ask for an apply: it stores to that field.
     #[must_use]
     pub fn uses_apply(&self) -> bool {
         self.verified.uses_apply
     }
 
-    /// Whether it can emit: it stores to those fields.
+    /// Returns true if it can emit: it stores to those fields.
     #[must_use]
     pub fn uses_emit(&self) -> bool {
         self.verified.uses_emit

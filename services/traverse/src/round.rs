@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A round without compiled code: one step for each walk that is due, whoever does the step.
 //!
-//! Flow     slots ──[`round`]──▶ for each [`RUN`] slot: step, then on `Next` translate, prefetch and go on, else stop
-//! Not here the same loop as machine code, with the step inside: `jit::round`. Both keep one contract: that of `slot`
+//! - **Flow** slots ──[`round`]──▶ for each [`RUN`] slot: step, then on `Next` translate, prefetch and go on, else stop
+//! - **Not here** the same loop as machine code, with the step inside: `jit::round`. Both keep one contract: that of `slot`
 
 use crate::slot::{RUN, Region, STOPPED, Slot};
 use crate::step::{Verdict, Walk};

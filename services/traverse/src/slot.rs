@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A walk in flight, and the memory that its next hops are translated by: what a round of the scheduler reads and writes.
 //!
-//! Layout   [`Slot`] is two cache lines: what the round needs of every walk, then the [`Walk`] of its step. [`Region`] is the one
-//!          range of global addresses that a round translates itself
-//! Flow     the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot that is [`RUN`]: on `Next` inside the region
-//!          `cur`, `host` and `hops_left` move on; on anything else the slot is [`STOPPED`] with its `verdict`, for the slow path
-//!          numbers of those that stopped in a round are listed in [`Slot::listed`], so that nobody has to look for them
-//! Owner    one thread has the slots during a round; `scratch` belongs to its slot alone
-//! Not here what the slow path does (`node`), and who may read which range (`memory`)
+//! - **Layout** [`Slot`] is two cache lines: what the round needs of every walk, then the [`Walk`] of its step. [`Region`] is the one
+//!   range of global addresses that a round translates itself
+//! - **Flow** the scheduler fills a slot ([`Slot::start`]) ──round──▶ one step per slot that is [`RUN`]: on `Next` inside the region
+//!   `cur`, `host` and `hops_left` move on; on anything else the slot is [`STOPPED`] with its `verdict`, for the slow path
+//!   numbers of those that stopped in a round are listed in [`Slot::listed`], so that nobody has to look for them
+//! - **Owner** one thread has the slots during a round; `scratch` belongs to its slot alone
+//! - **Not here** what the slow path does (`node`), and who may read which range (`memory`)
 
 use crate::step::Walk;
 

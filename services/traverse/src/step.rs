@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One iteration of a walk, as it is called: three addresses in, a verdict out.
 //!
-//! Layout   in C `long step(const void *node, void *scratch, struct walk *walk)`: r1 is the node that `cur_ptr` names, to be
-//!          read only; r2 the scratchpad; r3 a [`Walk`], to be written only; r10 a stack of 512 bytes
-//! Owner    the caller: it has checked that the program's window around `node` may be read, that the scratchpad is as long as
-//!          the program asks for, and nobody else refers to scratchpad and [`Walk`] while the step runs
-//! Not here how a global address becomes that of a node (`memory`); a step never follows `next` itself
+//! - **Layout** in C `long step(const void *node, void *scratch, struct walk *walk)`: r1 is the node that `cur_ptr` names, to be
+//!   read only; r2 the scratchpad; r3 a [`Walk`], to be written only; r10 a stack of 512 bytes
+//! - **Owner** the caller: it has checked that the program's window around `node` may be read, that the scratchpad is as long as
+//!   the program asks for, and nobody else refers to scratchpad and [`Walk`] while the step runs
+//! - **Not here** how a global address becomes that of a node (`memory`); a step never follows `next` itself
 //!
 //! This is PULSE's iterator (§3: `next()` and `end()` in one call) with a return code in place of a trap.
 
@@ -82,7 +82,7 @@ impl Verdict {
         }
     }
 
-    /// Whether the walk ended without an answer.
+    /// Returns true if the walk ended without an answer.
     #[must_use]
     pub fn is_fault(self) -> bool {
         self as u32 >= 0x80

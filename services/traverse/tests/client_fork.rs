@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Clients and forks: what a child inherits of its parent's clients and collections is not its own.
 //!
-//! Flow     a node in a process of its own ◀── UDP ── parent and forked children; a child says by its exit how it went
-//! Order    the parent has no other threads while it forks: a child may allocate
+//! - **Flow** a node in a process of its own ◀── UDP ── parent and forked children; a child says by its exit how it went
+//! - **Order** the parent has no other threads while it forks: a child may allocate
 
 #![expect(unsafe_code, reason = "fork, waitpid and _exit")]
 

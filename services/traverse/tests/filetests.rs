@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs as text with what they do: `filetests/*.walk`, on everything that runs programs.
 //!
-//! Layout   a file is one program in the text of `bpf::asm`, and lines about it:
-//!          `; scratch: 64`                  bytes of the scratchpad; 64 if the line is missing
-//!          `; window: -8..24`               what the verifier must infer
-//!          `; lines: -1 0`                  64-byte lines it must infer, 0 being that of cur_ptr
-//!          `; guards: 1`                    accesses that must be left to check while running
-//!          `; memory: 0x1000 = 5, 50`       words of eight bytes from an address on; may be repeated
-//!          `; run: 0x1000 [7, 0] => next 0x2000 [7, 0]`
-//!                                           one step from an address, with the words that the scratchpad starts with (the rest
-//!                                           is 0), gives a verdict and these first words of the scratchpad
-//!          `; walk: …`                      the same, but from step to step until the verdict is not `next`
-//!          `; reject: 3 a window is at`     the program is refused at that place (of eight bytes), with these words
-//!          Verdicts: `next ADDRESS`, `done`, `missing`, `retry`, `emit OFFSET BYTES NEXT`, `apply KIND ADDRESS A B`,
-//!          `out-of-fuel`, `bad-verdict`, `guard`. A number is decimal, 0x hexadecimal, or negative
-//! Order    every `run` and `walk` is tried on every engine, and all must agree on the scratchpad and the walk
-//! Not here properties of all programs (`generated.rs`)
+//! - **Layout** a file is one program in the text of `bpf::asm`, and lines about it:
+//!   `; scratch: 64`                  bytes of the scratchpad; 64 if the line is missing
+//!   `; window: -8..24`               what the verifier must infer
+//!   `; lines: -1 0`                  64-byte lines it must infer, 0 being that of cur_ptr
+//!   `; guards: 1`                    accesses that must be left to check while running
+//!   `; memory: 0x1000 = 5, 50`       words of eight bytes from an address on; may be repeated
+//!   `; run: 0x1000 [7, 0] => next 0x2000 [7, 0]`
+//!   one step from an address, with the words that the scratchpad starts with (the rest
+//!   is 0), gives a verdict and these first words of the scratchpad
+//!   `; walk: …`                      the same, but from step to step until the verdict is not `next`
+//!   `; reject: 3 a window is at`     the program is refused at that place (of eight bytes), with these words
+//!   Verdicts: `next ADDRESS`, `done`, `missing`, `retry`, `emit OFFSET BYTES NEXT`, `apply KIND ADDRESS A B`,
+//!   `out-of-fuel`, `bad-verdict`, `guard`. A number is decimal, 0x hexadecimal, or negative
+//! - **Order** every `run` and `walk` is tried on every engine, and all must agree on the scratchpad and the walk
+//! - **Not here** properties of all programs (`generated.rs`)
 
 use memlift_traverse::bpf::asm;
 use memlift_traverse::error::Error;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Random programs, compiled, against the interpreter: the same verdict, walk and scratchpad, on the same random memory.
 //!
-//! Flow     bytecode that the verifier accepts (`generate`), and functions written straight in the IR ([`function`]), which the
-//!          verifier might never produce: every instruction, loops, guards that fail, masked indices
+//! - **Flow** bytecode that the verifier accepts (`generate`), and functions written straight in the IR ([`function`]), which the
+//!   verifier might never produce: every instruction, loops, guards that fail, masked indices
 //! `cargo test -p memlift-traverse --release --test jit_random -- --ignored` runs until `MEMLIFT_WALK_PROGRAMS` (200 000) from
 //! `MEMLIFT_WALK_SEED` (1) on
 #![cfg(feature = "jit")]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every instruction of the IR, compiled, against the interpreter, at the numbers where arithmetic changes what it does.
 //!
-//! Order    where the two could be wrong together (division, shifts, byte order), the results are also written down
+//! - **Order** where the two could be wrong together (division, shifts, byte order), the results are also written down
 #![cfg(feature = "jit")]
 #![allow(unsafe_code)]
 

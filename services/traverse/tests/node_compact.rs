@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A log that is made short while its node works, and killed at each step of that: nothing is lost, nothing is done twice.
 //!
-//! Flow     this program starts itself again as the node (`serve_as_the_node_of_another_test`), which kills itself at a step
+//! - **Flow** this program starts itself again as the node (`serve_as_the_node_of_another_test`), which kills itself at a step
 #![forbid(unsafe_code)]
 
 mod node_world;

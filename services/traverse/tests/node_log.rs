@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node whose log is damaged does not start and loses nothing; one whose disk is full goes on reading.
 //!
-//! Flow     this program starts itself again as the node (`serve_as_the_node_of_another_test`), with a limit for its files
+//! - **Flow** this program starts itself again as the node (`serve_as_the_node_of_another_test`), with a limit for its files
 #![forbid(unsafe_code)]
 
 mod node_world;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Real transports, and a node that is killed: with a log it has its data when it comes back, and remembers what it had answered.
 //!
-//! Flow     this program starts itself again as the node (`serve_as_the_node_of_another_test`), and kills it
+//! - **Flow** this program starts itself again as the node (`serve_as_the_node_of_another_test`), and kills it
 #![forbid(unsafe_code)]
 
 mod node_world;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sessions at a node: they end, those that come back are refused, and a number has one owner; also over restarts and short logs.
 //!
-//! Flow     `node_world`'s client sends packets by hand, so that old ones can be sent again
+//! - **Flow** `node_world`'s client sends packets by hand, so that old ones can be sent again
 #![forbid(unsafe_code)]
 
 mod node_world;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The shipped programs: their text is their bytes', the bytes are the C's, and the verifier takes them all.
 //!
-//! Flow     `programs/**/*.c` ──clang──▶ object ──▶ bytes ──▶ text, compared with `programs/compiled/*.txt`
-//! Not here what the programs do: `structures_table1.rs`, `structures_collections.rs`
+//! - **Flow** `programs/**/*.c` ──clang──▶ object ──▶ bytes ──▶ text, compared with `programs/compiled/*.txt`
+//! - **Not here** what the programs do: `structures_table1.rs`, `structures_collections.rs`
 //!
 //! `MEMLIFT_COMPILE_PROGRAMS=1 cargo test -p memlift-traverse --test structures_programs` writes the texts anew. Without clang,
 //! or with another version than a text names, the comparison with C is left out: compilers differ from version to version.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! PULSE's Table 1: the thirteen structures, laid out as their libraries lay them out, walked, and compared with std's answers.
 //!
-//! Flow     the same pairs ──▶ nodes in an image, and a `BTreeMap`; every key that is there and many that are not ──▶ both
-//!          where g++ and Boost are there: `programs/layouts.cpp` makes the containers themselves and dumps their memory
-//! Not here instruction by instruction: `filetests/table1_*.walk`
+//! - **Flow** the same pairs ──▶ nodes in an image, and a `BTreeMap`; every key that is there and many that are not ──▶ both
+//!   where g++ and Boost are there: `programs/layouts.cpp` makes the containers themselves and dumps their memory
+//! - **Not here** instruction by instruction: `filetests/table1_*.walk`
 
 use std::collections::BTreeMap;
 use std::path::Path;

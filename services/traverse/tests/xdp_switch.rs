@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The switch in the kernel, between a client and two nodes in network namespaces of their own.
 //!
-//! Needs    root, `ip` (iproute2) and a kernel that lets XDP be loaded; without one of them the test says so and is skipped
-//! Owner    each test makes its namespaces, named by the process, and removes them, also when it fails
+//! - **Needs** root, `ip` (iproute2) and a kernel that lets XDP be loaded; without one of them the test says so and is skipped
+//! - **Owner** each test makes its namespaces, named by the process, and removes them, also when it fails
 #![cfg(feature = "xdp")]
 
 use std::net::{SocketAddr, UdpSocket};

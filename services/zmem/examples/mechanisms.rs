@@ -6,11 +6,11 @@
 //! ```
 //! `ONLY=scan` (or another column) measures that alone; `NUMBERS=1` prints what the pager counted.
 //!
-//! Flow    this program again for each mask of `MEMLIFT_DISABLE` ─▶ a job with 57 % of the set's size ─▶ filled, warmed ─▶
-//!         random reads, half writes, two threads, scans: microseconds an access, per mask a line
-//! Layout  the set: a third each of small objects, columns of numbers and a graph's neighbours, by the mebibyte
-//! Order   every word read is checked against the seed that its page was made from
-//! Not here a rival (`memlift bench zmem`)
+//! - **Flow** this program again for each mask of `MEMLIFT_DISABLE` ─▶ a job with 57 % of the set's size ─▶ filled, warmed ─▶
+//!   random reads, half writes, two threads, scans: microseconds an access, per mask a line
+//! - **Layout** the set: a third each of small objects, columns of numbers and a graph's neighbours, by the mebibyte
+//! - **Order** every word read is checked against the seed that its page was made from
+//! - **Not here** a rival (`memlift bench zmem`)
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};

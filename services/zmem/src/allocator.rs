@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An allocator on a job's arena: for `Vec`, `Box` and hash tables of a program that names them.
 //!
-//! Flow    [`Allocator::new`] (of the pager of [`crate::arena::enter`]) ──▶ [`Vec::new_in`], [`Box::new_in`], or any other
-//!         container that takes the `Allocator` of `allocator_api2` (hashbrown's tables do) ──▶ cold pages are compressed
-//! Layout  to [`LARGEST_SMALL`]: slots of one size class (multiples of 16, four classes to a doubling), cut from runs of
-//!         [`RUN_BYTES`]; above: a mapping of its own. The addresses of free slots lie in stacks beside the arena, so that freeing an object does
-//!         not bring its page back
-//! Order   one lock per class, under which no arena memory is touched
-//! Owner   runs stay with the process: its next objects of that size come from there. A mapping is given back when its block
-//!         is freed
-//! Not here the whole program's memory: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into a page
-//!         that is away fails; that is what the preloaded library is for. [`Allocator::pinned`] is for single calls
+//! - **Flow** [`Allocator::new`] (of the pager of [`crate::arena::enter`]) ──▶ [`Vec::new_in`], [`Box::new_in`], or any other
+//!   container that takes the `Allocator` of `allocator_api2` (hashbrown's tables do) ──▶ cold pages are compressed
+//! - **Layout** to [`LARGEST_SMALL`]: slots of one size class (multiples of 16, four classes to a doubling), cut from runs of
+//!   [`RUN_BYTES`]; above: a mapping of its own. The addresses of free slots lie in stacks beside the arena, so that freeing an object does
+//!   not bring its page back
+//! - **Order** one lock per class, under which no arena memory is touched
+//! - **Owner** runs stay with the process: its next objects of that size come from there. A mapping is given back when its block
+//!   is freed
+//! - **Not here** the whole program's memory: as `#[global_allocator]` every buffer would lie in the arena, and `read(2)` into a page
+//!   that is away fails; that is what the preloaded library is for. [`Allocator::pinned`] is for single calls
 
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Explicit use: memory of a job, asked for by the program itself.
 //!
-//! Flow    [`enter`] (once per process: a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of bytes whose
-//!         cold pages are compressed ──▶ dropped: given back
-//! Owner   an arena's bytes are its own until it is dropped
-//! Order   a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel does not answer its own faults
-//! Not here programs that were not changed (the preloaded library); small objects (an allocator of its own)
+//! - **Flow** [`enter`] (once per process: a job of its own with an exact total) ──▶ [`Arena::new`] ──▶ a slice of bytes whose
+//!   cold pages are compressed ──▶ dropped: given back
+//! - **Owner** an arena's bytes are its own until it is dropped
+//! - **Order** a system call on an arena's bytes goes through [`Arena::pinned`]: the kernel does not answer its own faults
+//! - **Not here** programs that were not changed (the preloaded library); small objects (an allocator of its own)
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;

@@ -9,14 +9,14 @@
 //!   Slot[j]           one process: pid, what it has charged, what it says that it holds
 //! ```
 //!
-//! Flow    [`Registry::open`] finds or makes the registry ──[`Registry::admit`]──▶ [`Admission`] (a block with a total)
-//!         ──the memfd is inherited──▶ [`Job::attach`] in each process ──▶ charge, visit, overflow
-//! Order   a charge leaves `unused` before it is noted in the process's slot, and comes back the other way round: a
-//!         process that is killed in between leaves the sum too high, never too low
-//! Owner   whoever admitted a block frees it; a block whose owner died and that has no live process is swept by the
-//!         next that opens the registry. Everything in it is an atomic that any process of the same user may write:
-//!         indices are masked or compared before use, loops are bounded
-//! Not here what is charged (the pager), what lies outside the arenas (the watcher)
+//! - **Flow** [`Registry::open`] finds or makes the registry ──[`Registry::admit`]──▶ [`Admission`] (a block with a total)
+//!   ──the memfd is inherited──▶ [`Job::attach`] in each process ──▶ charge, visit, overflow
+//! - **Order** a charge leaves `unused` before it is noted in the process's slot, and comes back the other way round: a
+//!   process that is killed in between leaves the sum too high, never too low
+//! - **Owner** whoever admitted a block frees it; a block whose owner died and that has no live process is swept by the
+//!   next that opens the registry. Everything in it is an atomic that any process of the same user may write:
+//!   indices are masked or compared before use, loops are bounded
+//! - **Not here** what is charged (the pager), what lies outside the arenas (the watcher)
 
 mod atomic;
 mod control;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Large blocks of arena memory by address, for callers that keep nothing but the address: C, numpy.
 //!
-//! Flow    [`allocate`] ──▶ address ──[`resize`], which moves no bytes──▶ address ──[`release`]──▶ gone
-//! Layout  a block is a mapping of its own: 64 bytes of header (length, a mark), then the bytes, which are zero at first
-//! Owner   whoever has the address; a system call on it needs the pages pinned ([`Pager::pin`])
-//! Not here small blocks: a page each is the least
+//! - **Flow** [`allocate`] ──▶ address ──[`resize`], which moves no bytes──▶ address ──[`release`]──▶ gone
+//! - **Layout** a block is a mapping of its own: 64 bytes of header (length, a mark), then the bytes, which are zero at first
+//! - **Owner** whoever has the address; a system call on it needs the pages pinned ([`Pager::pin`])
+//! - **Not here** small blocks: a page each is the least
 
 use std::ptr::NonNull;
 

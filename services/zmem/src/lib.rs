@@ -15,8 +15,8 @@
 //!
 //! `docs/design/zmem.md` has the states, the order and the sum.
 //!
-//! Owner   everything here lives in mappings of its own ([`mapping`]), never in the program's heap: it also runs inside
-//!         signal handlers of foreign programs.
+//! - **Owner** everything here lives in mappings of its own ([`mapping`]), never in the program's heap: it also runs inside
+//!   signal handlers of foreign programs.
 #![deny(unsafe_code)]
 
 #[expect(unsafe_code, reason = "maps memory and hands out parts of it")]

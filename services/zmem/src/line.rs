@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A line of text put together on the stack, for standard error.
 //!
-//! Owner   runs in fault handlers of foreign programs: no byte from the heap. What is too long is cut
-//! Not here which lines there are: each is written where it is decided
+//! - **Owner** runs in fault handlers of foreign programs: no byte from the heap. What is too long is cut
+//! - **Not here** which lines there are: each is written where it is decided
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A lock of one word, for signal handlers, for memory shared by processes and across fork.
 //!
-//! Flow    [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
-//! Order   Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
-//! Owner   [`Lock::reset`] is for the child of a fork, where no other thread exists
-//! Not here robustness against a holder that died: only locks of one process are of this kind
+//! - **Flow** [`Lock::lock`]: 0 → 1 by one exchange; else 2 and a futex wait ──▶ [`Guard`] ──drop──▶ 0, wake one if it was 2
+//! - **Order** Acquire at lock, Release at unlock. Not reentrant; holders run no foreign code and touch no arena memory
+//! - **Owner** [`Lock::reset`] is for the child of a fork, where no other thread exists
+//! - **Not here** robustness against a holder that died: only locks of one process are of this kind
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memory of zmem's own: anonymous, page-aligned, outside the arena, by system calls and not by `malloc`.
 //!
-//! Flow    [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ gone again
-//! Owner   a mapping is unmapped when dropped; what lies in it is plain bytes or atomics
-//! Not here whose charge it is: the caller counts what it touches
+//! - **Flow** [`Mapping::reserve`] ──address space only──▶ pages appear at first touch ──[`Mapping::release`]──▶ gone again
+//! - **Owner** a mapping is unmapped when dropped; what lies in it is plain bytes or atomics
+//! - **Not here** whose charge it is: the caller counts what it touches
 
 use std::ptr::NonNull;
 

@@ -7,10 +7,10 @@
 //! store / spill ◀──── packed where it lies, write-protected ◀── evict ◀┘   (or the block's turn: evictor)
 //! ```
 //!
-//! Order   locks, outer first: space (calls that change mappings) · a seat · busy chunks and pages · eviction · store.
-//!         Nobody who holds a busy page waits for another one, but the holder of the space lock. Signals are blocked
-//!         wherever one of these is held
-//! Owner   one per process, in a mapping that is never given back
+//! - **Order** locks, outer first: space (calls that change mappings) · a seat · busy chunks and pages · eviction · store.
+//!   Nobody who holds a busy page waits for another one, but the holder of the space lock. Signals are blocked
+//!   wherever one of these is held
+//! - **Owner** one per process, in a mapping that is never given back
 //!
 //! `docs/design/zmem.md` has the states and their order.
 
@@ -249,7 +249,7 @@ impl Pager {
         ARENA_BASE + self.bytes
     }
 
-    /// Whether the address lies in the largest arena.
+    /// Returns true if the address lies in the largest arena.
     pub fn contains(address: usize) -> bool {
         address.wrapping_sub(ARENA_BASE) < ARENA_BYTES
     }
@@ -259,7 +259,7 @@ impl Pager {
         self.engine.mechanism
     }
 
-    /// Whether a page that the kernel or a device has pinned stays by itself: where pages are moved out (`UFFDIO_MOVE`).
+    /// Returns true if a page that the kernel or a device has pinned stays by itself: where pages are moved out (`UFFDIO_MOVE`).
     pub fn sees_pins(&self) -> bool {
         self.engine.staging(0).is_some()
     }
@@ -269,7 +269,7 @@ impl Pager {
         self.job
     }
 
-    /// Whether pages of the arena can be absent.
+    /// Returns true if pages of the arena can be absent.
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Acquire)
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A program as a child that sees no difference: signals go on to it, its end is the caller's end.
 //!
-//! Flow    [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
-//!         pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on. One that ends
-//!         programs and that a stopped job cannot take ─▶ the caller's answer ─▶ the job is ended by force
-//! Order   the signals are blocked before the child is started and before the caller starts a thread: none is lost and no
-//!         thread takes one
-//! Owner   signals of the terminal (Ctrl-C, Ctrl-Z) reach the child from the kernel, since it is of the same process group:
-//!         those are not sent a second time
-//! Not here what is watched meanwhile ([`crate::watch`])
+//! - **Flow** [`Supervised::spawn`]: block the signals, start the child with the mask that was there ─▶ [`Supervised::wait`]: its
+//!   pidfd and a signalfd together: the child ended ─▶ its status; a signal somebody sent ─▶ sent on. One that ends
+//!   programs and that a stopped job cannot take ─▶ the caller's answer ─▶ the job is ended by force
+//! - **Order** the signals are blocked before the child is started and before the caller starts a thread: none is lost and no
+//!   thread takes one
+//! - **Owner** signals of the terminal (Ctrl-C, Ctrl-Z) reach the child from the kernel, since it is of the same process group:
+//!   those are not sent a second time
+//! - **Not here** what is watched meanwhile ([`crate::watch`])
 
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -218,7 +218,7 @@ pub fn signal_name(signal: libc::c_int) -> String {
     name.to_owned()
 }
 
-/// Whether a signal was sent to the process and not taken yet, as /proc says.
+/// Returns true if a signal was sent to the process and not taken yet, as /proc says.
 pub fn is_pending(pid: u32, signal: libc::c_int) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let set = |name| {

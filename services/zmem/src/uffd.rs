@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! userfaultfd by its ioctls: a thin layer with what zmem needs and no more.
 //!
-//! Flow    [`Uffd::open`] (API handshake with the features asked for) ──▶ [`Uffd::register`] a range ──fault──▶
-//!         [`Uffd::copy`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
-//! Layout  structures and numbers as in `include/uapi/linux/userfaultfd.h` of Linux 6.8 and later, which every kernel that
-//!         offers the feature shares
-//! Owner   the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
-//!         parent's memory, before it does anything else
-//! Order   every call is one system call; nothing is allocated, so that a fault handler may call them
-//! Not here what the pages mean: `pager`
+//! - **Flow** [`Uffd::open`] (API handshake with the features asked for) ──▶ [`Uffd::register`] a range ──fault──▶
+//!   [`Uffd::copy`] · [`Uffd::relocate`] · [`Uffd::protect`] ──▶ [`Uffd::unregister`]
+//! - **Layout** structures and numbers as in `include/uapi/linux/userfaultfd.h` of Linux 6.8 and later, which every kernel that
+//!   offers the feature shares
+//! - **Owner** the descriptor is closed by [`Uffd::close`] alone: after a fork the child closes its copy, which speaks for its
+//!   parent's memory, before it does anything else
+//! - **Order** every call is one system call; nothing is allocated, so that a fault handler may call them
+//! - **Not here** what the pages mean: `pager`
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -8,13 +8,13 @@
 //!                                             what of it has no room now is kept by the processes and made by eviction
 //! ```
 //!
-//! Flow    look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶ active when little is left ─▶ sleep
-//! Order   `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
-//!         outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
-//!         unused is no event yet: eviction has some looks to make up for it
-//! Owner   one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
-//!         memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
-//! Not here what a process does about it (the pager), the end of the job (`memlift run`)
+//! - **Flow** look ─▶ sweep the dead ─▶ usage, present ─▶ [`Registry::set_outside_with`] ─▶ cache above the total is dropped ─▶ active when little is left ─▶ sleep
+//! - **Order** `present` is read before and after `usage`, and the smaller counts: a page that came in between is counted as
+//!   outside, never as nothing. What a process joined or left meanwhile is looked at again at once. Less than nothing
+//!   unused is no event yet: eviction has some looks to make up for it
+//! - **Owner** one watcher per job: `memlift run`, or the first process of an explicit job. What it reads of a process (its
+//!   memory's size, its children) is the kernel's word; what a process publishes is believed up to what it charged
+//! - **Not here** what a process does about it (the pager), the end of the job (`memlift run`)
 
 mod cache;
 mod resident;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Blocks as processes share them: charges of the killed come back, turns pass, admission holds, exec and fork keep count.
 //!
-//! Method   this test program, started again as a member of a job ([`ROLE`] says as what)
+//! - **Method** this test program, started again as a member of a job ([`ROLE`] says as what)
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! LMDB through heed as it comes: a commit syncs data, then the meta page, and is durable when it returns; one writer at a time.
 //!
-//! Best     a map large enough never to grow; MDB_INTEGERKEY, which LMDB compares fastest
+//! - **Best** a map large enough never to grow; MDB_INTEGERKEY, which LMDB compares fastest
 
 use std::ops::Bound;
 use std::path::Path;

@@ -3,13 +3,13 @@
 //!
 //!   memlift-persist-rivals FOLDER STORE WORKLOAD
 //!
-//! Store    `sqlite`, `redb`, `lmdb`; a new one in FOLDER, which is removed at the end
-//! Workload `commit`: one insert per durable commit · `group16`: the same from 16 threads, each commit its own transaction ·
-//!          `batched16`: 16 threads hand their inserts to one writer, which commits what waits at once · `get`: random reads of
-//!          1,000,000 · `scan`: 100 neighbours from a random key
-//! Flow     one line says how the store is configured ─▶ `run SEED COUNT` ─▶ a JSON line: seconds, cpu_s, checksum. It ends when
-//!          its stdin does.
-//! Window   COUNT commits over all threads, COUNT gets, or COUNT scans; opening, loading and checksums of inserts lie outside
+//! - **Store** `sqlite`, `redb`, `lmdb`; a new one in FOLDER, which is removed at the end
+//! - **Workload** `commit`: one insert per durable commit · `group16`: the same from 16 threads, each commit its own transaction ·
+//!   `batched16`: 16 threads hand their inserts to one writer, which commits what waits at once · `get`: random reads of
+//!   1,000,000 · `scan`: 100 neighbours from a random key
+//! - **Flow** one line says how the store is configured ─▶ `run SEED COUNT` ─▶ a JSON line: seconds, cpu_s, checksum. It ends when
+//!   its stdin does.
+//! - **Window** COUNT commits over all threads, COUNT gets, or COUNT scans; opening, loading and checksums of inserts lie outside
 #![deny(unsafe_code)]
 
 mod lmdb;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SQLite in WAL mode with synchronous=FULL: every commit is durable when it returns.
 //!
-//! Best     a rowid table keyed by the integer, statements prepared once, checkpoints at SQLite's own pace and in the window;
-//!          alone: locking_mode=EXCLUSIVE · 16 threads: a connection each, and a mutex of the program before BEGIN IMMEDIATE,
-//!          which is faster than SQLite's own sleeping busy handler
+//! - **Best** a rowid table keyed by the integer, statements prepared once, checkpoints at SQLite's own pace and in the window;
+//!   alone: locking_mode=EXCLUSIVE · 16 threads: a connection each, and a mutex of the program before BEGIN IMMEDIATE,
+//!   which is faster than SQLite's own sleeping busy handler
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

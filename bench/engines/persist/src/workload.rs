@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What all stores do alike: keys, values, checksums, the clock, and the queue to one writer.
 //!
-//! Draw     splitmix64; the key of loaded row i is its draw number i from [`LOADED_SEED`]; the value of a key is the reference
-//!          pattern seeded with it
-//! Sum      of a set of entries: wrapping sum of checksum(value) ^ key, so that order does not matter
+//! - **Draw** splitmix64; the key of loaded row i is its draw number i from [`LOADED_SEED`]; the value of a key is the reference
+//!   pattern seeded with it
+//! - **Sum** of a set of entries: wrapping sum of checksum(value) ^ key, so that order does not matter
 
 use std::ffi::c_void;
 use std::path::Path;

@@ -2,10 +2,10 @@
 //! Programs that are killed in the middle: what is there afterwards keeps the rules of their tables, and has every acknowledged
 //! transaction.
 //!
-//! Flow     [`the_child`] fills a pool and runs transactions until it is killed, and says how many are done ─▶ it is killed ─▶ the pool is
-//!          opened again ─▶ all tables are looked through
-//! Exactly  with one thread, the same transactions run on another pool, one by one: for some number of them that is not less than
-//!          what was acknowledged, its tables are those of the killed one
+//! - **Flow** [`the_child`] fills a pool and runs transactions until it is killed, and says how many are done ─▶ it is killed ─▶ the pool is
+//!   opened again ─▶ all tables are looked through
+//! - **Exactly** with one thread, the same transactions run on another pool, one by one: for some number of them that is not less than
+//!   what was acknowledged, its tables are those of the killed one
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key-value store under the load of YCSB: GETs and SETs of records that are there.
 //!
-//! Draw     before the window: kind, record by Zipf's law with exponent 1 (YCSB: 0.99), the value's seed
-//! Record   key: "user" and twelve digits; value: its seed, then the reference pattern of it, so that a torn one is seen
-//! Store    a hash map for each part of the keys, in a section of its own, as the rival's: [`memlift_persist::structures::HashMap`]
-//! Not here the ordered store with scans and expiry sweeps, `memlift_persist::kv`: it does more than the rival's program does
+//! - **Draw** before the window: kind, record by Zipf's law with exponent 1 (YCSB: 0.99), the value's seed
+//! - **Record** key: "user" and twelve digits; value: its seed, then the reference pattern of it, so that a torn one is seen
+//! - **Store** a hash map for each part of the keys, in a section of its own, as the rival's: [`memlift_persist::structures::HashMap`]
+//! - **Not here** the ordered store with scans and expiry sweeps, `memlift_persist::kv`: it does more than the rival's program does
 
 use memlift_persist::structures::{HashMap, HashMapRoot};
 use memlift_persist::{Durability, Error, PPtr, Persist, Pool, TxOptions, View};

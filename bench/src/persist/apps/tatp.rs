@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TATP: seven transactions on subscribers of a telephone network.
 //!
-//! Mix      GET_SUBSCRIBER_DATA 35 · GET_NEW_DESTINATION 10 · GET_ACCESS_DATA 35 · UPDATE_SUBSCRIBER_DATA 2 · UPDATE_LOCATION 14 ·
-//!          INSERT_CALL_FORWARDING 2 · DELETE_CALL_FORWARDING 2; of a hundred
-//! Draw     kind, subscriber (not uniform, A = 65535), then what the kind needs
-//! Undone   an update of a facility that there is not, an insert of what is there or of no facility, a delete of what is not there
-//! Check    every row of CALL_FORWARDING hangs where its columns say, at a facility that there is
-//! Source   Telecom Application Transaction Processing benchmark description 1.0, chapters 3 and 4
+//! - **Mix** GET_SUBSCRIBER_DATA 35 · GET_NEW_DESTINATION 10 · GET_ACCESS_DATA 35 · UPDATE_SUBSCRIBER_DATA 2 · UPDATE_LOCATION 14 ·
+//!   INSERT_CALL_FORWARDING 2 · DELETE_CALL_FORWARDING 2; of a hundred
+//! - **Draw** kind, subscriber (not uniform, A = 65535), then what the kind needs
+//! - **Undone** an update of a facility that there is not, an insert of what is there or of no facility, a delete of what is not there
+//! - **Check** every row of CALL_FORWARDING hangs where its columns say, at a facility that there is
+//! - **Source** Telecom Application Transaction Processing benchmark description 1.0, chapters 3 and 4
 
 use std::mem::offset_of;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TATP's tables and their first rows.
 //!
-//! Layout   [`Root`] ─▶ tables of pointers to persons · the index of numbers, open addressing, in parts · a [`Person`]: a row of
-//!          SUBSCRIBER with its rows of ACCESS_INFO and SPECIAL_FACILITY, by their types · a facility ─▶ rows of CALL_FORWARDING, by
-//!          their start times, objects that come and go
-//! Sections 0: root, tables, index, which never change · then the parts of persons
-//! Source   Telecom Application Transaction Processing benchmark description 1.0, chapter 2
+//! - **Layout** [`Root`] ─▶ tables of pointers to persons · the index of numbers, open addressing, in parts · a [`Person`]: a row of
+//!   SUBSCRIBER with its rows of ACCESS_INFO and SPECIAL_FACILITY, by their types · a facility ─▶ rows of CALL_FORWARDING, by
+//!   their start times, objects that come and go
+//! - **Sections** 0: root, tables, index, which never change · then the parts of persons
+//! - **Source** Telecom Application Transaction Processing benchmark description 1.0, chapter 2
 
 use memlift_persist::{Error, PPtr, PSlice, Persist, Pool, View};
 

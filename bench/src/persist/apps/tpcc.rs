@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TPC-C's new-order transaction.
 //!
-//! Flow     warehouse read ─▶ district and parts of the stock locked ─▶ next order number ─▶ per line: item, stock ─▶ order with its lines
-//!          ─▶ its slot. One in a hundred names an item that there is not at its end, and is undone
-//! Draw     district, customer (NURand 1023), lines (5 to 15), one of a hundred undone, date; per line: item (NURand 8191), quantity
-//! Check    conditions 1 to 4 of clause 3.3.2, and that the stock has sold what the lines say
-//! Source   TPC Benchmark C 5.11, clauses 2.1.6, 2.4 and 3.3.2
+//! - **Flow** warehouse read ─▶ district and parts of the stock locked ─▶ next order number ─▶ per line: item, stock ─▶ order with its lines
+//!   ─▶ its slot. One in a hundred names an item that there is not at its end, and is undone
+//! - **Draw** district, customer (NURand 1023), lines (5 to 15), one of a hundred undone, date; per line: item (NURand 8191), quantity
+//! - **Check** conditions 1 to 4 of clause 3.3.2, and that the stock has sold what the lines say
+//! - **Source** TPC Benchmark C 5.11, clauses 2.1.6, 2.4 and 3.3.2
 
 use std::mem::offset_of;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! TPC-C's tables, as far as new-order reads or writes them, and their first rows.
 //!
-//! Layout   [`Root`] ─▶ warehouse, districts, customers, tables of pointers to items and stock rows · a district ─▶ chunks of slots ─▶
-//!          orders with their lines. A slot is an order's place in the index and, by `is_new`, its row of NEW-ORDER
-//! Scale    one warehouse; items are a parameter and 100,000 in the benchmark; 3000 customers a district; no orders at first
-//! Sections 0: root, warehouse, tables · 1 to 10: a district, its customers and orders · then the parts of items and stock
-//! Source   TPC Benchmark C 5.11, clauses 1.3 and 4.3.3; money in cents, rates in ten thousandths
+//! - **Layout** [`Root`] ─▶ warehouse, districts, customers, tables of pointers to items and stock rows · a district ─▶ chunks of slots ─▶
+//!   orders with their lines. A slot is an order's place in the index and, by `is_new`, its row of NEW-ORDER
+//! - **Scale** one warehouse; items are a parameter and 100,000 in the benchmark; 3000 customers a district; no orders at first
+//! - **Sections** 0: root, warehouse, tables · 1 to 10: a district, its customers and orders · then the parts of items and stock
+//! - **Source** TPC Benchmark C 5.11, clauses 1.3 and 4.3.3; money in cents, rates in ten thousandths
 
 use memlift_persist::{Error, PPtr, PSlice, Persist, Pool, View};
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool that is interleaved over two files: synchronisation of the second one is put off, or asked for by every commit.
 //!
-//! Flow     `run`: a transaction overwrites a record of each of two arrays, which lie in different files; durable when it returns ·
-//!          what is left of the log goes to its place, within the window
-//! Way      `delayed`: a commit syncs the file of the log, all others when the log is to forget · `software_sync`: every commit
-//!          syncs every file (NearPM's MD SW-sync)
-//! Counts   syncs of each file, of all transactions of the last run and, rounded up, of a hundred of them
+//! - **Flow** `run`: a transaction overwrites a record of each of two arrays, which lie in different files; durable when it returns ·
+//!   what is left of the log goes to its place, within the window
+//! - **Way** `delayed`: a commit syncs the file of the log, all others when the log is to forget · `software_sync`: every commit
+//!   syncs every file (NearPM's MD SW-sync)
+//! - **Counts** syncs of each file, of all transactions of the last run and, rounded up, of a hundred of them
 
 use std::path::Path;
 

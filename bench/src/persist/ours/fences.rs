@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How many fences commits ask for, by the pool's own exact counters, which need no tracer.
 //!
-//! Redo     `count` transactions with 1, 2 … 16 records, each durable when it returns
-//! Group    `count` groups of [`GROUP`] buffered transactions, each group made durable at once
-//! Counts   `fences`: of all commits, rounded up to whole ones per transaction or group · `applier_fences`: of the background
+//! - **Redo** `count` transactions with 1, 2 … 16 records, each durable when it returns
+//! - **Group** `count` groups of [`GROUP`] buffered transactions, each group made durable at once
+//! - **Counts** `fences`: of all commits, rounded up to whole ones per transaction or group · `applier_fences`: of the background
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Inserts into a map of a pool: one transaction each, durable when it returns.
 //!
-//! Flow     `run`: a new pool, every page touched, an empty map, all outside the window ─▶ inserts: key = draw, 64 bytes of value =
-//!          pattern(key) ─▶ what is left of the log goes to its place, within the window ─▶ the sum over all entries, outside
-//! Steady   a lane wraps more than ten times in a run, which its count `log_wraps` shows
-//! Value    kept in the map's node or entry, as the structure does by itself; the rival's maps point to an object of its own
+//! - **Flow** `run`: a new pool, every page touched, an empty map, all outside the window ─▶ inserts: key = draw, 64 bytes of value =
+//!   pattern(key) ─▶ what is left of the log goes to its place, within the window ─▶ the sum over all entries, outside
+//! - **Steady** a lane wraps more than ten times in a run, which its count `log_wraps` shows
+//! - **Value** kept in the map's node or entry, as the structure does by itself; the rival's maps point to an object of its own
 
 use std::path::{Path, PathBuf};
 

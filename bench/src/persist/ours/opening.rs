@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Opening a pool on a disk: one that was closed, and one whose process was killed with a full log.
 //!
-//! Open     a run closes the pool and opens it `count` times; opening alone is timed, with the file in the page cache
-//! Recover  a run starts this program again to fill the log and to be killed in the middle, then opens the pool, once; its time is
-//!          that of a gigabyte of log
-//! Filled   the heap of an opened pool holds [`FILLED_BYTES`]; the rest is free. What opening reads, the directory, covers all
-//!          of it either way
+//! - **Open** a run closes the pool and opens it `count` times; opening alone is timed, with the file in the page cache
+//! - **Recover** a run starts this program again to fill the log and to be killed in the middle, then opens the pool, once; its time is
+//!   that of a gigabyte of log
+//! - **Filled** the heap of an opened pool holds [`FILLED_BYTES`]; the rest is free. What opening reads, the directory, covers all
+//!   of it either way
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

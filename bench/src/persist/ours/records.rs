@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transactions that overwrite records of an array, as the rival does.
 //!
-//! Flow     `run`: per range, record = draw % [`RECORDS`], contents = pattern(draw); one transaction for all ranges, durable
-//!          when it returns. Applying the log is in the window: the committing thread does it when a lane is half full
-//! Steady   a lane wraps many times in every run
+//! - **Flow** `run`: per range, record = draw % [`RECORDS`], contents = pattern(draw); one transaction for all ranges, durable
+//!   when it returns. Applying the log is in the window: the committing thread does it when a lane is half full
+//! - **Steady** a lane wraps many times in every run
 
 use std::path::Path;
 use std::time::Duration;

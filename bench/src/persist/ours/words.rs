@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A program that is killed: it counts words in an ordered map of a pool, one transaction per word.
 //!
-//! Write    opens or creates the pool, goes on with the word after those that it has, and writes how many they are to stdout once
-//!          each is durable
-//! Read     opens the pool again ─▶ one JSON line: seconds of opening, transactions recovered, guarantee, and per word how often it
-//!          came and at which number last
-//! Words    one a line, [`WORD_BYTES`] bytes at most; longer ones are cut
-//! Not here killing and comparing: tour/persist_chapter.py
+//! - **Write** opens or creates the pool, goes on with the word after those that it has, and writes how many they are to stdout once
+//!   each is durable
+//! - **Read** opens the pool again ─▶ one JSON line: seconds of opening, transactions recovered, guarantee, and per word how often it
+//!   came and at which number last
+//! - **Words** one a line, [`WORD_BYTES`] bytes at most; longer ones are cut
+//! - **Not here** killing and comparing: tour/persist_chapter.py
 
 use std::collections::BTreeMap;
 use std::fs;

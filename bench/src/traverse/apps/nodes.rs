@@ -2,10 +2,10 @@
 //! Memory nodes in threads of this process, as the applications use them: real packets over a real transport, memory that can be
 //! filled without packets.
 //!
-//! Flow     [`Nodes::start`] ─▶ [`Nodes::ranges`]: where structures are built, by [`Nodes::sink`] ─▶ [`Nodes::client`]s ask
-//! Order    all threads of nodes are held to the nodes' core, as in the rows of one node
-//! Owner    dropping [`Nodes`] stops and joins the threads; a node that failed says why on stderr, and its clients time out
-//! Not here what is built (`web`, `records`, `series`), the rival's server (`native`)
+//! - **Flow** [`Nodes::start`] ─▶ [`Nodes::ranges`]: where structures are built, by [`Nodes::sink`] ─▶ [`Nodes::client`]s ask
+//! - **Order** all threads of nodes are held to the nodes' core, as in the rows of one node
+//! - **Owner** dropping [`Nodes`] stops and joins the threads; a node that failed says why on stderr, and its clients time out
+//! - **Not here** what is built (`web`, `records`, `series`), the rival's server (`native`)
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -2,11 +2,11 @@
 //! Measurements as a phasor measurement unit of a distribution grid sends them: 120 a second, 12 channels. Made up, from a seed;
 //! or read from CSV.
 //!
-//! Flow     [`Channel`]: an iterator of values, without end · [`read`]: what a file has, as keys and values
-//! Layout   channels 0–2 voltages and 3–5 currents of the three phases, 6–8 and 9–11 their angles; a value is in millionths of
-//!          its unit. A key is channel · 2⁴⁰ + number of the sample
-//! Source   the rate and the channels are those of the μPMU of BTrDB's data (Andersen and Culler, FAST 2016); the shape is ours: a
-//!          slow sinusoid for the load, an Ornstein-Uhlenbeck process for what varies, now and then a step for what is switched
+//! - **Flow** [`Channel`]: an iterator of values, without end · [`read`]: what a file has, as keys and values
+//! - **Layout** channels 0–2 voltages and 3–5 currents of the three phases, 6–8 and 9–11 their angles; a value is in millionths of
+//!   its unit. A key is channel · 2⁴⁰ + number of the sample
+//! - **Source** the rate and the channels are those of the μPMU of BTrDB's data (Andersen and Culler, FAST 2016); the shape is ours: a
+//!   slow sinusoid for the load, an Ornstein-Uhlenbeck process for what varies, now and then a step for what is switched
 
 use std::io::BufRead;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Range queries over a B+tree: YCSB's workload E on keys of 8 bytes and values of 240, placed at random as WiredTiger leaves them.
 //!
-//! Flow     [`build`]: an ordered map of records ─▶ scans are one walk each, inserts a path, new nodes and a compare-and-swap
-//! Data     drawn ([`crate::traverse::ycsb`]), or `MEMLIFT_BENCH_TRACE=FILE`: a trace of operations, over and over
-//! Order    scans between two inserts are under way together; an insert waits for them, so that both sides read the same. Each side
-//!          has a tree of its own: what one inserts the other one has not got yet. Inserts go to the node on both sides
-//! Check    sums over all bytes of all records
+//! - **Flow** [`build`]: an ordered map of records ─▶ scans are one walk each, inserts a path, new nodes and a compare-and-swap
+//! - **Data** drawn ([`crate::traverse::ycsb`]), or `MEMLIFT_BENCH_TRACE=FILE`: a trace of operations, over and over
+//! - **Order** scans between two inserts are under way together; an insert waits for them, so that both sides read the same. Each side
+//!   has a tree of its own: what one inserts the other one has not got yet. Inserts go to the node on both sides
+//! - **Check** sums over all bytes of all records
 
 use std::fs::File;
 use std::io::BufReader;

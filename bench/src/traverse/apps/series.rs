@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Time series: sum, average, least and greatest of a channel over a window of 1 to 8 seconds, as a dashboard asks for them.
 //!
-//! Flow     [`build`]: an ordered map of all samples, in the order of time ─▶ windows at random ─▶ one walk each, which brings four
-//!          numbers back
-//! Data     made up ([`super::pmu`]), or `MEMLIFT_BENCH_SERIES=FILE.csv`: the sample's number, ascending, then up to 12 channels
-//! Check    sums over the aggregates; the tests compare with the samples themselves
+//! - **Flow** [`build`]: an ordered map of all samples, in the order of time ─▶ windows at random ─▶ one walk each, which brings four
+//!   numbers back
+//! - **Data** made up ([`super::pmu`]), or `MEMLIFT_BENCH_SERIES=FILE.csv`: the sample's number, ascending, then up to 12 channels
+//! - **Check** sums over the aggregates; the tests compare with the samples themselves
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A web service: users' objects of 8 KiB in a hash table on a memory node; the front end packs and seals each one before it leaves.
 //!
-//! Flow     YCSB A, B or C ─▶ one walk along a chain, which brings the object ─▶ deflate and AES-128-GCM in one pass, by memlift's
-//!          transforms, on the client's core, while other walks are under way ─▶ gone
-//! Layout   chains of 96 objects, so a walk passes 48 on the average
-//! Order    an update is an insert with the same key and goes to the node on both sides; reads before it are waited for. Each side
-//!          has a table of its own
-//! Check    sums over the objects as they came; an object that is not of its key ends the row
+//! - **Flow** YCSB A, B or C ─▶ one walk along a chain, which brings the object ─▶ deflate and AES-128-GCM in one pass, by memlift's
+//!   transforms, on the client's core, while other walks are under way ─▶ gone
+//! - **Layout** chains of 96 objects, so a walk passes 48 on the average
+//! - **Order** an update is an insert with the same key and goes to the node on both sides; reads before it are waited for. Each side
+//!   has a table of its own
+//! - **Check** sums over the objects as they came; an object that is not of its key ends the row
 
 use std::sync::OnceLock;
 

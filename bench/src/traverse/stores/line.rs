@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client's connection to a store: bytes out, replies in, and a wait that first looks again for a while, as memlift's own does.
 //!
-//! Flow     [`Line::write`] ─▶ socket ─▶ [`Line::need`]: so many bytes are there ─▶ [`Line::taken`]: they were read
-//! Order    nothing is read while something is written: a store answers into its own memory and goes on reading
-//! Owner    one thread
+//! - **Flow** [`Line::write`] ─▶ socket ─▶ [`Line::need`]: so many bytes are there ─▶ [`Line::taken`]: they were read
+//! - **Order** nothing is read while something is written: a store answers into its own memory and goes on reading
+//! - **Owner** one thread
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

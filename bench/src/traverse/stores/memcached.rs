@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A chain in memcached: one meta get per node.
 //!
-//! Layout   as in [`super::redis`]: key = the node's name, value = the next one's name and the number in decimal
-//! Source   the meta commands: memcached's doc/protocol.txt
+//! - **Layout** as in [`super::redis`]: key = the node's name, value = the next one's name and the number in decimal
+//! - **Source** the meta commands: memcached's doc/protocol.txt
 
 use super::Chains;
 use super::line::Line;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What users of Redis write where memlift walks: GETs along a chain, a Lua script that adds along it, ZRANGE with MGET for a range.
 //!
-//! Layout   RESP2. A chain's node: key = its name (8 characters), value = the next one's name and the number in decimal. A
-//!          record: key = its 8 bytes in big endian, value = 240 bytes; all keys stand in a sorted set with score 0, so it is in the
-//!          order of bytes
-//! Order    pipelined in two groups: while the answers to one are read, the store works on the other one
-//! Source   commands and their costs: redis.io/docs
+//! - **Layout** RESP2. A chain's node: key = its name (8 characters), value = the next one's name and the number in decimal. A
+//!   record: key = its 8 bytes in big endian, value = 240 bytes; all keys stand in a sorted set with score 0, so it is in the
+//!   order of bytes
+//! - **Order** pipelined in two groups: while the answers to one are read, the store works on the other one
+//! - **Source** commands and their costs: redis.io/docs
 
 use super::line::Line;
 use super::{Chains, Records};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Redis and memcached as processes of this bench: found or fetched, started without persistence, ended with the row.
 //!
-//! Flow     `engines/traverse/fetch` ─▶ program ─▶ started on a Unix socket in a folder of its own, or a free port of loopback ─▶
-//!          [`Server::line`] until it answers
-//! Owner    [`Server`] ends the process by its handle and removes the folder; the kernel ends it if this process dies
-//! Missing  neither installed nor to be had: the text says what to install
+//! - **Flow** `engines/traverse/fetch` ─▶ program ─▶ started on a Unix socket in a folder of its own, or a free port of loopback ─▶
+//!   [`Server::line`] until it answers
+//! - **Owner** [`Server`] ends the process by its handle and removes the folder; the kernel ends it if this process dies
+//! - **Missing** neither installed nor to be had: the text says what to install
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;

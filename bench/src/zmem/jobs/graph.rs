@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Kernels of the GAP suite on Kronecker graphs: breadth-first search, shortest paths, PageRank, connected components.
 //!
-//! Layout  compressed sparse rows, both directions: offsets of 8 bytes, neighbours of 4, weights of 4 for shortest paths
-//! Source  the graph's edges are those of corpora/rmat.c, whose parameters are Graph500's; the kernels' definitions the GAP benchmark
-//!         specification's (Beamer, Asanović, Patterson: The GAP Benchmark Suite). One thread, so that sums are the same everywhere
+//! - **Layout** compressed sparse rows, both directions: offsets of 8 bytes, neighbours of 4, weights of 4 for shortest paths
+//! - **Source** the graph's edges are those of corpora/rmat.c, whose parameters are Graph500's; the kernels' definitions the GAP benchmark
+//!   specification's (Beamer, Asanović, Patterson: The GAP Benchmark Suite). One thread, so that sums are the same everywhere
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A Redis server that saves in the background while half of its keys are written anew: a fork whose child reads everything.
 //!
-//! Flow     redis-server on a socket ─▶ SET all ─▶ BGSAVE ─▶ SET every second key ─▶ saved ─▶ GET all ─▶ stopped ─▶ a second server loads
-//!          what was saved ─▶ GET all: the values before the save
-//! Rule     the sum is over the values of both; the save began between two batches of one connection, so both are known
-//! Needs    redis-server on the PATH ([`missing`])
+//! - **Flow** redis-server on a socket ─▶ SET all ─▶ BGSAVE ─▶ SET every second key ─▶ saved ─▶ GET all ─▶ stopped ─▶ a second server loads
+//!   what was saved ─▶ GET all: the values before the save
+//! - **Rule** the sum is over the values of both; the save began between two batches of one connection, so both are known
+//! - **Needs** redis-server on the PATH ([`missing`])
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

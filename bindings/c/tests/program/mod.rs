@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! C programs for tests: compiled against this crate's headers, linked with its libraries, run.
 //!
-//! Order   without a C compiler they are not run; one line says so
+//! - **Order** without a C compiler they are not run; one line says so
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn libraries() -> PathBuf {
     }
 }
 
-/// Whether there is such a compiler.
+/// Returns true if there is such a compiler.
 pub fn have(compiler: &str) -> bool {
     let there = Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {

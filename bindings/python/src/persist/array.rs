@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arrays in a pool: put, looked at without a copy, changed by copy.
 //!
-//! Layout  an object of type [`TYPE`]: 48 zero bytes, then the elements, C order; so they start at a multiple of 16, from 16 KiB
-//!         on of 64
-//! Rule    a view's bytes never change: whoever replaces or changes a pinned array makes a new object. Python is never given
-//!         memory of the pool to write to: it cannot promise that nobody else looks
-//! Order   a change is a copy, compared with the array when it ends: what differs is logged, or, if that is much, becomes a new
-//!         object, which does not go through the log
-//! Not here numpy: the Python side puts shape and type on top of the bytes
+//! - **Layout** an object of type [`TYPE`]: 48 zero bytes, then the elements, C order; so they start at a multiple of 16, from 16 KiB
+//!   on of 64
+//! - **Rule** a view's bytes never change: whoever replaces or changes a pinned array makes a new object. Python is never given
+//!   memory of the pool to write to: it cannot promise that nobody else looks
+//! - **Order** a change is a copy, compared with the array when it ends: what differs is logged, or, if that is much, becomes a new
+//!   object, which does not go through the log
+//! - **Not here** numpy: the Python side puts shape and type on top of the bytes
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A persistent dict: a table of the pool under a name.
 //!
-//! Order   where the table lies is remembered until something was removed or rolled back; then it is looked up by its name
-//! Not here the mapping protocol: `memlift/persist.py`
+//! - **Order** where the table lies is remembered until something was removed or rolled back; then it is looked up by its name
+//! - **Not here** the mapping protocol: `memlift/persist.py`
 
 use std::sync::{Arc, Mutex, PoisonError};
 

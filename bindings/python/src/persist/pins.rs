@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which arrays somebody looks at, so that nobody changes or frees them meanwhile.
 //!
-//! Flow    a view is made: [`Pins::add`] ── an array is replaced: pinned? then it goes to the pool's limbo, else it is freed ──
-//!         the last view is gone: [`Pins::remove`] ─▶ [`Pins::waiting`] ─▶ freed before the next transaction
-//! Order   `add` under a read lock of the pool or in a transaction, `contains` in a transaction: so a pin is seen or comes too late
-//! Owner   limbo is in the file, so that a crash loses no memory: opening the pool empties it
+//! - **Flow** a view is made: [`Pins::add`] ── an array is replaced: pinned? then it goes to the pool's limbo, else it is freed ──
+//!   the last view is gone: [`Pins::remove`] ─▶ [`Pins::waiting`] ─▶ freed before the next transaction
+//! - **Order** `add` under a read lock of the pool or in a transaction, `contains` in a transaction: so a pin is seen or comes too late
+//! - **Owner** limbo is in the file, so that a crash loses no memory: opening the pool empties it
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Pins {
         }
     }
 
-    /// Whether somebody looks at it.
+    /// Returns true if somebody looks at it.
     pub fn contains(&self, object: u64) -> bool {
         self.state().views.contains_key(&object)
     }

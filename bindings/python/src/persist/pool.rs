@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool from Python: open, transactions, names.
 //!
-//! Flow    outside of a transaction: one call is one transaction, without the GIL. Inside: the thread's open one, kept in
-//!         [`OPEN`]; `begin` and `end` may be nested, the outermost counts
-//! Order   an operation that fails in the middle dooms its transaction: it can only be rolled back
-//! Owner   an open transaction is its thread's; it is rolled back when the thread ends. The pool's generation goes up when
-//!         something was removed or rolled back, before locks are let go: whoever remembers places looks them up again
+//! - **Flow** outside of a transaction: one call is one transaction, without the GIL. Inside: the thread's open one, kept in
+//!   [`OPEN`]; `begin` and `end` may be nested, the outermost counts
+//! - **Order** an operation that fails in the middle dooms its transaction: it can only be rolled back
+//! - **Owner** an open transaction is its thread's; it is rolled back when the thread ends. The pool's generation goes up when
+//!   something was removed or rolled back, before locks are let go: whoever remembers places looks them up again
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -207,7 +207,7 @@ impl Inner {
         }
     }
 
-    /// Whether this thread's open transaction made or changed this array.
+    /// Returns true if this thread's open transaction made or changed this array.
     pub fn is_fresh(&self, object: u64) -> bool {
         OPEN.with_borrow(|open| open.get(&self.number).is_some_and(|open| open.fresh.contains(&object)))
     }
@@ -481,7 +481,7 @@ impl PersistPool {
         ended.map_err(|error| self.inner.trouble(Trouble::Pool(error)).raise(py))
     }
 
-    /// Whether this thread has an open transaction.
+    /// Returns true if this thread has an open transaction.
     #[getter]
     fn in_transaction(&self) -> bool {
         OPEN.with_borrow(|open| open.contains_key(&self.inner.number))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Python values as bytes, and back.
 //!
-//! Layout  a tag, then: 0 None, 1 False, 2 True: nothing · 3 int: its shortest two's complement, little endian, with a length ·
-//!         4 float: 8 bytes · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: how many, then so many
-//!         values, or keys and values in turn · 10 pickle: length, bytes. Lengths are LEB128. All little endian
-//!         a key is a value of kind int, str or bytes; equal keys are equal bytes
-//! Rule    types are matched exactly, so that what comes back is what was put in; others are refused, not turned into something
-//! Order   what a file says is checked: lengths against what is left, depth against a bound
+//! - **Layout** a tag, then: 0 None, 1 False, 2 True: nothing · 3 int: its shortest two's complement, little endian, with a length ·
+//!   4 float: 8 bytes · 5 str (UTF-8), 6 bytes: length, bytes · 7 list, 8 tuple, 9 dict: how many, then so many
+//!   values, or keys and values in turn · 10 pickle: length, bytes. Lengths are LEB128. All little endian
+//!   a key is a value of kind int, str or bytes; equal keys are equal bytes
+//! - **Rule** types are matched exactly, so that what comes back is what was put in; others are refused, not turned into something
+//! - **Order** what a file says is checked: lengths against what is left, depth against a bound
 
 use crate::errors::new;
 use pyo3::prelude::*;

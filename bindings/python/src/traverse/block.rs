@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytes that came from a node, as an object that numpy and memoryview look into without a copy.
 //!
-//! Owner   Python: the last view gone frees them. They never change
+//! - **Owner** Python: the last view gone frees them. They never change
 
 use std::ffi::{c_int, c_void};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client of memory nodes, as Python sees it.
 //!
-//! Flow     [`WalkClient::walk`], [`WalkClient::walk_many`]: asked and waited for; [`WalkClient::submit`], [`WalkClient::turn`],
-//!          [`WalkClient::arm`]: for event loops, which watch one descriptor
-//! Order    waits let go of the GIL, and look at signals some times a second: an exception of a handler ends the wait
-//! Owner    one lock; taken without the GIL, so that nobody who waits for it keeps the other from going on
+//! - **Flow** [`WalkClient::walk`], [`WalkClient::walk_many`]: asked and waited for; [`WalkClient::submit`], [`WalkClient::turn`],
+//!   [`WalkClient::arm`]: for event loops, which watch one descriptor
+//! - **Order** waits let go of the GIL, and look at signals some times a second: an exception of a handler ends the wait
+//! - **Owner** one lock; taken without the GIL, so that nobody who waits for it keeps the other from going on
 
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;

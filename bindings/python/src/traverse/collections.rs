@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Hash maps, ordered maps and lists on memory nodes, as Python sees them: keys are numbers or bytes, values bytes.
 //!
-//! Order    an operation has its client's lock first, then the collection's: threads take turns
-//! Owner    the nodes have the data; an object here is a handle, and what it keeps of free memory for the next insert
-//! Not here what values mean, and the mapping protocols: `memlift/traverse/_collections.py`
+//! - **Order** an operation has its client's lock first, then the collection's: threads take turns
+//! - **Owner** the nodes have the data; an object here is a handle, and what it keeps of free memory for the next insert
+//! - **Not here** what values mean, and the mapping protocols: `memlift/traverse/_collections.py`
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loads of whole collections: from Arrow streams, CSV files, arrays of numpy, pairs.
 //!
-//! Flow     source ─▶ pairs ─▶ `memlift::traverse::structures::load` ─▶ handle; the caller's function hears how many are written
-//! Order    without the GIL, but for that function. What it raises ends the load, and the memory is given back
-//! Owner    an Arrow stream is taken over; arrays are borrowed until the load ends, and must not be changed meanwhile
+//! - **Flow** source ─▶ pairs ─▶ `memlift::traverse::structures::load` ─▶ handle; the caller's function hears how many are written
+//! - **Order** without the GIL, but for that function. What it raises ends the load, and the memory is given back
+//! - **Owner** an Arrow stream is taken over; arrays are borrowed until the load ends, and must not be changed meanwhile
 
 use std::cell::RefCell;
 use std::fs::File;

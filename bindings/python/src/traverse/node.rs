@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory node in threads of this process: for tests, notebooks, and programs that keep their own data close.
 //!
-//! Flow     options ─▶ memory ─▶ a thread per place and shard ─▶ [`WalkNode::stop`]
-//! Owner    the threads are Rust's and never take the GIL. They end with the object
-//! Not here maps that change: `memlift map`
+//! - **Flow** options ─▶ memory ─▶ a thread per place and shard ─▶ [`WalkNode::stop`]
+//! - **Owner** the threads are Rust's and never take the GIL. They end with the object
+//! - **Not here** maps that change: `memlift map`
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -116,7 +116,7 @@ impl WalkProgram {
         self.program.cost().nanoseconds()
     }
 
-    /// Whether it can ask for a change.
+    /// Returns true if it can ask for a change.
     #[getter]
     fn writes(&self) -> bool {
         self.program.uses_apply()

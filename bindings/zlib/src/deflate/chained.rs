@@ -171,7 +171,7 @@ unsafe fn run(state: &mut Deflate, strm: *mut z_stream, until: Until) -> bool {
 unsafe fn front(state: &mut Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the caller vouches for the stream; the program's header stays until the front is written.
     unsafe {
-        super::fast::look(strm);
+        super::fast::set_data_type(strm);
         if !state.head.is_null() && state.settings.wrap == Wrap::Gzip {
             if !gzip_front(state, strm) {
                 return false;

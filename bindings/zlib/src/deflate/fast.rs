@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Streams that the kernels pack.
 //!
-//! Flow    (flushes but the last are not for this path: [`chained`](super::chained))
-//!         everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
-//!         pieces ──wait in the window until more than [`session_bytes`] are there, or a flush comes──[`session`]: a
-//!         `PackStream` is lent, learns the history, packs, ends at a whole byte──▶ output, what does not fit pending
-//! Layout  window: one window of history and [`session_bytes`] that wait. Both lie in the stream's memory, which is as much as zlib's.
-//! Order   a session has [`session_bytes`] bytes, unless a flush ends it: what is written depends on the bytes and the
-//!         flushes, not on the pieces in which they came nor on the room for output. Pending holds one session at most.
+//! - **Flow** (flushes but the last are not for this path: [`chained`](super::chained))
+//!   everything in the first call, with `Z_FINISH` ──[`at_once`]: `Packer`──▶ output, what does not fit pending
+//!   pieces ──wait in the window until more than [`session_bytes`] are there, or a flush comes──[`session`]: a
+//!   `PackStream` is lent, learns the history, packs, ends at a whole byte──▶ output, what does not fit pending
+//! - **Layout** window: one window of history and [`session_bytes`] that wait. Both lie in the stream's memory, which is as much as zlib's.
+//! - **Order** a session has [`session_bytes`] bytes, unless a flush ends it: what is written depends on the bytes and the
+//!   flushes, not on the pieces in which they came nor on the room for output. Pending holds one session at most.
 
 use super::settings::Wrap;
 use super::state::{Deflate, Route, Status};
@@ -77,7 +77,7 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
                 (state.route, state.last_flush) = (old_route, old_flush);
                 return None;
             }
-            look(strm);
+            set_data_type(strm);
             let (front, bytes) = state.settings.front();
             let written = strm::write(strm, &front[..bytes]);
             state.pending.push(&front[written..bytes]);
@@ -126,7 +126,7 @@ unsafe fn at_once(state: &mut Deflate, strm: *mut z_stream) -> bool {
     // SAFETY: the buffers are as the program gave them, and nobody else uses them during the call. What the packer
     // says it wrote is initialized.
     unsafe {
-        look(strm);
+        set_data_type(strm);
         let (source, output) = (strm::input(strm), strm::output(strm));
         let bound = deflate::bound(format, source.len());
         let direct = output.len() >= bound;
@@ -327,7 +327,7 @@ fn keep_history(window: &mut Buffer, came: &[u8], bytes: usize) {
 ///
 /// # Safety
 /// `strm` is valid, and so is its input.
-pub unsafe fn look(strm: *mut z_stream) {
+pub unsafe fn set_data_type(strm: *mut z_stream) {
     // SAFETY: the input is as the program gave it.
     unsafe {
         let source = strm::input(strm);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! libz's deflate functions.
 //!
-//! Flow    init ──▶ [`state::Deflate`] and all memory, route open ──first deflate──▶ route fast ([`fast`]), or, for flushes, dictionaries, headers,
-//!         primed bits and other levels and strategies, chained ([`chained`]). A fast stream that is asked for such a thing becomes chained.
-//! Order   arguments are checked as zlib checks them, before anything changes.
-//! Owner   see `memory`: all that a stream keeps is its program's. After init nothing is needed that might not be there.
+//! - **Flow** init ──▶ [`state::Deflate`] and all memory, route open ──first deflate──▶ route fast ([`fast`]), or, for flushes, dictionaries, headers,
+//!   primed bits and other levels and strategies, chained ([`chained`]). A fast stream that is asked for such a thing becomes chained.
+//! - **Order** arguments are checked as zlib checks them, before anything changes.
+//! - **Owner** see `memory`: all that a stream keeps is its program's. After init nothing is needed that might not be there.
 
 mod chained;
 mod fast;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn deflateInit2_(
         };
         begin(strm);
         let memory = Memory::of(strm);
-        let Some(state) = memory.keep(|| Deflate::new(strm, memory, settings)) else {
+        let Some(state) = memory.make(|| Deflate::new(strm, memory, settings)) else {
             return fail(strm, Z_MEM_ERROR);
         };
         (*strm).state = state.as_ptr().cast();
@@ -432,7 +432,7 @@ pub unsafe extern "C" fn deflateCopy(target: z_streamp, source: z_streamp) -> c_
         ptr::copy_nonoverlapping(source, target, 1);
         (*target).state = ptr::null_mut();
         let memory = state.memory;
-        let Some(copy) = memory.keep(|| state.copy(target)) else { return Z_MEM_ERROR };
+        let Some(copy) = memory.make(|| state.copy(target)) else { return Z_MEM_ERROR };
         (*target).state = copy.as_ptr().cast();
         Z_OK
     })

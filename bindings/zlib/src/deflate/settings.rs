@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a program asks of deflate, and what becomes of it.
 //!
-//! Layout  on the fast path, level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
-//!         level 6). Level 0 (stored) and 7–9 (small above all) are chained, and so are all strategies but the default, windows below 8 KiB, and memory
-//!         levels that leave no room for a session.
+//! - **Layout** on the fast path, level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
+//!   level 6). Level 0 (stored) and 7–9 (small above all) are chained, and so are all strategies but the default, windows below 8 KiB, and memory
+//!   levels that leave no room for a session.
 
 use core::ffi::{c_int, c_ulong};
 use libz_rs_sys::{

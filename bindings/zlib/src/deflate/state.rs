@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What `z_stream.state` of a deflate stream points to.
 //!
-//! Layout  two pieces of memory, got at init, of the size that zlib takes. Of a fast stream, the first is `window`: `..at` is history (what the reader
-//!         has as well, at most one window), `at..` waits to be packed; the second is `pending`: packed, waits for room. Of a chained stream both
-//!         are the memory of [`Chains`].
-//! Order   between two calls the bits of a fast stream end at a whole byte.
+//! - **Layout** two pieces of memory, got at init, of the size that zlib takes. Of a fast stream, the first is `window`: `..at` is history (what the reader
+//!   has as well, at most one window), `at..` waits to be packed; the second is `pending`: packed, waits for room. Of a chained stream both
+//!   are the memory of [`Chains`].
+//! - **Order** between two calls the bits of a fast stream end at a whole byte.
 
 use super::settings::{Settings, Wrap};
 use crate::memory::{Buffer, Memory};
@@ -46,14 +46,14 @@ pub struct Deflate {
     pub status: Status,
     /// The flush of the last call, as zlib keeps it: −2 before the first, −1 when output was short.
     pub last_flush: c_int,
-    /// Whether nothing came after the last flush.
+    /// True if nothing came after the last flush.
     pub clean: bool,
     /// The stream's memory.
     pub first: NonNull<u8>,
     pub second: NonNull<u8>,
     /// What a chained stream has in it.
     pub chains: Option<Chains>,
-    /// Whether the back of the frame was written.
+    /// True if the back of the frame was written.
     pub ended: bool,
     /// The program's gzip header, or null, and how many bytes of the front were written.
     pub head: *mut gz_header,

@@ -54,16 +54,16 @@ struct Gz {
     want: c_uint,
     input: *mut u8,
     output: *mut u8,
-    /// Whether bytes are passed on as they are.
+    /// True if bytes are passed on as they are.
     direct: bool,
     how: How,
     start: i64,
     eof: bool,
-    /// Whether a read wanted more than there is.
+    /// True if a read wanted more than there is.
     past: bool,
     level: c_int,
     strategy: c_int,
-    /// Whether a message was ended, so that the next byte begins another.
+    /// True if a message was ended, so that the next byte begins another.
     reset: bool,
     /// Bytes to be skipped by the next call, where `seek` says so.
     skip: i64,

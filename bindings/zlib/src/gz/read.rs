@@ -58,7 +58,7 @@ impl Gz {
     }
 
     /// Finds out what comes next.
-    unsafe fn look(&mut self) -> Result<(), Failed> {
+    unsafe fn find_format(&mut self) -> Result<(), Failed> {
         // SAFETY: the buffers have `size` bytes and twice as many; the stream is initialized before it is used.
         unsafe {
             if self.size == 0 {
@@ -152,7 +152,7 @@ impl Gz {
             loop {
                 match self.how {
                     How::Look => {
-                        self.look()?;
+                        self.find_format()?;
                         if self.how == How::Look {
                             return Ok(());
                         }
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn gzungetc(byte: c_int, file: gzFile) -> c_int {
     fenced(-1, || unsafe {
         let Some(gz) = readable(file) else { return -1 };
         if gz.size == 0 {
-            let _ = gz.look(); // the buffers have to be there
+            let _ = gz.find_format(); // the buffers have to be there
         }
         if gz.size == 0 || gz.skip_to().is_err() || byte < 0 {
             return -1;
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
     fenced(0, || unsafe {
         let Some(gz) = Gz::of(file) else { return 0 };
         if gz.mode == Mode::Read && gz.how == How::Look && gz.have == 0 {
-            let _ = gz.look(); // its error is told by the next read
+            let _ = gz.find_format(); // its error is told by the next read
         }
         gz.direct.into()
     })

@@ -63,7 +63,7 @@ pub unsafe extern "C" fn inflateBackInit_(
         (*strm).msg = ptr::null_mut();
         fill_in(strm);
         let memory = Memory::of(strm);
-        let made = memory.keep(|| {
+        let made = memory.make(|| {
             let core = Decoder::new(-window_bits);
             Some(Back { mark: MARK, stream: strm, memory, core, window })
         });

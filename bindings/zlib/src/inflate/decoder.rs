@@ -237,7 +237,9 @@ impl Decoder {
             }
             let (read, written) = (have - io.have, room - io.room - counted);
             let may_go_on = self.mode < Mode::Bad && (self.mode < Mode::Check || flush != Z_FINISH);
-            if (self.size != 0 || (written != 0 && may_go_on)) && !self.keep(memory, io.output, written) {
+            if (self.size != 0 || (written != 0 && may_go_on))
+                && !self.save_window(memory, io.output, written)
+            {
                 self.mode = Mode::NoMemory;
                 return Z_MEM_ERROR;
             }
@@ -278,7 +280,7 @@ impl Decoder {
     ///
     /// # Safety
     /// The bytes can be read; the window came from `memory`.
-    pub unsafe fn keep(&mut self, memory: &Memory, end: *const u8, bytes: usize) -> bool {
+    pub unsafe fn save_window(&mut self, memory: &Memory, end: *const u8, bytes: usize) -> bool {
         // SAFETY: the window has `size` bytes, and `next` is less; no more than that is written to it.
         unsafe {
             let whole = 1usize << self.window_bits;
@@ -627,7 +629,7 @@ impl Decoder {
                         if marked {
                             self.back = 0;
                         }
-                        let Some(entry) = self.look(io, tables.literals, tables.literal_bits, marked) else {
+                        let Some(entry) = self.peek(io, tables.literals, tables.literal_bits, marked) else {
                             return false;
                         };
                         if entry & LITERAL != 0 {
@@ -657,7 +659,7 @@ impl Decoder {
                         self.mode = Mode::Distance;
                     }
                     Mode::Distance => {
-                        let Some(entry) = self.look(io, tables.distances, tables.distance_bits, marked)
+                        let Some(entry) = self.peek(io, tables.distances, tables.distance_bits, marked)
                         else {
                             return false;
                         };
@@ -742,7 +744,7 @@ impl Decoder {
     ///
     /// # Safety
     /// The input is valid; the table is one of `bits` index bits.
-    unsafe fn look(&mut self, io: &mut Io, table: *const u32, bits: u32, marked: bool) -> Option<u32> {
+    unsafe fn peek(&mut self, io: &mut Io, table: *const u32, bits: u32, marked: bool) -> Option<u32> {
         // SAFETY: an index has no more bits than its table; links lead to second tables of the same table.
         unsafe {
             loop {

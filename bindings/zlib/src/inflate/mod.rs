@@ -209,7 +209,7 @@ pub unsafe extern "C" fn inflateCopy(target: z_streamp, source: z_streamp) -> c_
                 return Z_STREAM_ERROR;
             }
             let memory = state.memory;
-            let Some(copy) = memory.keep(|| state.copy(target)) else { return Z_MEM_ERROR };
+            let Some(copy) = memory.make(|| state.copy(target)) else { return Z_MEM_ERROR };
             ptr::copy_nonoverlapping(source, target, 1);
             (*target).state = copy.as_ptr().cast();
             Z_OK
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn inflateSetDictionary(
             if asked && adler32(1, dictionary) != core.check {
                 return Z_DATA_ERROR;
             }
-            if !core.keep(&state.memory, dictionary.as_ptr_range().end, dictionary.len()) {
+            if !core.save_window(&state.memory, dictionary.as_ptr_range().end, dictionary.len()) {
                 core.mode = Mode::NoMemory;
                 return Z_MEM_ERROR;
             }

@@ -15,7 +15,7 @@ pub struct Inflate {
     stream: *mut z_stream,
     pub memory: Memory,
     pub core: Decoder,
-    /// Whether this message was counted.
+    /// True if this message was counted.
     pub counted: bool,
 }
 

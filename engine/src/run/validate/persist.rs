@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Refusing LOG_APPEND, LOG_APPLY, PAGE_COPY and LOG_RESET before they run.
 //!
-//! Order   reserved words of the descriptor (BAD_RESERVED) ─▶ block address (ADDRESS_ALIGN) ─▶ block's opcode, version
-//!         and size (BAD_OPERAND) ─▶ its reserved fields, salt and hints (BAD_RESERVED) ─▶ sizes and address ranges that
-//!         wrap (BAD_SIZE) ─▶ alignment (ADDRESS_ALIGN) ─▶ overlaps (OVERLAP)
-//! Owner   the block is the submitter's own memory, and read again when the descriptor runs
-//! Not here what the log's bytes say: that is found out when they are applied
+//! - **Order** reserved words of the descriptor (BAD_RESERVED) ─▶ block address (ADDRESS_ALIGN) ─▶ block's opcode, version
+//!   and size (BAD_OPERAND) ─▶ its reserved fields, salt and hints (BAD_RESERVED) ─▶ sizes and address ranges that
+//!   wrap (BAD_SIZE) ─▶ alignment (ADDRESS_ALIGN) ─▶ overlaps (OVERLAP)
+//! - **Owner** the block is the submitter's own memory, and read again when the descriptor runs
+//! - **Not here** what the log's bytes say: that is found out when they are applied
 //!
 //! A log may lie inside the range that its records' offsets count in, so source and heap of LOG_APPLY may overlap. An
 //! entry that names bytes of its own record is refused when it runs.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CRC-32C with tables, eight bytes at a time; and what every level does around it.
 //!
-//! Layout  `TABLES[k][b]` is the state after byte `b` and `k` zero bytes, from state 0
-//! Flow    seed ──!──▶ state ──`update`, block by block──▶ state ──!──▶ value
+//! - **Layout** `TABLES[k][b]` is the state after byte `b` and `k` zero bytes, from state 0
+//! - **Flow** seed ──!──▶ state ──`update`, block by block──▶ state ──!──▶ value
 //!
 //! Source: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based CRC Generators",
 //! 2005 (slicing by 8); RFC 3720, appendix B.4 (test vectors).

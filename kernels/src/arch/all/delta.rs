@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Delta records, word by word: the oracle for creating them, and for every level the way to apply them.
 //!
-//! Layout  see [`delta`](crate::delta)
-//! Owner   `Writer` keeps within the record it was given; what it writes of the second buffer is read once.
+//! - **Layout** see [`delta`](crate::delta)
+//! - **Owner** `Writer` keeps within the record it was given; what it writes of the second buffer is read once.
 
 use crate::delta::WORDS_MAX;
 use crate::{DELTA_ENTRY_BYTES, Delta, DeltaError};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Portable routines: plain Rust on every CPU, simple enough to be the oracle for all other levels.
 //!
-//! Layout  `plain` copy, fill, compare, strided copy · `crc` CRC-32C by tables · `polynomial` its arithmetic ·
-//!         `delta` delta records
-//! Not here non-temporal stores: the `_nt` entries are the ordinary routines.
+//! - **Layout** `plain` copy, fill, compare, strided copy · `crc` CRC-32C by tables · `polynomial` its arithmetic ·
+//!   `delta` delta records
+//! - **Not here** non-temporal stores: the `_nt` entries are the ordinary routines.
 
 pub(crate) mod crc;
 pub(crate) mod delta;

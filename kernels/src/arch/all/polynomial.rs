@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Arithmetic of CRC-32C: powers of x modulo the Castagnoli polynomial, for tables and for folding constants.
 //!
-//! Layout  a polynomial below degree 32 is a `u32`, reflected: bit 31 is the coefficient of x^0.
+//! - **Layout** a polynomial below degree 32 is a `u32`, reflected: bit 31 is the coefficient of x^0.
 //!
 //! Carry-less multiplication of two reflected 64-bit values gives their product times x; a 32-bit constant in the
 //! low half of a 64-bit lane stands for itself times x^32. Hence the 33 in [`fold`] and [`shift`].

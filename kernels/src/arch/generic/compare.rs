@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The first difference of two buffers, or of a buffer and a repeated 8-byte pattern.
 //!
-//! Flow    four vectors per turn, their differences joined; a turn that has one, and the rest, one vector at a time;
-//!         the last vector overlaps the one before (what it sees again is equal)
+//! - **Flow** four vectors per turn, their differences joined; a turn that has one, and the rest, one vector at a time;
+//!   the last vector overlaps the one before (what it sees again is equal)
 
 use crate::vector::{Sixteen, Vector};
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copy and memmove with ordinary stores.
 //!
-//! Flow    ≤ 16 bytes: integers from both ends · ≤ 2, 4, 8 vectors: all loads, then all stores, from both ends ·
-//!         longer: `rep movsb` from the calibrated size on, else four aligned vectors per turn, with the ragged head
-//!         and tail loaded before and stored after
-//! Order   loads go before the stores that could overwrite them, which is what makes `move_overlapping` right: up to
-//!         8 vectors nothing is stored before everything is loaded; the forward loop is used when the target lies
-//!         below the source, the backward loop when it lies above.
+//! - **Flow** ≤ 16 bytes: integers from both ends · ≤ 2, 4, 8 vectors: all loads, then all stores, from both ends ·
+//!   longer: `rep movsb` from the calibrated size on, else four aligned vectors per turn, with the ragged head
+//!   and tail loaded before and stored after
+//! - **Order** loads go before the stores that could overwrite them, which is what makes `move_overlapping` right: up to
+//!   8 vectors nothing is stored before everything is loaded; the forward loop is used when the target lies
+//!   below the source, the backward loop when it lies above.
 
 use super::small::{copy_16, ends};
 use crate::vector::{Sixteen, Vector};

@@ -2,9 +2,9 @@
 //! Copy and CRC-32C in one pass over memory, for levels that compute the two with different registers: a block is
 //! copied, then checked while it is in the first-level cache.
 //!
-//! Flow    head up to an aligned target ──▶ blocks ──▶ tail; each `copy` or streamed, then `Crc::update`
-//! Order   what is checked is the source again, from cache. Only ordinary memory is promised the same bytes twice: a
-//!         peer that changes the source meanwhile gets a value that fits neither version, as with any checksum.
+//! - **Flow** head up to an aligned target ──▶ blocks ──▶ tail; each `copy` or streamed, then `Crc::update`
+//! - **Order** what is checked is the source again, from cache. Only ordinary memory is promised the same bytes twice: a
+//!   peer that changes the source meanwhile gets a value that fits neither version, as with any checksum.
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, STREAM_FROM, head_bytes, lines};

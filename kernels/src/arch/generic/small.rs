@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Copies of at most 16 bytes, and the trick behind all short ones: two pieces, one from each end, that may overlap.
 //!
-//! Order   everything is loaded before anything is stored, so source and target may overlap.
+//! - **Order** everything is loaded before anything is stored, so source and target may overlap.
 
 use crate::vector::Vector;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Gathering rows into a packed target.
 //!
-//! Flow    temporal: one copy per row. Non-temporal: the packed target is cut into lines, not into rows: long rows
-//!         are streamed from where they lie, short ones (and the ends of long ones) are gathered in a page on the
-//!         stack first, so that every line of the target is written once and whole.
-//! Owner   `Rows` remembers where the gathering stands; it never points outside a row.
+//! - **Flow** temporal: one copy per row. Non-temporal: the packed target is cut into lines, not into rows: long rows
+//!   are streamed from where they lie, short ones (and the ends of long ones) are gathered in a page on the
+//!   stack first, so that every line of the target is written once and whole.
+//! - **Owner** `Rows` remembers where the gathering stands; it never points outside a row.
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, LINE_BYTES, STREAM_FROM, head_bytes, lines};

@@ -2,8 +2,8 @@
 //! CRC-32C with the instruction of SSE4.2: three streams at once, because one result takes three cycles but one can
 //! be started every cycle.
 //!
-//! Flow    3 × 4096, 3 × 512, 3 × 64 bytes while they fit, each three states joined by carry-less multiplication;
-//!         then words, then bytes
+//! - **Flow** 3 × 4096, 3 × 512, 3 × 64 bytes while they fit, each three states joined by carry-less multiplication;
+//!   then words, then bytes
 //!
 //! Source: Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 

@@ -2,7 +2,7 @@
 //! The entry points of a level: one function per field of the table, with the level's target features, into which
 //! the generic algorithm is inlined.
 //!
-//! Not here anything that computes.
+//! - **Not here** anything that computes.
 
 macro_rules! entry_points {
     (

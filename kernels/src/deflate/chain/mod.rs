@@ -90,9 +90,9 @@ pub struct Chains {
     /// The match of the byte before `start`, which waits for a longer one; less than 3 bytes: none.
     length: usize,
     from: usize,
-    /// Whether that byte has no token yet.
+    /// True if that byte has no token yet.
     available: bool,
-    /// Whether the last block was begun.
+    /// True if the last block was begun.
     ended: bool,
     used: usize,
     emit: Emit,

@@ -2,9 +2,9 @@
 //! AVX-512: a line is one load and one store past the caches; the CRC of more than eight lines by folding the vectors
 //! that are loaded anyway.
 //!
-//! Flow    remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state
-//! Order   the checksum does not cover the first four bytes: they count as zeros, over which a state of 0 does not
-//!         move, and the salt's state is added to the four after them
+//! - **Flow** remainders of four lines ──fold by 256 bytes──▶ … ──fold by 64──▶ one remainder ──▶ state
+//! - **Order** the checksum does not cover the first four bytes: they count as zeros, over which a state of 0 does not
+//!   move, and the salt's state is added to the four after them
 //!
 //! Source: as for `arch/x86_64/avx512/crc`.
 

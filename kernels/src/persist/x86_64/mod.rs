@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Non-temporal stores and checksums of records, by level.
 //!
-//! Flow    append of up to eight lines: one stream of the CRC instruction for each line, because a result takes three
-//!         cycles but one can be started every cycle; the states are moved to the end by one carry-less product each,
-//!         and one CRC of the products' sum joins them. More lines: AVX-512 folds four at a time, AVX2 goes on in
-//!         groups of four.
-//! Order   the first line is stored last, because its first four bytes are the checksum
-//! Why     records are loaded by words: see `gather`
-//! Owner   a record that is appended is its caller's alone, and read twice; a line of a page is read once, so that the
-//!         checksum belongs to what was stored
+//! - **Flow** append of up to eight lines: one stream of the CRC instruction for each line, because a result takes three
+//!   cycles but one can be started every cycle; the states are moved to the end by one carry-less product each,
+//!   and one CRC of the products' sum joins them. More lines: AVX-512 folds four at a time, AVX2 goes on in
+//!   groups of four.
+//! - **Order** the first line is stored last, because its first four bytes are the checksum
+//! - **Why** records are loaded by words: see `gather`
+//! - **Owner** a record that is appended is its caller's alone, and read twice; a line of a page is read once, so that the
+//!   checksum belongs to what was stored
 //!
 //! Source: Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 

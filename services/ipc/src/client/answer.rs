@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Answers: viewed where they lie, checked, or turned into the error that they say; and room for those that do not fit.
 //!
-//! Owner   a message from the server is hostile: segment, offset, length and shape are judged here
+//! - **Owner** a message from the server is hostile: segment, offset, length and shape are judged here
 
 use super::Inner;
 use super::collect::Owed;

@@ -188,7 +188,7 @@ impl Inner {
         self.wait_until(deadline, Expect::Unknown, |jobs| jobs.outstanding() < before)
     }
 
-    /// Whether a call is done, after collecting what is there.
+    /// Returns true if a call is done, after collecting what is there.
     pub(super) fn poll(self: &Arc<Self>, id: u64) -> bool {
         let now = Some(Instant::now());
         self.wait_done(id, now, Expect::Unknown).unwrap_or(true)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Decisions: what a call leaves open is chosen by what earlier calls have cost, and every choice can be asked why.
 //!
-//! Flow    `begin` (operation, mode, size class, what the caller fixed) ─▶ a way ─▶ copy, handler, reply ─▶ `learn`
-//! Cost    of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
-//!         so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
-//! Ways    0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off · 5 DSA, on · 6 DSA, off
-//! Order   payloads below [`GATE_BYTES_MIN`] are not decided about, and cost no look at any of this
-//! Owner   a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
-//!         one in 64
+//! - **Flow** `begin` (operation, mode, size class, what the caller fixed) ─▶ a way ─▶ copy, handler, reply ─▶ `learn`
+//! - **Cost** of a call: nanoseconds to copy the request here plus nanoseconds at the server, from the handler's start to the reply:
+//!   so what the copy does to its reader counts, and who waits for whom does not. Of a pipeline's batch: time per answer.
+//! - **Ways** 0 as the engine's cost model places it · 1 inline, on · 2 inline, off · 3 worker, on · 4 worker, off · 5 DSA, on · 6 DSA, off
+//! - **Order** payloads below [`GATE_BYTES_MIN`] are not decided about, and cost no look at any of this
+//! - **Owner** a session's; [`Bandit`] (in the engine) learns, with hysteresis, and explores at most one call in 16, in the long run
+//!   one in 64
 //!
 //! Rocket (arXiv 2601.06331, §V) leaves device, cache injection and batching to its user, and a self-tuning runtime to the future.
 

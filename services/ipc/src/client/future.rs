@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls as futures, for any runtime: no thread, no timer, one descriptor per session.
 //!
-//! Flow    `call` ─▶ sent, or waits for room ─▶ its future keeps a waker ─▶ the descriptor is readable: whichever future is polled
-//!         takes all answers and wakes those they belong to
-//! Order   the runtime holds one waker for the descriptor, the [`Baton`]; it wakes some call, and a call that is dropped wakes another
-//! Owner   a future that is dropped abandons its call: the server finishes, and its memory stays untouched until then
-//! Not here the runtime: a [`Readiness`] says when the descriptor is readable. `tokio` has one (feature `tokio`).
+//! - **Flow** `call` ─▶ sent, or waits for room ─▶ its future keeps a waker ─▶ the descriptor is readable: whichever future is polled
+//!   takes all answers and wakes those they belong to
+//! - **Order** the runtime holds one waker for the descriptor, the [`Baton`]; it wakes some call, and a call that is dropped wakes another
+//! - **Owner** a future that is dropped abandons its call: the server finishes, and its memory stays untouched until then
+//! - **Not here** the runtime: a [`Readiness`] says when the descriptor is readable. `tokio` has one (feature `tokio`).
 
 use super::{Client, Watch, lock};
 use crate::error::Error;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A job: a call whose answer is asked for later, its time limit, and what the server says about it meanwhile.
 //!
-//! Flow    `call_async` ─▶ `Job` ─▶ `is_done`, `state`, `wait`
-//! Owner   a job that is dropped abandons its answer; the server finishes
+//! - **Flow** `call_async` ─▶ `Job` ─▶ `is_done`, `state`, `wait`
+//! - **Owner** a job that is dropped abandons its answer; the server finishes
 
 use super::Inner;
 use super::send::Expect;
@@ -43,7 +43,7 @@ impl Limit {
         Limit { limit, deadline: limit.map(|limit| Instant::now() + limit) }
     }
 
-    /// Whether it has passed.
+    /// Returns true if it has passed.
     pub fn is_over(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
@@ -93,12 +93,12 @@ impl Job {
         self.id
     }
 
-    /// Whether [`wait`](Job::wait) has given the answer, or the call's own time limit has passed.
+    /// Returns true if [`wait`](Job::wait) has given the answer, or the call's own time limit has passed.
     pub fn is_taken(&self) -> bool {
         self.taken
     }
 
-    /// Whether the answer is there. Collects what has arrived, without waiting.
+    /// Returns true if the answer is there. Collects what has arrived, without waiting.
     pub fn is_done(&self) -> bool {
         self.inner.poll(self.id)
     }

@@ -67,7 +67,7 @@ pub(crate) struct Jobs {
     pub(super) done: NumberMap<u64, Result<Payload, Error>>,
     /// Slots that the server still views after it has answered.
     pub(super) retained: NumberMap<u64, Arc<RequestSlot>>,
-    /// Whether some thread collects.
+    /// True if some thread collects.
     pub(super) collecting: bool,
     /// Threads that wait for the one that collects.
     pub(super) sleeping: usize,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The client: opens a session, sends calls, collects answers.
 //!
-//! Flow    `call` / `call_async` / `Pipeline::submit` ─▶ [`send`] ─▶ rings ─▶ [`collect`] ─▶ `Payload`
-//! Owner   a `Client` is a handle; clones share the session, which ends with the last of them. Payloads outlive it.
-//! Not here what the server does. Any number of threads may use one client: one of them collects, the others wait
-//!         for it.
+//! - **Flow** `call` / `call_async` / `Pipeline::submit` ─▶ [`send`] ─▶ rings ─▶ [`collect`] ─▶ `Payload`
+//! - **Owner** a `Client` is a handle; clones share the session, which ends with the last of them. Payloads outlive it.
+//! - **Not here** what the server does. Any number of threads may use one client: one of them collects, the others wait
+//!   for it.
 
 mod answer;
 mod collect;

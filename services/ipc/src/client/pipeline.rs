@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pipelined calls: submit many, collect later, in whatever order the answers come.
 //!
-//! Flow    `submit` ─▶ job id … `submit` (waits when `depth` are unanswered) … ─▶ `next` ─▶ (job id, answer)
-//! Order   a server that sleeps is woken once per batch, and always before this side waits
-//! Owner   answers that are not collected hold their response slots; dropping the pipeline abandons them
+//! - **Flow** `submit` ─▶ job id … `submit` (waits when `depth` are unanswered) … ─▶ `next` ─▶ (job id, answer)
+//! - **Order** a server that sleeps is woken once per batch, and always before this side waits
+//! - **Owner** answers that are not collected hold their response slots; dropping the pipeline abandons them
 //!
 //! Rocket's pipelined mode (§IV-B): completion checks are deferred and requests are batched: the server is woken once for several,
 //! and takes all that lies in the ring at once.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Sending: find room for the data, copy it once (or not at all, if it lies in a loan), publish the call.
 //!
-//! Flow    credit ─▶ slot (free room, or a new segment, or wait for one) ─▶ copy ─▶ message ─▶ wake the server
-//! Order   a segment is announced on the socket before any message names it
-//! Owner   a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
+//! - **Flow** credit ─▶ slot (free room, or a new segment, or wait for one) ─▶ copy ─▶ message ─▶ wake the server
+//! - **Order** a segment is announced on the socket before any message names it
+//! - **Owner** a slot is freed when the last of {loan, unanswered call, server's view of it} is gone
 
 use super::Inner;
 use super::decide::{Decisions, FORECAST_FROM, Plan};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A session for an event loop: nothing here waits. One descriptor becomes readable when there is something to look at.
 //!
-//! Flow    `submit` ─▶ id … descriptor readable ─▶ `turn` ─▶ answers, in any order
-//! Order   a turn takes what is there, announces that nobody looks any more, and looks once more: an answer after that rings
-//! Owner   one loop. `submit` and `turn` go together: sending may collect answers, which only a turn gives out
-//! Not here futures and cancelling: a call that nobody wants is abandoned, and its memory stays until the server has answered
+//! - **Flow** `submit` ─▶ id … descriptor readable ─▶ `turn` ─▶ answers, in any order
+//! - **Order** a turn takes what is there, announces that nobody looks any more, and looks once more: an answer after that rings
+//! - **Owner** one loop. `submit` and `turn` go together: sending may collect answers, which only a turn gives out
+//! - **Not here** futures and cancelling: a call that nobody wants is abandoned, and its memory stays until the server has answered
 
 use super::Client;
 use crate::error::Error;

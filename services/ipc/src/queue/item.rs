@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Room that was reserved in a queue, and items that were taken from it.
 //!
-//! Flow    [`Reserved`]: written in place or by parts ─▶ published, or given back when it is dropped · [`Item`]: looked at in
-//!         place, or copied out ─▶ its block goes back when it is dropped
-//! Owner   a block is one process's alone between reserving and publishing, and again between taking and dropping
+//! - **Flow** [`Reserved`]: written in place or by parts ─▶ published, or given back when it is dropped · [`Item`]: looked at in
+//!   place, or copied out ─▶ its block goes back when it is dropped
+//! - **Owner** a block is one process's alone between reserving and publishing, and again between taking and dropping
 
 use super::Queue;
 use super::table::Place;
@@ -132,12 +132,12 @@ impl Item {
         }
     }
 
-    /// Whether it keeps memory of the queue, which putters may come to miss.
+    /// Returns true if it keeps memory of the queue, which putters may come to miss.
     pub fn is_leased(&self) -> bool {
         matches!(self.0, Held::Block(_))
     }
 
-    /// Whether what is looked at takes more than half of the budget: copy the item and drop it, or putters starve.
+    /// Returns true if what is looked at takes more than half of the budget: copy the item and drop it, or putters starve.
     pub fn is_crowded(&self) -> bool {
         match &self.0 {
             Held::Small(_) => false,

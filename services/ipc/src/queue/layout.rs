@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the members of a queue share: one sealed, sparse memfd.
 //!
-//! Layout  0 [`Header`] · 4,096 heads of the free lists, u32 each · 8,192 tags of the members, u32 each · 24,576 slots, 128 bytes
-//!         each · the order of what waits, u32 each · from the next multiple of 4,096 the blocks. Untouched pages take no memory
-//! Owner   every word is written under the queue's lock, except the lock itself, the words to sleep on and a member's own tag;
-//!         a block, and the bytes in a slot, belong to the member that the slot names
-//! Not here trust: an index, an offset or a length that is read here is checked before it is used (`table`)
+//! - **Layout** 0 [`Header`] · 4,096 heads of the free lists, u32 each · 8,192 tags of the members, u32 each · 24,576 slots, 128 bytes
+//!   each · the order of what waits, u32 each · from the next multiple of 4,096 the blocks. Untouched pages take no memory
+//! - **Owner** every word is written under the queue's lock, except the lock itself, the words to sleep on and a member's own tag;
+//!   a block, and the bytes in a slot, belong to the member that the slot names
+//! - **Not here** trust: an index, an offset or a length that is read here is checked before it is used (`table`)
 
 use memlift_engine::region::AtomicLayout;
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who uses a queue, and whether he still lives, as the kernel knows it: no timers, no process numbers.
 //!
-//! Flow    open the memfd anew ─▶ lock one byte of it, number by number, until one is free ─▶ a fresh tag into the member's word
-//! Order   a number belongs to whoever holds the kernel's lock on its byte. The kernel drops the lock with the last descriptor
-//!         of that opening: when the process ends, however it ends
-//! Owner   the descriptor is closed in a fork's child (`fork`), which becomes a member of its own at its first use
-//! Layout  an identity is the number in the low 12 bits and the tag in the next 19; never 0. Tags keep a dead member and its
-//!         number's next holder apart
+//! - **Flow** open the memfd anew ─▶ lock one byte of it, number by number, until one is free ─▶ a fresh tag into the member's word
+//! - **Order** a number belongs to whoever holds the kernel's lock on its byte. The kernel drops the lock with the last descriptor
+//!   of that opening: when the process ends, however it ends
+//! - **Owner** the descriptor is closed in a fork's child (`fork`), which becomes a member of its own at its first use
+//! - **Layout** an identity is the number in the low 12 bits and the tag in the next 19; never 0. Tags keep a dead member and its
+//!   number's next holder apart
 
 use super::layout::{MEMBERS, TAGS_AT};
 use crate::error::Error;
@@ -80,7 +80,7 @@ impl Member {
         Err(Error::System { doing, source })
     }
 
-    /// Whether the member of that identity is there. Who cannot be asked counts as alive.
+    /// Returns true if the member of that identity is there. Who cannot be asked counts as alive.
     pub fn is_alive(&self, region: &Region, identity: u32) -> bool {
         if identity == self.identity {
             return true;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A queue that several processes put into and take from, over one memfd that all of them map.
 //!
-//! Flow    put: `reserve` a block (lock) ─▶ copy into it (no lock) ─▶ `publish` (lock), wake one getter
-//!         get: `take` the oldest (lock) ─▶ its block is the getter's alone, in place ─▶ dropped: free again, wake putters
-//! Layout  `layout`; sparse, so that a queue takes the memory of what lies in it, within its budget
-//! Order   items are taken in the order in which they were published. A short one travels in its slot and takes one lock
-//! Owner   nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. What a member that died was
-//!         writing or looking at is freed by whoever next has no room; who died inside the lock is noticed by the next in line
-//! Not here peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
-//!         others). What they write into the books is checked all the same, so that it fails a call and not a process
+//! - **Flow** put: `reserve` a block (lock) ─▶ copy into it (no lock) ─▶ `publish` (lock), wake one getter
+//!   get: `take` the oldest (lock) ─▶ its block is the getter's alone, in place ─▶ dropped: free again, wake putters
+//! - **Layout** `layout`; sparse, so that a queue takes the memory of what lies in it, within its budget
+//! - **Order** items are taken in the order in which they were published. A short one travels in its slot and takes one lock
+//! - **Owner** nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. What a member that died was
+//!   writing or looking at is freed by whoever next has no room; who died inside the lock is noticed by the next in line
+//! - **Not here** peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
+//!   others). What they write into the books is checked all the same, so that it fails a call and not a process
 
 #[expect(unsafe_code, reason = "copies into blocks of the queue, and gives them memory")]
 mod item;
@@ -284,7 +284,7 @@ impl Queue {
         self.0.table().length() as usize
     }
 
-    /// Whether none waits.
+    /// Returns true if none waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue's books: which slot holds what, which blocks are free, in which order items go.
 //!
-//! Flow    `reserve` FREE → WRITING ─▶ `publish` → READY ─▶ `take` → READING ─▶ `release` → FREE
-//! Layout  blocks have sizes in four steps per power of two; a free slot keeps its block and waits in the list of that class. New
-//!         blocks are cut off the end. Memory over the budget is taken from free blocks before anybody is refused
-//! Order   each step changes one slot's state, by one store; lists, order and counts follow from the states, and `recover` makes
-//!         them again when somebody died in between
-//! Owner   the caller holds the lock
-//! Not here waiting; copying
+//! - **Flow** `reserve` FREE → WRITING ─▶ `publish` → READY ─▶ `take` → READING ─▶ `release` → FREE
+//! - **Layout** blocks have sizes in four steps per power of two; a free slot keeps its block and waits in the list of that class. New
+//!   blocks are cut off the end. Memory over the budget is taken from free blocks before anybody is refused
+//! - **Order** each step changes one slot's state, by one store; lists, order and counts follow from the states, and `recover` makes
+//!   them again when somebody died in between
+//! - **Owner** the caller holds the lock
+//! - **Not here** waiting; copying
 
 use super::layout::*;
 use super::member::Member;

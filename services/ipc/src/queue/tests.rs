@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The queue under several members, and under members that die where it hurts.
 //!
-//! Method  forked children that end by `_exit` or SIGKILL at a known place; a second opening of the memfd as another process
-//!         would have it
+//! - **Method** forked children that end by `_exit` or SIGKILL at a known place; a second opening of the memfd as another process
+//!   would have it
 
 use super::*;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dispatcher: owns all request rings; the thread that leads takes what arrives, and sleeps when nothing does.
 //!
-//! Flow    busy sessions are polled; the others have announced that they are not looked at, so their clients ring
-//!         epoll ─▶ new connections, greetings, new segments, hang-ups, rings of quiet sessions
-//! Order   a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
-//! Owner   consumers of the request rings live here and nowhere else
+//! - **Flow** busy sessions are polled; the others have announced that they are not looked at, so their clients ring
+//!   epoll ─▶ new connections, greetings, new segments, hang-ups, rings of quiet sessions
+//! - **Order** a session is quiet only after its park word says so; before sleeping, all busy ones are looked at once more
+//! - **Owner** consumers of the request rings live here and nowhere else
 
 use super::listen::Listener;
 use super::reply::{Request, RequestLease, Responder};

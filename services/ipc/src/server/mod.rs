@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The server: takes sessions, runs operations by name, answers in any order.
 //!
-//! Flow    leader: rings of all sessions ─▶ short operations at once; for a long one it hands the lead to another thread
-//!         and runs it itself ─▶ reply ─▶ back in line
-//! Order   one thread leads at a time (it holds the dispatcher's mutex); any thread may reply
-//! Owner   a session's memory belongs to its client; the server holds it mapped while a request or the session lives
-//! Not here the client.
+//! - **Flow** leader: rings of all sessions ─▶ short operations at once; for a long one it hands the lead to another thread
+//!   and runs it itself ─▶ reply ─▶ back in line
+//! - **Order** one thread leads at a time (it holds the dispatcher's mutex); any thread may reply
+//! - **Owner** a session's memory belongs to its client; the server holds it mapped while a request or the session lives
+//! - **Not here** the client.
 //!
 //! The thread that took a request off the ring runs it, so a call costs one wake-up of the server and not two; the thread
 //! that takes over the lead wakes beside it. An operation counts as short while its average run is below
@@ -94,7 +94,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Whether some user beside the server's own may connect.
+    /// Returns true if some user beside the server's own may connect.
     fn lets_others_in(&self) -> bool {
         self.allowed_uids.as_ref().is_none_or(|uids| !uids.is_empty()) || !self.allowed_gids.is_empty()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a handler gets and gives: the request it views, and the responder that answers it.
 //!
-//! Flow    `Request` ─▶ handler ─▶ `Responder::stage` (copy) ─▶ drop the request ─▶ `Responder::commit` (send)
-//! Owner   a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
-//!         later that they are free
+//! - **Flow** `Request` ─▶ handler ─▶ `Responder::stage` (copy) ─▶ drop the request ─▶ `Responder::commit` (send)
+//! - **Owner** a request's bytes stay leased while any clone of its payload lives, also after the reply: the client is told
+//!   later that they are free
 
 use super::Trust;
 use super::run::Running;
@@ -184,7 +184,7 @@ impl Responder {
         Arc::clone(&self.session)
     }
 
-    /// Whether the client is gone, so that an answer would reach nobody.
+    /// Returns true if the client is gone, so that an answer would reach nobody.
     pub fn is_pointless(&self) -> bool {
         self.session.is_dead()
     }

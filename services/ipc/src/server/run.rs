@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Running operations: short ones at once, long ones on handlers, the rest in a queue that can be asked about.
 //!
-//! Flow    `take` ─▶ run here, or given back to be run by this thread, or queued ─▶ `run_long` runs it and those behind it
-//! Order   a request that is late, or not what was sent, does not reach its handler
-//! Owner   the queue's lock is held for looking at it, never while something runs
+//! - **Flow** `take` ─▶ run here, or given back to be run by this thread, or queued ─▶ `run_long` runs it and those behind it
+//! - **Order** a request that is late, or not what was sent, does not reach its handler
+//! - **Owner** the queue's lock is held for looking at it, never while something runs
 
 use super::session::{Session, Views};
 use super::{Shared, Task};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One client's session, as the server holds it.
 //!
-//! Flow    handler ─▶ `stage` (slot in the response pool, copy) ─▶ `commit` (message, wake the client)
-//! Order   reply and release of one request are pushed under one lock, so the client never sees a release before the
-//!         reply that told it of the view
-//! Owner   the response pool's allocation state is ours; a slot is the client's from its reply to its release
+//! - **Flow** handler ─▶ `stage` (slot in the response pool, copy) ─▶ `commit` (message, wake the client)
+//! - **Order** reply and release of one request are pushed under one lock, so the client never sees a release before the
+//!   reply that told it of the view
+//! - **Owner** the response pool's allocation state is ours; a slot is the client's from its reply to its release
 #![expect(unsafe_code, reason = "copies replies into memory shared with the client")]
 
 use super::Counters;
@@ -275,7 +275,7 @@ impl Session {
         self.control.layout(RegionOffset(offset)).expect("the control segment has its full length")
     }
 
-    /// Whether the client is gone.
+    /// Returns true if the client is gone.
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }

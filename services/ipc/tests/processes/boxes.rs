@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Processes in containers: a small /dev/shm, namespaces of their own, few descriptors, a memory cgroup.
 //!
-//! Method  namespaces by `unshare`, cgroups by hand; where this user may not, the test says so and passes
+//! - **Method** namespaces by `unshare`, cgroups by hand; where this user may not, the test says so and passes
 
 use crate::alone;
 use crate::peer::{End, Peer, limit_descriptors, say, serve, small, unique, until_the_parent_ends};

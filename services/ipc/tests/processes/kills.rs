@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Peers that die at every step, at any time, and peers that stop.
 //!
-//! Goal    the survivor learns it by the hang-up; slots, descriptors and mappings are as before; a new peer is served
-//! Method  failpoints × roles × SIGKILL and abort; random times in the soak
+//! - **Goal** the survivor learns it by the hang-up; slots, descriptors and mappings are as before; a new peer is served
+//! - **Method** failpoints × roles × SIGKILL and abort; random times in the soak
 
 use crate::alone;
 use crate::peer::{End, Footprint, Peer, eventually, exercise, serve, small, unique};
@@ -63,7 +63,7 @@ pub fn signal(act: Act) -> Option<i32> {
     )
 }
 
-/// Whether an error says that the server is gone, and not that time was up.
+/// Returns true if an error says that the server is gone, and not that time was up.
 pub fn says_gone(error: &Error) -> bool {
     matches!(error, Error::PeerDied { peer: "server", .. } | Error::ServerUnavailable { .. })
 }

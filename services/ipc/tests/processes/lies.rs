@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Peers that change memory when they should not, and users that should not be there.
 //!
-//! Goal    what a peer can write is no more than it must, and a handler can have its request where nobody else writes
-//! Not here what a peer says: the fuzz targets `ipc_server` and `ipc_client`
+//! - **Goal** what a peer can write is no more than it must, and a handler can have its request where nobody else writes
+//! - **Not here** what a peer says: the fuzz targets `ipc_server` and `ipc_client`
 
 use crate::alone;
 use crate::peer::{NOBODY, Peer, serve, small, unique};
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc;
 
-/// Whether a handler that reads twice sees what a client wrote in between.
+/// Returns true if a handler that reads twice sees what a client wrote in between.
 fn sees_a_change(trust: Trust, bytes: u64) -> bool {
     let address = unique("trust");
     let server = Server::bind(&address, ServerOptions { trust, ..ServerOptions::default() }).unwrap();

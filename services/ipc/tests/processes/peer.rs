@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The other process: this program again, with a role, at whose end or failpoint it ends.
 //!
-//! Flow    `Peer::spawn(role, address, …)` ─▶ `child()` in `main.rs` ─▶ `play_role` ─▶ lines on stdout ─▶ `Peer::line`
-//! Owner   a `Peer` that is dropped is killed and waited for; a child whose parent is gone reads the end of its stdin
+//! - **Flow** `Peer::spawn(role, address, …)` ─▶ `child()` in `main.rs` ─▶ `play_role` ─▶ lines on stdout ─▶ `Peer::line`
+//! - **Owner** a `Peer` that is dropped is killed and waited for; a child whose parent is gone reads the end of its stdin
 
 use memlift_engine::complete::WaitPolicy;
 use memlift_ipc::failpoint::{Act, Step, arm};

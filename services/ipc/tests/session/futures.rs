@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Calls as futures: on tokio, and on a loop of a few lines that shows what a runtime has to have.
 //!
-//! Goal    more calls than there is room for, dropped calls and a server that goes: every future ends, and no memory is lost
-//! Method  real sockets and memory, one thread that polls
+//! - **Goal** more calls than there is room for, dropped calls and a server that goes: every future ends, and no memory is lost
+//! - **Method** real sockets and memory, one thread that polls
 
 use super::{pair, pattern, server, small, unique};
 use memlift_ipc::client::Readiness;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Options of a call: each gives the same answers in every mode; what they promise beside that is seen or counted.
 //!
-//! Goal    device, cache policy, batch, CRC and packing change how bytes travel and nothing else; a job can be asked about
-//! Method  real sockets and memory; a handler that waits until it is told to go on stands for a slow one
+//! - **Goal** device, cache policy, batch, CRC and packing change how bytes travel and nothing else; a job can be asked about
+//! - **Method** real sockets and memory; a handler that waits until it is told to go on stands for a slow one
 
 use super::{pair, pattern, server, small, unique};
 use memlift_ipc::client::JobState;

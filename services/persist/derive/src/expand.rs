@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The impl that a struct gets, and the assertions that make it true.
 //!
-//! Layout   hash: name, size, then for each field its name, offset and own hash
-//! Order    within `LAYOUT`: alignment and size, then field by field that it starts where the one before ended, then that the
-//!          last one ends with the struct. A struct without parameters is checked where it is defined, one with
-//!          parameters where `LAYOUT` or `TAG` of a concrete one is used
-//! Rule     paths are absolute, locals hygienic and under a prefix: what the user's module defines is not in the way. The impl
-//!          needs no `allow(unsafe_code)`: rustc does not apply that lint to what a macro of another crate writes, and the
-//!          attribute would shut out crates that forbid unsafe code
+//! - **Layout** hash: name, size, then for each field its name, offset and own hash
+//! - **Order** within `LAYOUT`: alignment and size, then field by field that it starts where the one before ended, then that the
+//!   last one ends with the struct. A struct without parameters is checked where it is defined, one with
+//!   parameters where `LAYOUT` or `TAG` of a concrete one is used
+//! - **Rule** paths are absolute, locals hygienic and under a prefix: what the user's module defines is not in the way. The impl
+//!   needs no `allow(unsafe_code)`: rustc does not apply that lint to what a macro of another crate writes, and the
+//!   attribute would shut out crates that forbid unsafe code
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};

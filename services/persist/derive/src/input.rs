@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What may be kept in a pool, read off the tokens: a struct of fixed layout that borrows nothing.
 //!
-//! Flow     `DeriveInput` ─▶ parameters, `repr`, options, fields ─▶ [`Input`], or every fault in words that say what to do
-//! Rule     what tokens cannot show (types of fields, gaps) is left to the assertions that `expand` writes
+//! - **Flow** `DeriveInput` ─▶ parameters, `repr`, options, fields ─▶ [`Input`], or every fault in words that say what to do
+//! - **Rule** what tokens cannot show (types of fields, gaps) is left to the assertions that `expand` writes
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
@@ -25,7 +25,7 @@ pub struct Input {
     pub krate: Path,
     /// The layout that it replaces.
     pub from: Option<Type>,
-    /// Whether fields lie in order; otherwise the one field with bytes is the struct.
+    /// True if fields lie in order; otherwise the one field with bytes is the struct.
     pub ordered: bool,
     pub fields: Vec<Field>,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `#[derive(Persist)]`: a struct as plain bytes with a layout hash, proven by the compiler of the crate that uses it.
 //!
-//! Flow     tokens ─▶ [`input`] (what may be kept, in words) ─▶ [`expand`] (the impl and its assertions)
-//! Rule     the generated code says nothing that it does not check: fields are `Persist` by their bound, without padding by an
-//!          assertion at each field, aligned to at most 64 bytes by another
-//! Not here the trait and the hash: `memlift_persist::persist`
+//! - **Flow** tokens ─▶ [`input`] (what may be kept, in words) ─▶ [`expand`] (the impl and its assertions)
+//! - **Rule** the generated code says nothing that it does not check: fields are `Persist` by their bound, without padding by an
+//!   assertion at each field, aligned to at most 64 bytes by another
+//! - **Not here** the trait and the hash: `memlift_persist::persist`
 #![deny(unsafe_code)]
 
 use proc_macro::TokenStream;

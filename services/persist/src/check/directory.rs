@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether each slab's directory entry makes sense, and what a damaged one was.
 //!
-//! Flow     objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
-//!          everything else on its own
-//! Rule     entries have no checksum; what makes up for it: free is all zeros, the catalog knows each type's size, a run says the
-//!          same in each of its slabs. An entry that makes no sense is what it makes sense as after one flipped bit, if that is
-//!          one thing; else it is free, and what was there is lost
-//! Not here what is in the slabs: `objects`
+//! - **Flow** objects of more than a zone, and zones without a directory ─▶ runs whose slabs agree ─▶ runs where most agree ─▶ slabs that say what run they belong to and lack its first ─▶
+//!   everything else on its own
+//! - **Rule** entries have no checksum; what makes up for it: free is all zeros, the catalog knows each type's size, a run says the
+//!   same in each of its slabs. An entry that makes no sense is what it makes sense as after one flipped bit, if that is
+//!   one thing; else it is free, and what was there is lost
+//! - **Not here** what is in the slabs: `objects`
 
 mod zones;
 
@@ -120,7 +120,7 @@ impl Judge<'_> {
         words[0] >> 56 == 0
     }
 
-    /// Whether the slabs [first, first + count) are there, in one zone, and nobody's own.
+    /// Returns true if the slabs [first, first + count) are there, in one zone, and nobody's own.
     fn room(&self, first: usize, count: u32) -> bool {
         let end = first.saturating_add(count as usize);
         count >= 1

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which files a tool works on: those that are named, or one and what belongs to it.
 //!
-//! Flow     one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header of the same
-//!          pool, one for each device
-//! Rule     two files that claim one device are never chosen between: the caller names all
-//! Not here whether the files agree: `interleave`
+//! - **Flow** one path ─▶ its header ─▶ a pool of one file, or of several ─▶ the others: files in the same folder with the header of the same
+//!   pool, one for each device
+//! - **Rule** two files that claim one device are never chosen between: the caller names all
+//! - **Not here** whether the files agree: `interleave`
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What lies in each lane of the log, before anything is replayed.
 //!
-//! Flow     both heads ─▶ records from the newer one on, as long as they are good ─▶ what the first other thing is ─▶ good
-//!          records behind it
-//! Rule     good is what recovery calls good: the same routine says so
-//! Not here replaying: `recover`
+//! - **Flow** both heads ─▶ records from the newer one on, as long as they are good ─▶ what the first other thing is ─▶ good
+//!   records behind it
+//! - **Rule** good is what recovery calls good: the same routine says so
+//! - **Not here** replaying: `recover`
 
 use memlift_engine::persist;
 use memlift_spec::operand::log::{RECORD_ALIGN, RECORD_HEADER_BYTES, RecordHeader};

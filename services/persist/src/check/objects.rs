@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The objects of a heap: which are in use, what they point to, and which nothing points to.
 //!
-//! Flow     bitmaps of all slabs ─▶ from the root along every pointer that the catalog names ─▶ what was not met
-//! Rule     an object is walked once, so circles end; a pointer that the catalog does not name is not seen, so what nothing
-//!          points to may still be somebody's
-//! Owner    a bit per slot is kept in memory, and another for those that were met
-//! Not here what it means: `check` reports, `repair` repairs
+//! - **Flow** bitmaps of all slabs ─▶ from the root along every pointer that the catalog names ─▶ what was not met
+//! - **Rule** an object is walked once, so circles end; a pointer that the catalog does not name is not seen, so what nothing
+//!   points to may still be somebody's
+//! - **Owner** a bit per slot is kept in memory, and another for those that were met
+//! - **Not here** what it means: `check` reports, `repair` repairs
 
 use super::directory::{Odd, SPAN_REST, describe};
 use super::snapshot::Snapshot;
@@ -378,7 +378,7 @@ impl Walk<'_> {
 }
 
 impl Reach {
-    /// Whether the walk met it.
+    /// Returns true if the walk met it.
     pub fn met(&self, place: &Place) -> bool {
         let marks = self.marks.get(place.slab as usize).and_then(Option::as_deref);
         marks.is_some_and(|marks| marks[place.slot as usize / 64] >> (place.slot % 64) & 1 == 1)

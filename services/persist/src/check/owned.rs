@@ -87,7 +87,7 @@ fn base(heap: &Heap<'_>, header: &Header) -> Result<Base> {
 }
 
 /// Checks what memlift keeps in a pool; nothing is wrong with a pool of other things.
-pub(crate) fn look(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
+pub(crate) fn scan(heap: &Heap<'_>, header: &Header) -> Result<Owned> {
     let mut owned = Owned::default();
     let root_words = heap.root()?;
     if !(root_words.1 == ForeignRoot::LAYOUT || root_words.1 == kv::LAYOUT) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A pool's file, looked at and not touched: headers, lanes, and the heap as recovery would leave it.
 //!
-//! Flow     open for reading ─▶ shared lock (an owner is refused) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
-//!          recovery into the private mapping ─▶ heap
-//! Rule     recovery is the pool's own (`recover`), so what is shown is what the next open gives
-//! Owner    stores of that recovery are this process's alone; pages that it does not touch stay the file's
+//! - **Flow** open for reading ─▶ shared lock (an owner is refused) ─▶ private mapping ─▶ headers ─▶ lanes as they lie ─▶
+//!   recovery into the private mapping ─▶ heap
+//! - **Rule** recovery is the pool's own (`recover`), so what is shown is what the next open gives
+//! - **Owner** stores of that recovery are this process's alone; pages that it does not touch stay the file's
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ impl Snapshot {
         self.headers.iter().filter_map(|header| header.as_ref().ok().copied()).reduce(newer)
     }
 
-    /// Whether the file is as long as its header says.
+    /// Returns true if the file is as long as its header says.
     pub fn whole(&self) -> bool {
         self.header().is_some_and(|header| self.file_bytes >= header.file_bytes())
     }

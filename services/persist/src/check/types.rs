@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the catalog's type names mean: where a type holds numbers, pointers, arrays and other types.
 //!
-//! Flow     a field's type as written (`[PPtr<Node>;4]`) ─▶ [`Kind`]; a name is looked up among the catalog's types
-//! Rule     the catalog is a file's word: fields that overlap or lie outside their type, types inside themselves and types
-//!          of more than 65536 parts count as plain bytes
-//! Not here values: `dump`; following pointers: `reach`
+//! - **Flow** a field's type as written (`[PPtr<Node>;4]`) ─▶ [`Kind`]; a name is looked up among the catalog's types
+//! - **Rule** the catalog is a file's word: fields that overlap or lie outside their type, types inside themselves and types
+//!   of more than 65536 parts count as plain bytes
+//! - **Not here** values: `dump`; following pointers: `reach`
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub(crate) struct Known {
     /// Of a value, or of an element.
     pub bytes: u64,
     pub layout: u64,
-    /// Whether it is an array's tag.
+    /// True if it is an array's tag.
     pub slice: bool,
     pub kind: Kind,
 }
@@ -98,12 +98,12 @@ impl Types {
         names
     }
 
-    /// Whether objects of this tag are on their way to another type.
+    /// Returns true if objects of this tag are on their way to another type.
     pub fn moving(&self, tag: u32) -> bool {
         self.get(tag).is_some_and(|known| known.name.trim_matches(['[', ']']) == crate::migrate::MOVING)
     }
 
-    /// Whether a root of this layout says that a migration is not done.
+    /// Returns true if a root of this layout says that a migration is not done.
     pub fn migrating(&self, layout: u64) -> bool {
         self.0.values().any(|known| known.layout == layout && known.name == crate::migrate::MOVING)
     }
@@ -157,7 +157,7 @@ impl Kind {
         }
     }
 
-    /// Whether there is a pointer in it.
+    /// Returns true if there is a pointer in it.
     pub fn points(&self) -> bool {
         match self {
             Kind::Pointer { .. } | Kind::Slice { .. } => true,

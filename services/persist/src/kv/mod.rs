@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A key-value store: bytes to bytes, in the order of keys, with expiry.
 //!
-//! Flow     key ─▶ hash ─▶ shard: a B+tree in a section of its own ─▶ entry: expiry and the value's array. Walks go through all
-//!          shards and merge them
-//! Layout   the pool's root is a [`KvRoot`]: one tree for each section of the pool, 64 at most
-//! Rule     an entry that is past its time is not seen by anybody. Who writes its key, or [`Kv::expire_some`], takes it out
-//! Owner    a call locks the shards of its keys and no others; several keys of one call change together or not at all
-//! Not here the protocol: `server`
+//! - **Flow** key ─▶ hash ─▶ shard: a B+tree in a section of its own ─▶ entry: expiry and the value's array. Walks go through all
+//!   shards and merge them
+//! - **Layout** the pool's root is a [`KvRoot`]: one tree for each section of the pool, 64 at most
+//! - **Rule** an entry that is past its time is not seen by anybody. Who writes its key, or [`Kv::expire_some`], takes it out
+//! - **Owner** a call locks the shards of its keys and no others; several keys of one call change together or not at all
+//! - **Not here** the protocol: `server`
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a file's stores survive, found out and said honestly.
 //!
-//! Order    MAP_SYNC maps → the file is on persistent memory: lines, and no write-back where every region's
-//!          persistence_domain is `cpu_cache` (eADR). A memory file system (tmpfs, ramfs) → lines, which survive the process.
-//!          Anything else → pages and fdatasync
-//! Source   libpmem2's granularity; ndctl's sysfs-bus-nd `persistence_domain`
+//! - **Order** MAP_SYNC maps → the file is on persistent memory: lines, and no write-back where every region's
+//!   persistence_domain is `cpu_cache` (eADR). A memory file system (tmpfs, ramfs) → lines, which survive the process.
+//!   Anything else → pages and fdatasync
+//! - **Source** libpmem2's granularity; ndctl's sysfs-bus-nd `persistence_domain`
 
 use std::fmt;
 use std::fs;
@@ -83,7 +83,7 @@ fn judge(wanted: Domain, sync_maps: bool, in_memory: bool, eadr: bool) -> Guaran
     }
 }
 
-/// Whether the platform flushes caches when power fails: every region says `cpu_cache`, and there is one.
+/// Returns true if the platform flushes caches when power fails: every region says `cpu_cache`, and there is one.
 fn eadr(devices: &Path) -> bool {
     let Ok(entries) = fs::read_dir(devices) else { return false };
     let mut domains = entries

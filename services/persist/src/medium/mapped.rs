@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A file, mapped shared into reserved address space, so that it grows without moving.
 //!
-//! Layout   address space for `max_bytes` is reserved without access; the file's part is mapped over its start
-//! Owner    the descriptor holds an exclusive lock (flock) for as long as the medium lives: one owner at a time. The owner's
-//!          process gives it up by itself, since a child that was forked but has not called exec yet has the descriptor too
-//! Order    the log is written by pwrite in the page domain and by non-temporal stores through the mapping in the line domain;
-//!          never both, so a page of the log is not cached twice
+//! - **Layout** address space for `max_bytes` is reserved without access; the file's part is mapped over its start
+//! - **Owner** the descriptor holds an exclusive lock (flock) for as long as the medium lives: one owner at a time. The owner's
+//!   process gives it up by itself, since a child that was forked but has not called exec yet has the descriptor too
+//! - **Order** the log is written by pwrite in the page domain and by non-temporal stores through the mapping in the line domain;
+//!   never both, so a page of the log is not cached twice
 
 use std::fs::File;
 use std::io;
@@ -132,7 +132,7 @@ impl Mapped {
         }
     }
 
-    /// Whether the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: a mapping at a fixed one that
+    /// Returns true if the file can be mapped with MAP_SYNC. Tried at an address of the kernel's choice: a mapping at a fixed one that
     /// fails may leave a hole in the reservation, which another thread's mapping would take.
     fn maps_sync(&self) -> bool {
         // SAFETY: a fresh mapping overlaps nothing.
@@ -195,7 +195,7 @@ impl Mapped {
         &self.file
     }
 
-    /// Whether stores stay in this process.
+    /// Returns true if stores stay in this process.
     pub fn is_snapshot(&self) -> bool {
         self.private
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a pool's bytes are kept, and what makes them stay: the only door to the file.
 //!
-//! Flow     append (log: past the caches) · store + write_back (home: through them) ──▶ [`Medium::harden`] ──▶ durable
-//! Domain   lines: non-temporal stores, write-back of cache lines, harden is a store fence.
-//!          pages: pwrite to the log, stores into a shared mapping of the file, harden is fdatasync
-//! Rule     nothing counts as durable before the harden that follows it, by the same thread, returned Ok. After a failed
-//!          fdatasync the kernel may call pages clean that never reached the disk: the pool stops and never retries
-//! Owner    the mapping and the descriptor live as long as the medium
-//! Not here what the bytes mean
+//! - **Flow** append (log: past the caches) · store + write_back (home: through them) ──▶ [`Medium::harden`] ──▶ durable
+//! - **Domain** lines: non-temporal stores, write-back of cache lines, harden is a store fence.
+//!   pages: pwrite to the log, stores into a shared mapping of the file, harden is fdatasync
+//! - **Rule** nothing counts as durable before the harden that follows it, by the same thread, returned Ok. After a failed
+//!   fdatasync the kernel may call pages clean that never reached the disk: the pool stops and never retries
+//! - **Owner** the mapping and the descriptor live as long as the medium
+//! - **Not here** what the bytes mean
 
 mod detect;
 #[expect(unsafe_code, reason = "maps files and stores past the caches")]
@@ -73,7 +73,7 @@ macro_rules! each {
 }
 
 impl Medium {
-    /// Whether harden is a file system's sync, which is worth sharing, and not a fence.
+    /// Returns true if harden is a file system's sync, which is worth sharing, and not a fence.
     #[inline]
     pub fn pages(&self) -> bool {
         each!(self, medium => medium.pages())
@@ -241,7 +241,7 @@ impl Medium {
         }
     }
 
-    /// Whether stores stay in this process: see [`Mapped::snapshot`].
+    /// Returns true if stores stay in this process: see [`Mapped::snapshot`].
     pub fn is_snapshot(&self) -> bool {
         matches!(self, Medium::Mapped(mapped) if mapped.is_snapshot())
     }

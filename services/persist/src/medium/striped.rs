@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Several files as one: the heap is interleaved over them, everything below the heap lies in the first.
 //!
-//! Layout   offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h: device
-//!          (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
-//!          pool's header, with its own device index; between header and heap_start files from 1 on have a hole
-//! Order    [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises every
-//!          device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
-//!          devices have what it says (delayed synchronisation). Headers: all others are durable before device 0's
-//! Rule     a device is marked pending after a store and taken off before its sync, under the device's lock: whoever finds it clean
-//!          knows that his stores are durable. A device whose sync has failed never counts as clean again
-//! Source   NearPM §5 (PPO invariants 3 and 4 over several devices)
-//! Not here which file is which device, and whether they belong together: `interleave`
+//! - **Layout** offsets are virtual: those of a pool in one file. Below heap_start: device 0, at the same offset. Heap byte h: device
+//!   (h / stripe) mod devices, at heap_start + h / (stripe · devices) · stripe + h mod stripe. Each file starts with the
+//!   pool's header, with its own device index; between header and heap_start files from 1 on have a hole
+//! - **Order** [`Striped::harden_log`] synchronises the log's device only: what a commit needs. [`Striped::harden`] synchronises every
+//!   device that has something pending; it comes before the log forgets a record, so recovery data is kept until all
+//!   devices have what it says (delayed synchronisation). Headers: all others are durable before device 0's
+//! - **Rule** a device is marked pending after a store and taken off before its sync, under the device's lock: whoever finds it clean
+//!   knows that his stores are durable. A device whose sync has failed never counts as clean again
+//! - **Source** NearPM §5 (PPO invariants 3 and 4 over several devices)
+//! - **Not here** which file is which device, and whether they belong together: `interleave`
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,7 +68,7 @@ impl Geometry {
     }
 }
 
-/// Whether a stripe can be that long: a power of two, so whole slabs.
+/// Returns true if a stripe can be that long: a power of two, so whole slabs.
 pub(crate) fn stripe_fits(bytes: u64) -> bool {
     bytes.is_power_of_two() && bytes.is_multiple_of(SLAB_BYTES) && (STRIPE_MIN..=STRIPE_MAX).contains(&bytes)
 }

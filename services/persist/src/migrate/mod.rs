@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of an older layout become those of a new one, in place or by moving, in small transactions.
 //!
-//! Flow     convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something that
-//!          moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
-//! Rule     in place when a new value takes a slot as long as the old one's and a slab of them fits a transaction; else new objects,
-//!          and the old slot keeps the new place until all pointers are changed
-//! Rule     what a crash leaves says how far it got, so doing it again goes on: a slab is of the old type (nothing done), of
-//!          [`Moving`] (slots in use are yet to be moved; in free ones the first word is the new place, or 0), or of the new type
-//! Order    a phase begins when the one before is over; transactions are buffered, and what is recovered is a prefix of them.
-//!          The root has neither layout meanwhile, so that no program takes a half-done pool for a whole one
-//! Owner    the caller has the pool for itself
-//! Not here which types lead to which: `shapes`
+//! - **Flow** convert: slab by slab, every object of an old type becomes its new one (`step`) ─▶ link: every pointer to something that
+//!   moved gets its new place ─▶ release: the old slabs go back ─▶ the root says its new layout
+//! - **Rule** in place when a new value takes a slot as long as the old one's and a slab of them fits a transaction; else new objects,
+//!   and the old slot keeps the new place until all pointers are changed
+//! - **Rule** what a crash leaves says how far it got, so doing it again goes on: a slab is of the old type (nothing done), of
+//!   [`Moving`] (slots in use are yet to be moved; in free ones the first word is the new place, or 0), or of the new type
+//! - **Order** a phase begins when the one before is over; transactions are buffered, and what is recovered is a prefix of them.
+//!   The root has neither layout meanwhile, so that no program takes a half-done pool for a whole one
+//! - **Owner** the caller has the pool for itself
+//! - **Not here** which types lead to which: `shapes`
 
 mod shapes;
 mod step;
@@ -86,7 +86,7 @@ pub struct Migrated {
     pub pointers: u64,
     /// Arrays of an old type that nothing pointed to, so that their length was not known: freed.
     pub dropped: u64,
-    /// Whether an earlier call was interrupted.
+    /// True if an earlier call was interrupted.
     pub resumed: bool,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Whether it is one object with slabs of its own.
+    /// Returns true if it is one object with slabs of its own.
     pub fn is_run(&self) -> bool {
         matches!(self.entry.state, Entry::RUN | Entry::SPAN)
     }
@@ -339,7 +339,7 @@ impl<'p, 'a> Run<'p, 'a> {
         Ok(self.did)
     }
 
-    /// Whether what is there need not move.
+    /// Returns true if what is there need not move.
     fn stays(&self, home: &Home) -> bool {
         let step = self.migration.steps.iter().find(|step| step.is_old(home.entry.tag));
         step.is_some_and(|step| step.stays(self.store, home))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which types hold pointers, and where: those that a migration names, and every type that these lead to.
 //!
-//! Flow     named types ─▶ the targets of their pointers, and of theirs … ─▶ by tag: bytes and places of pointers
-//! Rule     a type that is not among them may have objects only if the catalog shows that there is no pointer in it
-//! Not here what is done with the pointers: `migrate`
+//! - **Flow** named types ─▶ the targets of their pointers, and of theirs … ─▶ by tag: bytes and places of pointers
+//! - **Rule** a type that is not among them may have objects only if the catalog shows that there is no pointer in it
+//! - **Not here** what is done with the pointers: `migrate`
 
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ impl Shapes {
         shapes
     }
 
-    /// Whether there are pointers in objects of this tag.
+    /// Returns true if there are pointers in objects of this tag.
     pub fn points(&self, tag: u32) -> bool {
         self.known.get(&tag).is_some_and(|shape| !shape.pointers.is_empty())
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One old type and what becomes of it: a slab or a run at a time.
 //!
-//! Flow     stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its free
-//!          slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
-//!          run is moved in one transaction
-//! Rule     `From` gets values that were stored, and nothing else: elements behind an array's end are not converted
-//! Not here pointers: `migrate`
+//! - **Flow** stays: all of a slab's objects in one transaction, its type with them ─▶ or moves: the slab becomes [`Moving`], its free
+//!   slots 0; then some objects per transaction, each of which leaves its new place in the old slot, which is free then ─▶ a
+//!   run is moved in one transaction
+//! - **Rule** `From` gets values that were stored, and nothing else: elements behind an array's end are not converted
+//! - **Not here** pointers: `migrate`
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub(super) struct Step {
     pub announce: fn(&mut Tx<'_>) -> Result<()>,
     /// Converts a slab or run of the old type, or goes on with one that is moving.
     pub convert: Convert,
-    /// Whether an object's slot is as long as before.
+    /// True if an object's slot is as long as before.
     same_slot: bool,
 }
 
@@ -69,12 +69,12 @@ impl Step {
         tag == self.moving.tag || tag == self.moving.array_tag
     }
 
-    /// Whether it is an array that has not moved, or not wholly.
+    /// Returns true if it is an array that has not moved, or not wholly.
     pub fn is_old_array(&self, tag: u32) -> bool {
         tag == self.old.array_tag || tag == self.moving.array_tag
     }
 
-    /// Whether what is there keeps its place.
+    /// Returns true if what is there keeps its place.
     pub fn stays(&self, store: &Store, home: &Home) -> bool {
         let stride = u64::from(home.entry.stride);
         if home.entry.state != Entry::SLOTS || stride == 0 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools, transactions and read locks that outlive the call that made them.
 //!
-//! Owner    every [`PoolRef`] keeps the pool open; the last one closes it. [`Handle::close`] waits for calls under way
-//! Order    an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never happened
-//! Rule     after a fork the child has a copy of the mapping and of the locks, but the file is the parent's: in the child
-//!          nothing is written, and what it drops is forgotten
+//! - **Owner** every [`PoolRef`] keeps the pool open; the last one closes it. [`Handle::close`] waits for calls under way
+//! - **Order** an [`OpenTx`] ends on the thread that began it (it is not `Send`: locks are the thread's). Dropped, it never happened
+//! - **Rule** after a fork the child has a copy of the mapping and of the locks, but the file is the parent's: in the child
+//!   nothing is written, and what it drops is forgotten
 
 use std::fmt;
 use std::mem::ManuallyDrop;

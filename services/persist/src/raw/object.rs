@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Objects of types that are known at run time only.
 //!
-//! Layout   u64 type · u64 bytes · payload. Objects start at multiples of 16, those of 16 KiB and more at pages
-//! Order    freeing writes type 0 first, so that an old pointer finds no object; the slot may be used again after that
-//! Rule     lengths are bounded before they are added to anything
+//! - **Layout** u64 type · u64 bytes · payload. Objects start at multiples of 16, those of 16 KiB and more at pages
+//! - **Order** freeing writes type 0 first, so that an old pointer finds no object; the slot may be used again after that
+//! - **Rule** lengths are bounded before they are added to anything
 
 use crate::error::{Error, Result};
 use crate::persist::{Field, HASH_START, Persist, PointerField, hash_bytes, hash_u64};

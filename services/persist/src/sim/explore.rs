@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Crashes a workload wherever a crash can differ, and checks every image that is tried.
 //!
-//! Flow    the workload runs once and is recorded ─▶ its trace is walked ─▶ at each crash point, images are
-//!         selected and built ─▶ the check runs on each ─▶ what the check itself did is walked in the same way
-//! Order   crash points: before and after every fence and fdatasync, at the end, and after every store where
-//!         caches are persistent. Between two of them what may be lost only grows, so that no image is missed
-//! Owner   the exploration owns the recordings; a check owns its image while it runs
-//! Not here the rules of what survives (machine), the choice among images (select), the words (finding).
+//! - **Flow** the workload runs once and is recorded ─▶ its trace is walked ─▶ at each crash point, images are
+//!   selected and built ─▶ the check runs on each ─▶ what the check itself did is walked in the same way
+//! - **Order** crash points: before and after every fence and fdatasync, at the end, and after every store where
+//!   caches are persistent. Between two of them what may be lost only grows, so that no image is missed
+//! - **Owner** the exploration owns the recordings; a check owns its image while it runs
+//! - **Not here** the rules of what survives (machine), the choice among images (select), the words (finding).
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};

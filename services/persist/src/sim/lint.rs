@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a run does for nothing, and what it acknowledged too early: found in the trace, without a crash.
 //!
-//! Flow    each event of the workload, before it takes effect ─▶ findings, summed by kind and call site
+//! - **Flow** each event of the workload, before it takes effect ─▶ findings, summed by kind and call site
 //!
 //! The kinds are those of pmemcheck (Valgrind's persistent-memory tool).
 use std::collections::{BTreeMap, HashMap};

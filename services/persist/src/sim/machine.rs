@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a crash may leave: which writes are certain, which are not yet, and which of those can be lost apart.
 //!
-//! Flow    the trace, event by event ─▶ pending writes in slots ─▶ a fence or sync makes the front of slots certain
-//! Layout  a slot is what survives as one prefix: the cached stores of a line; a thread's non-temporal stores to a
-//!         word; a sector of a file; a file's size. Slots are independent of each other. The last write of a
-//!         surviving prefix may be torn into aligned 8-byte pieces (into none, where the kernel writes a sector
-//!         whole)
-//! Order   what survives is applied in the order of the trace; so non-temporal and cached stores to one word, by
-//!         whichever threads, end with the youngest that survived
-//!         a file's cut pages are zero in the cache, and may be so on the disk before the size changed there
-//! Not here which of the images are tried: select.
+//! - **Flow** the trace, event by event ─▶ pending writes in slots ─▶ a fence or sync makes the front of slots certain
+//! - **Layout** a slot is what survives as one prefix: the cached stores of a line; a thread's non-temporal stores to a
+//!   word; a sector of a file; a file's size. Slots are independent of each other. The last write of a
+//!   surviving prefix may be torn into aligned 8-byte pieces (into none, where the kernel writes a sector
+//!   whole)
+//! - **Order** what survives is applied in the order of the trace; so non-temporal and cached stores to one word, by
+//!   whichever threads, end with the youngest that survived
+//!   a file's cut pages are zero in the cache, and may be so on the disk before the size changed there
+//! - **Not here** which of the images are tried: select.
 //!
 //! Sources: Intel SDM vol. 1 §10.4.6.2 (weakly ordered non-temporal stores) and vol. 2 CLWB, SFENCE; Raad et al.,
 //! "Persistency semantics of the Intel-x86 architecture" (POPL '20): stores to one line persist in their order,
@@ -198,7 +198,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// Whether a fence makes anything certain on any device.
+    /// Returns true if a fence makes anything certain on any device.
     pub(crate) fn has_memory(&self) -> bool {
         self.modes.iter().any(|m| *m != Mode::File)
     }
@@ -352,7 +352,7 @@ impl<'t> Machine<'t> {
         self.pinned = pinned;
     }
 
-    /// Whether an older write to the same bytes is still uncertain.
+    /// Returns true if an older write to the same bytes is still uncertain.
     fn has_older(&self, device: u32, write: &Write) -> bool {
         let older = |kind: Kind, from: u64, to: u64| {
             let from = Key { device, kind, cell: from, owner: 0 };
@@ -454,13 +454,13 @@ pub(crate) fn cells(offset: u64, len: u64, size: u64) -> std::ops::Range<u64> {
 }
 
 impl Machine<'_> {
-    /// Whether the thread has nothing for a fence to complete.
+    /// Returns true if the thread has nothing for a fence to complete.
     pub(crate) fn fence_is_idle(&self, thread: u32) -> bool {
         let captured = self.captured.get(&thread).is_none_or(BTreeMap::is_empty);
         captured && self.words.get(&thread).is_none_or(Vec::is_empty)
     }
 
-    /// Whether a write-back of this line by this thread would start nothing.
+    /// Returns true if a write-back of this line by this thread would start nothing.
     pub(crate) fn line_is_clean(&self, thread: u32, key: Key) -> bool {
         self.slots.get(&key).is_none_or(|slot| {
             let upto = slot.gone + slot.pending.len() as u64;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A simulator of crashes: which bytes of memory or of a file may be left, and whether recovery copes with each.
 //!
-//! Flow    a workload runs on a [`World`] ([`Memory`]: stores, write-backs, fences; or pwrite, fdatasync) and is
-//!         recorded with thread and call site ─▶ [`explore`] crashes it before and after every fence and sync, and
-//!         at the end ─▶ for each image that the rules of the [`Mode`] allow, a check recovers and judges ─▶
-//!         recovery is crashed in as well ─▶ a [`Report`], with the first [`Finding`] in words
-//! Order   the rules: `machine`; the selection among images that are too many: `select`
-//! Not here the pool, which is one user of this among others ([`pool`] puts it on a [`Memory`]). No hardware, no unsafe code, no second process:
-//!         bugs of the program are found, not those of a disk or a processor.
+//! - **Flow** a workload runs on a [`World`] ([`Memory`]: stores, write-backs, fences; or pwrite, fdatasync) and is
+//!   recorded with thread and call site ─▶ [`explore`] crashes it before and after every fence and sync, and
+//!   at the end ─▶ for each image that the rules of the [`Mode`] allow, a check recovers and judges ─▶
+//!   recovery is crashed in as well ─▶ a [`Report`], with the first [`Finding`] in words
+//! - **Order** the rules: `machine`; the selection among images that are too many: `select`
+//! - **Not here** the pool, which is one user of this among others ([`pool`] puts it on a [`Memory`]). No hardware, no unsafe code, no second process:
+//!   bugs of the program are found, not those of a disk or a processor.
 //!
 //! It works for any structure that does its writing through [`Memory`]:
 //!

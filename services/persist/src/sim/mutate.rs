@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether the tests would notice: every write-back, fence and sync is left out once.
 //!
-//! Flow    explore as it is ─▶ the sites that issued one ─▶ explore without each ─▶ those that nobody missed
+//! - **Flow** explore as it is ─▶ the sites that issued one ─▶ explore without each ─▶ those that nobody missed
 use std::fmt;
 
 use super::config::Config;
@@ -23,7 +23,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// Whether there was something to leave out, and all of it was missed.
+    /// Returns true if there was something to leave out, and all of it was missed.
     pub fn is_complete(&self) -> bool {
         self.unmutated.finding.is_none() && !self.sites.is_empty() && self.survivors.is_empty()
     }

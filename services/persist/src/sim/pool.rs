@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pools in the simulator: what a user's test crashes.
 //!
-//! Flow    [`create`] on a [`Memory`], or [`open`] one that a crash left ─▶ a [`Pool`] like any other. Reopening is
-//!         recovery, so a check opens the pool and looks at it
-//! Order   creation ends with a sync, as that of a file does before it gets its name; until then there is no pool.
-//!         The pool's identity is the same every time, so that a run can be repeated
-//! Not here which images are tried: [`explore`](super::explore).
+//! - **Flow** [`create`] on a [`Memory`], or [`open`] one that a crash left ─▶ a [`Pool`] like any other. Reopening is
+//!   recovery, so a check opens the pool and looks at it
+//! - **Order** creation ends with a sync, as that of a file does before it gets its name; until then there is no pool.
+//!   The pool's identity is the same every time, so that a run can be repeated
+//! - **Not here** which images are tried: [`explore`](super::explore).
 //!
 //! ```
 //! use memlift_persist::sim::{Config, Device, Mode, explore, pool};

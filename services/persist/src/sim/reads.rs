@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which bytes a recovery looked at, in order: images that differ only elsewhere need not be tried.
 //!
-//! Order   extents in the order of first reading, so that a decision tree can branch where recovery branches
+//! - **Order** extents in the order of first reading, so that a decision tree can branch where recovery branches
 //!
 //! The idea is Jaaru's (ASPLOS '21): explore by what recovery reads, not by what could have been lost.
 

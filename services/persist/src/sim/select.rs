@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which of a crash point's images are tried.
 //!
-//! Flow    few enough, or recovery reads little ─▶ every one that recovery can tell apart ([`Branches`]);
-//!         else ─▶ a structured set, then seeded samples; images equal in all that recovery read are skipped
-//!         ([`Known`])
-//! Not here building an image, and running the check on it.
+//! - **Flow** few enough, or recovery reads little ─▶ every one that recovery can tell apart ([`Branches`]);
+//!   else ─▶ a structured set, then seeded samples; images equal in all that recovery read are skipped
+//!   ([`Known`])
+//! - **Not here** building an image, and running the check on it.
 use std::collections::HashSet;
 
 use super::machine::{Key, Kind, Machine, Pick, Slot};

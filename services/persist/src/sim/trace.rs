@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a run did to its devices, event by event, with thread and call site.
 //!
-//! Layout  events in the order in which they became visible; the bytes that they wrote lie in one arena beside
-//! Not here what of it survives a crash: that is the machine's.
+//! - **Layout** events in the order in which they became visible; the bytes that they wrote lie in one arena beside
+//! - **Not here** what of it survives a crash: that is the machine's.
 use std::fmt;
 use std::panic::Location;
 
@@ -118,7 +118,7 @@ pub enum Action {
     Fdatasync {
         /// The device.
         device: u32,
-        /// Whether it succeeded; if not, what was dirty is lost or not, and no longer dirty.
+        /// True if it succeeded; if not, what was dirty is lost or not, and no longer dirty.
         succeeded: bool,
     },
     /// The file's size changed.

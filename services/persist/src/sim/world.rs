@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One simulated machine: its devices, and the record of what was done to them.
 //!
-//! Flow    a call on [`Memory`] ─▶ what loads see changes ─▶ an event with thread and call site is recorded
-//! Order   one lock; the order in which it is taken is the order in which stores become visible
-//! Owner   a [`World`] and its [`Memory`]s are handles of the same machine; the last one frees it
-//! Not here what survives a crash (machine) and which crashes are tried (explore).
+//! - **Flow** a call on [`Memory`] ─▶ what loads see changes ─▶ an event with thread and call site is recorded
+//! - **Order** one lock; the order in which it is taken is the order in which stores become visible
+//! - **Owner** a [`World`] and its [`Memory`]s are handles of the same machine; the last one frees it
+//! - **Not here** what survives a crash (machine) and which crashes are tried (explore).
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;

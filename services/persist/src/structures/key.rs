@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What structures are ordered by.
 //!
-//! Rule     numbers and other small `Ord` values are their own key and their own query. A key that keeps bytes elsewhere is
-//!          searched by the bytes, makes its stored form when it is put in, and frees it when it goes
-//! Owner    an inner node owns its separators: it copies a key that has bytes elsewhere, so that the entry may go before it
+//! - **Rule** numbers and other small `Ord` values are their own key and their own query. A key that keeps bytes elsewhere is
+//!   searched by the bytes, makes its stored form when it is put in, and frees it when it goes
+//! - **Owner** an inner node owns its separators: it copies a key that has bytes elsewhere, so that the entry may go before it
 
 use std::cmp::Ordering;
 

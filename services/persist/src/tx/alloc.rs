@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Taking and giving back memory inside a transaction: no fence of its own.
 //!
-//! Flow     alloc: a freed slot whose freeing is durable ─▶ else the next clear bit of the current slab ─▶ else a slab with
-//!          unseen slots ─▶ else a new slab ─▶ else the pool grows. The bit is set in the image and logged with the rest
-//! Rule     bits are the truth, lists in memory are hints. What this transaction freed, and what was freed but is not durable
-//!          yet, is not taken again: an abort or a crash would need what was there
-//! Order    an abort puts bits back by their before-images and gives slots and slabs back to the lists
+//! - **Flow** alloc: a freed slot whose freeing is durable ─▶ else the next clear bit of the current slab ─▶ else a slab with
+//!   unseen slots ─▶ else a new slab ─▶ else the pool grows. The bit is set in the image and logged with the rest
+//! - **Rule** bits are the truth, lists in memory are hints. What this transaction freed, and what was freed but is not durable
+//!   yet, is not taken again: an abort or a crash would need what was there
+//! - **Order** an abort puts bits back by their before-images and gives slots and slabs back to the lists
 
 use super::Tx;
 use crate::commit::Committed;

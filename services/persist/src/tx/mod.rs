@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Transactions: everything in the closure happens, or nothing.
 //!
-//! Flow     sections locked ─▶ a lane ─▶ closure: `get`, `get_mut`, `alloc`, `free` ─▶ commit (`commit`) ─▶ sections released
-//! Order    an error or a panic in the closure puts the image back as it was; nothing reached the log
-//! Rule     one `&mut` at a time: `get_mut` borrows the transaction. What it lends is saved before and compared at commit
-//! Source   NearPM §4.1 (undolog_create, commit_log); libpmemobj's transactions for what users expect of `add_range`
+//! - **Flow** sections locked ─▶ a lane ─▶ closure: `get`, `get_mut`, `alloc`, `free` ─▶ commit (`commit`) ─▶ sections released
+//! - **Order** an error or a panic in the closure puts the image back as it was; nothing reached the log
+//! - **Rule** one `&mut` at a time: `get_mut` borrows the transaction. What it lends is saved before and compared at commit
+//! - **Source** NearPM §4.1 (undolog_create, commit_log); libpmemobj's transactions for what users expect of `add_range`
 
 #[expect(unsafe_code, reason = "turns checked places of the image into references")]
 mod access;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a migration does to slabs inside a transaction, and nobody else does.
 //!
-//! Rule     each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
-//!          free) are the caller's to mend after the commit
-//! Not here which steps, in which order: `migrate`
+//! - **Rule** each step is undone by an abort and logged at commit like any other change; lists in memory (which slots of a type are
+//!   free) are the caller's to mend after the commit
+//! - **Not here** which steps, in which order: `migrate`
 
 use super::Tx;
 use crate::error::Result;
@@ -61,7 +61,7 @@ impl Tx<'_> {
         self.set_words(&[(SUPERBLOCK_OFFSET, offset), (SUPERBLOCK_OFFSET + 8, layout)])
     }
 
-    /// Whether a slot is in use.
+    /// Returns true if a slot is in use.
     pub(crate) fn in_use(&self, slab: u64, slot: u64) -> bool {
         self.store.image.word(slab * SLAB_BYTES + slot / 64 * 8) >> (slot % 64) & 1 == 1
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is explored: for each mechanism and device, scripts that together need every write-back, fence and sync.
 //!
-//! Flow     [`cases`] ─▶ crashes (as they are), faults (with a failing sync each), score (with a call left out each)
+//! - **Flow** [`cases`] ─▶ crashes (as they are), faults (with a failing sync each), score (with a call left out each)
 
 use memlift_persist::Mechanism;
 use memlift_persist::sim::{Acks, Config, Mode, Report, World, explore};

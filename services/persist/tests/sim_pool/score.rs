@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Would these tests notice a missing write-back, fence or sync? Each call in the library that issues one is left out once.
 //!
-//! Flow     the calls that the cases reach ─▶ for each, the cases that reach it, until one of them fails without it
-//! Rule     a harden is one call, whether the device makes a fence or a sync of it. Where the device's caches are persistent, a
-//!          fence has less to do, so those cases do not count
+//! - **Flow** the calls that the cases reach ─▶ for each, the cases that reach it, until one of them fails without it
+//! - **Rule** a harden is one call, whether the device makes a fence or a sync of it. Where the device's caches are persistent, a
+//!   fence has less to do, so those cases do not count
 
 use std::collections::BTreeMap;
 

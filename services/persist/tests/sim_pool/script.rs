@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Scripts of transactions on a small pool, the model of what they leave, and the check of what a crash left.
 //!
-//! Flow     [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model after
-//!          some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
-//! Rule     what was found once is found again when the recovery, or the push after it, is crashed in: no transaction comes or
-//!          goes later
+//! - **Flow** [`Script::run`] does the steps and acknowledges each ─▶ crash ─▶ [`Script::check`]: open, compare with the model after
+//!   some step that the acknowledged ones allow, note which, push once more as another thread, close, open, fill up
+//! - **Rule** what was found once is found again when the recovery, or the push after it, is crashed in: no transaction comes or
+//!   goes later
 
 use memlift_persist::sim::{Acks, Config, Device, Memory, Mode, World, as_thread, pool};
 use memlift_persist::{
@@ -62,7 +62,7 @@ pub const GROUP: Durability = Durability::Group;
 pub const LATER: Durability = Durability::Buffered;
 
 impl Step {
-    /// Whether its acknowledgement says that it, and all before it, is durable.
+    /// Returns true if its acknowledgement says that it, and all before it, is durable.
     fn hardens(self) -> bool {
         match self {
             Step::Push(how) | Step::Batch(_, how) | Step::Pop(how) | Step::Add(how) => how != LATER,
@@ -98,15 +98,15 @@ pub struct Script {
     /// Slabs up to which it may grow.
     pub most: u64,
     pub lane_bytes: u64,
-    /// Whether only recovery is crashed in: the run itself ends with everything durable, and a transaction under way.
+    /// True if only recovery is crashed in: the run itself ends with everything durable, and a transaction under way.
     pub settled: bool,
-    /// Whether its creation is crashed in.
+    /// True if its creation is crashed in.
     pub create: bool,
-    /// Whether the pool must say that it was closed; for crashes of the script, not for those of recoveries.
+    /// True if the pool must say that it was closed; for crashes of the script, not for those of recoveries.
     pub ends: bool,
-    /// Whether all the rest of the heap must be there after recovery.
+    /// True if all the rest of the heap must be there after recovery.
     pub fill: bool,
-    /// Whether the log goes to its place behind the commits.
+    /// True if the log goes to its place behind the commits.
     pub behind: bool,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two threads, on two sections, one of them stopped before its fence while the other goes on.
 //!
-//! Flow     an object per section, of 200 equal words; what is done to them is written down in order, each by its thread ─▶ after
-//!          a crash each object has a value that its acknowledged changes allow, and whoever saw the other's value was
-//!          not kept without it
-//! Order    a fence is its thread's: what one thread wrote back, another one's fence does not take along
+//! - **Flow** an object per section, of 200 equal words; what is done to them is written down in order, each by its thread ─▶ after
+//!   a crash each object has a value that its acknowledged changes allow, and whoever saw the other's value was
+//!   not kept without it
+//! - **Order** a fence is its thread's: what one thread wrote back, another one's fence does not take along
 
 use std::mem::offset_of;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Contention: is somebody else using the caches? One interface for every way to tell, and the watch that asks.
 //!
-//! Flow     `Watch::passed` after each message ──some MiB later, and when the last sample's cost is one percent of the
-//!          time since──▶ sample ──▶ level (1: as good as it ever was) ──hysteresis, least stay──▶ contended or not
-//! Order    one thread samples (a lock that is only tried); everybody reads words
-//! Owner    no thread: a process that transforms nothing measures nothing
+//! - **Flow** `Watch::passed` after each message ──some MiB later, and when the last sample's cost is one percent of the
+//!   time since──▶ sample ──▶ level (1: as good as it ever was) ──hysteresis, least stay──▶ contended or not
+//! - **Order** one thread samples (a lock that is only tried); everybody reads words
+//! - **Owner** no thread: a process that transforms nothing measures nothing
 //!
 //! Sources, the first that works: memory bandwidth counters of the kernel (`resctrl`), cache misses of this process
 //! (`perf`), a dense sweep of own memory (`sweep`), which works everywhere.

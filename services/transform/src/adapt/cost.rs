@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What each store costs for messages that are not in cache, as measured, and the choice by it.
 //!
-//! Layout   per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
-//!          incumbent with the time since when
-//! Order    an untried store is tried first, [`TRIES`] times; then the cheapest, price included, unless the incumbent has not
-//!          stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
-//!          the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
-//! Limits   a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
-//! Drift    memory is slower now and faster then for every store, but only the incumbent is measured all the time: what moves its
-//!          average moves the others' as much, until they are tried. Else each slow moment would look like a reason to change
+//! - **Layout** per (opcode, power of two of the size): three averages in femtoseconds per byte (0: never tried), and the
+//!   incumbent with the time since when
+//! - **Order** an untried store is tried first, [`TRIES`] times; then the cheapest, price included, unless the incumbent has not
+//!   stayed for `STAY_NS` or the other is not cheaper by `SWITCH_BELOW`; one in `TRY_EVERY` messages goes to
+//!   the second best, if that is not much worse, and one in `TRY_ALL_EVERY` to the second or third, however bad
+//! - **Limits** a sample counts as at most twice or half the average, so that a preempted message moves it a bounded step
+//! - **Drift** memory is slower now and faster then for every store, but only the incumbent is measured all the time: what moves its
+//!   average moves the others' as much, until they are tried. Else each slow moment would look like a reason to change
 
 use super::Why;
 use crate::store::Store;

@@ -26,7 +26,7 @@ pub struct Explanation {
     pub level: f64,
     /// The level from which on the caches count as contended.
     pub contended_from: f64,
-    /// Whether they do.
+    /// True if they do.
     pub contended: bool,
     /// Nanoseconds that measuring took so far.
     pub probe_ns: u64,

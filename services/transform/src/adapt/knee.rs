@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The knee: up to which size memory stays in the caches that this core really has.
 //!
-//! Flow     one size per turn (1, 2, 4, 8, 16 MiB): walk a ring once, then time a part of the next lap ──▶ after the
-//!          last size, the largest one that is nearer to the fastest than to the slowest
-//! Not here cache sizes as the CPU states them: a virtual machine behaves as if it had a fraction
+//! - **Flow** one size per turn (1, 2, 4, 8, 16 MiB): walk a ring once, then time a part of the next lap ──▶ after the
+//!   last size, the largest one that is nearer to the fastest than to the slowest
+//! - **Not here** cache sizes as the CPU states them: a virtual machine behaves as if it had a fraction
 
 use super::ring::Ring;
 use std::hint::black_box;

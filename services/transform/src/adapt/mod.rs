@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Placement per message: through the cache or past it, decided from what is measured, without counters or privileges.
 //!
-//! Flow     message ──`residency` (a few loads of lines that it needs anyway)──▶ cached: through the cache
-//!          not cached ──▶ cost per byte of each store as measured (`cost`) × price of what it does to neighbours
-//!          (`contention`) ──▶ least, with hysteresis and a least stay ──▶ run ──▶ measured ──▶ `cost`
-//! Order    relaxed words and one lock that only ever is tried: a lost update costs nothing
-//! Probe    `contention` and `knee` are measured by the calling thread between messages, for at most one percent of
-//!          the time since the last measurement, only after some MiB went through, and never while nothing does
-//! Not here what the caller does with the target afterwards: who reads it at once says `Cache::Hot`
+//! - **Flow** message ──`residency` (a few loads of lines that it needs anyway)──▶ cached: through the cache
+//!   not cached ──▶ cost per byte of each store as measured (`cost`) × price of what it does to neighbours
+//!   (`contention`) ──▶ least, with hysteresis and a least stay ──▶ run ──▶ measured ──▶ `cost`
+//! - **Order** relaxed words and one lock that only ever is tried: a lost update costs nothing
+//! - **Probe** `contention` and `knee` are measured by the calling thread between messages, for at most one percent of
+//!   the time since the last measurement, only after some MiB went through, and never while nothing does
+//! - **Not here** what the caller does with the target afterwards: who reads it at once says `Cache::Hot`
 //!
 //! SmartDIMM asks one question per message, whether its source is in DRAM, and answers it for all messages by the miss
 //! rate of the last-level cache; here each message is asked, and the miss rate's place is taken by what a dense
@@ -72,7 +72,7 @@ pub struct Decision {
     pub store: Store,
     /// Where they were.
     pub cache: CacheState,
-    /// Whether the caches were contended.
+    /// True if the caches were contended.
     pub contended: bool,
     /// Why.
     pub why: Why,

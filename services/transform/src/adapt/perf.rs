@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Contention by this thread's last-level cache misses, where the kernel and the machine let us count them.
 //!
-//! Flow     two counters (references, misses) of the thread that opened them ──difference──▶ miss rate
-//! Level    1 + miss rate: the threshold is then the paper's own, a miss rate
-//! Limits   a counter belongs to the thread that opened it, so only samples of that thread say anything
+//! - **Flow** two counters (references, misses) of the thread that opened them ──difference──▶ miss rate
+//! - **Level** 1 + miss rate: the threshold is then the paper's own, a miss rate
+//! - **Limits** a counter belongs to the thread that opened it, so only samples of that thread say anything
 //!
 //! Source: `perf_event_open(2)`.
 

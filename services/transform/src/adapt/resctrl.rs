@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Contention by the kernel's memory bandwidth monitoring (`/sys/fs/resctrl`), where it is mounted and readable.
 //!
-//! Flow     bytes that all tasks of the root group moved ──difference over time──▶ over the most there ever was
-//! Level    1 + that share: at the threshold of 0.35 a third of the best bandwidth seen is in use
+//! - **Flow** bytes that all tasks of the root group moved ──difference over time──▶ over the most there ever was
+//! - **Level** 1 + that share: at the threshold of 0.35 a third of the best bandwidth seen is in use
 //!
 //! Source: the kernel's documentation, `filesystems/resctrl.rst` (`mon_data/mon_L3_*/mbm_total_bytes`).
 

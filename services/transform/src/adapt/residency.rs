@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Is a message in cache? Times loads of a few of its lines.
 //!
-//! Flow     a look: three lines of the source, three of the target. Messages of 1 MiB or more are looked at each; of smaller
-//!          ones of a size class the next, then every second, fourth … 32nd, while the answer stays the same; the others
-//!          take their class's last answer. An answer that turns begins anew
-//! Layout   a class: bit 0 the last answer, bits 1–7 the interval (0: never looked), bits 8–31 messages until the next look
-//! Limit    cycles between a cached and an uncached load: measured at the first look on lines that were flushed and
-//!          touched again (some ten microseconds), a third of the way from the near to the far: the last-level cache
-//!          of a server is nearer to memory, and what lies there is left to what was measured; where they cannot be told apart, the engine's calibration
-//! Large    more than twice what the near caches hold is never cached
-//! Blind    where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
+//! - **Flow** a look: three lines of the source, three of the target. Messages of 1 MiB or more are looked at each; of smaller
+//!   ones of a size class the next, then every second, fourth … 32nd, while the answer stays the same; the others
+//!   take their class's last answer. An answer that turns begins anew
+//! - **Layout** a class: bit 0 the last answer, bits 1–7 the interval (0: never looked), bits 8–31 messages until the next look
+//! - **Limit** cycles between a cached and an uncached load: measured at the first look on lines that were flushed and
+//!   touched again (some ten microseconds), a third of the way from the near to the far: the last-level cache
+//!   of a server is nearer to memory, and what lies there is left to what was measured; where they cannot be told apart, the engine's calibration
+//! - **Large** more than twice what the near caches hold is never cached
+//! - **Blind** where the time-stamp counter traps or is missing: what fits four times into the knee counts as cached
 //!
 //! A message counts as uncached only if at most one of the six lines is cached: streaming what is in cache costs
 //! more than it saves.
@@ -49,7 +49,7 @@ impl Default for Residency {
 }
 
 impl Residency {
-    /// Whether source or target is (mostly) in cache.
+    /// Returns true if source or target is (mostly) in cache.
     ///
     /// # Safety
     ///

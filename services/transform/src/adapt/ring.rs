@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ring of cache lines in random order, for measuring how fast memory answers.
 //!
-//! Layout   `next[i * 16]` is the index of the line after line i: one u32 per 64-byte line, one cycle through all lines
-//! Order    four walkers start a quarter of the ring apart, so that a lap waits for four lines at a time
+//! - **Layout** `next[i * 16]` is the index of the line after line i: one u32 per 64-byte line, one cycle through all lines
+//! - **Order** four walkers start a quarter of the ring apart, so that a lap waits for four lines at a time
 
 /// Memory that is walked line by line.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Contention by a dense sweep of own memory, 1.5 times the second-level cache: no privileges, no counters.
 //!
-//! Flow     one lap to bring the ring in, one lap timed ──▶ nanoseconds per line, over the best there ever was
-//! Cost     two laps, about a millisecond; whoever calls sees to it that this is one percent of the time at most
-//! Limits   a lap that lost its core says nothing; a median of the last three says it all the same. The best is
-//!          forgotten by one percent per sweep, so that a machine that has become slower for good is not contended
+//! - **Flow** one lap to bring the ring in, one lap timed ──▶ nanoseconds per line, over the best there ever was
+//! - **Cost** two laps, about a millisecond; whoever calls sees to it that this is one percent of the time at most
+//! - **Limits** a lap that lost its core says nothing; a median of the last three says it all the same. The best is
+//!   forgotten by one percent per sweep, so that a machine that has become slower for good is not contended
 
 use super::contention::Contention;
 use super::ring::Ring;

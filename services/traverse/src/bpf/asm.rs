@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Text to bytecode: what [`super::disasm`] and LLVM's disassembler print, and labels.
 //!
-//! Layout   a line has an instruction, a label (`name:`), or neither; `;`, `#` and `//` start a comment, and what stands in
-//!          `<…>` behind a jump is one. A jump goes to a label or, with a sign, over so many places
-//! Order    a text has one encoding
-//! Not here macros, sections, symbols
+//! - **Layout** a line has an instruction, a label (`name:`), or neither; `;`, `#` and `//` start a comment, and what stands in
+//!   `<…>` behind a jump is one. A jump goes to a label or, with a sign, over so many places
+//! - **Order** a text has one encoding
+//! - **Not here** macros, sections, symbols
 
 use super::{Code, End, Instruction, Source, encode};
 use crate::error::{Error, Result};

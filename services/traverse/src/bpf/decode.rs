@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Reads bytecode: eight bytes, one instruction, or the reason why not.
 //!
-//! Order    takes exactly what [`super::encode`] writes: what is unused must be 0, registers are r0 to r10, r10 is never a
-//!          target. Jumps are checked here too: they lead to the start of an instruction
-//! Not here what instructions do together: `lower` and `verify`
+//! - **Order** takes exactly what [`super::encode`] writes: what is unused must be 0, registers are r0 to r10, r10 is never a
+//!   target. Jumps are checked here too: they lead to the start of an instruction
+//! - **Not here** what instructions do together: `lower` and `verify`
 
 use super::{Code, End, Instruction, Source};
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Bytecode as text, in the form that LLVM prints: `r2 = *(u64 *)(r1 + 8)`, `if r2 == r4 goto +3`, `exit`.
 //!
-//! Order    [`super::asm`] reads back what is written here, to the same bytes
-//! Not here names: [`listing`] calls the targets of jumps `L` and their place
+//! - **Order** [`super::asm`] reads back what is written here, to the same bytes
+//! - **Not here** names: [`listing`] calls the targets of jumps `L` and their place
 
 use super::{Code, End, Instruction, Source};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};

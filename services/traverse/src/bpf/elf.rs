@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Takes a program out of the object that `clang -target bpf -mcpu=v3 -O2 -c` writes.
 //!
-//! Flow     object ──section headers, symbols──▶ the one function ──no relocation in it──▶ its bytecode
-//! Layout   ELF64, little endian, machine 247
-//! Order    the bytes are hostile: every offset is looked up, none is trusted
-//! Not here linking: what needs it (calls, globals, constants in `.rodata`, maps) is refused by name
+//! - **Flow** object ──section headers, symbols──▶ the one function ──no relocation in it──▶ its bytecode
+//! - **Layout** ELF64, little endian, machine 247
+//! - **Order** the bytes are hostile: every offset is looked up, none is trusted
+//! - **Not here** linking: what needs it (calls, globals, constants in `.rodata`, maps) is refused by name
 
 use crate::error::{Error, Result};
 

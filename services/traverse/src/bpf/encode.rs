@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Writes bytecode: the one encoding of each instruction.
 //!
-//! Order    [`super::decode`] of what is written gives back what was to be written
+//! - **Order** [`super::decode`] of what is written gives back what was to be written
 
 use super::{End, Instruction, Source};
 use crate::ir::{Alu, Cmp, Reg, Size, Width};

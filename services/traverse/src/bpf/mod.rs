@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! BPF bytecode: the instructions a walk may have, and its forms as bytes, as text and in object files.
 //!
-//! Flow     bytes ──[`decode`]──▶ [`Code`] ──`lower`──▶ IR; text ──[`asm`]──▶ [`Instruction`] ──[`encode`]──▶ bytes;
-//!          `clang -target bpf` ──▶ object ──[`elf`]──▶ bytes
-//! Order    an instruction has one encoding and one text, so that the hash of a program names what it does
-//! Not here calls, maps, atomics, packet access: they are refused where they are read
+//! - **Flow** bytes ──[`decode`]──▶ [`Code`] ──`lower`──▶ IR; text ──[`asm`]──▶ [`Instruction`] ──[`encode`]──▶ bytes;
+//!   `clang -target bpf` ──▶ object ──[`elf`]──▶ bytes
+//! - **Order** an instruction has one encoding and one text, so that the hash of a program names what it does
+//! - **Not here** calls, maps, atomics, packet access: they are refused where they are read
 //!
 //! Source: RFC 9669. Numbers are in `memlift_spec::operand::walk`.
 

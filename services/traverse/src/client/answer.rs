@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What comes back: an answer ends its request, or says what the client has to do before there can be one.
 //!
-//! Flow     packet ─▶ its flight puts the pieces together ─▶ `answered`: over, on from where the walk is, again, or later
-//! Order    packets that are no answer to anything are counted and forgotten: they may be late, or lies
-//! Not here sending (`send`), programs that a node lacks (`upload`)
+//! - **Flow** packet ─▶ its flight puts the pieces together ─▶ `answered`: over, on from where the walk is, again, or later
+//! - **Order** packets that are no answer to anything are counted and forgotten: they may be late, or lies
+//! - **Not here** sending (`send`), programs that a node lacks (`upload`)
 
 use std::time::{Duration, Instant};
 

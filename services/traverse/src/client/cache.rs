@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pieces of node memory at the client, the least recently used of which go first.
 //!
-//! Layout   pieces of [`PIECE_BYTES`], at multiples of that
-//! Order    a piece is as old as its read: it is not used again after [`Cache::max_age`], nor when the map's epoch has changed.
-//!          Within that time a walk may see what others have changed since. What a piece leads to is asked for by the nodes' clock
-//!          of its read, so memory that was used again since is not taken for what it was. Nodes of ordered maps never change: only
-//!          the cell, which is read anew each time, says what is newest
-//! Owner    one client
+//! - **Layout** pieces of [`PIECE_BYTES`], at multiples of that
+//! - **Order** a piece is as old as its read: it is not used again after [`Cache::max_age`], nor when the map's epoch has changed.
+//!   Within that time a walk may see what others have changed since. What a piece leads to is asked for by the nodes' clock
+//!   of its read, so memory that was used again since is not taken for what it was. Nodes of ordered maps never change: only
+//!   the cell, which is read anew each time, says what is newest
+//! - **Owner** one client
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which way a walk takes: to the node, at the client over its cache, or at the client after fetching all that it may touch.
 //!
-//! Flow     [`Chooser::walk`]: estimates from what was measured ─▶ the shortest way; now and then another one, to measure it again
-//!          [`Chooser::explain`]: the same estimates, in words
-//! Order    each program has its own measurements, smoothed over about eight walks; a way that was never tried is tried first
-//! Not here the ways themselves (`local`, and `super::Client`)
+//! - **Flow** [`Chooser::walk`]: estimates from what was measured ─▶ the shortest way; now and then another one, to measure it again
+//!   [`Chooser::explain`]: the same estimates, in words
+//! - **Order** each program has its own measurements, smoothed over about eight walks; a way that was never tried is tried first
+//! - **Not here** the ways themselves (`local`, and `super::Client`)
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a client comes to know its nodes: by transports of its own, by sockets, by the names of rings.
 //!
-//! Flow     addresses ─▶ a transport per kind of link ─▶ each node is asked what it has ─▶ routes
-//! Not here maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
+//! - **Flow** addresses ─▶ a transport per kind of link ─▶ each node is asked what it has ─▶ routes
+//! - **Not here** maps ([`Client::use_map`]): what nodes say at the start is enough for nodes that stay as they are
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A request that is under way: what was sent, what has come back, when to send again.
 //!
-//! Order    a packet of the same request counts whichever attempt it answers, but pieces of a result are put together per
-//!          attempt. A walk that goes on where it stopped is a new request with a new number, and keeps what was emitted so far
-//! Owner    the client
+//! - **Order** a packet of the same request counts whichever attempt it answers, but pieces of a result are put together per
+//!   attempt. A walk that goes on where it stopped is a new request with a new number, and keeps what was emitted so far
+//! - **Owner** the client
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

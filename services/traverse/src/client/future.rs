@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests as futures, for any executor and without one of our own.
 //!
-//! Flow     [`Shared::call`] submits ─▶ polling the future polls the client: answers of all futures are taken, and theirs are woken
-//! Order    a future that is not ready asks to be polled again, so an executor that has nothing else to do spins while requests
-//!          are under way, as a waiting client does
-//! Owner    tasks on any threads, one lock
+//! - **Flow** [`Shared::call`] submits ─▶ polling the future polls the client: answers of all futures are taken, and theirs are woken
+//! - **Order** a future that is not ready asks to be polled again, so an executor that has nothing else to do spins while requests
+//!   are under way, as a waiting client does
+//! - **Owner** tasks on any threads, one lock
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A client as the memory that collections lie in.
 //!
-//! Flow     reads and writes longer than a packet are cut, and all pieces are under way together; memory is allocated from the
-//!          nodes in turn, from the next one when one is full or silent
+//! - **Flow** reads and writes longer than a packet are cut, and all pieces are under way together; memory is allocated from the
+//!   nodes in turn, from the next one when one is full or silent
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Walks at the client, over pieces of node memory that it reads: the same bytecode, run here (`stepper`).
 //!
-//! Flow     cur ─▶ the window's pieces from the [`Cache`], those that are missing read ─▶ a step ─▶ … ─▶ an apply goes to its owner
-//! Order    the first node is read anew, so what it leads to is as new as the walk; see `cache` for the rest
-//! Owner    a client and its cache. This is also the paper's rival "Cache": a remote read per hop that is not cached
-//! Not here when this is the shortest way (`choice`)
+//! - **Flow** cur ─▶ the window's pieces from the [`Cache`], those that are missing read ─▶ a step ─▶ … ─▶ an apply goes to its owner
+//! - **Order** the first node is read anew, so what it leads to is as new as the walk; see `cache` for the rest
+//! - **Owner** a client and its cache. This is also the paper's rival "Cache": a remote read per hop that is not cached
+//! - **Not here** when this is the shortest way (`choice`)
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ pub struct Local {
     pub reads: u64,
     /// Nanoseconds spent in steps, not waiting.
     pub step_ns: u64,
-    /// Whether the steps were machine code.
+    /// True if the steps were machine code.
     pub compiled: bool,
 }
 
@@ -38,7 +38,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Whether what the oldest piece leads to may have been used again before the newest one was read.
+    /// Returns true if what the oldest piece leads to may have been used again before the newest one was read.
     fn apart(self) -> bool {
         self.since != 0 && self.read > self.since.saturating_add(GRACE)
     }

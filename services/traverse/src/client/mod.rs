@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The client of memory nodes: requests out, answers in, whatever is lost, doubled or late on the way.
 //!
-//! Flow     [`Client::submit`] ─▶ packet ─▶ … ─▶ [`Client::poll`]: answer ─▶ [`Client::take`]; [`Client::call`] is all of it,
-//!          [`Client::call_many`] the same with many under way, [`Shared::call`] as a future
-//!          no answer in time: the same packet again, one attempt higher; `NeedProgram`: the program is uploaded; `Continue`: the
-//!          walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
-//! Order    each request takes effect once: nodes know it by (client, session, sequence), and remember what it changed until
-//!          `settled` says that its answer has come. What was found by one request and is asked by with another carries the nodes'
-//!          clock of the first: nodes refuse it once the memory may have been used again
-//! Owner    a client is one thread's, and of the process that connected: in a forked child each call ends with
-//!          [`ClientError::Forked`]. [`Shared`] is a client behind a lock
-//! Not here what the bytes mean (`structures`), which way is shortest (`choice`)
+//! - **Flow** [`Client::submit`] ─▶ packet ─▶ … ─▶ [`Client::poll`]: answer ─▶ [`Client::take`]; [`Client::call`] is all of it,
+//!   [`Client::call_many`] the same with many under way, [`Shared::call`] as a future
+//!   no answer in time: the same packet again, one attempt higher; `NeedProgram`: the program is uploaded; `Continue`: the
+//!   walk is sent on from where it stopped; `Busy`: later; `WrongNode`: to whom it belongs
+//! - **Order** each request takes effect once: nodes know it by (client, session, sequence), and remember what it changed until
+//!   `settled` says that its answer has come. What was found by one request and is asked by with another carries the nodes'
+//!   clock of the first: nodes refuse it once the memory may have been used again
+//! - **Owner** a client is one thread's, and of the process that connected: in a forked child each call ends with
+//!   [`ClientError::Forked`]. [`Shared`] is a client behind a lock
+//! - **Not here** what the bytes mean (`structures`), which way is shortest (`choice`)
 //!
 //! The parts: `connect` who is there, `route` who has what, `send` and `answer` the two halves of a request's life (`flight`),
 //! `upload` programs, `wait` sleeping; `heap` what collections need, `local` walks at the client.
@@ -191,7 +191,7 @@ impl Client {
         least.saturating_sub(PACKET_HEADER_BYTES + PACKET_MAC_BYTES).min(PACKET_BODY_BYTES_MAX - 32)
     }
 
-    /// Whether the answer of a ticket is still to come, or there and not taken.
+    /// Returns true if the answer of a ticket is still to come, or there and not taken.
     #[must_use]
     pub fn is_under_way(&self, ticket: Ticket) -> bool {
         self.done.contains_key(&ticket) || self.flights.values().any(|flight| flight.ticket == Some(ticket))
@@ -203,7 +203,7 @@ impl Client {
         self.flights.len()
     }
 
-    /// Whether another request can be sent without waiting for one to end.
+    /// Returns true if another request can be sent without waiting for one to end.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let first = self.flights.first_key_value().map_or(u64::MAX, |(&first, _)| first);

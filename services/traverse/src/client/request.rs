@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a client asks, and what it is answered.
 //!
-//! Order    every request has its outcome once, however often its packets travel
+//! - **Order** every request has its outcome once, however often its packets travel
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A ring to a node that may end and be started again: opened anew whenever it is gone.
 //!
-//! Flow     the node hangs up, or breaks the ring ─▶ packets are lost, as on any network ─▶ each [`AGAIN`] one attempt to connect
-//! Order    what was under way is sent again by the client, which knows whose answer is missing
-//! Owner    an epoll descriptor stands for whichever socket there is, so that an event loop watches one and the same
+//! - **Flow** the node hangs up, or breaks the ring ─▶ packets are lost, as on any network ─▶ each [`AGAIN`] one attempt to connect
+//! - **Order** what was under way is sent again by the client, which knows whose answer is missing
+//! - **Owner** an epoll descriptor stands for whichever socket there is, so that an event loop watches one and the same
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which node a request goes to first, and over which transport.
 //!
-//! Flow     nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
-//! Order    what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
-//! Not here the map itself (`map`)
+//! - **Flow** nodes say what they have when a client connects; a map, or the entry in an answer `WrongNode`, changes that
+//! - **Order** what was heard last counts. A wrong guess costs a hop: nodes send walks on to whom the address belongs
+//! - **Not here** the map itself (`map`)
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

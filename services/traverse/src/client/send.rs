@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Requests as packets: to whom, with what in the header, and again when no answer comes.
 //!
-//! Order    a request keeps its number over all attempts; a walk that goes on, or starts again, gets a new one
-//! Not here what comes back (`answer`)
+//! - **Order** a request keeps its number over all attempts; a walk that goes on, or starts again, gets a new one
+//! - **Not here** what comes back (`answer`)
 
 use std::time::{Duration, Instant};
 

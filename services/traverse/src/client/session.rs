@@ -58,7 +58,7 @@ impl Heard {
 }
 
 impl Flight {
-    /// Whether it changes memory.
+    /// Returns true if it changes memory.
     pub fn changes(&self) -> bool {
         self.request.writes() || self.request.kind.changes_memory()
     }

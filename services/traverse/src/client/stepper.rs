@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Steps of walks at the client: interpreted at first, as machine code when a program has made enough of them to pay for compiling.
 //!
-//! Order    both give the same verdicts; the interpreter checks every access, the machine code was compiled for the window and
-//!          scratchpad that it gets, and a step gets no others
-//! Owner    the client; at most [`PROGRAMS_MAX`] programs are kept, and forgotten all at once
-//! Not here where the window's bytes come from (`local`)
+//! - **Order** both give the same verdicts; the interpreter checks every access, the machine code was compiled for the window and
+//!   scratchpad that it gets, and a step gets no others
+//! - **Owner** the client; at most [`PROGRAMS_MAX`] programs are kept, and forgotten all at once
+//! - **Not here** where the window's bytes come from (`local`)
 
 use std::collections::HashMap;
 
@@ -69,7 +69,7 @@ pub(super) struct Stepping {
 }
 
 impl Stepping {
-    /// Whether it is machine code.
+    /// Returns true if it is machine code.
     pub fn is_compiled(&self) -> bool {
         #[cfg(feature = "jit")]
         return self.compiled.is_some();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs that nodes lack: uploaded once, to all of them, while the walks that need them wait.
 //!
-//! Order    the pieces are requests like others, with numbers of their own; the walks go on when the last one is answered
-//! Not here what a node makes of a program (`node/registry`)
+//! - **Order** the pieces are requests like others, with numbers of their own; the walks go on when the last one is answered
+//! - **Not here** what a node makes of a program (`node/registry`)
 
 use std::sync::Arc;
 use std::time::Duration;

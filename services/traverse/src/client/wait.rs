@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How a client waits: asleep on its links, asked now and then whether to go on, or in an event loop that is somebody else's.
 //!
-//! Flow     nothing came ─▶ [`Client::wait`]: the links sleep
-//!          in an event loop: [`Client::descriptor`] is watched once; at each turn [`Client::poll`] until nothing comes, then
-//!          [`Client::arm`]: false ─▶ come back when the descriptor is readable, or at [`Client::due`]
-//! Order    who armed polls before it arms again: so what arrives between the last look and the sleep wakes
-//! Owner    the epoll descriptor is the client's; links are not added or taken away after it was made
+//! - **Flow** nothing came ─▶ [`Client::wait`]: the links sleep
+//!   in an event loop: [`Client::descriptor`] is watched once; at each turn [`Client::poll`] until nothing comes, then
+//!   [`Client::arm`]: false ─▶ come back when the descriptor is readable, or at [`Client::due`]
+//! - **Order** who armed polls before it arms again: so what arrives between the last look and the sleep wakes
+//! - **Owner** the epoll descriptor is the client's; links are not added or taken away after it was made
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Machine code in memory: written while it is not executable, executable when it can no longer be written, freed at the end.
 //!
-//! Flow     [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write, then
-//!          set to read-execute) ──▶ two function pointers
-//! Order    opt_level and what it costs: see [`flags`]
-//! Owner    [`Code`] owns the pages; its drop unmaps them
+//! - **Flow** [`Code::build`]: Cranelift IR ──compile──▶ bytes ──`prefetch::patch`──▶ `cranelift_jit`'s pages (mapped read-write, then
+//!   set to read-execute) ──▶ two function pointers
+//! - **Order** opt_level and what it costs: see [`flags`]
+//! - **Owner** [`Code`] owns the pages; its drop unmaps them
 
 use super::lower::{Bases, Body};
 use super::{CompileError, prefetch, reach::Reach, round};

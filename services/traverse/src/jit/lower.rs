@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The body of a step in Cranelift's IR, written to where its caller stands: into a function of its own or into a loop.
 //!
-//! Layout   each register is a variable; a pointer's register holds its distance, and `Bases` what to add to it
-//! Flow     [`Body::emit`]: block by block, instruction by instruction; every way out defines `verdict` and jumps to one block
-//! Order    fuel is a variable too: loaded from the walk at the start, counted down on back edges, never written back
-//! Not here whether accesses are inside: `reach`. The index is clamped by [`Body::address`] all the same
+//! - **Layout** each register is a variable; a pointer's register holds its distance, and `Bases` what to add to it
+//! - **Flow** [`Body::emit`]: block by block, instruction by instruction; every way out defines `verdict` and jumps to one block
+//! - **Order** fuel is a variable too: loaded from the walk at the start, counted down on back edges, never written back
+//! - **Not here** whether accesses are inside: `reach`. The index is clamped by [`Body::address`] all the same
 
 use super::reach::Reach;
 use crate::ir::{Address, Alu, BlockId, Cmp, End, Function, Inst, Operand, REGS, Reg, Size, Space, Width};

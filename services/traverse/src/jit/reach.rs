@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a function touches: found, and held against what was declared, before any of it becomes machine code.
 //!
-//! Flow     [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the lines of a node
-//! Not here proofs about registers: an index is clamped to its ends by the code, so that the ends are all that counts here
+//! - **Flow** [`Function`] + [`Limits`] ──[`Reach::of`]──▶ [`Reach`]: the part of the stack in use, and the lines of a node
+//! - **Not here** proofs about registers: an index is clamped to its ends by the code, so that the ends are all that counts here
 
 use super::{CompileError, Limits};
 use crate::ir::{Address, End, Function, Inst, Operand, REGS, Reg, Size, Space};
@@ -22,7 +22,7 @@ const INSTS: usize = 1 << 16;
 pub(super) struct Reach {
     /// Bytes of the stack in use, from r10.
     pub stack: Range<i64>,
-    /// Whether a block is entered again.
+    /// True if a block is entered again.
     pub loops: bool,
     /// Accesses to the node, from `cur_ptr`.
     window: Vec<Range<i64>>,

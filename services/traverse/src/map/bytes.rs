@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Numbers and texts as bytes, and back from bytes that anybody may have sent.
 //!
-//! Layout   a number is 7 bits a byte, lowest first, the top bit set where more follow, as short as possible; a text is its
-//!          number of bytes in one byte, then UTF-8
-//! Owner    a reader gives [`MapError::Encoding`] instead of going past the end, and allocates no more than there are bytes
+//! - **Layout** a number is 7 bits a byte, lowest first, the top bit set where more follow, as short as possible; a text is its
+//!   number of bytes in one byte, then UTF-8
+//! - **Owner** a reader gives [`MapError::Encoding`] instead of going past the end, and allocates no more than there are bytes
 
 use super::MapError;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every change that a map can go through, as functions from one map to the next: no clock, no network, no file.
 //!
-//! Flow     [`Map::join`] when a node comes, [`Map::down`] when its lease runs out, [`Map::forget`] when it will not come back;
-//!          [`Map::plan`] ─▶ [`Map::commit`] or [`Map::cancel`] for a migration
-//! Order    each gives a map of the next epoch, or the reason why not; whoever stores the map does so by comparing with the epoch
-//!          that the change began from, so that of two changes at a time one is made again
-//! Owner    coordinator and etcd share these, so a cluster behaves the same on both
+//! - **Flow** [`Map::join`] when a node comes, [`Map::down`] when its lease runs out, [`Map::forget`] when it will not come back;
+//!   [`Map::plan`] ─▶ [`Map::commit`] or [`Map::cancel`] for a migration
+//! - **Order** each gives a map of the next epoch, or the reason why not; whoever stores the map does so by comparing with the epoch
+//!   that the change began from, so that of two changes at a time one is made again
+//! - **Owner** coordinator and etcd share these, so a cluster behaves the same on both
 //!
 //! A migration holds for one start of either node. So a commit after a crash of the source or of the target is refused, and
 //! nobody needs to ask a clock whether the other is still there.
@@ -25,7 +25,7 @@ pub struct Join {
     pub incarnation: u64,
     /// How much memory it has.
     pub bytes: u64,
-    /// Whether it has the data of its earlier starts (from its log). If not, that data is lost, and said to be.
+    /// True if it has the data of its earlier starts (from its log). If not, that data is lost, and said to be.
     pub recovered: bool,
     /// The newest epoch that it knows; 0 for none. A map that is older has lost changes, and nobody joins it.
     pub epoch: u64,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The built-in coordinator: one process that keeps the map, in a file, and knows who is there.
 //!
-//! Flow     question ─▶ one function from map to map (`change`) ─▶ written beside the file, synced, renamed over it ─▶ told to all
-//!          who wait. A node that did not renew its lease in time is marked down, which is a change like any other
-//! Order    nobody hears of a map before it is on disk. A lease that was running when the coordinator was started starts anew: the
-//!          coordinator cannot know who renewed while it was away
-//! Owner    the file's lock, `FILE.lock`: a second coordinator on one file is refused. There is one coordinator; while it is away
-//!          nodes and clients go on with the map they have, and nothing moves. For more than one machine's fate: etcd
-//! Not here walks: no packet passes through here
+//! - **Flow** question ─▶ one function from map to map (`change`) ─▶ written beside the file, synced, renamed over it ─▶ told to all
+//!   who wait. A node that did not renew its lease in time is marked down, which is a change like any other
+//! - **Order** nobody hears of a map before it is on disk. A lease that was running when the coordinator was started starts anew: the
+//!   coordinator cannot know who renewed while it was away
+//! - **Owner** the file's lock, `FILE.lock`: a second coordinator on one file is refused. There is one coordinator; while it is away
+//!   nodes and clients go on with the map they have, and nothing moves. For more than one machine's fate: etcd
+//! - **Not here** walks: no packet passes through here
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What changed from one map to a later one: what a cache has to forget, and what an operator wants to read.
 //!
-//! Layout   the address line is cut wherever either map has a boundary; pieces side by side with the same change are one
-//! Not here acting on it
+//! - **Layout** the address line is cut wherever either map has a boundary; pieces side by side with the same change are one
+//! - **Not here** acting on it
 
 use std::fmt;
 
@@ -72,13 +72,13 @@ impl Map {
 }
 
 impl Diff {
-    /// Whether nothing changed but the epoch.
+    /// Returns true if nothing changed but the epoch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.nodes.is_empty()
     }
 
-    /// Whether what was known of an address still holds: its bytes are where they were.
+    /// Returns true if what was known of an address still holds: its bytes are where they were.
     #[must_use]
     pub fn keeps(&self, address: u64) -> bool {
         let after = self.pieces.partition_point(|piece| piece.base <= address);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map as bytes: for coordinators, etcd and, one range at a time, for the answer that a range has moved.
 //!
-//! Layout   0 magic "MLMP" · 4 version u16 · 6 kind u16 (0 map, 1 entry) · 8 CRC-32C of all from byte 12 · 12 bytes of all u32 ·
-//!          16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · 32 cluster u64 · then varints, see docs/formats/map.md
-//!          A range takes about 6 bytes: the gap before it and its size in pages, owner, permissions, tenant, age
-//! Order    one map has one encoding: varints are as short as possible, everything is sorted, nothing is left over. So equal
-//!          bytes are equal maps, and what decodes encodes to the same bytes
-//! Owner    hostile bytes give [`MapError`]; no count is believed before as many bytes are there
-//! Not here who may send one: the packet, the frame or etcd has been authenticated before
+//! - **Layout** 0 magic "MLMP" · 4 version u16 · 6 kind u16 (0 map, 1 entry) · 8 CRC-32C of all from byte 12 · 12 bytes of all u32 ·
+//!   16 epoch u64 · 24 nodes u16 · 26 moves u16 · 28 ranges u32 · 32 cluster u64 · then varints, see docs/formats/map.md
+//!   A range takes about 6 bytes: the gap before it and its size in pages, owner, permissions, tenant, age
+//! - **Order** one map has one encoding: varints are as short as possible, everything is sorted, nothing is left over. So equal
+//!   bytes are equal maps, and what decodes encodes to the same bytes
+//! - **Owner** hostile bytes give [`MapError`]; no count is believed before as many bytes are there
+//! - **Not here** who may send one: the packet, the frame or etcd has been authenticated before
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map in a TOML file, written by hand: for clusters whose nodes are known and stay.
 //!
-//! Layout   epoch = 1, then `[[node]]` name, addresses; `[[range]]` base, bytes, node, permissions ("rw" or "r"), tenant.
-//!          Numbers may be texts: "0x100000000", "8G"; K, M, G and T count in 1024
-//! Order    who edits the file raises `epoch`: a file of the same or an older epoch is not taken
-//! Not here leases: in a file, every node is up. A node that comes back without its log has to be given a new base here
+//! - **Layout** epoch = 1, then `[[node]]` name, addresses; `[[range]]` base, bytes, node, permissions ("rw" or "r"), tenant.
+//!   Numbers may be texts: "0x100000000", "8G"; K, M, G and T count in 1024
+//! - **Order** who edits the file raises `epoch`: a file of the same or an older epoch is not taken
+//! - **Not here** leases: in a file, every node is up. A node that comes back without its log has to be given a new base here
 
 use std::path::{Path, PathBuf};
 

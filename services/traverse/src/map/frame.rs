@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Frames on a stream, each with a MAC: nobody else can say anything on a connection, nor repeat what was said.
 //!
-//! Layout   greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes
-//!          frame: 0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
-//! Order    frames count from 0 in each direction, so one that is repeated, left out or from another connection has a wrong MAC
-//! Owner    the key of a connection comes from the secret and both nonces. Without a secret the MAC only finds damage; then the
-//!          server listens on loopback or a Unix socket
+//! - **Layout** greeting, both ways: 0 magic "MLCO" · 4 version u16 · 6 key u16 (1: a secret is used) · 8 nonce, 16 bytes
+//!   frame: 0 payload bytes u32 · 4 payload · then 32 bytes BLAKE3, keyed, of direction u8, number u64 and payload
+//! - **Order** frames count from 0 in each direction, so one that is repeated, left out or from another connection has a wrong MAC
+//! - **Owner** the key of a connection comes from the secret and both nonces. Without a secret the MAC only finds damage; then the
+//!   server listens on loopback or a Unix socket
 
 use std::fmt;
 use std::io::{self, Read, Write};

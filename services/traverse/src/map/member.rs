@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process of the cluster: joins, keeps its lease, and has the newest map.
 //!
-//! Flow     [`Member::join`] (a node) or [`Member::watch`] (a client) ─▶ [`Shared`], kept new by a thread that waits for maps, and
-//!          for a node by another one that renews
-//! Order    a lease is renewed three times in its time. Lost, the node joins again as the same start of itself: its data is still
-//!          there, and so are its ranges. While nobody answers, the map stays as it is and the attempts go on, at most two seconds
-//!          apart
-//! Owner    the threads end when the member is dropped; a node then gives its lease back
+//! - **Flow** [`Member::join`] (a node) or [`Member::watch`] (a client) ─▶ [`Shared`], kept new by a thread that waits for maps, and
+//!   for a node by another one that renews
+//! - **Order** a lease is renewed three times in its time. Lost, the node joins again as the same start of itself: its data is still
+//!   there, and so are its ranges. While nobody answers, the map stays as it is and the attempts go on, at most two seconds
+//!   apart
+//! - **Owner** the threads end when the member is dropped; a node then gives its lease back
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

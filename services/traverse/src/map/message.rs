@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is said between a coordinator and those who ask it.
 //!
-//! Layout   request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`
-//!          answer: 0 map · 1 refused · 2 lease lost · 3 nothing new, then its fields
-//! Owner    a decoder believes nothing; what it gives encodes to the same bytes
-//! Not here the frames that carry it, and who may say it (`frame`)
+//! - **Layout** request: 1 read · 2 wait · 3 join · 4 renew · 5 order, then its fields as in `bytes`
+//!   answer: 0 map · 1 refused · 2 lease lost · 3 nothing new, then its fields
+//! - **Owner** a decoder believes nothing; what it gives encodes to the same bytes
+//! - **Not here** the frames that carry it, and who may say it (`frame`)
 
 use super::MapError;
 use super::bytes::{Reader, Writer};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A range goes from one node to another while it is walked and written, and no request is lost.
 //!
-//! Flow     somebody plans it (`Map::plan`): the map names source and target, the range is still the source's.
-//!          Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
-//!          of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
-//!          held and all that comes later goes on to the target ─▶ memory is released
-//! Order    the commit is the one moment at which the range changes hands, and it is whoever keeps the map who decides it. Before,
-//!          the target answers nothing for it; from the question on, the source answers nothing either until it knows
-//! Owner    [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
-//! Not here packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
-//!          packet says
+//! - **Flow** somebody plans it (`Map::plan`): the map names source and target, the range is still the source's.
+//!   Source: note what is written ─▶ copy all, then what was written meanwhile ─▶ hold writes, copy the rest ─▶ the outcomes
+//!   of earlier writes ─▶ the target has sealed it ─▶ hold everything ─▶ **commit**: one change of the map ─▶ what was
+//!   held and all that comes later goes on to the target ─▶ memory is released
+//! - **Order** the commit is the one moment at which the range changes hands, and it is whoever keeps the map who decides it. Before,
+//!   the target answers nothing for it; from the question on, the source answers nothing either until it knows
+//! - **Owner** [`Migrations`], one per node, run by one thread of it; the node's memory through [`Host`]
+//! - **Not here** packets: messages are bytes of at most [`MESSAGE_BYTES_MAX`], may be lost, doubled and reordered, and come from who the
+//!   packet says
 //!
 //! What a crash leaves. Of the source, before the commit: the map drops the migration when the node's lease runs out or when it
 //! joins again, the target discards its copy; whoever asked to write before goes on asking and is answered by the source's next
@@ -202,7 +202,7 @@ impl Migrations {
         }
     }
 
-    /// Whether there is nothing to do before the map changes or a message comes.
+    /// Returns true if there is nothing to do before the map changes or a message comes.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.outgoing.is_empty() && self.incoming.is_empty()

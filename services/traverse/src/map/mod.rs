@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who has which address: a map of ranges that changes from epoch to epoch while walks go on.
 //!
-//! Flow     [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client,
-//!          which says for a packet's epoch and address: [`Route::Here`], to a peer, refresh first, or an error
-//! Order    a packet with an older epoch is routed by the newer map; one with a newer epoch, about what is not this node's in the older
-//!          map, waits until the map has been read again. A range that moved is answered with its new [`Entry`]
-//! Owner    [`Shared`]; a view holds one map for one round, and says when it has taken the next
-//! Not here translating an address to memory (`memory`), packets (`wire`), what a node does with a route (`node`)
+//! - **Flow** [`Source`] (a file, a coordinator, etcd) ─▶ [`Map`] ─▶ [`Shared`], one per process ─▶ a [`View`] per shard or client,
+//!   which says for a packet's epoch and address: [`Route::Here`], to a peer, refresh first, or an error
+//! - **Order** a packet with an older epoch is routed by the newer map; one with a newer epoch, about what is not this node's in the older
+//!   map, waits until the map has been read again. A range that moved is answered with its new [`Entry`]
+//! - **Owner** [`Shared`]; a view holds one map for one round, and says when it has taken the next
+//! - **Not here** translating an address to memory (`memory`), packets (`wire`), what a node does with a route (`node`)
 //!
 //! The parts: `range` the map, `change` every step from one map to the next, `encode`, `diff`; `file`, `coordinator` and `etcd`
 //! are where maps come from; `migrate` moves a range between nodes while it is used.

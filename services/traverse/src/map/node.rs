@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory node as the map knows it: name, addresses, whether it is there.
 //!
-//! Order    an id is never given twice; an incarnation is a start of the node's process: what was promised to an earlier one
-//!          (a planned migration) does not hold for a later one
-//! Not here what the node does
+//! - **Order** an id is never given twice; an incarnation is a start of the node's process: what was promised to an earlier one
+//!   (a planned migration) does not hold for a later one
+//! - **Not here** what the node does
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -76,7 +76,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Whether somebody could listen there, and every bit of it is part of the encoding.
+    /// Returns true if somebody could listen there, and every bit of it is part of the encoding.
     pub(super) fn is_good(&self) -> bool {
         match self {
             Address::Udp(SocketAddr::V4(address)) => address.port() != 0 && !address.ip().is_unspecified(),
@@ -142,7 +142,7 @@ impl Node {
     }
 }
 
-/// Whether a text may name a node.
+/// Returns true if a text may name a node.
 pub(super) fn is_name(text: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))

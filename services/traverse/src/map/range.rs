@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The map itself: which node has which addresses, valid from one epoch to the next.
 //!
-//! Layout   ranges sorted by base, none overlapping, gaps allowed; bases and sizes are multiples of a page; address 0 to 4095
-//!          belong to nobody, so that a null pointer is never an address
-//! Order    each change makes a new map with the next epoch. An address is given once: a node that comes back without its data
-//!          gets new addresses, so that an old pointer leads to [`Place::Lost`] and never to somebody else's bytes
-//! Owner    a map is a value that never changes; `shared` holds the current one
-//! Not here how a map is changed (`change`), encoded (`encode`), or got (`file`, `coordinator`, `etcd`)
+//! - **Layout** ranges sorted by base, none overlapping, gaps allowed; bases and sizes are multiples of a page; address 0 to 4095
+//!   belong to nobody, so that a null pointer is never an address
+//! - **Order** each change makes a new map with the next epoch. An address is given once: a node that comes back without its data
+//!   gets new addresses, so that an old pointer leads to [`Place::Lost`] and never to somebody else's bytes
+//! - **Owner** a map is a value that never changes; `shared` holds the current one
+//! - **Not here** how a map is changed (`change`), encoded (`encode`), or got (`file`, `coordinator`, `etcd`)
 
 use std::collections::HashSet;
 
@@ -46,7 +46,7 @@ impl Permissions {
         self.0
     }
 
-    /// Whether something may be changed.
+    /// Returns true if something may be changed.
     #[must_use]
     pub fn write(self) -> bool {
         self.0 & 2 != 0
@@ -77,7 +77,7 @@ impl Range {
         self.base + self.bytes
     }
 
-    /// Whether an address lies in it.
+    /// Returns true if an address lies in it.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: u64) -> bool {

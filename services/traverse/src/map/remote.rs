@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A coordinator, asked over TCP or a Unix socket.
 //!
-//! Order    a connection that failed is dropped; the next question opens one. No question is asked twice by itself, because the
-//!          first may have been heard: who asks knows what a second time means
-//! Owner    who holds the [`Remote`]; it blocks for at most [`ANSWER_TIMEOUT`] beyond what was asked for
+//! - **Order** a connection that failed is dropped; the next question opens one. No question is asked twice by itself, because the
+//!   first may have been heard: who asks knows what a second time means
+//! - **Owner** who holds the [`Remote`]; it blocks for at most [`ANSWER_TIMEOUT`] beyond what was asked for
 
 use std::fmt;
 use std::io::{self, Read, Write};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The current map of a process, and what each of its shards makes of it: where a packet goes.
 //!
-//! Flow     a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
-//!          takes both ─▶ [`Shared::settled`] when the last one has
-//! Order    a view uses one map and one set of holds for a whole round. So what was decided by the old ones is over when a
-//!          generation has settled: that is how a migration knows that nobody writes any more, without a lock per write
-//! Owner    a shard owns its view; a shard that sleeps parks it, so that nobody waits for it
-//! Not here why something is held (`migrate`); what happens to a packet that is held: the node asks again in its next round
+//! - **Flow** a new map or a new hold ─▶ [`Shared`] counts one generation on ─▶ each [`View`], at the start of its next round,
+//!   takes both ─▶ [`Shared::settled`] when the last one has
+//! - **Order** a view uses one map and one set of holds for a whole round. So what was decided by the old ones is over when a
+//!   generation has settled: that is how a migration knows that nobody writes any more, without a lock per write
+//! - **Owner** a shard owns its view; a shard that sleeps parks it, so that nobody waits for it
+//! - **Not here** why something is held (`migrate`); what happens to a packet that is held: the node asks again in its next round
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -199,7 +199,7 @@ impl Shared {
         generation
     }
 
-    /// Whether every view uses this generation or a later one.
+    /// Returns true if every view uses this generation or a later one.
     #[must_use]
     pub fn settled(&self, generation: u64) -> bool {
         let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);

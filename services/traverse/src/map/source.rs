@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where a map comes from, as it is written on a command line, and what each of those can do.
 //!
-//! Flow     text ─[`Source::parse`]─▶ [`Source`] ─[`Source::connect`]─▶ an [`Authority`] ─▶ `member` keeps a process up to date
-//! Order    [`Authority::wait`] never gives an older map than one before it gave
-//! Not here the file, the coordinator, etcd: a file each
+//! - **Flow** text ─[`Source::parse`]─▶ [`Source`] ─[`Source::connect`]─▶ an [`Authority`] ─▶ `member` keeps a process up to date
+//! - **Order** [`Authority::wait`] never gives an older map than one before it gave
+//! - **Not here** the file, the coordinator, etcd: a file each
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -555,7 +555,7 @@ impl Allocator {
         self.detached.iter().map(|(base, (bytes, _))| (*base, *bytes)).collect()
     }
 
-    /// Whether something is detached, and waits for how that ends.
+    /// Returns true if something is detached, and waits for how that ends.
     #[must_use]
     pub fn waits(&self) -> bool {
         !self.detached.is_empty()
@@ -582,7 +582,7 @@ impl Allocator {
         all
     }
 
-    /// Whether a tenant may change these bytes.
+    /// Returns true if a tenant may change these bytes.
     #[must_use]
     pub fn may_write(&self, tenant: u32, address: u64, bytes: u64) -> bool {
         self.ranges.find(tenant, address, bytes).is_some_and(|range| range.writable)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The memory of a node: stretches of global addresses, each mapped once, written by one thread and read by all.
 //!
-//! Flow     [`Allocator`] gives extents to tenants ─▶ [`Ranges`] is published ─▶ each shard takes it at its next turn
-//!          ─▶ [`Ranges::find`] ─▶ a host address for a whole window
-//! Order    only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
-//!          mixture; what a link points to is stored before the link (Release)
-//! Owner    [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that went to
-//!          another node the pages go back to the system, and the mapping stays for the day that it returns
-//! Not here what the bytes mean, and the log that outlives the process (`node`)
+//! - **Flow** [`Allocator`] gives extents to tenants ─▶ [`Ranges`] is published ─▶ each shard takes it at its next turn
+//!   ─▶ [`Ranges::find`] ─▶ a host address for a whole window
+//! - **Order** only the node's writer stores, eight bytes at a time and atomically, so a reader sees old or new words and never a
+//!   mixture; what a link points to is stored before the link (Release)
+//! - **Owner** [`Memory`] owns the mappings for as long as anyone holds it; none is unmapped or moved before. Of a stretch that went to
+//!   another node the pages go back to the system, and the mapping stays for the day that it returns
+//! - **Not here** what the bytes mean, and the log that outlives the process (`node`)
 
 mod allocate;
 mod blocks;
@@ -110,13 +110,13 @@ impl Memory {
         self.segments.first().map_or(memlift_engine::region::Huge::None, |segment| segment.region.huge())
     }
 
-    /// Whether an address is one of this memory, whoever it belongs to.
+    /// Returns true if an address is one of this memory, whoever it belongs to.
     #[must_use]
     pub fn holds(&self, address: u64) -> bool {
         self.segments.find(address).is_some()
     }
 
-    /// Whether all of these addresses are, in one stretch.
+    /// Returns true if all of these addresses are, in one stretch.
     #[must_use]
     pub fn holds_all(&self, address: u64, bytes: u64) -> bool {
         self.segments.find(address).is_some_and(|segment| segment.holds(address, bytes))

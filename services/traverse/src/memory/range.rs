@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may touch which addresses: each tenant's ranges, sorted, so that one comparison with the last hit is mostly enough.
 //!
-//! Order    a tenant's neighbouring ranges are one range, except where a cut parts them: there the mapping may end
-//! Owner    immutable; the writer publishes a new one for every change
-//! Not here the map over nodes (`map`): these are the ranges within one node
+//! - **Order** a tenant's neighbouring ranges are one range, except where a cut parts them: there the mapping may end
+//! - **Owner** immutable; the writer publishes a new one for every change
+//! - **Not here** the map over nodes (`map`): these are the ranges within one node
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ pub struct Range {
     pub base: u64,
     /// How many.
     pub bytes: u64,
-    /// Whether they may be changed by packets.
+    /// True if they may be changed by packets.
     pub writable: bool,
 }
 
 impl Range {
-    /// Whether all of `bytes` from `address` on are in it.
+    /// Returns true if all of `bytes` from `address` on are in it.
     #[must_use]
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
         let offset = address.wrapping_sub(self.base);

@@ -51,7 +51,7 @@ impl Clock {
         possible
     }
 
-    /// Whether memory that was linked at `since` may have been used again by now. Asked after the memory was read.
+    /// Returns true if memory that was linked at `since` may have been used again by now. Asked after the memory was read.
     #[must_use]
     pub fn outdated(&self, since: u32) -> bool {
         fence(Ordering::Acquire);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node of a cluster: its addresses are what the map says, and ranges come and go while it serves.
 //!
-//! Flow     log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶ shards,
-//!          and one thread that runs [`Cluster::turn`]
-//! Order    a node that was killed joins again when the lease of its last start has run out; until then it waits
-//! Owner    who has a [`Cluster`] has the membership: dropped, the node leaves
-//! Rule     a file is edited by people: what it takes from a node stays in its memory, unreachable, until the node is started anew
+//! - **Flow** log ─▶ join (`map::Member`) ─▶ [`Writer::settle_with`]: what the map gives is there, what it does not give goes ─▶ shards,
+//!   and one thread that runs [`Cluster::turn`]
+//! - **Order** a node that was killed joins again when the lease of its last start has run out; until then it waits
+//! - **Owner** who has a [`Cluster`] has the membership: dropped, the node leaves
+//! - **Rule** a file is edited by people: what it takes from a node stays in its memory, unreachable, until the node is started anew
 
 use std::net::UdpSocket;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a shard does besides walking: programs, memory, and the ends of walks that change it.
 //!
-//! Flow     a walk that writes: its first node begins it (`once`) ─▶ it may end at another node, which tells the first one
-//!          ([`Kind::Decided`]) ─▶ the first one remembers the decision ─▶ the owner of the address applies it, once ─▶ the first
-//!          one remembers the outcome and answers
-//! Order    so a request that is sent again is decided once, wherever its walk ends, and applied once, whatever is lost
-//! Owner    `writer` has the memory of all this
-//! Not here walks on their way (`shard`)
+//! - **Flow** a walk that writes: its first node begins it (`once`) ─▶ it may end at another node, which tells the first one
+//!   ([`Kind::Decided`]) ─▶ the first one remembers the decision ─▶ the owner of the address applies it, once ─▶ the first
+//!   one remembers the outcome and answers
+//! - **Order** so a request that is sent again is decided once, wherever its walk ends, and applied once, whatever is lost
+//! - **Owner** `writer` has the memory of all this
+//! - **Not here** walks on their way (`shard`)
 
 use std::borrow::Cow;
 use std::sync::PoisonError;
@@ -154,7 +154,7 @@ impl Shard {
         }
     }
 
-    /// Whether a walk that writes shall run; otherwise it was answered, resumed or dropped.
+    /// Returns true if a walk that writes shall run; otherwise it was answered, resumed or dropped.
     pub(super) fn begin(&mut self, peer: Peer, header: &Header) -> bool {
         let mut writer = locked(&self.core.writer);
         if writer.is_full() {

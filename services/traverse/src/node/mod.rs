@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A memory node: it keeps data, and walks through it for its clients.
 //!
-//! Flow     transport ─▶ [`Shard`]: authentication ─▶ a walk: `registry`, workspaces (`lane`), rounds ─▶ answer, or on to the
-//!          next node ([`Router`]); a change: `writer`, once (`once`), logged (`log`) ─▶ answer
-//! Order    answers to changes leave after the log was written. A shard never waits for another one, except for the writer
-//! Owner    [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
-//! Not here replication: a node that is lost takes what it had with it, except for what is in its log
+//! - **Flow** transport ─▶ [`Shard`]: authentication ─▶ a walk: `registry`, workspaces (`lane`), rounds ─▶ answer, or on to the
+//!   next node ([`Router`]); a change: `writer`, once (`once`), logged (`log`) ─▶ answer
+//! - **Order** answers to changes leave after the log was written. A shard never waits for another one, except for the writer
+//! - **Owner** [`Node`] is what the shards share; each [`Shard`] is one thread's, with a transport and a router of its own
+//! - **Not here** replication: a node that is lost takes what it had with it, except for what is in its log
 
 mod clock;
 mod cluster;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread of a node that moves ranges: to other nodes and from them, while the shards serve.
 //!
-//! Flow     packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and answers, by the
-//!          node's own socket ─▶ what the map's keeper is to be asked
-//! Order    the log is written before what was done is said. Questions to who keeps the map may be asked twice
-//! Owner    one per node; steps that change something take the writer's lock, copying does not
-//! Not here the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
+//! - **Flow** packets of kind migrate ── a shard ──▶ [`Mover::turn`] ─▶ `map::migrate` ─▶ the node's memory ([`Host`]) and answers, by the
+//!   node's own socket ─▶ what the map's keeper is to be asked
+//! - **Order** the log is written before what was done is said. Questions to who keeps the map may be asked twice
+//! - **Owner** one per node; steps that change something take the writer's lock, copying does not
+//! - **Not here** the protocol (`map::migrate`), what a step means for the allocator and the log (`stretch`)
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Mover {
         }
     }
 
-    /// Whether nothing comes or leaves.
+    /// Returns true if nothing comes or leaves.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.migrations.is_idle()

@@ -6,11 +6,11 @@
 //!   they are known: so a request of a forgotten session never runs again, however late it comes. While one session of a client
 //!   lives, another one with the same number is refused: two processes have drawn, or were given, the same
 //!
-//! Flow     request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
-//! Order    a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two
-//!          attempts that run at once the later one counts; what the earlier one comes to is dropped
-//! Owner    the node's writer; a few hundred bytes per request that a client has not settled
-//! Not here the log, which makes this outlive the process (`log`)
+//! - **Flow** request ──[`Once::begin`]──▶ run it, or answer what is remembered ─▶ [`Once::decide`], [`Once::settle`]
+//! - **Order** a client's requests before `settled` are forgotten and refused; at most [`WINDOW`] after it are remembered. Of two
+//!   attempts that run at once the later one counts; what the earlier one comes to is dropped
+//! - **Owner** the node's writer; a few hundred bytes per request that a client has not settled
+//! - **Not here** the log, which makes this outlive the process (`log`)
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -292,7 +292,7 @@ impl Once {
         }
     }
 
-    /// Whether this attempt is the one that counts, and still runs.
+    /// Returns true if this attempt is the one that counts, and still runs.
     #[must_use]
     pub fn runs(&self, id: &Id, attempt: u32) -> bool {
         self.clients.get(&(id.tenant, id.client)).is_some_and(|client| {

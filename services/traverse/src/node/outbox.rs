@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What leaves a shard at the end of its turn: to whom, sealed.
 //!
-//! Flow     [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the shard
-//!          that has the socket
-//! Layout   packets one after the other in one buffer, whose room serves the next turn too
-//! Not here which answer a request gets (`walks`, `control`)
+//! - **Flow** [`Shard::answer_to`], [`Shard::post`] ─▶ [`Outbox::put`]: number, MAC, bytes ─▶ [`Shard::leave`]: transport, or the shard
+//!   that has the socket
+//! - **Layout** packets one after the other in one buffer, whose room serves the next turn too
+//! - **Not here** which answer a request gets (`walks`, `control`)
 
 use std::sync::atomic::Ordering;
 

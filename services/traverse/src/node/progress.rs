@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How far a range is that leaves a node, asked from outside.
 //!
-//! Flow     a packet of kind map about an address of the range ─▶ its node ─▶ in the answer `piece` of `pieces` are there, and
-//!          `iterations` says what is being done
-//! Not here how a node knows (`mover`)
+//! - **Flow** a packet of kind map about an address of the range ─▶ its node ─▶ in the answer `piece` of `pieces` are there, and
+//!   `iterations` says what is being done
+//! - **Not here** how a node knows (`mover`)
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime};

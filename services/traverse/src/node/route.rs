@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whose an address is: what a shard asks before it looks into its own memory, and when it finds nothing there.
 //!
-//! Order    asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it changed
-//! Not here where maps come from (`map`)
+//! - **Order** asked once per range and not per hop: a shard keeps what it was told until [`Router::refresh`] says that it changed
+//! - **Not here** where maps come from (`map`)
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ pub trait Router: Send + std::fmt::Debug {
     /// Whose `address` is, for a packet with `epoch`.
     fn owner(&mut self, epoch: u64, address: u64, write: bool) -> Owner;
 
-    /// Whether an answer of `owner` holds for its whole range until the next `refresh` with news.
+    /// Returns true if an answer of `owner` holds for its whole range until the next `refresh` with news.
     fn keeps(&self) -> bool {
         true
     }
@@ -56,12 +56,12 @@ pub trait Router: Send + std::fmt::Debug {
         let _ = (address, bytes);
     }
 
-    /// Whether there are other nodes at all.
+    /// Returns true if there are other nodes at all.
     fn has_peers(&self) -> bool {
         true
     }
 
-    /// Whether a node of the map sends from there: only those may send on the packets of others.
+    /// Returns true if a node of the map sends from there: only those may send on the packets of others.
     fn is_node(&self, socket: SocketAddr) -> bool;
 
     /// What the map says about an address, as clients read it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Ends a node by Ctrl-C or SIGTERM: shards finish their turn, so that what was logged was also answered.
 //!
-//! Order    called before any other thread starts: they inherit that the signals are blocked
+//! - **Order** called before any other thread starts: they inherit that the signals are blocked
 
 use std::io;
 use std::sync::Arc;

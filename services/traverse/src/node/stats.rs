@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a node has counted. Counters only grow; two of them may disagree for a moment.
 //!
-//! Flow     each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
-//! Owner    one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for every
-//!          store before it, among them those to rings and scratchpads that miss the cache
+//! - **Flow** each shard adds to its own [`Tally`] ─▶ [`Stats::read`] sums over all that ever were
+//! - **Owner** one thread adds to a tally, so that counting is a load and a store and no locked instruction: that would wait for every
+//!   store before it, among them those to rings and scratchpads that miss the cache
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Stretches of addresses that a node's writer gets, gives away and takes from other nodes; each step is in the log.
 //!
-//! Flow     leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
-//!          comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
-//! Layout   what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
-//!          u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of requests
-//!          about the range
-//! Order    a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
-//! Owner    a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
-//! Not here when which step is due (`mover`)
+//! - **Flow** leaves: cut ─▶ detach ([`Writer::export`]) ─▶ give, or attach when it stays
+//!   comes: reserve ─▶ [`Writer::fill`] ─▶ [`Writer::import`], or discard when it does not come
+//! - **Layout** what travels besides the bytes: bytes of the allocator's part u64, the part; then entries of the log, each with its length
+//!   u32 before it: the clock, which sessions were forgotten, how far clients have settled, and the outcomes of requests
+//!   about the range
+//! - **Order** a step is carried out and logged under the writer's lock; a log that is replayed makes the same steps
+//! - **Owner** a range that came is served from only when the map says so: until then it is this node's memory and nobody's range
+//! - **Not here** when which step is due (`mover`)
 
 use super::log::{Change, Entry, LogError, Stretch};
 use super::once::Known;

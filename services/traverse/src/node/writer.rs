@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The one that changes memory: allocations, writes and applies, each once, each in the log.
 //!
-//! Flow     request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
-//! Order    a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
-//! Owner    the writer has allocator, memory of requests and log
-//! Not here walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)
+//! - **Flow** request ─▶ `once`: run it? ─▶ change ─▶ outcome and log record together ─▶ [`Writer::commit`] ─▶ the answer may leave
+//! - **Order** a node has one writer, behind a lock that no walk takes; so all changes of a node have one order, the log's
+//! - **Owner** the writer has allocator, memory of requests and log
+//! - **Not here** walks; which node an address belongs to (`shard` asks before); ranges that come and go (`stretch`)
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -168,7 +168,7 @@ impl Writer {
         self.once.begin(&Id::of(header), header.attempt)
     }
 
-    /// Whether this attempt still counts.
+    /// Returns true if this attempt still counts.
     #[must_use]
     pub fn runs(&self, header: &Header) -> bool {
         self.once.runs(&Id::of(header), header.attempt)
@@ -208,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// Whether a change elsewhere is decided and its outcome not known yet.
+    /// Returns true if a change elsewhere is decided and its outcome not known yet.
     #[must_use]
     pub fn is_decided(&self, header: &Header) -> bool {
         matches!(self.once.known(&Id::of(header)), Some(Known::Decided(..)))

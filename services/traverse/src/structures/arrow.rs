@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Tables of Apache Arrow as pairs for a load, through Arrow's C stream interface: no Arrow library is linked.
 //!
-//! Flow     a stream that somebody exports (pyarrow, pandas, arrow-rs' `FFI_ArrowArrayStream`) ─▶ [`Rows::new`]: columns by name
-//!          ─▶ an iterator of pairs ─▶ `load`
-//! Layout   `ArrowSchema`, `ArrowArray`, `ArrowArrayStream` as the interface has them; formats read: whole numbers of any width,
-//!          floats of 32 and 64 bits, dates and times, strings, bytes, bytes of a fixed width
-//!          values: each number becomes 8 bytes (integers extended, floats as f64), bytes stay; several columns follow each other
-//! Order    batches are asked for one at a time, and given back before the next
-//! Owner    [`Rows`] owns the stream from `new` on and releases it, its schema and its batch exactly once
-//! Not here dictionaries, nested columns, nulls: refused with the column's name
+//! - **Flow** a stream that somebody exports (pyarrow, pandas, arrow-rs' `FFI_ArrowArrayStream`) ─▶ [`Rows::new`]: columns by name
+//!   ─▶ an iterator of pairs ─▶ `load`
+//! - **Layout** `ArrowSchema`, `ArrowArray`, `ArrowArrayStream` as the interface has them; formats read: whole numbers of any width,
+//!   floats of 32 and 64 bits, dates and times, strings, bytes, bytes of a fixed width
+//!   values: each number becomes 8 bytes (integers extended, floats as f64), bytes stay; several columns follow each other
+//! - **Order** batches are asked for one at a time, and given back before the next
+//! - **Owner** [`Rows`] owns the stream from `new` on and releases it, its schema and its batch exactly once
+//! - **Not here** dictionaries, nested columns, nulls: refused with the column's name
 //!
 //! Source: Apache Arrow, "The Arrow C data interface" and "The Arrow C stream interface".
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Builds whole structures: each node is laid out once, at its place, and goes to a [`Sink`] as it lies in memory.
 //!
-//! Flow     pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]: a heap, or bytes of a range
-//! Order    leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
-//!          sorted in memory first. The handle comes last: nothing can be walked before all of it is there
-//! Not here where nodes go (`placement`, or `load`)
+//! - **Flow** pairs, sorted or not, from an iterator or CSV ──[`ordered()`], [`hash()`]──▶ nodes ──▶ [`Sink`]: a heap, or bytes of a range
+//! - **Order** leaves are written as their keys come, so a sorted input of any length needs one node per level; an unsorted one is
+//!   sorted in memory first. The handle comes last: nothing can be walked before all of it is there
+//! - **Not here** where nodes go (`placement`, or `load`)
 
 use std::io::BufRead;
 

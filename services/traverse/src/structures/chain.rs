@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Chains that many clients change at once: the client's half of `programs/collections/chain.h`.
 //!
-//! Layout   as that file has it; offsets below
-//! Flow     find, insert, replace, remove: a walk each, whose last step is a compare-and-swap; then [`Chain::tidy`] unlinks what
-//!          was removed and retires it
-//! Not here which chain a key belongs to (`hash`, `list`)
+//! - **Layout** as that file has it; offsets below
+//! - **Flow** find, insert, replace, remove: a walk each, whose last step is a compare-and-swap; then [`Chain::tidy`] unlinks what
+//!   was removed and retires it
+//! - **Not here** which chain a key belongs to (`hash`, `list`)
 
 use super::heap::{Heap, Outcome, Scratch, Walk, Walked};
 use super::shipped::{self, Shipped};

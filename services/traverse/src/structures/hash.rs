@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A hash map on memory nodes: keys are numbers or bytes, values bytes.
 //!
-//! Layout   2ⁿ heads of eight bytes side by side; a key's chain is that of the top n bits of its mixed word (`chain`)
-//! Order    each operation takes effect at one compare-and-swap; a get sees a whole value, never parts of two
-//! Owner    the handle ([`HashMap::handle`]) says where the map is; any number of clients open it
-//! Not here growth: the number of heads is chosen when the map is made
+//! - **Layout** 2ⁿ heads of eight bytes side by side; a key's chain is that of the top n bits of its mixed word (`chain`)
+//! - **Order** each operation takes effect at one compare-and-swap; a get sees a whole value, never parts of two
+//! - **Owner** the handle ([`HashMap::handle`]) says where the map is; any number of clients open it
+//! - **Not here** growth: the number of heads is chosen when the map is made
 
 use super::chain::{Chain, Key, Seen};
 use super::heap::{Heap, Walk};
@@ -32,7 +32,7 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct HashMap {
     handle: Handle,
-    /// Whether values were longer than eight bytes so far: then they are fetched in the same walk.
+    /// True if values were longer than eight bytes so far: then they are fetched in the same walk.
     long: bool,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a collection needs of the memory that its nodes lie in, wherever that is.
 //!
-//! Flow     collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
-//! Order    `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
-//!          it returned
-//! Not here what lies in the memory
+//! - **Flow** collection ──[`Heap`]──▶ [`crate::client::Client`]: memory nodes; or [`super::image::Image`]: this process
+//! - **Order** `compare_swap` and a walk that ends with an apply happen exactly once, `write` before everything that is asked after
+//!   it returned
+//! - **Not here** what lies in the memory
 
 use std::sync::Arc;
 

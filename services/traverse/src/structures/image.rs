@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A range of global addresses in this process: to build structures in, to be sent to a node as they are, and to walk without one.
 //!
-//! Layout   the bytes of addresses `base` to `base + len`; memory is given out from its start on, at multiples of 64
-//! Order    walks are made by the checking interpreter, one after the other: what they answer is what any node must answer
-//! Owner    one thread
-//! Not here coalescing: what is freed is used again only for the same size. What is retired is never used again, but with
-//!          [`Image::reuse`]
+//! - **Layout** the bytes of addresses `base` to `base + len`; memory is given out from its start on, at multiples of 64
+//! - **Order** walks are made by the checking interpreter, one after the other: what they answer is what any node must answer
+//! - **Owner** one thread
+//! - **Not here** coalescing: what is freed is used again only for the same size. What is retired is never used again, but with
+//!   [`Image::reuse`]
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A list on memory nodes: numbers, each with bytes, in the order in which they were put in.
 //!
-//! Layout   a head of eight bytes, and a chain (`chain`)
-//! Owner    the head's address is the handle; any number of clients open it
+//! - **Layout** a head of eight bytes, and a chain (`chain`)
+//! - **Owner** the head's address is the handle; any number of clients open it
 
 use super::chain::{Aggregate, Chain, Key, Seen};
 use super::heap::Heap;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Loads whole collections into memory that is taken from nodes as it is needed: from an iterator, CSV or Arrow, sorted or not.
 //!
-//! Flow     pairs ──`bulk`──▶ nodes ──▶ slabs of the heap, many writes under way; the handle comes last
-//! Order    of equal keys the last one counts. Sorted pairs are never all in memory; others are
-//! Owner    on an error the slabs go back, so a load is all or nothing
-//! Not here where pairs come from (`bulk::csv`, `arrow`), placement over chosen ranges (`placement`)
+//! - **Flow** pairs ──`bulk`──▶ nodes ──▶ slabs of the heap, many writes under way; the handle comes last
+//! - **Order** of equal keys the last one counts. Sorted pairs are never all in memory; others are
+//! - **Owner** on an error the slabs go back, so a load is all or nothing
+//! - **Not here** where pairs come from (`bulk::csv`, `arrow`), placement over chosen ranges (`placement`)
 
 use std::cell::RefCell;
 use std::collections::HashMap;

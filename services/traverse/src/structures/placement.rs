@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where the nodes of a structure go that is built at once: over which ranges, in slabs of which size, in which order.
 //!
-//! Flow     ranges ──cut into slabs──▶ [`Placement::next`]: an address for each node
-//! Order    [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and slabs go round the
-//!          ranges (PULSE's BTrDB, §6); [`Order::Random`] puts each node into a slab drawn by chance (its WiredTiger)
-//! Not here the memory: ranges are given by whoever allocated them
+//! - **Flow** ranges ──cut into slabs──▶ [`Placement::next`]: an address for each node
+//! - **Order** [`Order::Sequential`] fills one range after the other; [`Order::Time`] fills slab after slab, and slabs go round the
+//!   ranges (PULSE's BTrDB, §6); [`Order::Random`] puts each node into a slab drawn by chance (its WiredTiger)
+//! - **Not here** the memory: ranges are given by whoever allocated them
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The programs that come with the crate: compiled from `programs/`, committed as text, embedded, verified at their first use.
 //!
-//! Layout   a line per instruction: its bytes in hexadecimal (16 digits, or 32 for one of two places), ` ; `, its place, its
-//!          text; lines that start with `;` say where it comes from
-//! Order    the bytes count; `tests/structures_programs.rs` holds the text to them, and both to the C where its compiler is there
-//! Not here the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
+//! - **Layout** a line per instruction: its bytes in hexadecimal (16 digits, or 32 for one of two places), ` ; `, its place, its
+//!   text; lines that start with `;` say where it comes from
+//! - **Order** the bytes count; `tests/structures_programs.rs` holds the text to them, and both to the C where its compiler is there
+//! - **Not here** the C sources, which users copy from: `programs/table1` (the paper's 13), `programs/collections`
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,7 +33,7 @@ impl Shipped {
         bytecode(self.text)
     }
 
-    /// Whether it asks for a change: by its name, which the tests compare with what the verifier says.
+    /// Returns true if it asks for a change: by its name, which the tests compare with what the verifier says.
     #[must_use]
     pub fn writes(&self) -> bool {
         ["insert", "remove", "add", "unlink", "append"].iter().any(|word| self.name.contains(word))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How packets travel: whole, in batches, perhaps lost, doubled or out of order.
 //!
-//! Flow     [`Transport::receive`] hands out packets that have arrived ─▶ … ─▶ [`Transport::send`] ─▶ [`Transport::flush`]
-//!          nothing arrived: [`Transport::wait`]
-//! Order    none is promised; a packet that arrives is the one that was sent, or it fails authentication
-//! Owner    what `receive` hands out is private memory: no peer can change it any more
-//! Not here what packets mean (`wire`)
+//! - **Flow** [`Transport::receive`] hands out packets that have arrived ─▶ … ─▶ [`Transport::send`] ─▶ [`Transport::flush`]
+//!   nothing arrived: [`Transport::wait`]
+//! - **Order** none is promised; a packet that arrives is the one that was sent, or it fails authentication
+//! - **Owner** what `receive` hands out is private memory: no peer can change it any more
+//! - **Not here** what packets mean (`wire`)
 
 use std::fmt::Debug;
 use std::net::SocketAddr;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Datagrams to and from the kernel, many per system call, and those of one length and peer as one train.
 //!
-//! Flow     [`Arrived::fill`]: recvmmsg ─▶ trains ──[`Arrived::take`]──▶ datagrams …… [`Leaving::put`] ─▶ [`Leaving::flush`]:
-//!          neighbours of one length and peer become a train ─▶ sendmmsg
-//! Layout   a train is one buffer of datagrams of one length, the last one perhaps shorter; the length travels beside it (UDP_SEGMENT
-//!          and UDP_GRO, udp(7)). The kernel carries it through its layers once, which costs as much as one datagram does
-//! Order    a datagram for which the kernel has no room is lost, as the network may lose it
-//! Owner    both have their buffers and what points into them; all live in boxes that never move
-//! Not here waiting, and who is a peer: `udp`
+//! - **Flow** [`Arrived::fill`]: recvmmsg ─▶ trains ──[`Arrived::take`]──▶ datagrams …… [`Leaving::put`] ─▶ [`Leaving::flush`]:
+//!   neighbours of one length and peer become a train ─▶ sendmmsg
+//! - **Layout** a train is one buffer of datagrams of one length, the last one perhaps shorter; the length travels beside it (UDP_SEGMENT
+//!   and UDP_GRO, udp(7)). The kernel carries it through its layers once, which costs as much as one datagram does
+//! - **Order** a datagram for which the kernel has no room is lost, as the network may lose it
+//! - **Owner** both have their buffers and what points into them; all live in boxes that never move
+//! - **Not here** waiting, and who is a peer: `udp`
 //!
 //! Trains leave for loopback addresses only: on other ways a switch may have to read each packet (`xdp`).
 
@@ -106,7 +106,7 @@ impl Arrived {
         arrived
     }
 
-    /// Whether there is something to hand out.
+    /// Returns true if there is something to hand out.
     pub(super) fn is_empty(&self) -> bool {
         self.taken == self.filled
     }
@@ -197,7 +197,7 @@ impl Leaving {
         }
     }
 
-    /// Whether it ought to be flushed before more is put in.
+    /// Returns true if it ought to be flushed before more is put in.
     pub(super) fn is_full(&self) -> bool {
         self.datagrams.len() >= TRAIN * 4
     }

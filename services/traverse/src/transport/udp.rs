@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets in UDP datagrams, many per system call, and a wait that spins while answers are near.
 //!
-//! Flow     socket ─▶ `train::Arrived` ─▶ `receive` hands them out …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶ socket
-//! Owner    [`Udp`] has its socket and its buffers
-//! Not here who may send: beyond loopback [`Udp::bind`] wants to hear that packets are authenticated
+//! - **Flow** socket ─▶ `train::Arrived` ─▶ `receive` hands them out …… `send` ─▶ `train::Leaving` ─▶ `flush` ─▶ socket
+//! - **Owner** [`Udp`] has its socket and its buffers
+//! - **Not here** who may send: beyond loopback [`Udp::bind`] wants to hear that packets are authenticated
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

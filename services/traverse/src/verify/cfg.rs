@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which instructions follow which: the blocks of a program.
 //!
-//! Flow     [`Code`], its jumps checked ──▶ [`Graph`] ──▶ `types` and `lower`
-//! Order    blocks are numbered as they lie in the bytecode; those that no path from the first reaches are left out
-//! Not here what a block does
+//! - **Flow** [`Code`], its jumps checked ──▶ [`Graph`] ──▶ `types` and `lower`
+//! - **Order** blocks are numbered as they lie in the bytecode; those that no path from the first reaches are left out
+//! - **Not here** what a block does
 
 use super::Rejection;
 use crate::bpf::{Code, Instruction};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a step costs a core, before it has run: PULSE's t_c (§4.1), along the heaviest path and not over all code.
 //!
-//! Flow     [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's neighbours
-//! Layout   weights are picoseconds at 3 GHz of code whose data is in the cache; who needs better scales by a measurement
-//! Order    backward jumps are left out of the heaviest path; what they add at most is in [`Cost::most_ps`]
-//! Not here rejection: a heavy program is a slow one, not a wrong one
+//! - **Flow** [`Function`] ──weights──▶ [`Cost`] ──`admits(η, t_d)`──▶ whether walks may be interleaved with this one's neighbours
+//! - **Layout** weights are picoseconds at 3 GHz of code whose data is in the cache; who needs better scales by a measurement
+//! - **Order** backward jumps are left out of the heaviest path; what they add at most is in [`Cost::most_ps`]
+//! - **Not here** rejection: a heavy program is a slow one, not a wrong one
 
 use super::FUEL;
 use crate::ir::{Alu, BlockId, End, Function, Inst};
@@ -25,7 +25,7 @@ impl Cost {
         self.straight_ps as f64 / 1000.0
     }
 
-    /// Whether a program may jump backward.
+    /// Returns true if a program may jump backward.
     #[must_use]
     pub fn loops(&self) -> bool {
         self.most_ps != self.straight_ps

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The verifier: what a step may do is known before it runs, whatever lies in the memory it runs on.
 //!
-//! Flow     [`Function`] ──[`state`] over all paths, until nothing changes──▶ every access: constant, proved or guarded
-//!          ──[`window`]──▶ what is read of a node ──[`cost`]──▶ [`Verified`]
-//! Order    a block that a backward jump leads to is widened: its ranges grow to the constants that the program compares with,
-//!          then to all numbers, so that the passes are bounded. An access to window, scratchpad or stack that cannot be proved
-//!          is guarded; one to the walk, and a read of a stack byte that some path leaves unset, is refused. Code that no
-//!          values reach becomes a fault
-//! Owner    the proofs are about the IR that is run, so lowering is not trusted with safety
-//! Not here what pointers mean (`types`, used by `lower`); how many walks a program may make (`node`)
+//! - **Flow** [`Function`] ──[`state`] over all paths, until nothing changes──▶ every access: constant, proved or guarded
+//!   ──[`window`]──▶ what is read of a node ──[`cost`]──▶ [`Verified`]
+//! - **Order** a block that a backward jump leads to is widened: its ranges grow to the constants that the program compares with,
+//!   then to all numbers, so that the passes are bounded. An access to window, scratchpad or stack that cannot be proved
+//!   is guarded; one to the walk, and a read of a stack byte that some path leaves unset, is refused. Code that no
+//!   values reach becomes a fault
+//! - **Owner** the proofs are about the IR that is run, so lowering is not trusted with safety
+//! - **Not here** what pointers mean (`types`, used by `lower`); how many walks a program may make (`node`)
 //!
 //! Termination: every cycle takes a backward jump, each costs a unit of [`FUEL`].
 
@@ -57,9 +57,9 @@ pub struct Verified {
     pub lines: u8,
     /// What it costs.
     pub cost: Cost,
-    /// Whether it stores to the fields of an apply.
+    /// True if it stores to the fields of an apply.
     pub uses_apply: bool,
-    /// Whether it stores to the fields of an emit.
+    /// True if it stores to the fields of an emit.
     pub uses_emit: bool,
 }
 

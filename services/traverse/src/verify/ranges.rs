@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which values a 64-bit integer can have: an interval of it as an unsigned and one as a signed number, and its low bits.
 //!
-//! Order    every function returns at least the values that can come out, and never fewer; both intervals hold at once, and
-//!          each narrows the other where the sign is known. Low bits that are known ([`Stride`]) move the ends inward: so a
-//!          pointer that runs over records in steps of 8 is at one of them. `None` is no value at all: code never reached
-//! Not here where values come from: `state`
+//! - **Order** every function returns at least the values that can come out, and never fewer; both intervals hold at once, and
+//!   each narrows the other where the sign is known. Low bits that are known ([`Stride`]) move the ends inward: so a
+//!   pointer that runs over records in steps of 8 is at one of them. `None` is no value at all: code never reached
+//! - **Not here** where values come from: `state`
 
 use crate::ir::{Alu, Cmp, Size, Width};
 

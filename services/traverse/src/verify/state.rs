@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is known at one point of a function: the range of every register, and which bytes of the stack are set.
 //!
-//! Flow     [`State::entry`] ──[`State::run`] per instruction──▶ at the end of a block ──[`State::branch`]──▶ its successors
-//! Layout   a value stored to the stack at a constant offset is remembered until any of its bytes is written again. Of window
-//!          and scratchpad nothing is remembered: others may have changed them
-//! Order    an access ends the step if it is out of bounds (by a guard), so behind it the index is known to be inside. Whether
-//!          a guard is needed, and whether one is allowed, is decided when nothing changes any more (`verify`)
-//! Not here loops
+//! - **Flow** [`State::entry`] ──[`State::run`] per instruction──▶ at the end of a block ──[`State::branch`]──▶ its successors
+//! - **Layout** a value stored to the stack at a constant offset is remembered until any of its bytes is written again. Of window
+//!   and scratchpad nothing is remembered: others may have changed them
+//! - **Order** an access ends the step if it is out of bounds (by a guard), so behind it the index is known to be inside. Whether
+//!   a guard is needed, and whether one is allowed, is decided when nothing changes any more (`verify`)
+//! - **Not here** loops
 
 use super::ranges::Range;
 use crate::ir::{Address, BlockId, End, Inst, Operand, REGS, Reg, Size, Space, Width};
@@ -83,7 +83,7 @@ impl State {
         address.index.map_or(Range::constant(0), |index| self.register(index.reg))
     }
 
-    /// Whether all bytes of the stack from one offset up to another are set.
+    /// Returns true if all bytes of the stack from one offset up to another are set.
     #[must_use]
     pub fn is_set(&self, first: i64, end: i64) -> bool {
         (first.max(-(STACK_BYTES as i64))..end.min(0)).all(|at| {

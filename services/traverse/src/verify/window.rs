@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The window: which bytes around `cur_ptr` a program reads.
 //!
-//! Flow     accesses with what is proved about their index ──`Hull`──▶ [`Window`], the limits of every guard, the lines
-//! Order    1. bytes that are proved, and `cur_ptr` itself, make the hull. 2. Accesses that are not proved make it larger by
-//!          the bytes that their index can reach, if that still is a window. 3. Otherwise the hull grows down to the least
-//!          byte that such an access is proved to start at, and up to the most bytes that a window may have. 4. What is not
-//!          proved to be inside is guarded to be
-//! Not here how the index was bounded (`state`)
+//! - **Flow** accesses with what is proved about their index ──`Hull`──▶ [`Window`], the limits of every guard, the lines
+//! - **Order** 1. bytes that are proved, and `cur_ptr` itself, make the hull. 2. Accesses that are not proved make it larger by
+//!   the bytes that their index can reach, if that still is a window. 3. Otherwise the hull grows down to the least
+//!   byte that such an access is proved to start at, and up to the most bytes that a window may have. 4. What is not
+//!   proved to be inside is guarded to be
+//! - **Not here** how the index was bounded (`state`)
 
 use super::Rejection;
 use memlift_spec::operand::walk::WINDOW_BYTES_MAX;
@@ -31,7 +31,7 @@ pub struct Access {
     pub first: i64,
     /// One past the highest byte that it can read.
     pub end: i64,
-    /// Whether both are proved. If not, -256 and 256 stand for what is not known.
+    /// True if both are proved. If not, -256 and 256 stand for what is not known.
     pub proved: bool,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The header of a packet: parsed field by field, written the same way.
 //!
-//! Flow     [`Packet::parse`] borrows the body; nothing of it is copied
-//! Order    a packet that parses formats to the same bytes again, MAC aside
-//! Owner    parsing believes nothing: lengths must add up exactly, kinds and statuses be known, reserved bytes be 0
-//! Not here authentication: `keys` looks at the bytes before they are parsed
+//! - **Flow** [`Packet::parse`] borrows the body; nothing of it is copied
+//! - **Order** a packet that parses formats to the same bytes again, MAC aside
+//! - **Owner** parsing believes nothing: lengths must add up exactly, kinds and statuses be known, reserved bytes be 0
+//! - **Not here** authentication: `keys` looks at the bytes before they are parsed
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -183,7 +183,7 @@ impl Header {
         }
     }
 
-    /// Whether a flag is set.
+    /// Returns true if a flag is set.
     #[must_use]
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0

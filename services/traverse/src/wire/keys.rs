@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who may say what: a key per tenant, and the MAC that proves it.
 //!
-//! Flow     key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
-//! Layout   MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
-//!          key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other about ranges that move;
-//!          `#` starts a comment
-//! Order    with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
-//! Not here replay: a MAC says who, [`super::Senders`] says whether for the first time
+//! - **Flow** key file ──[`Keys::parse`]──▶ [`Keys`]; out: [`Keys::seal`] writes the MAC; in: [`Keys::open`] compares it
+//! - **Layout** MAC: the first 16 bytes of BLAKE3, keyed, over everything before it
+//!   key file: lines `TENANT HEX`, 64 hexadecimal digits; `nodes HEX` for what nodes say to each other about ranges that move;
+//!   `#` starts a comment
+//! - **Order** with keys, a packet without the right MAC is dropped without an answer; without keys, all tenants are believed
+//! - **Not here** replay: a MAC says who, [`super::Senders`] says whether for the first time
 
 use std::collections::BTreeMap;
 
@@ -75,13 +75,13 @@ impl Keys {
         if keys.is_empty() { Err(KeyError { line: 0 }) } else { Ok(keys) }
     }
 
-    /// Whether authentication is off.
+    /// Returns true if authentication is off.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whether nodes can speak to each other: there is a key for it, or authentication is off.
+    /// Returns true if nodes can speak to each other: there is a key for it, or authentication is off.
     #[must_use]
     pub fn nodes_can_speak(&self) -> bool {
         self.is_empty() || self.keys.contains_key(&TENANT_NODES)

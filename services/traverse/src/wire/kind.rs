@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a packet is, and how a request ended.
 //!
-//! Layout   the bytes are `memlift_spec::operand::packet`'s
-//! Order    statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
+//! - **Layout** the bytes are `memlift_spec::operand::packet`'s
+//! - **Order** statuses up to [`Status::Differs`] are answers; the client can do something about those up to [`Status::WrongNode`]
 
 use crate::step::Verdict;
 use memlift_spec::operand::packet::{
@@ -74,13 +74,13 @@ impl Kind {
         })
     }
 
-    /// Whether a client may send it.
+    /// Returns true if a client may send it.
     #[must_use]
     pub fn is_request(self) -> bool {
         !matches!(self, Kind::Answer | Kind::Chunk | Kind::Decided | Kind::Migrate)
     }
 
-    /// Whether carrying it out twice would differ from once, whatever it says.
+    /// Returns true if carrying it out twice would differ from once, whatever it says.
     #[must_use]
     pub fn changes_memory(self) -> bool {
         matches!(self, Kind::Allocate | Kind::Free | Kind::Write | Kind::Apply | Kind::Place | Kind::Retire)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Each packet once: a sliding window over the nonces of each sender.
 //!
-//! Layout   the highest nonce seen, and a bitmap of the [`WINDOW`] below it (RFC 6479's, in whole words)
-//! Order    a nonce above the window moves it; one inside counts once; one below is taken for a replay
-//! Owner    a sender's nonces grow over all its lives: they start at the nanoseconds since 1970 at which it started, so an
-//!          incarnation needs no window of its own
-//! Not here retransmission: that is a new packet with a nonce of its own and the same `sequence`
+//! - **Layout** the highest nonce seen, and a bitmap of the [`WINDOW`] below it (RFC 6479's, in whole words)
+//! - **Order** a nonce above the window moves it; one inside counts once; one below is taken for a replay
+//! - **Owner** a sender's nonces grow over all its lives: they start at the nanoseconds since 1970 at which it started, so an
+//!   incarnation needs no window of its own
+//! - **Not here** retransmission: that is a new packet with a nonce of its own and the same `sequence`
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Whether this nonce comes for the first time; notes that it came.
+    /// Returns true if this nonce comes for the first time; notes that it came.
     pub fn first(&mut self, nonce: u64) -> bool {
         let word = |nonce: u64| (nonce / 64) as usize % WORDS;
         if nonce.saturating_add(WINDOW) <= self.highest {
@@ -56,7 +56,7 @@ impl Senders {
         Senders { windows: HashMap::new(), most }
     }
 
-    /// Whether this packet comes for the first time. A sender for which there is no room is refused: forgetting another
+    /// Returns true if this packet comes for the first time. A sender for which there is no room is refused: forgetting another
     /// one's window would let its packets in again.
     pub fn first(&mut self, tenant: u32, sender: u64, nonce: u64) -> bool {
         if let Some(window) = self.windows.get_mut(&(tenant, sender)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node's router that leaves to the switch which node has an address.
 //!
-//! Order    what is this node's, and what may not be had at all, is what the view says; what another node has goes to the service address
-//! Not here the map of the switch ([`super::Switch::update`])
+//! - **Order** what is this node's, and what may not be had at all, is what the view says; what another node has goes to the service address
+//! - **Not here** the map of the switch ([`super::Switch::update`])
 
 use std::net::{SocketAddr, SocketAddrV4};
 

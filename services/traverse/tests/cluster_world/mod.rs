@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A cluster of real processes: this program starts itself as coordinator and as nodes, which talk over loopback.
 //!
-//! Flow     a node that is told to dies by SIGKILL as soon as it sees itself at a step of a migration
-//! Owner    processes are killed when the world is dropped
+//! - **Flow** a node that is told to dies by SIGKILL as soon as it sees itself at a step of a migration
+//! - **Owner** processes are killed when the world is dropped
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// Whether a migration is over.
+    /// Returns true if a migration is over.
     pub fn is_over(&self, id: u64) -> bool {
         self.authority().read().is_ok_and(|map| map.moves().iter().all(|one| one.id != id))
     }

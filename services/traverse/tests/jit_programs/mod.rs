@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Steps written in the IR: the kernels of the paper's structures, and the pieces to write more.
 //!
-//! Layout   hash and list nodes: key, value, next, eight bytes each. B+tree nodes: count, then 15 keys, then 16 children
+//! - **Layout** hash and list nodes: key, value, next, eight bytes each. B+tree nodes: count, then 15 keys, then 16 children
 #![allow(dead_code)] // not every test uses every piece
 
 use memlift_traverse::ir::{

@@ -2,8 +2,8 @@
 //! The words that processes share: the standard library's atomics and futexes; in this crate's own tests each access asks
 //! a scheduler first, so that every interleaving of the real code can be tried.
 //!
-//! Layout  the test's types are transparent: the same words at the same places
-//! Not here the scheduler ([`super::interleave`])
+//! - **Layout** the test's types are transparent: the same words at the same places
+//! - **Not here** the scheduler ([`super::interleave`])
 
 #[cfg(not(test))]
 pub use crate::lock::{futex_wait, futex_wake};

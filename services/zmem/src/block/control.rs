@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The control block: the paper's 64 bytes, and the arithmetic on them.
 //!
-//! Layout  64 bytes, one cache line:
-//!         0 total · 8 unused · 16 unused objective · 24 min uncompressed · 32 accesses to compressed pages ·
-//!         40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
-//! Flow    charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
-//!         at least `keep` stays
-//! Order   `unused` alone is the truth; every change is one atomic addition, so sums are exact whatever the interleaving.
-//!         `AcqRel`: who sees room sees also that it was freed
-//! Owner   LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
-//!         The ring link caches the next member; the bits in the registry's header decide
-//! Not here grace and events ([`super::overflow`])
+//! - **Layout**
+//!   - 64 bytes, one cache line:
+//!   - 0 total · 8 unused · 16 unused objective · 24 min uncompressed · 32 accesses to compressed pages ·
+//!   - 40 pages per visit · 44 LRU · 48 MRU · 52 ring link · 56 state · 60 generation
+//! - **Flow** charge: `unused -= bytes`, [`Charge::Over`] when that is below zero; [`ControlBlock::try_charge`] only while
+//!   at least `keep` stays
+//! - **Order** `unused` alone is the truth; every change is one atomic addition, so sums are exact whatever the interleaving.
+//!   `AcqRel`: who sees room sees also that it was freed
+//! - **Owner** LRU and MRU are the processes' slots that evict next and evicted last: each process ranks its own pages.
+//!   The ring link caches the next member; the bits in the registry's header decide
+//! - **Not here** grace and events ([`super::overflow`])
 
 use std::sync::atomic::Ordering;
 
@@ -79,7 +80,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Whether this change took `unused` from zero or more to below: the one event of a compressed-memory fault.
+    /// Returns true if this change took `unused` from zero or more to below: the one event of a compressed-memory fault.
     pub fn flips_negative(self) -> bool {
         self.before >= 0 && self.after < 0
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How the processes of a user find their registry: a file that names who has it open.
 //!
-//! Layout  `zmem.registry` in the user's folder, a line per holder: `PID START DESCRIPTOR`
-//! Flow    lock the file ─▶ of each line whose process lives open `/proc/PID/fd/DESCRIPTOR` and check it; else make a
-//!         new one ─▶ write the living lines and this process's ─▶ unlock
-//! Owner   the folder must be this user's and closed to others, and so must the file. A line is a claim, checked like
-//!         any descriptor from outside ([`Shared::open`]); a file of more than 64 KiB is begun anew
-//! Not here descriptors that are inherited: those need no file
+//! - **Layout** `zmem.registry` in the user's folder, a line per holder: `PID START DESCRIPTOR`
+//! - **Flow** lock the file ─▶ of each line whose process lives open `/proc/PID/fd/DESCRIPTOR` and check it; else make a
+//!   new one ─▶ write the living lines and this process's ─▶ unlock
+//! - **Owner** the folder must be this user's and closed to others, and so must the file. A line is a claim, checked like
+//!   any descriptor from outside ([`Shared::open`]); a file of more than 64 KiB is begun anew
+//! - **Not here** descriptors that are inherited: those need no file
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

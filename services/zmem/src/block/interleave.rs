@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every interleaving of a few threads, for tests: each access to a shared word is a point at which another thread may go on.
 //!
-//! Flow    [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on ──all
-//!         ended──▶ the check ──▶ the next schedule, depth first, until there is none
-//! Order   sequentially consistent: what weaker orders allow on other machines is not tried. Preemptions are bounded,
-//!         switches at waits and ends are not. Time passes only when nobody can run: then every wait with a limit ends
-//! Owner   a thread that dies stays where it was, as if killed: nothing of it runs before the check
-//! Not here a model: the code under test is the real one, its atomics are ([`super::atomic`])
+//! - **Flow** [`explore`]: threads are started, one runs at a time ──[`step`], [`wait`], end──▶ the schedule says who goes on ──all
+//!   ended──▶ the check ──▶ the next schedule, depth first, until there is none
+//! - **Order** sequentially consistent: what weaker orders allow on other machines is not tried. Preemptions are bounded,
+//!   switches at waits and ends are not. Time passes only when nobody can run: then every wait with a limit ends
+//! - **Owner** a thread that dies stays where it was, as if killed: nothing of it runs before the check
+//! - **Not here** a model: the code under test is the real one, its atomics are ([`super::atomic`])
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -272,7 +272,7 @@ fn here() -> Option<(Arc<Run>, usize)> {
     HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
-/// Whether this thread is one of an exploration's.
+/// Returns true if this thread is one of an exploration's.
 pub fn rules() -> bool {
     here().is_some()
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process's membership of a block: charge, visit, overflow.
 //!
-//! Flow    [`Job::attach`] (start-up) or [`Job::from_environment`] ─▶ charge / try_charge / uncharge on every page ─▶
-//!         [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
-//! Order   charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
-//!         [`Job::fork_child`] in the child before any of the program's code
-//! Owner   the slot is the process's; whoever finds it dead gives its charge back once. Nothing here allocates after
-//!         attach: all of it may run in a fault handler
-//! Not here who made the block ([`super::Admission`])
+//! - **Flow** [`Job::attach`] (start-up) or [`Job::from_environment`] ─▶ charge / try_charge / uncharge on every page ─▶
+//!   [`Job::visit`] in the evictor ─▶ [`Job::overflow`] when nothing helps ─▶ [`Job::leave`], or death
+//! - **Order** charge: `unused` first, then the slot; uncharge: the slot first. fork: [`Job::before_fork`] in the parent,
+//!   [`Job::fork_child`] in the child before any of the program's code
+//! - **Owner** the slot is the process's; whoever finds it dead gives its charge back once. Nothing here allocates after
+//!   attach: all of it may run in a fault handler
+//! - **Not here** who made the block ([`super::Admission`])
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -176,7 +176,7 @@ impl Job {
         usize::try_from(self.ledger().keep()).unwrap_or(usize::MAX)
     }
 
-    /// Whether less is left than eviction shall keep unused.
+    /// Returns true if less is left than eviction shall keep unused.
     pub fn is_short(&self) -> bool {
         self.unused() < self.unused_objective().saturating_add(self.ledger().keep())
     }
@@ -255,7 +255,7 @@ impl Job {
         }
     }
 
-    /// Whether the job's processes must be active.
+    /// Returns true if the job's processes must be active.
     pub fn active(&self) -> bool {
         self.ledger().active()
     }

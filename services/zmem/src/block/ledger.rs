@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a block needs beside the paper's 64 bytes: overflow, activation, what lies outside the arenas, counters.
 //!
-//! Layout  512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
-//! Order   `outside` and `borrowed` are also in the block's `unused`: whoever changes one changes the other by the
-//!         same amount, `unused` first when it shrinks
-//! Owner   the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest
+//! - **Layout** 512 bytes per block: words that processes wait on (0), sums (64), counters of the exit report (128…)
+//! - **Order** `outside` and `borrowed` are also in the block's `unused`: whoever changes one changes the other by the
+//!   same amount, `unused` first when it shrinks
+//! - **Owner** the watcher writes `outside`, `keep`, its peaks and the owner; processes write the rest
 
 use std::sync::atomic::Ordering;
 
@@ -158,7 +158,7 @@ impl Ledger {
         keep.saturating_add(self.borrowed().max(0))
     }
 
-    /// Whether its processes wait for room now, in their fault handlers: they take no signal then.
+    /// Returns true if its processes wait for room now, in their fault handlers: they take no signal then.
     pub fn paused(&self) -> bool {
         self.paused_since_ms.load(Ordering::Relaxed) != 0
     }
@@ -188,7 +188,7 @@ impl Ledger {
         self.processes.load(Ordering::Relaxed)
     }
 
-    /// Whether the processes must be active.
+    /// Returns true if the processes must be active.
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Acquire) != 0
     }

@@ -7,12 +7,12 @@
 //!   └─ unused > 2× grace: it is taken back                             └─ unused ≥ 0 again: back to grace
 //! ```
 //!
-//! Flow    every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; who found no room asks
-//!         [`verdict`]
-//! Order   an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once.
-//!         What the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
-//! Owner   the grace is lent by the implicit block. The line on standard error is written by the process that begins the pause or ends
-//! Not here spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
+//! - **Flow** every change of `unused` comes here as a [`Step`] ─▶ [`lowered`], [`pushed`] or [`raised`]; who found no room asks
+//!   [`verdict`]
+//! - **Order** an event is counted by the change that flipped, so once; a change larger than the grace goes to `over` at once.
+//!   What the watcher or a smaller budget takes is an event only if compression does not make up for it: [`pushed`]
+//! - **Owner** the grace is lent by the implicit block. The line on standard error is written by the process that begins the pause or ends
+//! - **Not here** spilling (the pager); what the supervisor says when the uncovered part alone exceeds the budget
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which process it is, and whether it lives: a pid alone may have been given away again.
 //!
-//! Flow    [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
-//!         is to be had, it is not readable (a zombie's is), and the start time is still the same
-//! Owner   nothing is kept; nothing is allocated: also the child of a fork asks
-//! Not here processes of another PID namespace: they have another registry, or none
+//! - **Flow** [`Process::current`], [`Process::of`] ─▶ pid and start time from `/proc/PID/stat`; [`Process::lives`]: a pidfd
+//!   is to be had, it is not readable (a zombie's is), and the start time is still the same
+//! - **Owner** nothing is kept; nothing is allocated: also the child of a fork asks
+//! - **Not here** processes of another PID namespace: they have another registry, or none
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -32,7 +32,7 @@ impl Process {
         started(pid).map(|started| Process { pid, started })
     }
 
-    /// Whether it has not ended. What cannot be decided counts as alive.
+    /// Returns true if it has not ended. What cannot be decided counts as alive.
     pub fn lives(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         match pidfd_open(pid, PidfdFlags::empty()) {

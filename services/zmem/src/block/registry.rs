@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The registry: blocks are admitted, objectives changed, slots claimed, the dead swept.
 //!
-//! Flow    [`Registry::open`] (folder) / [`Registry::create`] / [`Registry::from_fd`] ─▶ [`Registry::admit`]: the total is
-//!         taken from block 0, the implicit one, or refused ─▶ [`Admission`], which frees the block when dropped
-//! Order   admission is one conditional subtraction from block 0's unused: no lock, and never more than the machine has
-//! Owner   block 0 belongs to the machine: its total is set once, when the registry is made
+//! - **Flow** [`Registry::open`] (folder) / [`Registry::create`] / [`Registry::from_fd`] ─▶ [`Registry::admit`]: the total is
+//!   taken from block 0, the implicit one, or refused ─▶ [`Admission`], which frees the block when dropped
+//! - **Order** admission is one conditional subtraction from block 0's unused: no lock, and never more than the machine has
+//! - **Owner** block 0 belongs to the machine: its total is set once, when the registry is made
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -162,7 +162,7 @@ impl Registry {
         Ok(Admission { registry: self.clone(), block: index, owner })
     }
 
-    /// Whether `block` is a job's.
+    /// Returns true if `block` is a job's.
     pub fn is_live(&self, block: usize) -> bool {
         block < BLOCKS
             && block != IMPLICIT

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The registry's memory: one sealed memfd, mapped, seen as atomics.
 //!
-//! Layout  Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (512) · Slot × 512 (128)
-//! Flow    [`Shared::create`] makes and seals it; [`Shared::open`] takes a descriptor that somebody named: it must be a
-//!         memfd of this user, sealed against shrinking, of this size, with this header
-//! Order   the header's magic is written last, Release
-//! Owner   the mapping is unmapped when dropped; the memfd lives as long as anybody holds it
+//! - **Layout** Header 0 (4096) · ControlBlock × 256 (64) · Blade × 256 (64) · Ledger × 256 (512) · Slot × 512 (128)
+//! - **Flow** [`Shared::create`] makes and seals it; [`Shared::open`] takes a descriptor that somebody named: it must be a
+//!   memfd of this user, sealed against shrinking, of this size, with this header
+//! - **Order** the header's magic is written last, Release
+//! - **Owner** the mapping is unmapped when dropped; the memfd lives as long as anybody holds it
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;

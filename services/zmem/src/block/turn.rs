@@ -5,13 +5,13 @@
 //! ring:  a bit per block ─▶ blade: a bit per slot of the block ─▶ turn = sequence · block · slot + 1
 //! ```
 //!
-//! Flow    [`join`] ─▶ [`wait`] until the turn names this slot ─▶ [`Visit`] ──drop──▶ [`pass`]: next block in the ring that
-//!         has a member, in it the next slot after the one visited last
-//! Order   one word holds the turn and changes by compare-and-exchange only, with a sequence that never repeats soon. A
-//!         visit is a permission to spend time, not a lock: a holder that lost its turn harms nobody
-//! Owner   a holder that died (pidfd), or that did not pass for [`PATIENCE`] (stopped, frozen), loses its turn to
-//!         whoever waits. A block whose last member leaves the blade leaves the ring
-//! Not here how much is compressed (the pager), whether it is worth it (the objectives)
+//! - **Flow** [`join`] ─▶ [`wait`] until the turn names this slot ─▶ [`Visit`] ──drop──▶ [`pass`]: next block in the ring that
+//!   has a member, in it the next slot after the one visited last
+//! - **Order** one word holds the turn and changes by compare-and-exchange only, with a sequence that never repeats soon. A
+//!   visit is a permission to spend time, not a lock: a holder that lost its turn harms nobody
+//! - **Owner** a holder that died (pidfd), or that did not pass for [`PATIENCE`] (stopped, frozen), loses its turn to
+//!   whoever waits. A block whose last member leaves the blade leaves the ring
+//! - **Not here** how much is compressed (the pager), whether it is worth it (the objectives)
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -101,12 +101,12 @@ pub(super) fn leave(shared: &Shared, block: usize, slot: usize) {
     }
 }
 
-/// Whether the slot is in its block's blade.
+/// Returns true if the slot is in its block's blade.
 pub(super) fn wants(shared: &Shared, block: usize, slot: usize) -> bool {
     is_set(&shared.blade(block).0, slot)
 }
 
-/// Whether the block's blade holds another slot than `own`.
+/// Returns true if the block's blade holds another slot than `own`.
 pub(super) fn others_want(shared: &Shared, block: usize, own: usize) -> bool {
     next_bit(&shared.blade(block).0, own).is_some_and(|slot| slot != own)
 }

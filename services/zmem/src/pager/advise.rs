@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `madvise` on the arena.
 //!
-//! Flow    advice that drops contents: hold, drop, copies freed · that asks for pages: faulted in · hints about huge pages:
-//!         the kernel's, for native chunks · other hints: taken and not acted on
-//! Not here `mprotect` and mapping ([`super::space`])
+//! - **Flow** advice that drops contents: hold, drop, copies freed · that asks for pages: faulted in · hints about huge pages:
+//!   the kernel's, for native chunks · other hints: taken and not acted on
+//! - **Not here** `mprotect` and mapping ([`super::space`])
 
 use super::kernel::{self, Quiet};
 use super::space::Pages;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From dormant to active, and from native to armed.
 //!
-//! Flow    [`Pager::activate`]: hook ──▶ each native chunk: nothing present? guarded · else it stays native until the hand
-//!         comes round ([`Pager::arm`]): registered, huge pages split, what is present counted, the rest given back
-//! Order   a chunk is busy while its mode changes: who faults in it waits. It is registered before presence is read, so
-//!         that a page which comes meanwhile is either seen or faults
-//! Not here which chunk when ([`super::evict`])
+//! - **Flow** [`Pager::activate`]: hook ──▶ each native chunk: nothing present? guarded · else it stays native until the hand
+//!   comes round ([`Pager::arm`]): registered, huge pages split, what is present counted, the rest given back
+//! - **Order** a chunk is busy while its mode changes: who faults in it waits. It is registered before presence is read, so
+//!   that a page which comes meanwhile is either seen or faults
+//! - **Not here** which chunk when ([`super::evict`])
 
 use std::sync::atomic::Ordering;
 

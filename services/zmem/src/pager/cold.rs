@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Before anything is spilled or fails: what is away for long, and what did not pack, is packed once more, by Zstandard.
 //!
-//! Flow    nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
-//!         packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
-//!         one freed ──▶ publish ──▶ compaction gives the memory back
-//! Order   the new copy is whole and charged before the old one is freed; a present page is protected before it is read
-//!         and dropped after its copy is whole. Who touches the page meanwhile waits for `Busy` to end
-//! Layout  a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
-//! Owner   the eviction's lock: one thread at a time, with the eviction's float
-//! Not here the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
+//! - **Flow** nothing left to evict ──▶ [`Pager::pack_cold`]: stored pages that left some rounds ago, and present ones that
+//!   packing did not help ──claim──▶ unpack · protect ──▶ [`Effort::Cold`] ──smaller by an eighth?──▶ new copy, old
+//!   one freed ──▶ publish ──▶ compaction gives the memory back
+//! - **Order** the new copy is whole and charged before the old one is freed; a present page is protected before it is read
+//!   and dropped after its copy is whole. Who touches the page meanwhile waits for `Busy` to end
+//! - **Layout** a page that was tried has a mark beside its handle, which stays as long as that copy, or that page's rest
+//! - **Owner** the eviction's lock: one thread at a time, with the eviction's float
+//! - **Not here** the ratio that is worth it ([`memlift_engine::page`]); when nothing is left to evict ([`super::evict`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;

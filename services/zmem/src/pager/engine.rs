@@ -10,14 +10,14 @@
 //! drop       DONTNEED                                     DONTNEED, behind no access
 //! ```
 //!
-//! Flow    [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or
-//!         [`Pager::thaw`] ──▶ [`Pager::uncover`]
-//! Order   no thread ever sees a page that is not whole: it appears by one change of its page table or mapping, after its
-//!         contents are there, and it is out of reach before they go
-//! Layout  with mprotect, pages next to each other with the same access are one mapping, and a process has few (65,530);
-//!         so where they are scarce, faults bring whole units of [`UNIT`] pages, and where there are too many, pages leave
-//! Owner   a userfaultfd and a file of `/proc/self/mem` speak for the process that opened them: a fork's child opens its own
-//! Not here which pages ([`super::fault`], [`super::evict`])
+//! - **Flow** [`Pager::cover`] ──▶ [`Pager::place`] ⇄ [`Pager::freeze`] ──▶ [`Pager::contents`] ──▶ [`Pager::vanish`] or
+//!   [`Pager::thaw`] ──▶ [`Pager::uncover`]
+//! - **Order** no thread ever sees a page that is not whole: it appears by one change of its page table or mapping, after its
+//!   contents are there, and it is out of reach before they go
+//! - **Layout** with mprotect, pages next to each other with the same access are one mapping, and a process has few (65,530);
+//!   so where they are scarce, faults bring whole units of [`UNIT`] pages, and where there are too many, pages leave
+//! - **Owner** a userfaultfd and a file of `/proc/self/mem` speak for the process that opened them: a fork's child opens its own
+//! - **Not here** which pages ([`super::fault`], [`super::evict`])
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
@@ -142,17 +142,17 @@ impl Engine {
         self.pagemap.close();
     }
 
-    /// Whether pages are away by having no access, instead of by the kernel's own marks.
+    /// Returns true if pages are away by having no access, instead of by the kernel's own marks.
     pub fn hides(&self) -> bool {
         self.mechanism == Mechanism::Protect
     }
 
-    /// Whether the process has so many mappings that fewer must be made.
+    /// Returns true if the process has so many mappings that fewer must be made.
     pub fn crowded(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 500
     }
 
-    /// Whether it has so many that pages come back in units.
+    /// Returns true if it has so many that pages come back in units.
     pub fn scarce(&self) -> bool {
         self.mappings.load(Ordering::Relaxed) > 250
     }
@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Whether it had none when it was asked last.
+    /// Returns true if it had none when it was asked last.
     pub fn refused(&self) -> bool {
         self.refusals.load(Ordering::Relaxed) > 0
     }
@@ -219,7 +219,7 @@ impl Memory {
         }
     }
 
-    /// Whether a page without access can be written: a kernel may be built or started so that it cannot.
+    /// Returns true if a page without access can be written: a kernel may be built or started so that it cannot.
     fn works() -> bool {
         let memory = Memory::closed();
         let Ok(page) = Mapping::reserve("a try", PAGE_BYTES) else { return false };

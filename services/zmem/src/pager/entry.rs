@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One page's state in one word.
 //!
-//! Layout  bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
-//!         16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
-//!         handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
-//!         the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
-//!         bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
-//! Order   pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
-//!         not busy
-//! Not here the table ([`super::table`])
+//! - **Layout** bits 0–3 tag · 4–5 heat · 6–13 pins (states with memory, and `Empty`) or the round it left in (the others) ·
+//!   16–63 handle, slot or short word; 48–61 beside the store's handle: when it left; 63 beside that
+//!   handle, or the time of a page that did not pack: it was tried as a cold one; 62 of a clean page: its copy is in
+//!   the spill file, at the slot. All zero: nothing there, reads as zeros. A busy entry may keep what it was:
+//!   bit 4 somebody waits, the old tag in bits 5, 14 and 15, the rest as before
+//! - **Order** pages change through `Busy` alone, but for heat and pins, which change by compare-and-swap of a word that is
+//!   not busy
+//! - **Not here** the table ([`super::table`])
 
 use crate::spill::Slot;
 
@@ -118,7 +118,7 @@ impl Entry {
         Entry(self.0 | TRIED)
     }
 
-    /// Whether packing as a cold page was tried.
+    /// Returns true if packing as a cold page was tried.
     pub fn was_tried(self) -> bool {
         (matches!(self.tag(), Tag::Stored | Tag::Clean) || self.is_raw()) && self.0 & TRIED != 0
     }
@@ -127,12 +127,12 @@ impl Entry {
         self.tag() == Tag::Busy
     }
 
-    /// Whether it is present in memory.
+    /// Returns true if it is present in memory.
     pub fn is_present(self) -> bool {
         matches!(self.tag(), Tag::Dirty | Tag::Clean)
     }
 
-    /// Whether its contents are kept elsewhere and it is not present.
+    /// Returns true if its contents are kept elsewhere and it is not present.
     pub fn is_away(self) -> bool {
         matches!(self.tag(), Tag::Stored | Tag::Filled | Tag::Word | Tag::Spilled)
     }

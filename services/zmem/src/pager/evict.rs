@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Eviction: the hand goes round the arena, arms what is native, and puts cold pages away in batches.
 //!
-//! Flow    `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
-//!         without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
-//!         one call ──▶ publish ──▶ uncharge
-//! Order   a page is moved or protected before it is read, and dropped after its copy is whole; who touches it meanwhile waits for
-//!         `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
-//!         the float where nothing is unused
-//! Owner   the float: bytes charged in advance, for the time between packing and dropping
-//! Not here what else makes room, and in which order ([`super::room`]); which pages come back ([`super::fault`]); the file ([`super::spill`])
+//! - **Flow** `Pager::make_room` (a fault without room) or [`Pager::evictor`] (the block's turn) ──▶ gather: claim pages
+//!   without heat or pins ──▶ move out ([`super::depart`]), or write-protect where they lie ──▶ pack ──▶ drop all with
+//!   one call ──▶ publish ──▶ uncharge
+//! - **Order** a page is moved or protected before it is read, and dropped after its copy is whole; who touches it meanwhile waits for
+//!   `Busy` to end. The hand's holder never waits for a page. Memory that the store grows by is charged first, from
+//!   the float where nothing is unused
+//! - **Owner** the float: bytes charged in advance, for the time between packing and dropping
+//! - **Not here** what else makes room, and in which order ([`super::room`]); which pages come back ([`super::fault`]); the file ([`super::spill`])
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -80,12 +80,12 @@ impl Evict {
         }
     }
 
-    /// Whether the page was present and is to be dropped.
+    /// Returns true if the page was present and is to be dropped.
     fn left(&self, index: usize) -> bool {
         self.old[index].is_present() && !self.new[index].is_present()
     }
 
-    /// Whether the page is to be dropped where it lies.
+    /// Returns true if the page is to be dropped where it lies.
     fn left_in_place(&self, index: usize) -> bool {
         self.left(index) && self.ways[index] == Way::InPlace
     }
@@ -299,7 +299,7 @@ impl Pager {
         }
     }
 
-    /// Whether a page has no heat; it has less now.
+    /// Returns true if a page has no heat; it has less now.
     pub(super) fn is_cold(&self, page: usize, entry: Entry) -> bool {
         let Some(heat) = entry.heat().checked_sub(1) else { return true };
         let word = self.table.entry(page);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A fault: the page, and in a run of faults those after it, come back from wherever they are.
 //!
-//! Flow    chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
-//!         (write-protected for a read: the copy stays) ──▶ publish
-//! Order   a page is charged before the kernel allocates it. Pages of a cluster beyond the first are claimed only where
-//!         that needs no waiting
-//! Not here who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
+//! - **Flow** chunk's mode ──guarded──▶ [`Pager::open`] · ──armed──▶ entry: claim ──▶ room ──▶ unpack into the seat ──▶ COPY
+//!   (write-protected for a read: the copy stays) ──▶ publish
+//! - **Order** a page is charged before the kernel allocates it. Pages of a cluster beyond the first are claimed only where
+//!   that needs no waiting
+//! - **Not here** who calls ([`super::signal`], [`super::pin`]); how room is made ([`super::evict`])
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -213,7 +213,7 @@ impl Pager {
         }
     }
 
-    /// Whether a stream is so long that what it brings in is better given up behind it than kept: it has turned over a good
+    /// Returns true if a stream is so long that what it brings in is better given up behind it than kept: it has turned over a good
     /// part of what can be present.
     fn passes(&self, run: Run) -> bool {
         run.window == CLUSTER && run.length * PASSING_SHARE > self.counts.present.load(Ordering::Relaxed)
@@ -404,7 +404,7 @@ impl Pager {
         Fault::Retry
     }
 
-    /// Whether what was away is to stay, now that it is wanted, by itself or in a run.
+    /// Returns true if what was away is to stay, now that it is wanted, by itself or in a run.
     fn stays(&self, entry: Entry, run: bool) -> bool {
         match entry.left() {
             Some(left) => self.probation.stays(self.steps().wrapping_sub(left) & MAX_LEFT, run),
@@ -413,7 +413,7 @@ impl Pager {
         }
     }
 
-    /// Whether a page that is away left in this round of the hand or in the last one.
+    /// Returns true if a page that is away left in this round of the hand or in the last one.
     pub(super) fn left_soon(&self, entry: Entry) -> bool {
         let round = self.round.load(Ordering::Relaxed);
         entry.is_away() && round.wrapping_sub(entry.round()) & MAX_PINS <= 1
@@ -503,7 +503,7 @@ impl Pager {
         run
     }
 
-    /// Whether the copy of a page that is read is worth its memory: not when hardly anything can be present.
+    /// Returns true if the copy of a page that is read is worth its memory: not when hardly anything can be present.
     pub(super) fn keeps_copies(&self) -> bool {
         let held = self.counts.present.load(Ordering::Relaxed) * PAGE_BYTES
             + self.counts.native.load(Ordering::Relaxed) * CHUNK_BYTES;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! fork: nothing is half done when it happens, and the child's faults are its own from the first instruction.
 //!
-//! Flow    [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
-//!         userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them
-//! Order   the child registers before any of the program's code runs: otherwise absent pages would read as zeros
-//! Owner   the child closes the descriptor that it inherited, which speaks for its parent's memory
-//! Not here the job's slot (`block`)
+//! - **Flow** [`Pager::before_fork`]: space lock, all seats, the hand, the store ──fork──▶ parent: open them · child: a
+//!   userfaultfd of its own, guarded and armed chunks registered, clean pages protected again, then open them
+//! - **Order** the child registers before any of the program's code runs: otherwise absent pages would read as zeros
+//! - **Owner** the child closes the descriptor that it inherited, which speaks for its parent's memory
+//! - **Not here** the job's slot (`block`)
 
 use std::sync::atomic::Ordering;
 

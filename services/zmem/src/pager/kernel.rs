@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The system calls that the pager makes on arena memory, raw: `mmap` and its kin may be functions of ours.
 //!
-//! Order   none of them touches arena memory from user mode; each is one system call
-//! Not here userfaultfd ([`crate::uffd`])
+//! - **Order** none of them touches arena memory from user mode; each is one system call
+//! - **Not here** userfaultfd ([`crate::uffd`])
 
 use crate::uffd::{Errno, errno};
 

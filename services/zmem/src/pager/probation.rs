@@ -6,12 +6,12 @@
 //!            ──else──▶ on probation: no heat, its copy kept ──so many others came in──▶ leaves again, first of all
 //! ```
 //!
-//! Flow    what is present is not seen to be used; what is away is, by its faults. So a page's worth is how soon it is missed, and what
-//!         is present and of unknown worth is tried by the hand, one for each page that stays. What is scanned again and again, more than
-//!         fits, keeps what it has, where the oldest-first order would keep nothing
-//! Order   guesses: threads may overwrite each other's marks, and nothing depends on them but speed
-//! Layout  the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
-//! Not here who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
+//! - **Flow** what is present is not seen to be used; what is away is, by its faults. So a page's worth is how soon it is missed, and what
+//!   is present and of unknown worth is tried by the hand, one for each page that stays. What is scanned again and again, more than
+//!   fits, keeps what it has, where the oldest-first order would keep nothing
+//! - **Order** guesses: threads may overwrite each other's marks, and nothing depends on them but speed
+//! - **Layout** the clock is pages brought in, in steps of 1/1024 of the total; an entry has 14 bits of it
+//! - **Not here** who is evicted in the end ([`super::evict`]): a mark in the ring is a hint, checked against the page's entry
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -48,7 +48,7 @@ impl Probation {
         }
     }
 
-    /// Whether a page that was missed `steps` after it had left stays. The limit follows, so that one in [`STAYING`] does.
+    /// Returns true if a page that was missed `steps` after it had left stays. The limit follows, so that one in [`STAYING`] does.
     pub fn stays(&self, steps: u64, run: bool) -> bool {
         let (limit, staying) = (&self.soon[usize::from(run)], STAYING[usize::from(run)]);
         let soon = limit.load(Ordering::Relaxed);

@@ -5,13 +5,13 @@
 //! arena ──MOVE out: what leaves──▶ the seat's slot ──written──▶ MOVE in ──▶ arena ──write-protect, compare──▶ kept or dirty
 //! ```
 //!
-//! Flow    [`Pager::recycle`] (one batch leaves into the slot) ──▶ [`Pager::place_cluster`] ──▶ what is left over is dropped
-//! Order   a moved page is writable until it is protected: it is compared afterwards with what was written, and one that
-//!         another thread changed meanwhile is dirty from the start
-//! Layout  a slot has room for a cluster; it belongs to its seat, and is empty whenever the seat is free
-//! Owner   a page in a slot keeps the charge that it had in the arena
-//! Not here which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
-//!         from [`LEAST_RUN`] pages on. Where MOVE is not to be had, everything is copied ([`super::engine`])
+//! - **Flow** [`Pager::recycle`] (one batch leaves into the slot) ──▶ [`Pager::place_cluster`] ──▶ what is left over is dropped
+//! - **Order** a moved page is writable until it is protected: it is compared afterwards with what was written, and one that
+//!   another thread changed meanwhile is dirty from the start
+//! - **Layout** a slot has room for a cluster; it belongs to its seat, and is empty whenever the seat is free
+//! - **Owner** a page in a slot keeps the charge that it had in the arena
+//! - **Not here** which pages leave ([`super::evict`]). A single page is better copied: MOVE, protection and comparison pay off
+//!   from [`LEAST_RUN`] pages on. Where MOVE is not to be had, everything is copied ([`super::engine`])
 
 use std::sync::atomic::Ordering;
 
@@ -30,7 +30,7 @@ const HANDS_TURN: usize = 8;
 const _: () = assert!(BATCH <= CLUSTER && CLUSTER <= u64::BITS as usize);
 
 impl Pager {
-    /// Whether the memory of pages that leave may be written at once: not where the kernel may still send what it holds
+    /// Returns true if the memory of pages that leave may be written at once: not where the kernel may still send what it holds
     /// (zero-copy sockets, pipes into which memory was spliced), without a pin.
     pub(super) fn recycles(&self) -> bool {
         self.recycling.load(Ordering::Relaxed)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `mremap` of the arena.
 //!
-//! Flow    shrink: unmap the tail · grow in place where the pages after it are free · else new pages, contents moved:
-//!         native to native by the kernel, entries by copying the word, present pages one by one; into a chunk that stays
-//!         native, because a system call works on another part of it, by copying
-//! Order   both ranges are held while contents move; a page is gone from the old place before the new one says that it is
-//!         there
-//! Not here mapping itself ([`super::space`])
+//! - **Flow** shrink: unmap the tail · grow in place where the pages after it are free · else new pages, contents moved:
+//!   native to native by the kernel, entries by copying the word, present pages one by one; into a chunk that stays
+//!   native, because a system call works on another part of it, by copying
+//! - **Order** both ranges are held while contents move; a page is gone from the old place before the new one says that it is
+//!   there
+//! - **Not here** mapping itself ([`super::space`])
 
 use std::sync::atomic::Ordering;
 

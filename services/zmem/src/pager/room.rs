@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Room for a fault: whatever makes some, the cheapest first.
 //!
-//! Flow    [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ what ended processes held ─▶ spill ─▶ cold pages packed better ─▶ compaction
-//!         ─▶ the job's other processes ─▶ charged all the same: the job's verdict
-//! Order   a charge that waits for a verdict stays: taking it back would look as if there were room again
-//! Not here how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
+//! - **Flow** [`Pager::make_room`] ─▶ charge ─▶ evict ─▶ what ended processes held ─▶ spill ─▶ cold pages packed better ─▶ compaction
+//!   ─▶ the job's other processes ─▶ charged all the same: the job's verdict
+//! - **Order** a charge that waits for a verdict stays: taking it back would look as if there were room again
+//! - **Not here** how each of them does it ([`super::evict`], [`super::cold`], [`super::spill`])
 
 use std::sync::atomic::Ordering;
 

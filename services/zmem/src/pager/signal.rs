@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! SIGBUS and SIGSEGV: faults of the arena are answered, others handed on.
 //!
-//! Flow    kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
-//!         ──another's──▶ what was installed before, or the default action
-//! Order   the handler keeps errno. SIGBUS runs on the stack of the fault: an alternate one may lie in the arena itself
-//! Not here replacing `sigaction` for the program (the preloaded library)
+//! - **Flow** kernel ──▶ handler (all signals blocked) ──▶ [`handle`] ──arena's──▶ return: the instruction runs again
+//!   ──another's──▶ what was installed before, or the default action
+//! - **Order** the handler keeps errno. SIGBUS runs on the stack of the fault: an alternate one may lie in the arena itself
+//! - **Not here** replacing `sigaction` for the program (the preloaded library)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,7 +31,7 @@ fn slot(signal: i32) -> &'static Previous {
     &PREVIOUS[usize::from(signal == libc::SIGSEGV)]
 }
 
-/// Whether the fault was a write, where the processor says so.
+/// Returns true if the fault was a write, where the processor says so.
 #[cfg(target_arch = "x86_64")]
 unsafe fn is_write(context: *mut libc::c_void) -> bool {
     // SAFETY: the kernel passes a ucontext; the register is the page fault's error code.

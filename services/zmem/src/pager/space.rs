@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What is mapped: `mmap`, `munmap` and `mprotect` of the arena.
 //!
-//! Flow    map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
-//!         unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
-//! Layout  the arena is one private anonymous reservation; mapping is `mprotect` of it, so that registration stays
-//! Order   one such call at a time (space lock). Access is granted in the kernel first and in the table afterwards, and
-//!         taken back in the kernel first too: a fault that the table forbids is the program's own
-//! Not here moving ([`super::remap`]), advice ([`super::advise`])
+//! - **Flow** map: free pages (first fit; large ones from a chunk's start) ──▶ their chunks admitted ──▶ access granted
+//!   unmap, protect: [`Pager::hold`] the range ──▶ the kernel's call ──▶ copies freed, charges back ──▶ let go
+//! - **Layout** the arena is one private anonymous reservation; mapping is `mprotect` of it, so that registration stays
+//! - **Order** one such call at a time (space lock). Access is granted in the kernel first and in the table afterwards, and
+//!   taken back in the kernel first too: a fault that the table forbids is the program's own
+//! - **Not here** moving ([`super::remap`]), advice ([`super::advise`])
 
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What fits in memory not even packed: pages go to the spill file.
 //!
-//! Flow    no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
-//!         help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
-//! Order   a page is claimed while it is written; it is dropped after the write is done. Where the disk refused, the page is what it
-//!         was, one line says so, and the disk is asked again a moment later
-//! Owner   the file is set once, and lives as long as the process
-//! Not here the file ([`crate::spill`]); reading back ([`super::fault`])
+//! - **Flow** no room and nothing to evict ──▶ [`Pager::spill_cold`]: packed pages, and present ones that packing does not
+//!   help, in the hand's order ──▶ one write ──▶ `Spilled` ──▶ copies and memory given back
+//! - **Order** a page is claimed while it is written; it is dropped after the write is done. Where the disk refused, the page is what it
+//!   was, one line says so, and the disk is asked again a moment later
+//! - **Owner** the file is set once, and lives as long as the process
+//! - **Not here** the file ([`crate::spill`]); reading back ([`super::fault`])
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Runs of faults on pages in sequence: how many pages to bring in at once, and how far a run has gone.
 //!
-//! Flow    a fault where a stream goes on doubles that stream's window, up to a cluster; another begins a new stream
-//! Layout  a stream in one word: pages brought so far << 38 | next page << 8 | window
-//! Order   guesses: threads may overwrite each other's streams, and nothing depends on them but speed
+//! - **Flow** a fault where a stream goes on doubles that stream's window, up to a cluster; another begins a new stream
+//! - **Layout** a stream in one word: pages brought so far << 38 | next page << 8 | window
+//! - **Order** guesses: threads may overwrite each other's streams, and nothing depends on them but speed
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the pager knows of each page and chunk of the arena, and how threads wait for a busy one.
 //!
-//! Layout  entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes · access: 1 byte per page
-//!         (0 unmapped, else 8 | PROT_*). All in address space that is touched where the arena is used
-//! Flow    claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
-//! Order   claims acquire, publications release. Who holds a busy entry never waits for another one, but the calls that
-//!         change mappings, of which one runs at a time
-//! Owner   `mapped` and the access bytes change under the space lock; the rest under a busy entry or chunk
+//! - **Layout** entries: 8 bytes per page (one page of table per chunk) · chunks: 16 bytes · access: 1 byte per page
+//!   (0 unmapped, else 8 | PROT_*). All in address space that is touched where the arena is used
+//! - **Flow** claim: entry → `Busy` by compare-and-swap, the old one in hand ──work──▶ publish: the new one, waiters woken
+//! - **Order** claims acquire, publications release. Who holds a busy entry never waits for another one, but the calls that
+//!   change mappings, of which one runs at a time
+//! - **Owner** `mapped` and the access bytes change under the space lock; the rest under a busy entry or chunk
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -172,7 +172,7 @@ impl Table {
         unsafe { &*self.access.pointer().as_ptr().cast::<AtomicU8>().add(page) }
     }
 
-    /// Whether a page is mapped and allows reading, or writing.
+    /// Returns true if a page is mapped and allows reading, or writing.
     pub fn allows(&self, page: usize, write: bool) -> bool {
         let access = i32::from(self.access(page).load(Ordering::Acquire));
         access & 8 != 0

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file under the spill: opened without a name, read and written past the page cache, checked to be still ours.
 //!
-//! Flow    directory ──not in memory──▶ `O_TMPFILE`, or a name that is removed at once ──▶ direct reads and writes; where
-//!         the file system knows none, written through and dropped from the cache
-//! Order   each call first asks for device and inode: a program that closes what it did not open may have put another
-//!         file under our number
-//! Owner   descriptors lie above 1,000 where the limit allows, and close at exec
+//! - **Flow** directory ──not in memory──▶ `O_TMPFILE`, or a name that is removed at once ──▶ direct reads and writes; where
+//!   the file system knows none, written through and dropped from the cache
+//! - **Order** each call first asks for device and inode: a program that closes what it did not open may have put another
+//!   file under our number
+//! - **Owner** descriptors lie above 1,000 where the limit allows, and close at exec
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -115,7 +115,7 @@ pub(super) fn pipe() -> Option<[i32; 2]> {
     (failed == 0).then(|| ends.map(high))
 }
 
-/// Whether nobody has the pipe's writing end any more.
+/// Returns true if nobody has the pipe's writing end any more.
 pub(super) fn is_hung_up(pipe: i32) -> bool {
     let mut byte = 0u8;
     // SAFETY: the byte is borrowed for the call.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The spill file: pages that do not fit compressed, on a local disk, past the page cache.
 //!
-//! Flow    pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
-//!         ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
-//! Layout  slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
-//! Order   a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write.
-//!         Where the disk refused, gaps are tried before it is asked to let the file grow again, and nothing where those failed too
-//! Owner   the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
-//!         reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
-//!         freed slots again which the child may read
-//! Not here which pages go; encryption: whoever can read the disk can read the pages
+//! - **Flow** pages ──[`Spill::write`]──▶ free slots, neighbours where there are some ──one direct write per run──▶ [`Slot`]s
+//!   ──[`Spill::read_run`], checked──▶ pages; [`Spill::free`] ──▶ slot free; a free MiB is punched out of the file
+//! - **Layout** slot i is the 4 KiB at offset i · 4096 of its generation's file; per slot a CRC-32C, over tag and page, in memory
+//! - **Order** a slot is taken before it is written and freed after it is no longer wanted; the checksum is stored after the write.
+//!   Where the disk refused, gaps are tried before it is asked to let the file grow again, and nothing where those failed too
+//! - **Owner** the file has no name, so it ends with the last process that has it. A fork starts a generation: the child
+//!   reads its ancestors' files, writes a file of its own, and keeps a pipe open that tells the parent not to use
+//!   freed slots again which the child may read
+//! - **Not here** which pages go; encryption: whoever can read the disk can read the pages
 //!
 //! Runs in signal handlers: system calls, locks of zmem's own, no allocation.
 
@@ -192,7 +192,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Whether a write has a chance: the disk did not refuse all of them a moment ago.
+    /// Returns true if a write has a chance: the disk did not refuse all of them a moment ago.
     pub fn is_open(&self) -> bool {
         let until = self.closed_ms.load(Ordering::Relaxed);
         until == 0 || file::now_ms() >= until

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which slots of the spill file are taken.
 //!
-//! Layout  three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
-//! Flow    [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]
-//!         ──children ended──▶ [`Slots::give_waiting`]
-//! Owner   the holder of the spill's lock
-//! Not here the file, the checksums
+//! - **Layout** three bit maps: taken; old (taken when a child was forked that may read it); waiting (freed since, still taken)
+//! - **Flow** [`Slots::take`] looks for a run from where the last one ended ──▶ [`Slots::give`], or [`Slots::give_later`]
+//!   ──children ended──▶ [`Slots::give_waiting`]
+//! - **Owner** the holder of the spill's lock
+//! - **Not here** the file, the checksums
 
 use crate::Result;
 use crate::mapping::Mapping;
@@ -147,7 +147,7 @@ impl Slots {
         self.cursor = self.cursor.min(first);
     }
 
-    /// Whether a child may read it.
+    /// Returns true if a child may read it.
     pub(super) fn is_old(&self, index: usize) -> bool {
         is_set(&self.old_map, index)
     }

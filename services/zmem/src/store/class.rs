@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Size classes: how many objects a span is divided into.
 //!
-//! Flow    bytes of an object ──[`of`]──▶ class ──[`SLOT_BYTES`], [`SLOTS`]──▶ where its slots lie in a span
-//! Layout  a span is [`SPAN_BYTES`]; class c has slots of the largest multiple of 16 that fits n times, one class for
-//!         each n until two neighbours differ by less than 32 bytes, then one every 32 bytes down to 64
-//! Not here which span has room
+//! - **Flow** bytes of an object ──[`of`]──▶ class ──[`SLOT_BYTES`], [`SLOTS`]──▶ where its slots lie in a span
+//! - **Layout** a span is [`SPAN_BYTES`]; class c has slots of the largest multiple of 16 that fits n times, one class for
+//!   each n until two neighbours differ by less than 32 bytes, then one every 32 bytes down to 64
+//! - **Not here** which span has room
 
 /// Bytes of a span: the unit that a class takes and gives back whole.
 pub(super) const SPAN_BYTES: usize = 64 << 10;

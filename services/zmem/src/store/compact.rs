@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compaction: the emptiest span of a class is emptied into the others, and pages without objects are given back.
 //!
-//! Flow    next class ──free slots for a span's worth?──▶ its emptiest span ──object by object──▶ slots that are touched
-//!         already ──▶ the span is empty and goes back; then the pages of partly filled spans in which no slot is taken
-//! Order   per object: lock, hold its entry, copy, settle, unlock; an object that somebody holds stays where it is
-//! Not here when to compact: who needs room asks
+//! - **Flow** next class ──free slots for a span's worth?──▶ its emptiest span ──object by object──▶ slots that are touched
+//!   already ──▶ the span is empty and goes back; then the pages of partly filled spans in which no slot is taken
+//! - **Order** per object: lock, hold its entry, copy, settle, unlock; an object that somebody holds stays where it is
+//! - **Not here** when to compact: who needs room asks
 
 use super::span::{FULL, NONE};
 use super::{CLASSES, HEADER_BYTES, Place, SPAN_BYTES, State, Store, class};

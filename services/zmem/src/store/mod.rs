@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The store: packed pages of one process, in memory of its own, counted to the page.
 //!
-//! Flow    bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶ bytes
-//!         [`Store::compact`] moves objects out of the emptiest spans; handles stay
-//! Layout  a slot is the object's handle (4 bytes) and its bytes; spans are 64 KiB; records of spans and handles lie beside
-//! Order   the lock covers records, lists and counts; an object is written, read and moved by the holder of its entry
-//! Owner   put, get, free and compact may run in signal handlers: with signals blocked, as all that takes locks
-//! Not here what the bytes mean (`kernels::page`); whose turn it is
+//! - **Flow** bytes ──[`Store::put`]──▶ size class ──▶ a slot in the fullest span with room ──▶ [`Handle`] ──[`Store::get`]──▶ bytes
+//!   [`Store::compact`] moves objects out of the emptiest spans; handles stay
+//! - **Layout** a slot is the object's handle (4 bytes) and its bytes; spans are 64 KiB; records of spans and handles lie beside
+//! - **Order** the lock covers records, lists and counts; an object is written, read and moved by the holder of its entry
+//! - **Owner** put, get, free and compact may run in signal handlers: with signals blocked, as all that takes locks
+//! - **Not here** what the bytes mean (`kernels::page`); whose turn it is
 
 mod class;
 mod compact;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A span's record: which of its slots are taken and which of its pages have been touched.
 //!
-//! Layout  [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per page
-//! Order   a page's bit is set before the page is written, and cleared after it was given back
-//! Not here the lists, the data
+//! - **Layout** [`Span`] is 160 bytes beside the data, one per 64 KiB: class, counts, list links, one bit per slot, one bit per page
+//! - **Order** a page's bit is set before the page is written, and cleared after it was given back
+//! - **Not here** the lists, the data
 
 use super::class;
 use crate::mapping::PAGE_BYTES;
@@ -92,7 +92,7 @@ impl Span {
         }
     }
 
-    /// Whether a slot is taken.
+    /// Returns true if a slot is taken.
     pub(super) fn is_taken(&self, slot: usize) -> bool {
         self.taken.get(slot / 64).is_some_and(|word| word & 1 << (slot % 64) != 0)
     }

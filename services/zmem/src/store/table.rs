@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Handles: where each object lies now, so that it can move.
 //!
-//! Layout  an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16; a free one: bit 13 clear,
-//!         bits 32–63 the next free one. Entry 0 is never used
-//! Order   [`Table::hold`] sets the held bit by compare-exchange: the holder alone may read the object or move it, and
-//!         [`Table::settle`] stores the entry with Release. Holders have signals blocked, as holders of a lock have
-//! Owner   the free list and the count belong to the holder of the store's lock
+//! - **Layout** an entry in use: bit 0 held, bits 1–12 length, bit 13 set, bits 14–63 offset / 16; a free one: bit 13 clear,
+//!   bits 32–63 the next free one. Entry 0 is never used
+//! - **Order** [`Table::hold`] sets the held bit by compare-exchange: the holder alone may read the object or move it, and
+//!   [`Table::settle`] stores the entry with Release. Holders have signals blocked, as holders of a lock have
+//! - **Owner** the free list and the count belong to the holder of the store's lock
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

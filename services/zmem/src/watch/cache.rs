@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Page cache of a job whose cgroup has no limit: where the budget leaves no room for it, it is dropped.
 //!
-//! Flow    the cgroup holds more than the total less the reserve ─▶ at nearly every look what was read of open files since the last
-//!         one; in rounds all files that the job's processes have open, or had at an earlier look ─▶ the kernel is told that
-//!         they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where this user may and
-//!         nothing can be swapped ─▶ after a round the watcher asks what is left and says so ([`Cache::left`]): it will not go, and counts
-//!         like other memory ([`Cache::stays`])
-//! Owner   below a limit of the cgroup's the kernel drops cache by itself, before it kills. A fifth of a core at most for what is
-//!         being read, a twentieth for rounds, more where one takes longer than a millisecond.
-//!         Pages that a program maps, or has not written back yet, stay; with them the whole of a large folio of which a page is
-//!         mapped. Where the group's own cache is too small to matter nothing is dropped: the files' pages are others' then, and would
-//!         come back at the group's cost, up to a read-ahead for each page
-//! Not here cache of files that were closed between two looks and of cgroups that hold more than the job
+//! - **Flow** the cgroup holds more than the total less the reserve ─▶ at nearly every look what was read of open files since the last
+//!   one; in rounds all files that the job's processes have open, or had at an earlier look ─▶ the kernel is told that
+//!   they will not be needed; on cgroup v2 it is asked to reclaim what is still too much, where this user may and
+//!   nothing can be swapped ─▶ after a round the watcher asks what is left and says so ([`Cache::left`]): it will not go, and counts
+//!   like other memory ([`Cache::stays`])
+//! - **Owner** below a limit of the cgroup's the kernel drops cache by itself, before it kills. A fifth of a core at most for what is
+//!   being read, a twentieth for rounds, more where one takes longer than a millisecond.
+//!   Pages that a program maps, or has not written back yet, stay; with them the whole of a large folio of which a page is
+//!   mapped. Where the group's own cache is too small to matter nothing is dropped: the files' pages are others' then, and would
+//!   come back at the group's cost, up to a read-ahead for each page
+//! - **Not here** cache of files that were closed between two looks and of cgroups that hold more than the job
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -200,7 +200,7 @@ fn drop_pages(path: &Path, start: u64, length: Option<NonZero<u64>>) -> Option<(
     fadvise(&file, start, length, Advice::DontNeed).ok()
 }
 
-/// Whether there is a swap device, which reclaim would fill with what is no cache.
+/// Returns true if there is a swap device, which reclaim would fill with what is no cache.
 fn swaps() -> bool {
     fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A process's memory as /proc tells it.
 //!
-//! Flow    [`size`] from `status` (counters, cheap); [`proportional`] from `smaps_rollup` and [`in_arena`] from `smaps` (the
-//!         kernel walks the page tables: milliseconds per gigabyte)
-//! Owner   a process that ended has no size; one that cannot be read neither
+//! - **Flow** [`size`] from `status` (counters, cheap); [`proportional`] from `smaps_rollup` and [`in_arena`] from `smaps` (the
+//!   kernel walks the page tables: milliseconds per gigabyte)
+//! - **Owner** a process that ended has no size; one that cannot be read neither
 
 use std::fs;
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the killer counts, and how much of it the pagers already account for.
 //!
-//! Flow    [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
-//!         resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
-//! Order   who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
-//! Owner   what the cgroup held before the job is not the job's: the shell around it, caches of the kernel; but the process
-//!         that watches is, and where that was alone in the cgroup everything is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
-//!         whole is reported beside it
-//! Not here reading a process's sizes ([`super::resident`])
+//! - **Flow** [`Usage::choose`]: the cgroup, if nobody is in it but this process, its ancestors and descendants; else the
+//!   resident sizes of the job's processes ─▶ [`Usage::now`], [`Usage::present`]
+//! - **Order** who is in the cgroup is asked again once a second: a stranger moves the job to resident sizes
+//! - **Owner** what the cgroup held before the job is not the job's: the shell around it, caches of the kernel; but the process
+//!   that watches is, and where that was alone in the cgroup everything is. Page cache that the kernel drops before it kills (clean pages of files) is not held against the job; the
+//!   whole is reported beside it
+//! - **Not here** reading a process's sizes ([`super::resident`])
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ impl Usage {
         &self.source
     }
 
-    /// Whether cache stays in it until somebody drops it.
+    /// Returns true if cache stays in it until somebody drops it.
     pub fn holds_cache(&self) -> bool {
         self.limitless
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! iceoryx2's request-response as a side of a row: 64 bytes there, 8 bytes back, both sides poll, every word written and read.
 //!
-//! Flow     started without words: a client that starts itself as `serve NAME`, says `{"about"}`, then takes `run SEED COUNT` ─▶
-//!          `{"seconds", "cpu_s", "checksum"}` from stdin, as bench/src/ipc/echo.rs does for memlift
-//! Layout   a request is eight words, its answer their exclusive or; a request that begins with [`CPU`] asks for the server's CPU time, ns,
-//!          one that begins with [`END`] ends it, so that it takes its files along
-//! Owner    the server dies with its client (PR_SET_PDEATHSIG), the client ends with its stdin
+//! - **Flow** started without words: a client that starts itself as `serve NAME`, says `{"about"}`, then takes `run SEED COUNT` ─▶
+//!   `{"seconds", "cpu_s", "checksum"}` from stdin, as bench/src/ipc/echo.rs does for memlift
+//! - **Layout** a request is eight words, its answer their exclusive or; a request that begins with [`CPU`] asks for the server's CPU time, ns,
+//!   one that begins with [`END`] ends it, so that it takes its files along
+//! - **Owner** the server dies with its client (PR_SET_PDEATHSIG), the client ends with its stdin
 
 use std::error::Error;
 use std::io::{BufRead, Write};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! CRC-32C with the instruction of SSE4.2, alone and while streaming.
 //!
-//! Flow    streaming with four lanes: three pages side by side, one CRC stream each (the instruction wants three), every
-//!         line checked and stored before the next; per block the three states are joined. With fewer lanes: block by
-//!         block, as `generic` does it
-//! Order   what is checked is read right before what is stored, from the same line.
+//! - **Flow** streaming with four lanes: three pages side by side, one CRC stream each (the instruction wants three), every
+//!   line checked and stored before the next; per block the three states are joined. With fewer lanes: block by
+//!   block, as `generic` does it
+//! - **Order** what is checked is read right before what is stored, from the same line.
 
 use super::super::crc_instruction::{join, rest, update, words};
 use crate::arch::generic::stream::{LANE_BYTES, LINE_BYTES, Lines, head_bytes, stream_line, walk};

@@ -6,9 +6,9 @@
 //! the polynomial; then the data there is added. Four remainders run at once, and are joined by moving each to where
 //! the last one stands.
 //!
-//! Flow    short: the CRC instruction. Else the first line (with the state added to its first 4 bytes) ──▶ remainder
-//!         ──fold, line by line──▶ remainder ──CRC instruction over its 64 bytes──▶ state ──▶ ragged tail
-//! Order   what is checked is what was stored: each vector is loaded once.
+//! - **Flow** short: the CRC instruction. Else the first line (with the state added to its first 4 bytes) ──▶ remainder
+//!   ──fold, line by line──▶ remainder ──CRC instruction over its 64 bytes──▶ state ──▶ ragged tail
+//! - **Order** what is checked is what was stored: each vector is loaded once.
 //!
 //! Source: Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
 

@@ -5,7 +5,7 @@
 //! sixteen (`vzeroupper`) before it returns, which is a third of the time of copying 128 bytes. The compiler prefers
 //! the lower ones; hence assembly. Without it the code would be that of [`generic::copy`](crate::arch::generic::copy).
 //!
-//! Order   everything is loaded before anything is stored, so source and target may overlap.
+//! - **Order** everything is loaded before anything is stored, so source and target may overlap.
 
 use crate::arch::generic::small::{copy_16, ends};
 use core::arch::asm;

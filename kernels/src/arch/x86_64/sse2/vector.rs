@@ -38,7 +38,7 @@ impl Vector for __m128i {
 
     #[inline(always)]
     unsafe fn stream_halves(self, target: *mut u8) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the target is aligned and has a vector's room, as `stream` asks.
         unsafe { self.stream(target) }
     }
 

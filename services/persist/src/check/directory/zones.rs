@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether the objects of more than a zone and the zones without a directory agree.
 //!
-//! Flow     objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked zones
-//!          that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
-//! Rule     an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is one.
-//!          What lies in a zone without a directory is claimed: nothing else is looked for there
-//! Not here zones with a directory: the parent
+//! - **Flow** objects all of whose zones are marked ─▶ an object that lacks one mark, or whose size is a bit too large ─▶ marked zones
+//!   that nobody covers: idle, or a directory whose mark is a flipped bit ─▶ marks of zones that are not there
+//! - **Rule** an idle zone may hold anything, so it is taken as a directory only if every entry in it makes sense and there is one.
+//!   What lies in a zone without a directory is claimed: nothing else is looked for there
+//! - **Not here** zones with a directory: the parent
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +68,7 @@ impl Judge<'_> {
         self.claimed[slab..end].fill(true);
     }
 
-    /// Whether all of a zone is what a directory has, and not nothing.
+    /// Returns true if all of a zone is what a directory has, and not nothing.
     fn is_directory(&self, zone: u64) -> bool {
         let first = (zone * ZONE_SLABS + HEAD_SLAB) as usize;
         let end = (((zone + 1) * ZONE_SLABS) as usize).min(self.words.len());

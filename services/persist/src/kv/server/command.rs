@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the server does for each command.
 //!
-//! Flow     arguments ─▶ [`run`] ─▶ calls of the store ─▶ reply appended
-//! Rule     a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a disconnect
-//! Owner    [`Cursors`] remembers where walks are: a client's cursor is a number, a walk's place is a key
+//! - **Flow** arguments ─▶ [`run`] ─▶ calls of the store ─▶ reply appended
+//! - **Rule** a command that fails has changed nothing; its reply says why. One that nobody knows is an error and not a disconnect
+//! - **Owner** [`Cursors`] remembers where walks are: a client's cursor is a number, a walk's place is a key
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};

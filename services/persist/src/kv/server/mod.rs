@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A server for a store that speaks the Redis protocol.
 //!
-//! Flow     threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
-//!          one sync for all of them ─▶ write the replies
-//! Order    with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
-//!          requests of a round run buffered and share one fence or fdatasync, whoever sent them
-//! Rule     a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
-//!          is told so and closed. Nothing that a client sends ends the server
-//! Not here passwords and encryption: listen where only friends are
+//! - **Flow** threads, each with its connections and a poll: read what came ─▶ run every whole request (`protocol`, `command`) ─▶
+//!   one sync for all of them ─▶ write the replies
+//! - **Order** with [`Durability::Group`], the default, no reply leaves before everything that it may have seen is durable: the
+//!   requests of a round run buffered and share one fence or fdatasync, whoever sent them
+//! - **Rule** a client that does not read its replies is not read from; one that sends nonsense is told so and closed; one too many
+//!   is told so and closed. Nothing that a client sends ends the server
+//! - **Not here** passwords and encryption: listen where only friends are
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};

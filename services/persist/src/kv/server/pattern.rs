@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Patterns of keys: `*`, `?`, `[a-z]`, `[^a]`, and `\` before any of them.
 //!
-//! Rule     time is at most the product of the two lengths: only the last `*` is ever tried again
+//! - **Rule** time is at most the product of the two lengths: only the last `*` is ever tried again
 
-/// Whether `text` is one of those that `pattern` means.
+/// Returns true if `text` is one of those that `pattern` means.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

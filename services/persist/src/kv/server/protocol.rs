@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! RESP2: requests as they come in pieces, and replies.
 //!
-//! Layout   a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command)
-//! Rule     whatever a client says, memory grows with what it sent and never with what it announced, work is linear in what it
-//!          sent, and it is told what is wrong before the connection closes
-//! Source   Redis serialization protocol specification, version 2
+//! - **Layout** a request: `*N` and N bulk strings `$length`, each line ended by CR LF; or one line of words (an inline command)
+//! - **Rule** whatever a client says, memory grows with what it sent and never with what it announced, work is linear in what it
+//!   sent, and it is told what is wrong before the connection closes
+//! - **Source** Redis serialization protocol specification, version 2
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Going through a whole table: in batches, or to see whether its links agree.
 //!
-//! Order    a batch begins behind a key and not at a place: between two batches entries may move
-//! Rule     a walk is as long as the table says that it is, at most
+//! - **Order** a batch begins behind a key and not at a place: between two batches entries may move
+//! - **Rule** a walk is as long as the table says that it is, at most
 
 use super::{CHAIN_MAX, Entry, FIRST, HASH, LAST, Link, NEXT, PREVIOUS, SEED, Table, damaged, mix};
 use crate::error::Result;

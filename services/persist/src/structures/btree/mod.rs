@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A B+tree: a sorted map.
 //!
-//! Flow     descent through inner nodes ─▶ leaf ─▶ slot. Insert: into a free slot, else the leaf is split (`insert`). Remove: frees
-//!          the slot; a leaf that gets low joins its neighbour (`remove`)
-//! Layout   [`BTreeRoot`]: the top node and its height; nodes: `node`. An empty tree has no node
-//! Cost     an insert logs a key, a value, the leaf's order and the length: 136 bytes with u64 keys and 64-byte values
-//! Not here scans: `range`
+//! - **Flow** descent through inner nodes ─▶ leaf ─▶ slot. Insert: into a free slot, else the leaf is split (`insert`). Remove: frees
+//!   the slot; a leaf that gets low joins its neighbour (`remove`)
+//! - **Layout** [`BTreeRoot`]: the top node and its height; nodes: `node`. An empty tree has no node
+//! - **Cost** an insert logs a key, a value, the leaf's order and the length: 136 bytes with u64 keys and 64-byte values
+//! - **Not here** scans: `range`
 
 use std::fmt;
 use std::mem::offset_of;

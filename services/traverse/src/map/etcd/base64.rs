@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Base64 with padding, as etcd's gateway writes bytes (RFC 4648 §4).
 //!
-//! Order    a text decodes only if it is what its bytes encode to
+//! - **Order** a text decodes only if it is what its bytes encode to
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

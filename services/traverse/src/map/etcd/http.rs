@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! As much HTTP as etcd's JSON gateway needs: a question with one answer, and one whose answers go on.
 //!
-//! Flow     POST, JSON ─▶ one JSON value, or [`Stream`]: one JSON value per line for as long as the connection is there
-//! Owner    a connection per question; every wait has a limit, every answer a largest size. What the other side says is hostile:
-//!          lengths, chunk sizes and JSON are checked, errors are errors
-//! Not here TLS, redirects, cookies: etcd is on this machine, in a private network, or behind a tunnel
+//! - **Flow** POST, JSON ─▶ one JSON value, or [`Stream`]: one JSON value per line for as long as the connection is there
+//! - **Owner** a connection per question; every wait has a limit, every answer a largest size. What the other side says is hostile:
+//!   lengths, chunk sizes and JSON are checked, errors are errors
+//! - **Not here** TLS, redirects, cookies: etcd is on this machine, in a private network, or behind a tunnel
 //!
 //! Why not a gRPC client: those build their messages with `protoc`, which this project does not ask anybody to install. The
 //! gateway is part of every etcd server since 3.0 and speaks the same API (etcd's documentation, "gRPC gateway"; RFC 9112).

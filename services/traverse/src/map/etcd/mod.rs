@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A map in etcd: it survives what a coordinator's machine does not.
 //!
-//! Layout   PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: there while that node's lease is
-//! Flow     a change: read ─▶ one function from map to map (`change`) ─▶ put, if nobody put meanwhile; otherwise once more.
-//!          A node whose key is gone is marked down by whoever sees it first
-//! Order    the map's epoch is the fence: it grows by one with each put, and a put needs the revision that was read. After each loss
-//!          of the connection the whole prefix is read again and watched from the revision of that reading; what was deleted
-//!          meanwhile is missing then, and so noticed
-//! Owner    the lease belongs to the [`Etcd`] that joined. While etcd is away everybody goes on with the map they have; nothing
-//!          moves, nobody joins
-//! Not here authentication and TLS of etcd: a proxy or tunnel before it
+//! - **Layout** PREFIX/map: the whole map, encoded, in one value · PREFIX/node/NAME/INCARNATION: there while that node's lease is
+//! - **Flow** a change: read ─▶ one function from map to map (`change`) ─▶ put, if nobody put meanwhile; otherwise once more.
+//!   A node whose key is gone is marked down by whoever sees it first
+//! - **Order** the map's epoch is the fence: it grows by one with each put, and a put needs the revision that was read. After each loss
+//!   of the connection the whole prefix is read again and watched from the revision of that reading; what was deleted
+//!   meanwhile is missing then, and so noticed
+//! - **Owner** the lease belongs to the [`Etcd`] that joined. While etcd is away everybody goes on with the map they have; nothing
+//!   moves, nobody joins
+//! - **Not here** authentication and TLS of etcd: a proxy or tunnel before it
 
 mod base64;
 mod http;

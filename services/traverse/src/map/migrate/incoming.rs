@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The target's side of a migration.
 //!
-//! Order    of each piece the newest version is kept; each is acknowledged, as often as it comes. After sealing nothing changes
-//! Owner    memory that was reserved is either served from, when the map says that the range is this node's, or discarded
+//! - **Order** of each piece the newest version is kept; each is acknowledged, as often as it comes. After sealing nothing changes
+//! - **Owner** memory that was reserved is either served from, when the map says that the range is this node's, or discarded
 
 use super::message::GOT_MAX;
 use super::{Arrival, Host, Message, Outcome, PIECE_BYTES, records_max};
@@ -70,7 +70,7 @@ impl Incoming {
         }
     }
 
-    /// Whether the piece is there, in this version or a newer one.
+    /// Returns true if the piece is there, in this version or a newer one.
     fn piece(&mut self, index: u64, version: u32, bytes: &[u8], host: &mut dyn Host) -> bool {
         let offset = index.saturating_mul(PIECE_BYTES);
         let Some(known) = usize::try_from(index).ok().and_then(|index| self.versions.get_mut(index)) else {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What source and target of a migration say to each other.
 //!
-//! Layout   0 CRC-32C of the rest u32 · 4 kind u8 · then the migration's id and the fields, as in `bytes`
-//!          to the target: 1 offer · 2 piece · 3 record · 4 seal; to the source: 5 accept · 6 refuse · 7 got · 8 got record · 9 sealed
-//! Order    a piece carries a version that grows with each sending of any piece; the target keeps the newest. So a copy that was
-//!          delayed never replaces a later one
-//! Owner    a message that decodes is no longer than [`MESSAGE_BYTES_MAX`] and encodes to the same bytes
+//! - **Layout** 0 CRC-32C of the rest u32 · 4 kind u8 · then the migration's id and the fields, as in `bytes`
+//!   to the target: 1 offer · 2 piece · 3 record · 4 seal; to the source: 5 accept · 6 refuse · 7 got · 8 got record · 9 sealed
+//! - **Order** a piece carries a version that grows with each sending of any piece; the target keeps the newest. So a copy that was
+//!   delayed never replaces a later one
+//! - **Owner** a message that decodes is no longer than [`MESSAGE_BYTES_MAX`] and encodes to the same bytes
 
 use memlift_engine::Engine;
 
@@ -62,7 +62,7 @@ impl Message {
         }
     }
 
-    /// Whether it is the target who says it.
+    /// Returns true if it is the target who says it.
     #[must_use]
     pub fn is_for_source(&self) -> bool {
         !matches!(

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The source's side of a migration.
 //!
-//! Flow     [`Phase`], in its order. Each phase says again what was not acknowledged; the map alone ends it
-//! Order    a piece counts as unwritten before it is read: what is written while it is read is copied again. It is settled when the
-//!          target has the version that was sent last
-//! Owner    what is held is let go in one place, [`Outgoing::end`], when the map says how it ended
+//! - **Flow** [`Phase`], in its order. Each phase says again what was not acknowledged; the map alone ends it
+//! - **Order** a piece counts as unwritten before it is read: what is written while it is read is copied again. It is settled when the
+//!   target has the version that was sent last
+//! - **Owner** what is held is let go in one place, [`Outgoing::end`], when the map says how it ended
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl Outgoing {
         self.plan.to.0
     }
 
-    /// Whether some of these addresses are among those given away.
+    /// Returns true if some of these addresses are among those given away.
     pub(super) fn overlaps(&self, base: u64, bytes: u64) -> bool {
         self.plan.base < base.saturating_add(bytes) && base < self.plan.end()
     }
@@ -140,7 +140,7 @@ impl Outgoing {
         self.said = None;
     }
 
-    /// Whether it is time to say something again.
+    /// Returns true if it is time to say something again.
     fn again(&mut self, now: Duration) -> bool {
         let due = self.said.is_none_or(|said| now.saturating_sub(said) >= AGAIN);
         if due {

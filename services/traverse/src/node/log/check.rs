@@ -61,7 +61,7 @@ pub struct LogSaved {
 }
 
 /// A log's head, and its report.
-fn look(
+fn scan(
     path: &Path,
     take: impl FnMut(Record) -> io::Result<()>,
     take_behind: impl FnMut(Record) -> io::Result<()>,
@@ -87,7 +87,7 @@ fn look(
 ///
 /// [`LogError`]: it cannot be read, is open, or is no log; [`LogError::Damaged`] at byte 0 if its head is damaged.
 pub fn check_log(path: &Path) -> Result<LogReport, LogError> {
-    look(path, |_| Ok(()), |_| Ok(()))
+    scan(path, |_| Ok(()), |_| Ok(()))
 }
 
 /// Copies good records into `to`, which must not be there yet: those before the first bad one and, with `behind`, those behind it
@@ -160,7 +160,7 @@ fn copy(
         target.position += target.buffer.len() as u64;
         target.file.write_all(&target.buffer)
     };
-    look(path, |record| put(&record, false), |record| put(&record, true)).map_err(Copying::Log)?;
+    scan(path, |record| put(&record, false), |record| put(&record, true)).map_err(Copying::Log)?;
     let Target { mut file, saved, .. } = target.into_inner();
     file.flush().and_then(|()| file.get_ref().sync_all()).map_err(Copying::Target)?;
     Ok(saved)

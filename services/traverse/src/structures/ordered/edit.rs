@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From one tree to the next: the nodes from a leaf to the root, made anew with a key put in or taken out.
 //!
-//! Flow     [`Path`] (what `ordered_path` emitted) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
-//!          the caller chooses ──▶ [`Edit::place`] ──▶ bytes to write, and the new root
-//! Not here memory, requests: nothing in this file asks anybody
+//! - **Flow** [`Path`] (what `ordered_path` emitted) ──[`Path::put`], [`Path::take`]──▶ [`Edit`]: new nodes by level, whose addresses
+//!   the caller chooses ──▶ [`Edit::place`] ──▶ bytes to write, and the new root
+//! - **Not here** memory, requests: nothing in this file asks anybody
 
 use super::node::{LEVELS_MAX, NODE_BYTES, Node};
 use crate::client::{ClientError, Result};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! An ordered map on memory nodes: a B+tree from numbers to numbers, or to records of up to 240 bytes.
 //!
-//! Flow     get, range, aggregate: one walk each. put, remove: a walk that brings the path ([`edit::Path`]), new nodes written
-//!          beside it, and a compare-and-swap of the root's address
-//! Order    nodes never change, so a walk sees the map as it was when it read the root, also when it is continued; a change takes
-//!          effect at its compare-and-swap. Two writers at the same time: one of them does its work again
-//! Owner    the handle ([`OrderedMap::handle`]) says where the map is; any number of clients open it
-//! Not here joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
+//! - **Flow** get, range, aggregate: one walk each. put, remove: a walk that brings the path ([`edit::Path`]), new nodes written
+//!   beside it, and a compare-and-swap of the root's address
+//! - **Order** nodes never change, so a walk sees the map as it was when it read the root, also when it is continued; a change takes
+//!   effect at its compare-and-swap. Two writers at the same time: one of them does its work again
+//! - **Owner** the handle ([`OrderedMap::handle`]) says where the map is; any number of clients open it
+//! - **Not here** joining nodes that have few keys left: they go when the last key goes; `bulk` packs a map anew
 
 pub mod edit;
 pub mod node;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A node of an ordered map, and how it is made anew with something put in or taken out.
 //!
-//! Layout   256 bytes, as `programs/collections/ordered.h` has them
-//! Order    keys ascend; an inner node's key i is not less than any key under child i and less than every key under child i + 1
-//! Owner    values; nodes in memory never change
+//! - **Layout** 256 bytes, as `programs/collections/ordered.h` has them
+//! - **Order** keys ascend; an inner node's key i is not less than any key under child i and less than every key under child i + 1
+//! - **Owner** values; nodes in memory never change
 
 use crate::client::{ClientError, Result};
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Packets through rings in shared memory: for clients on the node's own machine.
 //!
-//! Flow     client: memfd, sealed ─▶ connects to the node's socket ─▶ `Hello` + memfd ─▶ node maps it ─▶ `Welcome`
-//!          ─▶ packets by the rings (`ring`); the socket carries nothing but wake-ups, and its hang-up
-//! Layout   Hello: magic u64 · version u32 · reserved u32 · bytes of a ring u64. Welcome: magic u64 · version u32 · refused u32
-//! Order    who sleeps says so in its park word first; whoever published then sends one byte. Nobody waits in a send
-//! Owner    the rings' memory is the client's, and counts as its own; a client that breaks a rule is cut off, others are not
-//!          touched. Only processes of the same user may connect
+//! - **Flow** client: memfd, sealed ─▶ connects to the node's socket ─▶ `Hello` + memfd ─▶ node maps it ─▶ `Welcome`
+//!   ─▶ packets by the rings (`ring`); the socket carries nothing but wake-ups, and its hang-up
+//! - **Layout** Hello: magic u64 · version u32 · reserved u32 · bytes of a ring u64. Welcome: magic u64 · version u32 · refused u32
+//! - **Order** who sleeps says so in its park word first; whoever published then sends one byte. Nobody waits in a send
+//! - **Owner** the rings' memory is the client's, and counts as its own; a client that breaks a rule is cut off, others are not
+//!   touched. Only processes of the same user may connect
 //!
 //! Why the socket wakes and not a futex: it also tells that the other side is gone, and a node sleeps on many of them at once.
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two rings of packets in memory that two processes write: one for requests, one for answers.
 //!
-//! Layout   0 magic u64 · 8 version u32 · 12 reserved u32 · 16 bytes of one ring u64 · 128 requests' tail u64 · 192 their head u64
-//!          256 answers' tail u64 · 320 their head u64 · 384 the node's park word u32 · 448 the client's u32
-//!          4096 ring of requests · ring of answers. A record: its bytes u64, then them, filled up to eight; it may wrap
-//! Order    tails and heads run freely, in words of eight bytes. Words are stored, then the tail (Release); the tail is loaded
-//!          (Acquire), then the words. The reader stores its head when it has copied
-//! Owner    one side writes a ring's tail, the other its head. Both keep their own in private and never read it back; what the
-//!          other one stores is believed only within bounds, and a record is copied out once before anybody looks at it
+//! - **Layout**
+//!   - 0 magic u64 · 8 version u32 · 12 reserved u32 · 16 bytes of one ring u64 · 128 requests' tail u64 · 192 their head u64
+//!   - 256 answers' tail u64 · 320 their head u64 · 384 the node's park word u32 · 448 the client's u32
+//!   - 4096 ring of requests · ring of answers. A record: its bytes u64, then them, filled up to eight; it may wrap
+//! - **Order** tails and heads run freely, in words of eight bytes. Words are stored, then the tail (Release); the tail is loaded
+//!   (Acquire), then the words. The reader stores its head when it has copied
+//! - **Owner** one side writes a ring's tail, the other its head. Both keep their own in private and never read it back; what the
+//!   other one stores is believed only within bounds, and a record is copied out once before anybody looks at it
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -41,7 +42,7 @@ pub(super) fn whole_bytes(ring_bytes: u64) -> u64 {
     CONTROL_BYTES + 2 * ring_bytes
 }
 
-/// Whether rings may have this size.
+/// Returns true if rings may have this size.
 pub(super) fn is_size(ring_bytes: u64) -> bool {
     ring_bytes.is_power_of_two() && (64 << 10..=RING_BYTES_MAX).contains(&ring_bytes)
 }
@@ -172,7 +173,7 @@ impl Rings {
         self.park(self.their_park).wake(ring);
     }
 
-    /// Whether a packet is there.
+    /// Returns true if a packet is there.
     pub(super) fn ready(&self) -> bool {
         self.at(self.into.0).load(Ordering::Acquire) != self.head
     }
