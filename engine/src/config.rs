@@ -91,7 +91,7 @@ pub struct EngineConfig {
     pub spin_us_max: u64,
     /// Calibration file to use instead of the one in the cache folder.
     pub calibration: Option<PathBuf>,
-    /// Whether an engine that copies much and has no calibration measures one in the background.
+    /// True if an engine that copies much and has no calibration measures one in the background.
     pub calibrate: bool,
     /// Whether one large copy may be shared between the caller and a worker.
     pub split: bool,
