@@ -65,6 +65,8 @@ demo-first: rust
 ## test    Every test: Rust, the fallbacks, Python, and a quick run of each bench that verifies every row
 # The Rust tests keep every core busy. The other parts wait for disks, leases and each other's processes: side by side they fill
 # the time that each leaves.
+# A machine that runs tests is not measured.
+test test-rust test-python test-fallbacks soak: export MEMLIFT_CALIBRATE := false
 test:
 	@SECONDS=0; $(MAKE) test-rust; echo "== make test-rust: $$SECONDS s"
 	@SECONDS=0; $(MAKE) --jobs=3 --output-sync=target test-python $(QUICK) test-loom test-fallbacks; \
@@ -104,6 +106,7 @@ test-quick-zmem: BENCH_OPTIONS := --only "ratio/*"
 test-quick%: export PYTHONPATH := $(TESTED_PACKAGE)
 # What is measured beside other tests is not kept for the user.
 test-quick%: export MEMLIFT_CALIBRATION := $(CARGO_TARGET_DIR)/calibration-quick.json
+test-quick%: export MEMLIFT_CALIBRATE := false
 test-quick%: export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 $(QUICK): test-quick-%: tested
 	$(TESTED_MEMLIFT) bench $* --quick $(BENCH_OPTIONS)
