@@ -137,7 +137,7 @@ mod tests {
                 let names_service = row.name.starts_with(&format!("{service}/"));
                 assert!(
                     names_service
-                        || ["devices", "persist", "transform", "traverse", "zmem"].contains(service),
+                        || ["copy", "devices", "persist", "transform", "traverse", "zmem"].contains(service),
                     "{}",
                     row.name
                 );
