@@ -250,7 +250,7 @@ fn each_fault_has_its_name() {
     assert_eq!(changed(|bytes| bytes[4] = 128), Err(Fault::Header));
     assert_eq!(changed(|bytes| bytes[4] = 32), Err(Fault::Header));
     assert_eq!(changed(|bytes| bytes[4] = 0), Err(Fault::Header));
-    // What a record claims is the log's business; entries that are not counted end at the zeros.
+    // The claim of a record is for the log to judge; entries that are not counted end at the zeros.
     assert_eq!(changed(|bytes| bytes[28] = 1).map(|applied| applied.data_bytes), Ok(24));
     assert_eq!(changed(|bytes| bytes[26..28].fill(0xff)).map(|applied| applied.data_bytes), Ok(24));
     assert_eq!(changed(|bytes| bytes[24] = 5), Err(Fault::Header));
