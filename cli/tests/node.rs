@@ -96,7 +96,9 @@ fn a_node_starts_says_what_it_is_and_ends_by_a_signal() {
     for signal in [Signal::INT, Signal::TERM] {
         let (node, first) = Serving::start(at, &arguments);
         let start = value(&first);
-        assert_eq!((&start["bytes"], &start["log_records"]), (&(1 << 20).into(), &0.into()));
+        assert_eq!(start["bytes"], 1 << 20);
+        // The second start reads what the first one left: who the memory is, and its clock.
+        assert!(start["log_records"].as_u64() <= Some(2), "{first}");
         let places = start["listen"].as_array().expect("places");
         assert!(places[0].as_str().is_some_and(|place| !place.ends_with(":0")), "{first}");
         assert_eq!(places[1], ring.as_str());

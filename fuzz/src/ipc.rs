@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
         bytes[..piece.len()].copy_from_slice(piece);
         let message: Message = bytemuck::pod_read_unaligned(&bytes);
         let kind = message.kind();
-        assert_eq!(kind.is_ok(), (1..=8).contains(&message.kind));
+        assert_eq!(kind.is_ok(), (1..=10).contains(&message.kind));
         let Ok(shape) = message.shape() else { continue };
         if let Shape::Tensor(tensor) = &shape {
             assert_eq!(tensor.bytes(), message.bytes);

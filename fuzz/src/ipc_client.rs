@@ -14,6 +14,8 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// The limit of a pool and of a message.
+const MOST_BYTES: u64 = 1 << 20;
 /// Far longer than any case takes: who waits for it has missed the hang-up.
 const LONG: Duration = Duration::from_secs(30);
 
@@ -37,8 +39,8 @@ fn use_it(name: &str) {
     let options = ClientOptions {
         request_pool_bytes: SEGMENT_BYTES,
         response_pool_bytes: SEGMENT_BYTES,
-        pool_bytes_max: 1 << 20,
-        message_bytes_max: 1 << 20,
+        pool_bytes_max: MOST_BYTES,
+        message_bytes_max: MOST_BYTES,
         timeout: Some(LONG),
         ..ClientOptions::default()
     };
@@ -48,7 +50,8 @@ fn use_it(name: &str) {
     };
     let look = |answer: Result<Payload, Error>| match answer {
         Ok(answer) => {
-            assert!(answer.bytes() <= client.stats().response_pool_bytes, "{} bytes", answer.bytes());
+            // The pool itself may be gone: a session that ended gives it back, and its views live on.
+            assert!(answer.bytes() <= MOST_BYTES, "{} bytes", answer.bytes());
             assert_eq!(answer.to_vec().len() as u64, answer.bytes());
         }
         Err(error) => judge(&error),

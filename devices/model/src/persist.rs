@@ -74,12 +74,7 @@ fn read(
     }
     let field = |offset: u64, bytes| memory.number(d.source + offset, bytes);
     let (bytes, kind, count) = (field(4, 4), field(24, 1), field(26, 2));
-    if bytes == 0
-        || bytes % 64 != 0
-        || bytes > u64::from(d.size)
-        || field(28, 4) != 0
-        || !(1..=4).contains(&kind)
-    {
+    if bytes == 0 || bytes % 64 != 0 || bytes > u64::from(d.size) || !(1..=4).contains(&kind) {
         return Err(Status::TORN_RECORD);
     }
     if field(8, 8) != position {
@@ -92,7 +87,9 @@ fn read(
     // Bytes and their place in the heap; `None`: an entry that does not fit.
     let mut rest = &record[32..];
     let mut stores = Vec::new();
-    for _ in 0..count {
+    let mut entry = 0;
+    while if count == u64::from(u16::MAX) { !ends(rest, kind) } else { entry < count } {
+        entry += 1;
         let first = word(&mut rest).ok_or(Status::RECORD_RANGE)?;
         match kind {
             1 | 4 => {
@@ -131,6 +128,13 @@ fn read(
     };
     let stores = stores.into_iter().map(place).collect::<Result<_, _>>()?;
     Ok(Record { bytes, sequence: field(16, 8), stores })
+}
+
+/// Returns true if the entries of a record that does not count them end here. Of lines and pages, the first word may be page 0; the
+/// second is a bitmap and not empty.
+fn ends(rest: &[u8], kind: u64) -> bool {
+    let words = if matches!(kind, 1 | 4) { 1 } else { 2 };
+    rest.as_chunks::<8>().0.iter().take(words).all(|word| *word == [0; 8])
 }
 
 fn take(rest: &mut &[u8], bytes: u64) -> Option<Vec<u8>> {
