@@ -77,7 +77,7 @@ impl Area {
         Ok(Area { start, bytes, memfd })
     }
 
-    /// Bytes mapped.
+    /// Returns the number of bytes mapped.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

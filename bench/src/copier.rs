@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use crate::area::Part;
 use crate::machine;
 
-/// Copies bytes.
+/// A routine that copies bytes.
 pub trait Copier {
     /// Copies `bytes` from `source` to `target`.
     ///

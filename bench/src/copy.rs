@@ -27,11 +27,11 @@ const SPARE_BYTES: u64 = 256 << 20;
 /// The memory that is copied and swept.
 #[derive(Debug)]
 pub struct Areas {
-    /// Two contents.
+    /// Two sources with different contents.
     pub sources: [Area; 2],
-    /// Where both go.
+    /// Area to which both sources are copied.
     pub target: Area,
-    /// What is read to evict the others.
+    /// Area that is read to evict the others from the caches.
     pub sweep: Area,
 }
 
@@ -61,7 +61,7 @@ impl Areas {
         [&self.sources[0], &self.sources[1], &self.target, &self.sweep]
     }
 
-    /// What a pass of `bytes` on source `turn` works with.
+    /// Returns the buffers for a pass of `bytes` on source `turn`.
     pub fn buffers(&self, pass: Pass, turn: usize, bytes: usize) -> Buffers<'_> {
         let target = self.target.part(0, bytes);
         let second = bytes.next_multiple_of(machine::page_bytes());
@@ -86,7 +86,7 @@ enum Where {
     Busy,
 }
 
-/// What a name asks for.
+/// Kind of row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Cold { pass: Pass, bytes: usize, place: Where },

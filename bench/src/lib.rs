@@ -63,7 +63,7 @@ pub use tour::{Chapter, TourOptions, tour};
 /// The services that have benches.
 pub const SERVICES: &[&str] = &["copy", "devices", "ipc", "persist", "transform", "traverse", "zmem"];
 
-/// What `memlift bench` was asked for.
+/// Options of `memlift bench`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only rows whose name starts with this, or matches it where it holds a `*`.
@@ -78,7 +78,7 @@ pub struct Options {
     pub report: Option<std::path::PathBuf>,
 }
 
-/// What came of it.
+/// Result of a bench.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Every row, in the order of the definitions.

@@ -18,16 +18,16 @@ pub const fn count(quick: bool) -> usize {
     if quick { PAIRS_QUICK } else { PAIRS }
 }
 
-/// Whose turn it is.
+/// Side whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// memlift.
+    /// The side of memlift.
     Ours,
-    /// Who it is compared with.
+    /// The side of the rival.
     Theirs,
 }
 
-/// What one message took.
+/// Wall time and CPU time of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     /// Wall time, seconds.

@@ -45,7 +45,7 @@ use crate::{BenchError, Options, Row};
 /// Room that one pool of a row needs in /dev/shm.
 const SHARED_BYTES: u64 = 512 << 20;
 
-/// What a name asks for.
+/// Kind of row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// A transaction that overwrites this many records; `per_range`: its time is divided by them.
@@ -54,7 +54,7 @@ enum Kind {
     Map { kind: &'static str, inserts: u64 },
     /// Changes of pages.
     Pages(Shape),
-    /// What a store on a disk does.
+    /// One workload of a store on a disk.
     Store { workload: &'static str },
     /// Fences of transactions or of groups; no rival.
     Fences { of: &'static str },
@@ -259,7 +259,7 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
     Ok(Party::start("memlift", &mut command)?)
 }
 
-/// What makes a row's comparison fair or unfair, whoever the rival is.
+/// Describes the conditions that make a row's comparison fair or unfair, whoever the rival is.
 fn qualifies(kind: Kind, place: &Place) -> String {
     let durable = match &place.folder {
         Some(folder) => format!("durable on {}", folder.file_system),

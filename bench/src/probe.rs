@@ -28,9 +28,9 @@ use crate::{BenchError, Dropin, median};
 const MESSAGE_BYTES: usize = 16 << 10;
 const PAIRS: usize = 5;
 const CHILD_MEASURES: Duration = Duration::from_millis(12);
-/// What the provider calls itself.
+/// Name of memlift's provider in OpenSSL.
 const PROVIDER: &str = "memlift";
-/// What children are called.
+/// Word after [`CHILD_ARGUMENT`] that starts a process which measures one library.
 pub(crate) const NAME: &str = "probe";
 
 /// One library's work.
@@ -120,7 +120,7 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     if let (Some(mut stdout), Some(mut stderr)) = pipes {
         let reading = BenchError::system::<std::io::Error>("reading what a child measured");
         stdout.read_to_string(&mut answer).map_err(reading)?;
-        // What it complained about matters only if it failed.
+        // Its complaints matter only if it failed.
         let _ = stderr.read_to_string(&mut said);
     }
     let status = child.wait()?;
@@ -132,7 +132,7 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     serde_json::from_str(&answer).map_err(|_| BenchError::Answer { program: who, answer })
 }
 
-/// What a child does.
+/// Measures one library in a child process and prints the result as JSON.
 pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let what = arguments.next().unwrap_or_default();
     let path: OsString = arguments.next().unwrap_or_default();
@@ -220,7 +220,7 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
     let taken = time(&mut pack)?;
     let mut whole = vec![0; MESSAGE_BYTES];
     let mut stream = stream(&packed[..taken.bytes], &mut whole);
-    // SAFETY: as above.
+    // SAFETY: the stream is laid out as zlib.h says; `packed` and `whole`, which it describes, live until inflateEnd.
     let result = unsafe {
         let opened = open(&mut stream, GZIP_BITS, ZLIB_VERSION.as_ptr(), Z_BYTES);
         let result = if opened == 0 { unpack(&mut stream, Z_FINISH) } else { opened };

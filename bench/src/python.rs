@@ -77,7 +77,7 @@ const FILES: &[(&str, &[u8])] = &[
 pub struct Script<'a> {
     /// Path below bench/.
     pub path: &'a str,
-    /// What it is given.
+    /// Arguments of the script.
     pub arguments: Vec<String>,
 }
 

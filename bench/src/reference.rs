@@ -178,7 +178,7 @@ mod tests {
             // SAFETY: the byte lies inside the part and nothing else uses it.
             unsafe { *part.start().add(at) ^= 4 };
             assert_ne!(checksum(part), sum, "bit at {at}");
-            // SAFETY: as above.
+            // SAFETY: the byte lies inside the part and nothing else uses it.
             unsafe { *part.start().add(at) ^= 4 };
         }
         assert_eq!(checksum(part), sum);

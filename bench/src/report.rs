@@ -249,7 +249,7 @@ fn table(out: &mut String, rows: &[Row]) {
     out.push_str("</table>\n");
 }
 
-/// The page.
+/// Returns the whole page as HTML.
 fn page(service: &str, rows: &[Row], place: &str) -> String {
     let title = format!("memlift bench {service}");
     let mut out = format!(

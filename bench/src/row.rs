@@ -13,13 +13,13 @@ use crate::BenchError;
 use crate::definition::Definition;
 use crate::statistics::{self, Pair};
 
-/// What a row says about its target.
+/// Result of a row against its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is reached, or there is none and the row verified.
+    /// The target is reached, or there is none and the row verified.
     Ok,
-    /// It is not reached, or the row failed.
+    /// The target is not reached, or the row failed.
     Short,
     /// Somebody who is compared is not installed.
     Missing,
@@ -63,9 +63,9 @@ pub(crate) fn each(
 /// CPU-seconds of all threads of all processes, per call.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CpuSeconds {
-    /// With memlift.
+    /// CPU-seconds with memlift.
     pub ours: Option<f64>,
-    /// With the rival.
+    /// CPU-seconds with the rival.
     pub theirs: Option<f64>,
 }
 
@@ -80,13 +80,13 @@ pub struct Row {
     pub theirs: Option<f64>,
     /// Unit of both.
     pub unit: String,
-    /// Who is compared with; `limit` for a physical limit.
+    /// Name of the rival; `limit` for a physical limit.
     pub rival: String,
     /// Greater than 1: memlift is better. Against `limit`: the share of the limit reached.
     pub ratio: Option<f64>,
     /// 95 % bootstrap lower bound of `ratio`.
     pub low: Option<f64>,
-    /// What does not depend on the machine.
+    /// Counts that do not depend on the machine, by name.
     pub count: BTreeMap<String, u64>,
     /// CPU-seconds per call.
     pub cpu_s: CpuSeconds,

@@ -71,7 +71,7 @@ impl<'a> Cold<'a> {
                     taken[side].push(took);
                 }
             }
-            // Who took which source changes with the round, so the two must have given the same for each.
+            // The sides swap sources every round, so both must have given the same value for each source.
             self.agree(definition, pass, bytes, values)?;
         }
         drop(neighbour);

@@ -19,7 +19,7 @@ const SAMPLE_S: f64 = 400e-6;
 /// Where misaligned copies begin: both ends off every vector, and by different amounts.
 const MISALIGNED: (usize, usize) = (3, 7);
 
-/// What was measured of one name.
+/// Measurements under one name.
 #[derive(Clone, Debug)]
 struct Samples {
     name: String,

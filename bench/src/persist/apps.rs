@@ -40,10 +40,10 @@ const LANE_BYTES: u64 = 512 << 10;
 const STEPPED: u64 = 16;
 const BEFORE_STEPS: u64 = 100;
 
-/// A program.
+/// Application that both sides run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum App {
-    /// TPC-C new-order.
+    /// New-order transactions of TPC-C.
     Tpcc,
     /// The seven transactions of TATP.
     Tatp,
@@ -59,7 +59,7 @@ impl App {
         [App::Tpcc, App::Tatp, App::Kv, App::KvMixed].into_iter().find(|app| app.name() == name)
     }
 
-    /// Its name.
+    /// Returns the second part of a row's name.
     pub fn name(self) -> &'static str {
         match self {
             App::Tpcc => "tpcc",
@@ -78,7 +78,7 @@ impl App {
         }
     }
 
-    /// What is in its tables, for whoever judges the comparison.
+    /// Describes its tables, for the reader who judges the comparison.
     pub fn scale(self) -> &'static str {
         match self {
             App::Tpcc => {
@@ -128,12 +128,12 @@ impl App {
     }
 }
 
-/// What transactions read and left.
+/// Checksums of what transactions read and left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// The same in every order of the threads.
+    /// Sum of everything that is the same in every order of the threads.
     pub settled: u64,
-    /// What depends on it.
+    /// Sum of everything that depends on their order.
     pub racing: u64,
     /// Transactions that undid themselves, as their workload wants.
     pub aborted: u64,
@@ -149,7 +149,7 @@ impl Tally {
     }
 }
 
-/// What runs on a pool.
+/// A program that runs on a pool.
 trait Program: std::fmt::Debug + Send + Sync {
     /// Draws beforehand what a thread's next run needs.
     fn prepare(&mut self, _thread: usize, _state: u64, _count: u64) {}
@@ -180,12 +180,12 @@ fn mix(hash: u64, word: u64) -> u64 {
     spread(hash ^ word)
 }
 
-/// What a row that is there at first is drawn from.
+/// Returns the draws from which an initial row of a table is made.
 fn row_draw(table: u64, row: u64) -> Draw {
     Draw::new(table << 40 | row)
 }
 
-/// What the draws of a run's thread start from.
+/// Returns the seed from which a thread of a run draws.
 fn state(seed: u64, thread: usize) -> u64 {
     seed.wrapping_mul(256).wrapping_add(thread as u64)
 }
@@ -323,7 +323,7 @@ impl Work for Apps {
             // The rival steps from 1 and 2; so that both write the same, so does this.
             self.program.prepare(0, seed, count);
             if seed == 2 {
-                // Whether the log is half full in between is chance; its applying is timed in the runs.
+                // Empties the log first: how full it would be is chance, and applying it is timed in the runs.
                 self.pool.apply().map_err(failed)?;
                 stop();
                 stop();
@@ -362,7 +362,8 @@ mod tests {
                     })
                 });
                 assert!(sums.iter().all(|sum| *sum == sums[0]), "{app:?}, {threads} threads: {sums:?}");
-                // Who set a record last is up to the threads.
+                // With several threads the last writer of a record is chance. It is not in the sum, so two runs may have the
+                // same sum.
                 assert!(threads > 1 || sums[0][0] != sums[0][1], "{app:?}");
             }
         }

@@ -53,7 +53,7 @@ pub fn crates(sources: &Path, folder: &Path, program: &str) -> Result<PathBuf, S
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
     command.arg(sources.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    // What cargo told this process, or whoever started it, is not meant for that build.
+    // Settings of the cargo that started this process are not meant for that build.
     command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     built(&mut command, "error", "cargo (Rust 1.90 or newer) and a C compiler")?;
     Ok(target.join("release").join(program))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What no commit can cost less than: one loaded fence, and one sync of a file.
+//! Lower bounds of a commit's cost: one loaded fence, and one sync of a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -16,7 +16,7 @@ use memlift_persist::{Error, Options, Pool};
 
 use crate::BenchError;
 
-/// What a pool says, as a bench's error.
+/// Turns a pool's error into one of the bench.
 pub fn failed(error: Error) -> BenchError {
     BenchError::Engine { reason: error.to_string() }
 }

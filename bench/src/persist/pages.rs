@@ -26,12 +26,12 @@ const LINES: usize = 8;
 /// Pages of a shadow transaction.
 const SHADOWED: usize = 4;
 
-/// What is done.
+/// Kind of operation on pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// One page.
+    /// Changes one page at a time.
     Checkpoint,
-    /// Four pages.
+    /// Changes four pages at a time.
     Shadow,
 }
 
@@ -45,7 +45,7 @@ impl Shape {
         }
     }
 
-    /// Its name.
+    /// Returns the first part of a row's name.
     pub fn name(self) -> &'static str {
         match self {
             Shape::Checkpoint => "checkpoint",
@@ -105,7 +105,7 @@ pub struct Pages {
     shape: Shape,
     image: Area,
     durable: Area,
-    /// Which place holds a page's newest version: 0, or 1 under [`Shape::Shadow`].
+    /// Place that holds a page's newest version: 0 or 1 under [`Shape::Shadow`], else 0.
     newest: Vec<u8>,
 }
 

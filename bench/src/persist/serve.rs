@@ -29,7 +29,7 @@ use super::steps;
 use crate::contender::CHILD_ARGUMENT;
 use crate::{BenchError, machine};
 
-/// What this program is called with to be a party.
+/// Word after [`CHILD_ARGUMENT`] that starts a party.
 pub(crate) const NAME: &str = "persist";
 
 /// Something that can be run for its time.

@@ -11,7 +11,7 @@
 //! - **Order** samples follow each other without a pause: the adaptive side measures contention at most so often per second, and
 //!   none of that may fall out of its samples or be crowded into them
 //!
-//! What counts here is our own time, so the budget for neighbours is wide open; `corunner/slowdown` counts theirs.
+//! Only our own time counts here, so the budget for slowing neighbours is wide open; `corunner/slowdown` measures theirs.
 
 use memlift_engine::config::Placement;
 
@@ -40,7 +40,7 @@ const NEIGHBOUR_BYTES: usize = 32 << 20;
 const BUDGET_PERCENT: u32 = 1000;
 const FIXED: [Placement; 3] = [Placement::Temporal, Placement::Streaming, Placement::Isolated];
 
-/// Which row.
+/// Phase that a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Idle,

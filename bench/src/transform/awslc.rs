@@ -14,7 +14,7 @@ use crate::BenchError;
 pub struct AwsLc(*mut lc::EVP_AEAD_CTX);
 
 impl AwsLc {
-    /// Expands it.
+    /// Expands an AES-128 key.
     pub fn new(key: &[u8; 16]) -> Result<AwsLc, BenchError> {
         // SAFETY: the key is as long as stated and as AES-128 wants it.
         let context =

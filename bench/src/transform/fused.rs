@@ -74,7 +74,7 @@ impl Areas {
     }
 }
 
-/// What a side left.
+/// Results that a side left.
 #[derive(PartialEq, Eq, Debug)]
 struct Left {
     checksum: u64,

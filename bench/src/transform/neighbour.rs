@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::{BenchError, pin};
 
-/// What it does.
+/// Work that a neighbour does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Follows a random cycle through so many bytes; counts lines.
@@ -58,7 +58,7 @@ impl Neighbour {
         self.shared.awake.store(awake, Ordering::Relaxed);
     }
 
-    /// What it has done so far.
+    /// Returns the work done so far: lines or bytes, see [`Work`].
     pub fn done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }

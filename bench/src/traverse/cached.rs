@@ -20,7 +20,7 @@ use super::serve::{Handler, Link, failed};
 use super::view::View;
 use crate::{BenchError, machine};
 
-/// Of the data that the cache holds.
+/// Share of all pieces that the cache holds.
 pub const SHARE: f64 = 0.06;
 const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
@@ -39,13 +39,13 @@ pub trait Walker<Piece> {
 
 /// Data on one node, and numbered questions about it.
 pub trait Data {
-    /// What a client reads at once.
+    /// Unit that a client reads at once.
     type Piece: Copy + Default + AsRef<[u64]> + AsMut<[u64]>;
-    /// How a client follows it.
+    /// Type that follows the data at a client.
     type Walker: Walker<Self::Piece>;
-    /// The node.
+    /// Returns the memory node.
     fn node(&self) -> &Node;
-    /// Its memory.
+    /// Returns the node's memory, for native code.
     fn view(&self) -> &View;
     /// The program of the walks, and where its value lies in the scratchpad.
     fn program(&self) -> (Arc<Program>, usize);

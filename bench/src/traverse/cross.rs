@@ -102,7 +102,7 @@ impl Spread {
         (0..count).map(|_| random.below(self.chains)).collect()
     }
 
-    /// The nodes.
+    /// Returns all memory nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

@@ -67,7 +67,7 @@ impl<V: Copy> Lru<V> {
         self.ends[1] = slot;
     }
 
-    /// What is kept for a key; used now.
+    /// Returns the value of a key, which becomes the most recently used.
     pub fn get(&mut self, key: u64) -> Option<V> {
         let slot = self.table[self.find(key)];
         if slot == NONE {

@@ -15,7 +15,7 @@ use super::view::View;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// A page.
+/// One page of 4 KiB, as words.
 #[derive(Clone, Copy, Debug)]
 pub struct Page([u64; PAGE_BYTES as usize / 8]);
 

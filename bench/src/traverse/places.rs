@@ -19,7 +19,7 @@ impl Places {
         Places { base, bits, stride }
     }
 
-    /// How many.
+    /// Returns the number of places.
     pub fn count(&self) -> u64 {
         1 << self.bits
     }

@@ -37,7 +37,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// In words.
+    /// Names the transport in words.
     pub fn text(self) -> &'static str {
         match self {
             Over::Shm => "rings in shared memory",
@@ -74,7 +74,7 @@ impl<F: FnMut(&Header, &[u8], &mut Vec<u8>) -> Status + Send + 'static> Handler 
 pub enum Place {
     /// A ring's name.
     Ring(String),
-    /// A socket.
+    /// Address of a UDP socket.
     Socket(SocketAddr),
 }
 
@@ -100,9 +100,9 @@ impl Place {
 /// A client's end, and whom it asks.
 #[derive(Debug)]
 pub struct Link {
-    /// Carries packets.
+    /// Transport that carries the packets.
     pub transport: Box<dyn Transport>,
-    /// The server.
+    /// The server as the transport addresses it.
     pub to: Peer,
 }
 

@@ -22,7 +22,7 @@ use crate::definition::Definition;
 use crate::statistics::{Pair, median};
 use crate::{BenchError, Row};
 
-/// What a program may take.
+/// Time that loading a program may take: decoding, lowering, verifying and compiling it.
 const BUDGET_S: f64 = 2e-3;
 const BATCHES: u64 = 31;
 const PROGRAMS_PER_BATCH: u64 = 4;

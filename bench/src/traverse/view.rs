@@ -46,7 +46,7 @@ impl View {
         unsafe { place.read() }
     }
 
-    /// A word.
+    /// Returns the word at an address.
     #[inline]
     pub fn word(&self, address: u64) -> u64 {
         self.words::<1>(address)[0]
@@ -85,7 +85,7 @@ mod c {
     }
 }
 
-/// What the reference loop is asked: a bucket, a key of its chain.
+/// Question to the reference loop: a bucket, and a key of its chain.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Question {

@@ -33,7 +33,7 @@ fn accesses(quick: bool) -> (u64, u64) {
 }
 
 impl Sides {
-    /// Starts both.
+    /// Starts the processes of both sides.
     pub fn start(rival: &str, quick: bool) -> Result<Sides, Stop> {
         let algorithm = match rival {
             "zram_lz4" => "lz4",
@@ -66,7 +66,8 @@ impl Sides {
     }
 }
 
-/// What became of the process on zram: the kernel's killer ends it now and then, though most of its swap is free.
+/// Replaces an error by a better one if the kernel killed the process on zram: it does so now and then, though most of the swap
+/// is free.
 fn killed(theirs: &Side, error: BenchError) -> BenchError {
     match theirs.group.kills() {
         0 => error,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What pages hold in programs that run out of memory, made from a seed.
+//! Page contents as in programs that run out of memory, made from a seed.
 //!
 //! - **Flow** [`Corpus`] ──[`Corpus::pages`]──▶ so many pages, the same ones for the same seed on every machine (`elf` and
 //!   `prose` come from this build)
@@ -27,7 +27,7 @@ pub enum Corpus {
     Int64,
     /// Machine code and tables of this program.
     Elf,
-    /// English text.
+    /// English text from this build.
     Prose,
 }
 

@@ -30,10 +30,10 @@ pub struct Group {
     group: MemoryGroup,
 }
 
-/// What a group allows.
+/// Memory limit of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// Everything.
+    /// No limit at all.
     None,
     /// So many bytes, and nothing is swapped: above them the killer comes.
     Hard(u64),
@@ -42,7 +42,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Its bytes.
+    /// Returns the limit in bytes; None if there is none.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Limit::None => None,
@@ -114,7 +114,7 @@ impl Group {
         self.group.directory.join("cgroup.procs")
     }
 
-    /// What it is charged, bytes.
+    /// Returns the memory that it is charged, bytes; 0 if that cannot be read.
     pub fn usage(&self) -> u64 {
         self.group.usage().unwrap_or(0)
     }
@@ -181,18 +181,18 @@ impl Drop for Group {
     }
 }
 
-/// What was seen of a group's usage.
+/// Samples of a group's usage, summed up.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
-    /// Looks.
+    /// Number of samples.
     pub samples: u64,
-    /// Those above the budget.
+    /// Samples above the budget.
     pub above: u64,
-    /// The most, bytes.
+    /// Greatest usage seen, bytes.
     pub most: u64,
 }
 
-/// Looks at a group's usage until it is asked what it saw.
+/// Samples a group's usage until [`Sampler::seen`] is called or it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
@@ -220,12 +220,12 @@ impl Sampler {
         Sampler { stop, seen, thread: Some(thread) }
     }
 
-    /// What was seen until now.
+    /// Returns what the samples showed until now.
     pub fn so_far(&self) -> Seen {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen; it looks no longer.
+    /// Stops sampling and returns what the samples showed.
     pub fn seen(mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
@@ -242,11 +242,11 @@ impl Drop for Sampler {
 /// How a program ended, and what it used.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its status.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// Its output.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it said on standard error, its last kilobytes.
+    /// The last kilobytes of its standard error.
     pub stderr: String,
     /// Wall time, seconds.
     pub wall_s: f64,
@@ -263,7 +263,7 @@ impl Ended {
     }
 }
 
-/// What a process and the children that it waited for have used.
+/// CPU time and page faults of a process and the children that it waited for.
 struct Usage {
     cpu_s: f64,
     faults: u64,

@@ -70,7 +70,7 @@ fn job(name: &str, place: &Place, quick: bool) -> Result<Option<Vec<String>>, Be
     })
 }
 
-/// What a job needs and works out, alone and unlimited.
+/// A job that ran alone and unlimited: its need in bytes and the checksum of its results.
 struct Alone {
     need: u64,
     checksum: String,

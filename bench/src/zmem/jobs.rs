@@ -30,10 +30,10 @@ use crate::{BenchError, machine, python};
 /// The word after [`CHILD_ARGUMENT`].
 pub(crate) const NAME: &str = "zmem_job";
 
-/// What a job printed.
+/// Report that a job prints.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// Of what it worked out.
+    /// Checksum of its results.
     pub checksum: String,
     /// Seconds of building its data.
     pub built_s: f64,
@@ -101,7 +101,7 @@ pub fn command(words: &[&str]) -> Result<Command, BenchError> {
     Ok(command)
 }
 
-/// What a job needs and is not installed.
+/// Names a program or package that a job needs and that is not installed.
 pub fn missing(words: &[&str]) -> Option<String> {
     match *words {
         ["redis", ..] => redis::missing(),
@@ -204,7 +204,7 @@ fn processes(count: u64, job: &[&str]) -> Result<Done, BenchError> {
     Ok(all)
 }
 
-/// What a job printed: its last line.
+/// Parses a job's report, the last line that it printed.
 ///
 /// # Errors
 ///

@@ -21,7 +21,7 @@ use crate::{BenchError, Row};
 const PAGES: usize = 4096;
 const SEEDS: u64 = 21;
 
-/// What the row's pages are.
+/// Returns the corpora that make up the row's pages.
 fn corpora(name: &str) -> Option<&'static [Corpus]> {
     match name {
         "numeric" => Some(&[Corpus::Columns, Corpus::Int64]),

@@ -25,10 +25,10 @@ use crate::child::Bound;
 use crate::contender::CHILD_ARGUMENT;
 use crate::{BenchError, machine};
 
-/// What this program is called with to be a side.
+/// Word after [`CHILD_ARGUMENT`] that starts a side.
 pub(crate) const NAME: &str = "zmem_side";
 
-/// Who has the set.
+/// Side that holds the set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     /// A job with this total.
@@ -40,7 +40,7 @@ pub enum Who {
     Swap,
 }
 
-/// What a wish took.
+/// Result of a command to a side.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     /// Wall time, seconds.
@@ -100,7 +100,7 @@ impl Side {
         Ok(line)
     }
 
-    /// Wishes something.
+    /// Sends a command and waits for its result.
     pub fn wish(&mut self, wish: &str) -> Result<Took, BenchError> {
         writeln!(self.stdin, "{wish}").map_err(BenchError::system("writing to a child process"))?;
         let line = self.line()?;
@@ -202,13 +202,13 @@ fn scan(set: &[u8], passes: u64, times: &mut Histogram) -> u64 {
     sum
 }
 
-/// What sides fill their sets with: a third each of a Python heap, a data frame and a graph, in stretches of 1 MiB. It is
-/// made here, where no budget counts it, and lies in a file.
+/// File with which sides fill their sets: a third each of a Python heap, a data frame and a graph, in stretches of 1 MiB. It is
+/// made by this process, where no budget counts it.
 #[derive(Debug)]
 pub struct Contents(PathBuf);
 
 impl Contents {
-    /// 48 MiB.
+    /// Writes a file of 48 MiB into the folder for temporary files.
     pub fn create() -> Result<Contents, BenchError> {
         let count = 4096;
         let sources: [Vec<Page>; 3] =

@@ -22,9 +22,9 @@ use crate::row::Stop;
 pub struct Ran {
     /// How it ended.
     pub ended: Ended,
-    /// What it printed; None when it was ended before.
+    /// Report that the job printed; None if it did not end well.
     pub done: Option<Done>,
-    /// What the kernel charged.
+    /// Memory that the kernel charged.
     pub seen: Seen,
     /// Kills in its group.
     pub kills: u64,
@@ -33,7 +33,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What the job printed, or why there is nothing.
+    /// Returns the report of the job, or an error that says how the job ended.
     pub fn done(&self, words: &[&str]) -> Result<&Done, BenchError> {
         self.done.as_ref().ok_or_else(|| BenchError::Child {
             program: words.join(" "),
@@ -51,10 +51,10 @@ impl Ran {
     }
 }
 
-/// A budget.
+/// Memory that a job may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget<'a> {
-    /// Bytes.
+    /// Bytes of real memory.
     pub bytes: u64,
     /// Where to spill.
     pub spill: Option<&'a Path>,
@@ -74,11 +74,12 @@ pub fn memlift() -> Result<PathBuf, Stop> {
     Err(Stop::Missing("the memlift command is not beside this program: cargo build --release -p memlift-cli -p memlift-preload".into()))
 }
 
-/// Has the programs' files in the page cache, charged to whom the bench is charged: a job's group counts what its job reads first.
+/// Reads the programs' files into the page cache, where they are charged to the bench: otherwise a job's group is charged for
+/// files that it reads first.
 fn warm(job: &Command) -> Result<(), Stop> {
     let memlift = memlift()?;
     for path in [Path::new(job.get_program()), &memlift, &memlift.with_file_name("libmemlift_preload.so")] {
-        // What is not a path, or is not there, is found by whoever starts it.
+        // A name without a path, or a missing file, is left to the process that starts it.
         if let Ok(mut file) = std::fs::File::open(path) {
             std::io::copy(&mut file, &mut std::io::sink()).map_err(BenchError::file(path))?;
         }
@@ -223,7 +224,7 @@ impl Running {
         self.line()
     }
 
-    /// What was seen of its group until now.
+    /// Returns what its group's samples showed until now.
     pub fn seen(&self) -> Seen {
         self.sampler.as_ref().map(Sampler::so_far).unwrap_or_default()
     }

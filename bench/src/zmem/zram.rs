@@ -71,7 +71,7 @@ impl Zram {
         self.gauge()()
     }
 
-    /// What says so, for a thread that looks.
+    /// Returns a function that reads the same, for a thread that samples.
     pub fn gauge(&self) -> impl Fn() -> u64 + Send + 'static {
         let file = self.attribute("mm_stat");
         move || {

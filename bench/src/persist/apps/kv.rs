@@ -17,7 +17,7 @@ const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 64;
 /// Records that one transaction fills in.
 const FILLED_AT_ONCE: usize = 64;
-/// What a record's number in the order of popularity is multiplied with: neighbours there are none in the store.
+/// Factor from a record's rank in popularity to its number: popular records are no neighbours in the store.
 const SCATTER: u64 = 7919;
 
 #[derive(Clone, Copy, Debug)]

@@ -129,7 +129,7 @@ pub fn part(pool: &Pool, id: u64) -> u16 {
     section(pool, 1 + id % PARTS)
 }
 
-/// Fifteen digits.
+/// Returns `id` as fifteen decimal digits and a zero byte.
 pub fn number(mut id: u64) -> [u8; 16] {
     let mut number = *b"000000000000000\0";
     let mut at = 14;

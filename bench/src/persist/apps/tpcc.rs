@@ -41,7 +41,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a terminal asks for.
+/// Order that a terminal asks for.
 struct Wish {
     district: u64,
     customer: u64,
@@ -49,7 +49,7 @@ struct Wish {
     lines: usize,
     /// Item and quantity.
     wanted: [(u32, u32); LINES_MAX],
-    /// Which parts of the stock it needs.
+    /// Parts of the stock that it needs, one bit each.
     parts: u64,
 }
 

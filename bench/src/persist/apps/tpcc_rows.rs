@@ -35,7 +35,7 @@ pub struct Item {
     pub data: [u8; 56],
 }
 
-/// What orders change of a stock row.
+/// Columns of a stock row that orders change.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C, align(8))]
 pub struct Counts {
@@ -249,7 +249,7 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
 /// The root, and where items and stock rows are.
 type Found = (Root, Vec<PPtr<Item>>, Vec<PPtr<Stock>>);
 
-/// Finds them.
+/// Finds the tables from the pool's root.
 pub fn find(pool: &Pool) -> Result<Found, Error> {
     pool.read_in(&[0], |r| {
         let root = *r.get(r.root::<Root>()?.ok_or_else(|| super::broken("there is no root"))?)?;

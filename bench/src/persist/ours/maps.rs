@@ -32,7 +32,7 @@ const BEFORE_STEPS: u64 = 1000;
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C, align(8))]
 pub struct Value {
-    /// Its bytes.
+    /// Bytes of the pattern.
     pub bytes: [u8; RECORD_BYTES],
 }
 
@@ -45,7 +45,7 @@ impl Value {
         Value { bytes }
     }
 
-    /// What the entry adds to a sum.
+    /// Returns the entry's share of a sum.
     #[inline]
     pub fn sum(&self, key: u64) -> u64 {
         reference::checksum_of(&self.bytes) ^ key
@@ -179,7 +179,7 @@ impl Work for Maps {
         let (pool, map) = self.fresh(BEFORE_STEPS)?;
         let mut draw = Draw::new(1);
         inserts(&pool, map, &mut draw, BEFORE_STEPS)?;
-        // Whether the log is half full in between is chance; its applying is timed in the runs.
+        // Empties the log first: how full it would be is chance, and applying it is timed in the runs.
         pool.apply().map_err(failed)?;
         stop();
         stop();

@@ -56,7 +56,7 @@ impl Records {
         &self.pool
     }
 
-    /// One transaction.
+    /// Overwrites `ranges` drawn records in one transaction.
     #[inline]
     pub fn transaction(
         &self,

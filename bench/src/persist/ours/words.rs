@@ -26,7 +26,7 @@ const WORD_BYTES: usize = 32;
 
 type Word = [u8; WORD_BYTES];
 
-/// What is known of a word.
+/// Count of a word, and the number of its last occurrence in the text.
 #[derive(Clone, Copy, Debug, Default, Persist)]
 #[repr(C)]
 struct Seen {

@@ -143,7 +143,7 @@ impl Nodes {
         self.all[0].node.memory()
     }
 
-    /// What fills their memory without packets.
+    /// Returns a sink that fills their memory without packets.
     pub fn sink(&self) -> Straight<'_> {
         Straight { nodes: &self.all }
     }
@@ -153,7 +153,7 @@ impl Nodes {
         self.all.iter().map(|one| one.node.stats().read().get(counter)).sum()
     }
 
-    /// Whether memory is in huge pages.
+    /// Names the kind of pages that the memory lies in.
     pub fn pages(&self) -> String {
         format!("{:?}", self.memory().huge()).to_lowercase()
     }

@@ -113,7 +113,7 @@ pub fn build(
 ) -> Result<Handle, BenchError> {
     let heads = placement.next(8 << log2).ok_or_else(|| failed("no slab holds a table's heads"))?;
     let mut sink = nodes.sink();
-    // What is behind the last head is read with it.
+    // Zeros all heads before the table is built.
     sink.put(heads, &vec![0; 8 << log2]).map_err(failed)?;
     let pairs = (0..records).map(|key| (key, object(key, 0, bytes)));
     bulk::hash(pairs, log2, heads, placement, &mut sink, |_| {}).map_err(failed)
@@ -140,7 +140,7 @@ fn ahead(client: &mut Client, cache: &mut Cache, handle: Handle, key: u64) -> Re
     Ok(())
 }
 
-/// What the front end does with an object.
+/// The front end's work on an object: pack it, seal it and drop it.
 struct Leaving<'k> {
     key: &'k Key,
     target: Vec<u8>,
@@ -249,7 +249,7 @@ pub fn row(definition: &Definition, workload: Workload, quick: bool) -> Result<R
     let mut leaving = Leaving { key: &key, target: Vec::new(), message: 0, packed: 0 };
     let requests = match (quick, rival, workload) {
         (true, ..) => 24,
-        // What an update replaces rests before its memory is used again.
+        // Few requests: the memory of an object that an update replaced rests before it is used again.
         (false, _, Workload::A) => 120,
         (false, Rival::Rpc, _) => 400,
         (false, Rival::Cache, _) => 16,

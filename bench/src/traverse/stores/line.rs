@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::server::Place;
 use crate::BenchError;
 
-/// How long a client looks again before it sleeps: longer than any of these stores takes for one request.
+/// Time for which a client polls before it sleeps: longer than any of these stores takes for one request.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long a store may say nothing.
+/// Time for which a store may send nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is asked of the socket at a time.
+/// Least room that a read of the socket gets, bytes.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ fn gone(source: std::io::Error) -> BenchError {
 }
 
 impl Line {
-    /// Connects.
+    /// Connects to a store.
     pub fn connect(place: &Place) -> Result<Line, std::io::Error> {
         let socket = match place {
             Place::Unix(path) => {
@@ -62,7 +62,7 @@ impl Line {
         Ok(Line { socket, bytes: vec![0; 2 * READ_BYTES], start: 0, end: 0, spin: true })
     }
 
-    /// Whether it looks again for a while before it sleeps.
+    /// Sets whether a client polls for a while before it sleeps.
     pub fn spins(&mut self, spin: bool) {
         self.spin = spin;
     }
@@ -80,7 +80,7 @@ impl Line {
         }
     }
 
-    /// Sends.
+    /// Sends all bytes, waiting for room where the socket is full.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), BenchError> {
         while !bytes.is_empty() {
             let wrote = match &mut self.socket {
@@ -97,7 +97,7 @@ impl Line {
         Ok(())
     }
 
-    /// What has come and was not taken yet.
+    /// Returns the bytes that have come and were not taken yet.
     pub fn here(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

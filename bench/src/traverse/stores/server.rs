@@ -22,12 +22,12 @@ use crate::{BenchError, python};
 /// How long a store may take to listen.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// Which store.
+/// Store that is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Store {
-    /// Redis 7.
+    /// Redis, version 7.
     Redis,
-    /// memcached 1.6.
+    /// memcached, version 1.6.
     Memcached,
 }
 
@@ -47,7 +47,7 @@ pub struct Server {
     process: u32,
     place: Place,
     folder: PathBuf,
-    /// What it says that it is.
+    /// Name and version, as the program states them.
     pub version: String,
 }
 
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// A connection.
+    /// Opens a connection to the store.
     pub fn line(&self) -> Result<Line, BenchError> {
         Line::connect(&self.place).map_err(BenchError::system("connecting to a store"))
     }

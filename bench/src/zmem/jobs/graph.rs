@@ -15,7 +15,7 @@ const FAR: u32 = u32::MAX;
 /// Ranges of nodes whose neighbours are filled one after the other.
 const RANGES: usize = 8;
 
-/// What is worked out.
+/// Graph kernel that a job runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kernel {
     Bfs,

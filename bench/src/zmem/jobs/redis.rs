@@ -20,7 +20,7 @@ use crate::child::Bound;
 /// Keys of a batch.
 const BATCH: u64 = 64;
 
-/// What is not installed.
+/// Returns what to install if redis-server cannot be started.
 pub(super) fn missing() -> Option<String> {
     let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
     (!found.is_ok_and(|status| status.success()))
@@ -185,7 +185,7 @@ pub(super) fn work(place: &Path, keys: u64) -> Result<Done, BenchError> {
     server.saved()?;
     server.get(keys, &mut sum)?;
     server.stop()?;
-    // What is saved lies in the page cache until it is on the disk, and dirty pages count as long.
+    // The dump stays in the page cache until it is on the disk, and its dirty pages count until then.
     let dump = folder.path().join("dump.rdb");
     fs::File::open(&dump).and_then(|file| file.sync_all()).map_err(BenchError::file(&dump))?;
     let mut loaded = Server::start(folder.path())?;
