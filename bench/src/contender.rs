@@ -111,7 +111,7 @@ impl Contender {
         self.who
     }
 
-    /// How it is configured.
+    /// Describes how it is configured.
     pub fn describe(&mut self) -> Result<String, BenchError> {
         let text = self.ask("describe")?;
         Ok(match self.who {
@@ -247,7 +247,7 @@ impl Party for Plain {
     }
 }
 
-/// Keeps one core busy until stdin ends, which it does with the process that asked for it.
+/// Keeps one core busy until stdin ends, which happens when the parent process ends or closes it.
 fn occupy_core() -> Result<(), BenchError> {
     std::thread::spawn(|| {
         let mut word = 1_u64;

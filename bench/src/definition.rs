@@ -133,7 +133,7 @@ mod tests {
         for service in crate::SERVICES {
             let rows = all(service).expect("embedded definitions parse");
             for (index, row) in rows.iter().enumerate() {
-                // The rows of the others are named by what is compared.
+                // Rows of the other services are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
                 assert!(
                     names_service

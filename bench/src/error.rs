@@ -109,7 +109,7 @@ pub enum BenchError {
     /// Neither XDG_CACHE_HOME nor HOME is set.
     #[error("set XDG_CACHE_HOME or HOME: the Python side of the benches is unpacked there")]
     NoCacheFolder,
-    /// Something about a file.
+    /// An operation on a file failed.
     #[error("{path}: {source}")]
     File {
         /// Path of the file.
@@ -117,7 +117,7 @@ pub enum BenchError {
         /// Error that the system gave.
         source: std::io::Error,
     },
-    /// Something about the system.
+    /// A system call or another operation of the system failed.
     #[error("{what}: {source}")]
     System {
         /// Operation that was tried.

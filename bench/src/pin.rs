@@ -35,7 +35,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Where it fails the thread has ended, or stays on its core, which is no error of a bench that ends.
+        // It fails if the thread has ended, or the thread stays on its core: no error, because the bench ends.
         let _ = sched_setaffinity(self.thread, &self.before);
     }
 }

@@ -33,7 +33,7 @@ const PROVIDER: &str = "memlift";
 /// Word after [`CHILD_ARGUMENT`] that starts a process which measures one library.
 pub(crate) const NAME: &str = "probe";
 
-/// One library's work.
+/// Time and output of one library.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 struct Taken {
     us: f64,
@@ -149,7 +149,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(),
     Ok(())
 }
 
-/// Text: what this crate carries anyway.
+/// Text of this crate's own sources, cut to the message's size.
 fn message() -> Vec<u8> {
     let text = concat!(
         include_str!("../engines/nginx/server.py"),
@@ -240,7 +240,7 @@ const SET_TAG: c_int = 0x11;
 const TAG_BYTES: usize = 16;
 const LOAD_CONFIG: u64 = 0x40;
 
-/// `provider`: who must do it; libcrypto says nothing about a provider that it could not load.
+/// `provider` names the provider that must do the work: libcrypto does not report one that it could not load.
 fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
@@ -314,7 +314,7 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
         let nonce = nonce(number);
         let mut count: c_int = 0;
         let mut rest = [0_u8; 16];
-        // SAFETY: as above; `target` is as long as `source`, and GCM's final writes nothing.
+        // SAFETY: `context` was made above and is not null; `target` is as long as `source`, and GCM's final writes nothing.
         let right = unsafe {
             init(context, ptr::null_mut(), ptr::null_mut(), ptr::null(), nonce.as_ptr(), c_int::from(seals))
                 == 1

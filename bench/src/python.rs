@@ -110,7 +110,7 @@ impl Script<'_> {
     }
 }
 
-/// The right Python with a script of the unpacked folder.
+/// Returns the right Python with a script of the unpacked folder as its argument.
 pub(crate) fn command(path: &str) -> Result<Command, BenchError> {
     let folder = unpack()?;
     let mut command = Command::new(interpreter()?);

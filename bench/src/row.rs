@@ -21,14 +21,14 @@ pub enum Verdict {
     Ok,
     /// The target is not reached, or the row failed.
     Short,
-    /// Somebody who is compared is not installed.
+    /// A rival, or something that the row needs, is not installed.
     Missing,
 }
 
-/// Why there is no measured row.
+/// Reason that there is no measured row.
 #[derive(Debug)]
 pub enum Stop {
-    /// Somebody who is compared is not here; the text says what to install.
+    /// A rival, or something that the row needs, is missing; the text says what to install.
     Missing(String),
     /// The measurement failed.
     Failed(BenchError),
@@ -90,7 +90,7 @@ pub struct Row {
     pub count: BTreeMap<String, u64>,
     /// CPU-seconds per call.
     pub cpu_s: CpuSeconds,
-    /// Whatever makes the comparison fair or unfair.
+    /// Conditions that make the comparison fair or unfair.
     pub qualifies: String,
     /// None where `--quick` gives no verdict on time.
     pub verdict: Option<Verdict>,
@@ -177,7 +177,7 @@ impl Row {
 /// Heads the columns of [`Row::table_line`]; `cpu` is in CPU-milliseconds per call.
 pub const TABLE_HEAD: &str = "name                                  ours    theirs unit  rival         ratio    low  cpu ours cpu theirs verdict";
 
-/// How many of a unit make a second; 1 for what is no time.
+/// Returns how many of a unit make a second; 1 if the unit is no time.
 fn unit_per_second(unit: &str) -> f64 {
     match unit {
         "ms" => 1e3,
@@ -203,7 +203,7 @@ pub(crate) fn three_digits(value: f64) -> String {
     }
 }
 
-/// Where finished rows go: printed at once, kept for the summary.
+/// Sink of finished rows: prints them at once and keeps them for the summary.
 pub(crate) struct Sink {
     json: bool,
     rows: Vec<Row>,

@@ -35,7 +35,7 @@ use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
 use crate::{BenchError, Options, Row};
 
-/// Nobody measures a row of this name against this rival.
+/// There is no row of this name against this rival.
 fn unknown(definition: &Definition) -> Stop {
     let reason = format!(
         "nobody measures {} against {}; see bench/src/traverse.rs",

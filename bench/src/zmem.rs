@@ -25,14 +25,14 @@ use crate::definition::Definition;
 use crate::row::{Sink, Stop};
 use crate::{BenchError, Options, Row};
 
-/// Nobody measures a row of this name against this rival.
+/// There is no row of this name against this rival.
 fn unknown(definition: &Definition) -> BenchError {
     let reason =
         format!("nobody measures {} against {}; see bench/src/zmem.rs", definition.name, definition.rival);
     BenchError::Engine { reason }
 }
 
-/// How often a row is begun whose rival was killed.
+/// Attempts at a row whose rival was killed.
 const ATTEMPTS: usize = 4;
 
 /// Measures again, with new processes, where the kernel killed the rival.

@@ -57,7 +57,7 @@ impl<'a> Cold<'a> {
         for round in 0..warm + counted {
             let mut values = [None; 2];
             for (turn, sum) in sums.into_iter().enumerate() {
-                // Even rounds: ours first. Who comes first copies source 0, so a copy left out shows.
+                // Even rounds: ours first. The first side copies source 0, so a copy left out shows.
                 let side = (turn + round) % 2;
                 let (now, other) = if side == 0 { (ours, theirs) } else { (theirs, ours) };
                 self.running[other].sweep()?;
@@ -146,7 +146,7 @@ impl<'a> Cold<'a> {
         Ok(median(seconds))
     }
 
-    /// Where a contender stands in `running`; starts it if need be.
+    /// Returns a contender's place in `running`; starts it if need be.
     fn place(&mut self, who: Who) -> Result<usize, BenchError> {
         if let Some(at) = self.running.iter().position(|contender| contender.who() == who) {
             return Ok(at);

@@ -36,7 +36,7 @@ pub const THREADS_MAX: u64 = 16;
 const PARTS: u64 = 64;
 /// Half of it is the largest transaction of those that fill tables.
 const LANE_BYTES: u64 = 512 << 10;
-/// Transactions that are stepped through, and those before them: as the rival.
+/// Transactions that are stepped through, and those before them; the rival has the same numbers.
 const STEPPED: u64 = 16;
 const BEFORE_STEPS: u64 = 100;
 
@@ -151,10 +151,10 @@ impl Tally {
 
 /// A program that runs on a pool.
 trait Program: std::fmt::Debug + Send + Sync {
-    /// Draws beforehand what a thread's next run needs.
+    /// Draws in advance the numbers that a thread's next run needs.
     fn prepare(&mut self, _thread: usize, _state: u64, _count: u64) {}
 
-    /// `count` transactions of a thread.
+    /// Runs `count` transactions of a thread.
     fn work(
         &self,
         pool: &Pool,
@@ -164,7 +164,7 @@ trait Program: std::fmt::Debug + Send + Sync {
         tally: &mut Tally,
     ) -> Result<(), Error>;
 
-    /// Looks through all tables. An error when a rule of theirs is broken.
+    /// Reads all tables. Fails when one of their rules is broken.
     fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error>;
 }
 
@@ -175,7 +175,7 @@ fn spread(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Takes a word into a sum that knows the order of its words.
+/// Adds a word to a sum that depends on the order of its words.
 fn mix(hash: u64, word: u64) -> u64 {
     spread(hash ^ word)
 }
@@ -195,7 +195,7 @@ fn broken(what: &str) -> Error {
     Error::Aborted(format!("the tables break a rule: {what}"))
 }
 
-/// The section of a part, which is 1 or more; 0 has what all share.
+/// Returns the section of a part, which is 1 or more; section 0 has the data that all parts share.
 fn section(pool: &Pool, part: u64) -> u16 {
     if pool.header().sections == 1 { 0 } else { part as u16 }
 }
@@ -256,7 +256,7 @@ impl Apps {
         Ok(Apps { pool, options, program, threads: threads as usize })
     }
 
-    /// All threads, from a barrier to the end of the last one.
+    /// Runs all threads, from a barrier to the end of the last one.
     fn transactions(&self, seed: u64, each: u64, tally: &mut Tally) -> Result<Ran, BenchError> {
         let (pool, program) = (&self.pool, &*self.program);
         if self.threads == 1 {
@@ -320,7 +320,7 @@ impl Work for Apps {
     fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
         let mut tally = Tally::default();
         for (seed, count) in [(1, BEFORE_STEPS), (2, STEPPED)] {
-            // The rival steps from 1 and 2; so that both write the same, so does this.
+            // The rival steps with seeds 1 and 2. So does this, so that both write the same.
             self.program.prepare(0, seed, count);
             if seed == 2 {
                 // Empties the log first: how full it would be is chance, and applying it is timed in the runs.
@@ -348,7 +348,8 @@ mod tests {
         (place, apps)
     }
 
-    /// One thread: every mechanism leaves the same state. Many: what their order does not change is the same.
+    /// With one thread every mechanism leaves the same state. With several, the part that does not depend on their order is the
+    /// same.
     #[test]
     fn every_mechanism_and_any_number_of_threads_leave_the_same() {
         for app in [App::Tpcc, App::Tatp, App::Kv, App::KvMixed] {

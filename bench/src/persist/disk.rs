@@ -52,7 +52,7 @@ impl Drop for Folder {
     }
 }
 
-/// A name in /dev/shm.
+/// A file name in /dev/shm.
 #[derive(Debug)]
 pub struct Shared {
     /// Path of the file in /dev/shm.

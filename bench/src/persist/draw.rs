@@ -22,7 +22,7 @@ impl Draw {
         Draw(seed)
     }
 
-    /// Past `count` numbers.
+    /// Returns the draws after the next `count` numbers.
     #[must_use]
     pub fn skip(&self, count: u64) -> Draw {
         Draw(self.0.wrapping_add(count.wrapping_mul(STEP)))

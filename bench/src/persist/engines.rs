@@ -66,14 +66,14 @@ fn once(
     built.get_or_init(build).as_ref().map(PathBuf::as_path).map_err(String::clone)
 }
 
-/// Where the sources lie and where programs are built.
+/// Returns the folder of the sources and the folder in which programs are built.
 fn folders() -> Result<(PathBuf, PathBuf), String> {
     let sources = python::unpack().map_err(|error| error.to_string())?.join("engines/persist");
     let folder = python::cache_folder().map_err(|error| error.to_string())?.join("persist-rivals");
     Ok((sources, folder))
 }
 
-/// Runs a build. What it says goes to stderr; the line that holds `word` says why it failed.
+/// Runs a build. Its output goes to stderr; the line that holds `word` says why it failed.
 fn built(command: &mut Command, word: &str, needs: &str) -> Result<(), String> {
     let output = command
         .stdin(Stdio::null())

@@ -38,7 +38,7 @@ pub struct Sides {
     pub theirs: Party,
 }
 
-/// Runs both and judges.
+/// Runs both parties and judges the row.
 pub fn row(
     definition: &Definition,
     mut sides: Sides,

@@ -32,7 +32,7 @@ use crate::{BenchError, machine};
 /// Word after [`CHILD_ARGUMENT`] that starts a party.
 pub(crate) const NAME: &str = "persist";
 
-/// Something that can be run for its time.
+/// Work that can be run for its time.
 pub trait Work {
     /// Version and configuration.
     fn about(&self) -> String;

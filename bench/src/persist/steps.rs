@@ -63,7 +63,7 @@ mod x86_64 {
     use super::Steps;
     use crate::pin::Pinned;
 
-    /// Longer transactions are not counted to their end.
+    /// Transactions with more instructions are not counted to their end.
     const STEPS_MAX: u64 = 5_000_000;
 
     /// Stops the calling thread for its tracer, which must be there.
@@ -88,7 +88,7 @@ mod x86_64 {
             Some(Traced { thread, _one_core })
         }
 
-        /// Steps through what lies between its stops.
+        /// Counts the instructions between its stops.
         pub fn count(self) -> Option<Steps> {
             self.next_stop()?;
             let empty = self.step()?;

@@ -82,7 +82,7 @@ fn runs(options: &TourOptions, hear: &mut impl FnMut(Entry)) -> Result<(), Stop>
     let plain = under::plain(&words, &group, || 0)?;
     drop(group);
     hear(entry(KILLED, Some(limit), &plain));
-    // The same headroom that `memlift run` leaves when it reads the limit itself.
+    // The budget leaves a headroom below the limit: 1/32 of it, at least 4 MiB.
     let bytes = limit - (limit / 32).max(4 * MIB);
     let here = std::env::current_dir().map_err(BenchError::system("finding the current folder"))?;
     let folder = tempfile::Builder::new().prefix(".memlift-tour-").tempdir_in(here);

@@ -36,7 +36,7 @@ const CHANGE_EVERY: usize = 16;
 const PASSES: usize = 3;
 const PILOT: usize = 7;
 const NEIGHBOUR_BYTES: usize = 32 << 20;
-/// Neighbours may be slowed by so much: we only count ourselves.
+/// Neighbours may be slowed by so many percent: only our own time counts.
 const BUDGET_PERCENT: u32 = 1000;
 const FIXED: [Placement; 3] = [Placement::Temporal, Placement::Streaming, Placement::Isolated];
 
@@ -196,7 +196,7 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// Returns true if the neighbour is there while a sample is taken, where it comes and goes.
+/// Returns true if the neighbour runs during this sample, in the phase in which it comes and goes.
 fn comes(sample: usize) -> bool {
     sample / CHANGE_EVERY % 2 == 1
 }

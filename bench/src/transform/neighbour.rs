@@ -42,7 +42,7 @@ impl Neighbour {
         let thread = std::thread::Builder::new()
             .name("neighbour".to_owned())
             .spawn(move || {
-                // Unpinned it would be a neighbour of nobody in particular, which is still one.
+                // Where pinning fails it may run on any core, and is a neighbour all the same.
                 let _ = pin::hold(None, core);
                 match work {
                     Work::Chase(bytes) => chase(bytes, &theirs),
@@ -68,13 +68,13 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the neighbour has been printed; there is nothing to add to it.
+            // A panic of the neighbour has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// Calls `turn` while awake; gives up when the owner does.
+/// Calls `turn` while awake; ends when the owner ends it.
 fn work(shared: &Shared, mut turn: impl FnMut() -> u64) {
     while !shared.ends.load(Ordering::Relaxed) {
         if shared.awake.load(Ordering::Relaxed) {

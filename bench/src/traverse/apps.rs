@@ -79,7 +79,7 @@ impl Rival {
     }
 }
 
-/// A client of one side of a row: how it reads.
+/// Client of one side of a row, and how it reads.
 pub(super) enum Reader {
     /// Walks at a node, or at the native handler, this many at a time.
     Remote(Client, usize),
@@ -139,8 +139,8 @@ fn walked(answer: Answer) -> Result<Walked, BenchError> {
 }
 
 impl Reader {
-    /// Makes walks, as many at a time as it may, and hands out what comes back, in order; while one answer is looked at the
-    /// others are under way.
+    /// Makes walks, as many at a time as the reader may, and hands out the results in order. Others are under way while one is
+    /// handed out.
     pub(super) fn walk_all(
         &mut self,
         walks: &[Walk],
@@ -200,7 +200,7 @@ pub(super) fn cpu_of(process: u32) -> f64 {
     tasks.flatten().filter_map(nanoseconds).sum::<u64>() as f64 * 1e-9
 }
 
-/// Times `requests` requests of this process and, where there is one, another one.
+/// Times `requests` requests of this process and, where there is one, of another process.
 pub(super) fn timed(
     requests: usize,
     other: Option<u32>,

@@ -88,7 +88,7 @@ impl<'d, D: Data> Reader<'d, D> {
     pub fn warm(&mut self, mut questions: impl FnMut() -> u64) {
         let (mut kept, enough) = (0, (self.data.pieces() as f64 * SHARE * 2.0) as u64);
         let mut bytes = Vec::new();
-        // Questions that hit only fill nothing: a bound for those.
+        // Questions whose pieces are all cached fill nothing, so their number is bounded.
         for _ in 0..self.data.questions() {
             if kept >= enough {
                 break;
@@ -111,7 +111,8 @@ impl<'d, D: Data> Reader<'d, D> {
         }
     }
 
-    /// Answers all of them, `out` at a time. `again` counts reads that were sent again; `bytes`: packets sent, and received.
+    /// Answers all questions, `out` at a time. Returns the run, with `again` counting reads sent again, and the number of reads
+    /// without those.
     pub fn run(&mut self, questions: &[u64], out: usize) -> Result<(Ran, u64), BenchError> {
         let (mut ran, mut messages) = (Ran::default(), 0);
         let (cpu, start) = (machine::cpu_seconds(), Instant::now());

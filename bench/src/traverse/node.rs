@@ -27,7 +27,7 @@ use crate::{BenchError, Row, cache, machine, reference};
 
 /// Requests under way.
 pub const OUT: usize = 128;
-/// As many walks in turn as there are requests under way, at the most.
+/// Walks in turn that are tried, up to the number of requests under way.
 const WIDTHS: [usize; 6] = [16, 32, 48, 64, 96, 128];
 
 /// Area that a sweep reads to evict everything else from the cache.

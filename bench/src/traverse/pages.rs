@@ -41,7 +41,7 @@ impl AsMut<[u64]> for Page {
 #[derive(Debug)]
 pub struct Pages<'d, D>(pub &'d D);
 
-/// Takes its pieces out of pages.
+/// Walker that takes its pieces out of pages.
 #[derive(Debug)]
 pub struct Paged<W, Piece>(W, std::marker::PhantomData<Piece>);
 

@@ -53,7 +53,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// So many, of [`HOPS`] nodes each.
+    /// Makes `count` chains of [`HOPS`] nodes each.
     pub fn new(count: u64) -> Chains {
         Chains { count }
     }
@@ -62,7 +62,7 @@ impl Chains {
         self.count * HOPS as u64
     }
 
-    /// Of the n-th node: 32 bits that no other node has.
+    /// Name of the n-th node: 32 bits that no other node has.
     fn name(self, node: u64) -> u64 {
         node.wrapping_mul(0x9e37_79b1) & 0xffff_ffff
     }

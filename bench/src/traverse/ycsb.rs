@@ -144,7 +144,7 @@ impl Zipf {
         (from + 1..=to).map(|rank| (rank as f64).powf(-EXPONENT)).sum()
     }
 
-    /// There are more items now.
+    /// Grows the number of items.
     fn grow(&mut self, items: u64) {
         self.zeta += Zipf::sum(self.items, items);
         self.items = items;
@@ -171,7 +171,7 @@ pub struct Generator {
     draw: Draw,
     random: Random,
     zipf: Zipf,
-    /// Keys are 0 to before this.
+    /// Keys are below this number.
     records: u64,
 }
 

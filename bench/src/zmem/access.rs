@@ -19,7 +19,7 @@ use crate::{BenchError, Row};
 pub struct Sides {
     ours: Side,
     theirs: Side,
-    // Dropped after the process that it is swap to.
+    // Dropped after the process that swaps to it.
     zram: Zram,
     set: u64,
     total: u64,
@@ -48,7 +48,8 @@ impl Sides {
         let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
         let first = theirs.wish(&warm).map_err(|error| killed(&theirs, error))?;
         let total = theirs.group.usage() + zram.used();
-        // Equal is what the groups say: what the job does not count (the kernel's own pages for it) comes off its total.
+        // The groups' usage must be equal: memory that the job does not count (the kernel's own pages for it) comes off its
+        // total.
         let mut aim = total;
         for _ in 0..3 {
             let counted = Group::new(Limit::None)?;

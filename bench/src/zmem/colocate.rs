@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 /// No round is begun after so long.
 const ENOUGH: Duration = Duration::from_secs(90);
 
-/// Job 1, with the 40 of 70 MB that the paper's has.
+/// Job 1, with 4/7 of its need as in the paper: 40 of 70 MB.
 struct First {
     words: [&'static str; 5],
     budget: u64,
@@ -81,7 +81,7 @@ impl Host<'_> {
     }
 }
 
-/// Rounds of all kernels: theirs first in every second one.
+/// Runs rounds of all kernels beside both files; in every second round the small file comes first.
 fn rounds(
     count: usize,
     host: &Host,
@@ -113,7 +113,7 @@ fn pairs(rounds: &[[Vec<Ran>; 2]], number: impl Fn(&Ran) -> f64) -> Vec<Pair> {
         .collect()
 }
 
-/// The share of its speed that job 1 keeps beside the other file: of each kernel's medians.
+/// Returns the share of its speed that job 1 keeps beside the other file, from one kernel's medians.
 fn kept(rounds: &[[Vec<Ran>; 2]], kernel: usize) -> f64 {
     let cpu = |index: usize| median(rounds.iter().map(|round| round[index][kernel].ended.cpu_s));
     cpu(1) / cpu(0)

@@ -95,7 +95,7 @@ pub fn row(definition: &Definition, kept: &mut Option<Kernel>, quick: bool) -> R
     let budget = Budget { bytes, spill: Some(place.spill()) };
     let mut ours = Running::budgeted(&strings(&kernel.words), budget)?;
     ours.round()?;
-    // Dropped after the process that it is swap to.
+    // Dropped after the process that swaps to it.
     let zram;
     let mut rival = None;
     let mut theirs_have = "unlimited".to_owned();

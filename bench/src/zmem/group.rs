@@ -21,7 +21,7 @@ use memlift_engine::region::MemoryGroup;
 use crate::BenchError;
 use crate::row::Stop;
 
-/// Between two looks at the usage.
+/// Time between two samples of the usage.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A group of its own.
@@ -52,7 +52,7 @@ impl Limit {
 }
 
 impl Group {
-    /// A new one.
+    /// Makes a new group with this limit.
     pub fn new(limit: Limit) -> Result<Group, Stop> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let missing = |why: &str| {
@@ -77,7 +77,7 @@ impl Group {
         let directory = parent.join(name);
         let refused = |error: std::io::Error| format!("{}: {error}", directory.display());
         fs::create_dir(&directory).map_err(refused)?;
-        // From here on it is removed again.
+        // From here on dropping `group` removes it again.
         let group = Group { group: MemoryGroup { directory: directory.clone(), version } };
         if group.group.usage().is_none() {
             return Err(format!("{} gives its children no memory controller", parent.display()));
@@ -99,7 +99,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A group below this one, without a limit of its own; what it holds counts here.
+    /// Makes a group below this one, without a limit of its own; its memory counts here.
     pub fn child(&self, name: &str) -> Result<Group, Stop> {
         let control = self.group.directory.join("cgroup.subtree_control");
         if self.group.version == 2 {
@@ -109,7 +109,7 @@ impl Group {
         Group::below(&self.group.directory, name, self.group.version, Limit::None).map_err(Stop::Missing)
     }
 
-    /// Where a process writes `0` to enter.
+    /// Returns the file to which a process writes `0` to enter.
     pub fn entrance(&self) -> PathBuf {
         self.group.directory.join("cgroup.procs")
     }
@@ -133,25 +133,25 @@ impl Group {
         inside
     }
 
-    /// Starts looking at its usage, page cache included.
+    /// Starts sampling its usage, page cache included.
     pub fn sample(&self, budget: u64) -> Sampler {
         let group = self.group.clone();
         Sampler::new(budget, move || group.usage())
     }
 
-    /// Starts looking at its usage, and at what `beside` it counts to it.
+    /// Starts sampling its usage plus the bytes that `beside` gives.
     pub fn sample_with(&self, budget: u64, beside: impl Fn() -> u64 + Send + 'static) -> Sampler {
         let group = self.group.clone();
         Sampler::new(budget, move || group.usage().map(|usage| usage + beside()))
     }
 
-    /// Starts looking at what it needs: its usage without page cache that the kernel drops before it kills.
+    /// Starts sampling its need: its usage without the page cache that the kernel drops before it kills.
     pub fn sample_need(&self) -> Sampler {
         let group = self.group.clone();
         Sampler::new(u64::MAX, move || group.usage().map(|usage| usage.saturating_sub(group.reclaimable())))
     }
 
-    /// How often the killer came.
+    /// Returns how often the kernel killed a process of the group.
     pub fn kills(&self) -> u64 {
         let file = if self.group.version == 2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.group.directory.join(file)).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The kernel refuses to remove a group with processes; they are this bench's own.
+        // The kernel refuses to remove a group that has processes; these belong to the bench, so they are killed.
         for _ in 0..200 {
             let left = fs::read_to_string(self.group.directory.join("cgroup.procs")).unwrap_or_default();
             for process in

@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 /// Runs of a row whose verdict is a count.
 const RUNS: u64 = 3;
 
-/// A folder for what jobs read and write, and for what is spilled; kept for the row.
+/// A folder for files that jobs read and write and for spilled pages; kept for the row.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: tempfile::TempDir,
@@ -91,7 +91,7 @@ pub(super) fn add(row: &mut Row, name: &str, value: u64) {
     *row.count.entry(name.to_owned()).or_default() += value;
 }
 
-/// Adds what a run says to the row's counts.
+/// Adds the counts of a run to the row's.
 pub(super) fn note(row: &mut Row, ran: &Ran, checksum: &str, words: &[&str]) -> Result<(), BenchError> {
     let right = ran.done(words)?.checksum == checksum;
     add(row, "wrong", u64::from(!right));
@@ -158,7 +158,7 @@ fn survive(definition: &Definition, words: &[String], place: &Place, quick: bool
     let runs = if quick { 1 } else { RUNS };
     let mut well = 0;
     for _ in 0..runs {
-        // The budget is the limit less what `memlift run` leaves as headroom.
+        // The budget leaves a headroom below the limit: 1/32 of it, at least 4 MiB.
         let bytes = limit - (limit / 32).max(4 * MIB);
         let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Limit::Hard(limit))?;
         add(&mut row, "kills", ran.kills + u64::from(ran.ended.killed()));

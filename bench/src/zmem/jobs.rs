@@ -39,7 +39,7 @@ pub struct Done {
     pub built_s: f64,
     /// Seconds of the work proper.
     pub worked_s: f64,
-    /// CPU of all threads in that time, seconds; 0 where the job does not say.
+    /// CPU of all threads in that time, seconds; 0 if the job does not report it.
     #[serde(default)]
     pub cpu_s: f64,
 }
@@ -164,12 +164,12 @@ fn run(words: &[&str]) -> Result<Done, BenchError> {
     }
 }
 
-/// A line of what was done.
+/// Prints the report as one line.
 fn say(done: &Done) {
     println!("{}", serde_json::to_string(done).expect("plain data"));
 }
 
-/// Says that the graph is built; then one round for each line. What it gives is the last round.
+/// Prints a report when the graph is built, then runs one round for each line of stdin. Gives the report of the last round.
 fn serve_rounds(graph: graph::Graph, kernel: graph::Kernel) -> Result<Done, BenchError> {
     let mut done = Done::default();
     say(&done);
@@ -216,7 +216,7 @@ pub fn parse(stdout: &[u8], job: &[&str]) -> Result<Done, BenchError> {
         .map_err(|_| BenchError::Answer { program: job.join(" "), answer: line.chars().take(200).collect() })
 }
 
-/// Does the job that the words name, and says what came of it.
+/// Does the job that the words name, and prints its report.
 pub(crate) fn serve(words: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -49,7 +49,7 @@ pub struct Took {
     pub cpu_s: f64,
     /// The 99th percentile of one access, seconds.
     pub p99: f64,
-    /// Over all words read.
+    /// Checksum over all words read.
     pub checksum: u64,
 }
 
@@ -224,7 +224,7 @@ impl Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        // It lies in the folder for such files, and somebody may have cleared that.
+        // The file lies in the folder for temporary files, and may have been removed there.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -235,7 +235,7 @@ fn fill(set: &mut [u8], contents: &Path) -> Result<(), BenchError> {
     let pages = file.metadata().map_err(BenchError::file(contents))?.len() / PAGE_BYTES as u64;
     let mut page = [0; PAGE_BYTES];
     for (index, target) in set.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        // By way of the stack: the kernel does not fault pages of the set in.
+        // The page goes through the stack, so that the kernel does not fault in pages of the set itself.
         let offset = index as u64 % pages * PAGE_BYTES as u64;
         file.read_exact_at(&mut page, offset).map_err(BenchError::file(contents))?;
         target.copy_from_slice(&page);

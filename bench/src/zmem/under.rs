@@ -128,18 +128,18 @@ fn finish(command: &Command, group: &Group, sampler: Sampler, words: &[&str]) ->
     Ok(Ran { ended, done, seen, kills: group.kills(), report: Value::Null })
 }
 
-/// Without memlift and without a limit; what is seen is what it needs: without page cache that the kernel drops.
+/// Runs the job without memlift and without a limit; `seen` is its need, without the page cache that the kernel drops.
 pub fn unlimited(words: &[&str]) -> Result<Ran, Stop> {
     let group = Group::new(Limit::None)?;
     finish(&alone(words)?, &group, group.sample_need(), words)
 }
 
-/// Without memlift, in this group; `beside` counts to what is seen.
+/// Runs the job without memlift, in this group; `beside` is added to `seen`.
 pub fn plain(words: &[&str], group: &Group, beside: impl Fn() -> u64 + Send + 'static) -> Result<Ran, Stop> {
     finish(&alone(words)?, group, group.sample_with(u64::MAX, beside), words)
 }
 
-/// Under `memlift run`, and under a limit of the kernel's or without.
+/// Runs the job under `memlift run`, and under a limit of the kernel or without one.
 pub fn budgeted(words: &[&str], budget: Budget, limit: Limit) -> Result<Ran, Stop> {
     let group = Group::new(limit)?;
     let folder = tempfile::tempdir().map_err(BenchError::system("making a folder"))?;
@@ -155,7 +155,7 @@ pub fn budgeted(words: &[&str], budget: Budget, limit: Limit) -> Result<Ran, Sto
 /// A running job; ended when it is dropped.
 #[derive(Debug)]
 pub struct Running {
-    // Fields drop in this order: whoever supervises first, and with the group what is left of the job.
+    // Fields drop in this order: first the supervising process, last the group with the processes that are left of the job.
     child: Bound,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -165,7 +165,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Without memlift, in a group of its own; `beside` counts to what is seen.
+    /// Starts the job without memlift, in a group of its own; `beside` is added to `seen`.
     pub fn plain(
         words: &[&str],
         limit: Limit,
@@ -176,12 +176,12 @@ impl Running {
         Ok(Running::start(group.command(&alone(words)?), words)?.owning(group, sampler))
     }
 
-    /// Without memlift, in a group of somebody else's.
+    /// Starts the job without memlift, in a group that the caller owns.
     pub fn inside(words: &[&str], group: &Group) -> Result<Running, Stop> {
         Ok(Running::start(group.command(&alone(words)?), words)?)
     }
 
-    /// Under `memlift run`.
+    /// Starts the job under `memlift run`.
     pub fn budgeted(words: &[&str], budget: Budget) -> Result<Running, Stop> {
         let group = Group::new(Limit::None)?;
         let sampler = group.sample(budget.bytes);
@@ -202,7 +202,7 @@ impl Running {
         let stdout = BufReader::new(stdout);
         let mut running =
             Running { child, stdin, stdout, words: words.join(" "), sampler: None, group: None };
-        // It is ready.
+        // The first line says that the job is ready.
         running.line()?;
         Ok(running)
     }
@@ -218,7 +218,7 @@ impl Running {
         jobs::parse(line.as_bytes(), &[&self.words])
     }
 
-    /// Has it do a round.
+    /// Lets the job do one round.
     pub fn round(&mut self) -> Result<Done, BenchError> {
         writeln!(self.stdin).map_err(BenchError::system("writing to a job"))?;
         self.line()

@@ -33,7 +33,7 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Zram {
-    /// A device of this size by this algorithm; else what is missing.
+    /// Makes a device of this size with this algorithm; the error says what is missing.
     pub fn create(algorithm: &str, bytes: u64) -> Result<Zram, String> {
         let hot_add = format!("{CONTROL}/hot_add");
         let number = fs::read_to_string(&hot_add)
@@ -71,7 +71,7 @@ impl Zram {
         self.gauge()()
     }
 
-    /// Returns a function that reads the same, for a thread that samples.
+    /// Returns a function that reads [`Zram::used`], for a thread that samples.
     pub fn gauge(&self) -> impl Fn() -> u64 + Send + 'static {
         let file = self.attribute("mm_stat");
         move || {

@@ -51,7 +51,7 @@ impl Records {
         Ok(Records { pool, options, chunks, ranges })
     }
 
-    /// Where they are.
+    /// Returns the pool that holds them.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -83,7 +83,7 @@ pub fn write(pool: &Path, text: &Path) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Says what is in a pool.
+/// Prints the words that are in a pool.
 pub fn read(pool: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
     let pool = Pool::open(pool, &options()).map_err(failed)?;

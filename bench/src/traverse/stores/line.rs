@@ -102,13 +102,13 @@ impl Line {
         &self.bytes[self.start..self.end]
     }
 
-    /// The first bytes of [`Line::here`] are done with.
+    /// Drops the first `bytes` of [`Line::here`].
     pub fn taken(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits until more has come.
+    /// Waits until more bytes have come.
     pub fn more(&mut self) -> Result<(), BenchError> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -141,7 +141,7 @@ impl Line {
         }
     }
 
-    /// Waits until so many bytes are there.
+    /// Waits until `bytes` are there.
     pub fn need(&mut self, bytes: usize) -> Result<(), BenchError> {
         while self.here().len() < bytes {
             self.more()?;

@@ -21,7 +21,7 @@ for _ = 1, 48 do
     sum = sum + tonumber(string.sub(node, 9))
 end
 return sum";
-/// Commands of one write while the store is filled.
+/// Keys of one write while the store is filled.
 const FILL: usize = 1000;
 
 /// A connection to Redis.
