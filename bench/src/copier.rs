@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everybody who can copy, behind one trait without dispatch. Here glibc; memlift is in ours.rs.
+//! Routines that copy, behind one trait without dispatch. Here glibc; memlift is in ours.rs.
 //!
 //! - **Rule** sizes and addresses go through `black_box`, so no copy is folded, widened or elided; glibc is called
 //!   through a pointer, as every dynamically linked program calls it

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a bench could not begin or go on, and what to do about it.
+//! Reasons that a bench could not begin or go on, and what to do about each.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench ipc`: arrays and bytes handed to another process, against whom people hand them over with today.
+//! `memlift bench ipc`: arrays and bytes handed to another process, against the ways in use today.
 //!
 //! - **Flow** definitions ─▶ rows whose name has `rust` in it: two parties, as in persist ([`echo`] and the program of engines/ipc/rust) ·
 //!   all others: Python ([`scripted`])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Benches: what is measured, against whom, and how.
+//! Benches: the rows of each service, their rivals, and how both are measured.
 //!
 //! - **Flow** `definitions/*.toml` say which rows exist ──▶ [`copy`], [`devices`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
 //!   measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One pass over memory that a contender is asked for: a copy, or what the engine does besides copying.
+//! One pass over memory by a contender: a copy, or another operation of the engine.
 //!
 //! - **Flow** a row names a [`Pass`] ─▶ a contender runs it on [`Buffers`] ─▶ a value (the CRC) that both sides must agree on
 //! - **Rival** [`Plain`] takes the fastest of the loops of `limits/loops.c`, tried once per pass and size on cold buffers

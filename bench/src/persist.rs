@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench persist`: objects that survive a crash, against who keeps them today.
+//! `memlift bench persist`: objects that survive a crash, against the stores in use today.
 //!
 //! - **Flow** definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
 //!   with the same draws ─▶ rows

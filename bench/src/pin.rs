@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads held to one core, so that where they run is no part of what is measured.
+//! Threads held to one core, so that the scheduler's choice of a core is not part of a measurement.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

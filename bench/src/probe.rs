@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Would a drop-in help here? A short measurement of one library against ours, each in a process of its own.
+//! Measures briefly whether a drop-in would help here: one library against ours, each in a process of its own.
 //!
 //! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, some messages, microseconds per
 //!   message as JSON ─▶ medians of both sides
 //! - **Message** 16 KiB of text. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
 //!   does; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
 //!   fresh nonce per message, seal and tag, as a TLS record; the first is opened again and compared
-//! - **Owner** a library that crashes takes its child with it and nobody else
+//! - **Owner** a library that crashes takes its child with it and no other process
 //! - **Not here** a verdict with a bound: `memlift bench transform` has those
 
 use core::ffi::{CStr, c_char, c_int, c_void};

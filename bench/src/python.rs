@@ -5,7 +5,7 @@
 //! - **Flow** [`unpack`] ─▶ folder ─▶ [`Script::run`] ─▶ JSON lines of its stdout, one by one
 //! - **Layout** $XDG_CACHE_HOME/memlift/bench-VERSION-HASH/ with the folders of bench/; the hash is of the contents, so a
 //!   folder never changes and two versions never meet
-//! - **Order** files are written into a folder of another name and renamed: whoever sees the folder sees all of it
+//! - **Order** files are written into a folder of another name and renamed: a process that sees the folder sees all of it
 //! - **Python** $VIRTUAL_ENV, the folder of this program (as in a virtual environment), .venv in the current folder or
 //!   above it, .venv above this program, python3 on the PATH
 

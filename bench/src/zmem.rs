@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench zmem`: more memory than the budget, against who compresses memory today.
+//! `memlift bench zmem`: more memory than the budget, against the memory compression in use today.
 //!
 //! - **Flow** definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
 //! - **Rivals** lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit · unlimited, plain,

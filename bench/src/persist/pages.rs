@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rivals of checkpoint and shadow rows: a whole page is copied to durable memory and fenced, however little of it changed.
 //!
-//! Checkpoint 8 of a page's 64 lines are overwritten; then the page is copied to its durable place
+//! - **Checkpoint** 8 of a page's 64 lines are overwritten; then the page is copied to its durable place
 //! - **Shadow** the same to four pages; each is copied to the one of its two durable places that does not hold its newest version
 //! - **Way** `memcpy_clwb`: memcpy, write-back of every line, fence · `nt_copy`: stores past the cache, fence; per page
 //! - **Flattering** no table of pages is written and nothing guards a page that is overwritten in place: a crash in the middle of a

@@ -3,8 +3,8 @@
 //!
 //! - **Flow** the job alone ─▶ its need and its checksum ─▶ in a memory cgroup of 60 % of that, without swap: as it is, then by
 //!   `memlift run` ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
-//! - **Check** what finishes has the checksum of the job alone
-//! - **Skipped** where this user may make no groups: without a limit nobody is killed, and there is nothing to show
+//! - **Check** a run that finishes has the checksum of the job alone
+//! - **Skipped** where this user may make no groups: without a limit no process is killed, and there is nothing to show
 //! - **Not here** the numbers that count: `memlift bench zmem`, rows `survive/…`
 
 use serde::Serialize;

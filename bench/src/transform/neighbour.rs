@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A neighbour on another core: one that is hurt by what we do to the caches, or one that hurts.
+//! A neighbour on another core. It either suffers from what we do to the caches, or makes us suffer.
 //!
 //! - **Flow** `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
 //! - **Owner** dropping it ends the thread

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: what hash48 walks.
+//! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: the hash48 rows walk it.
 //!
 //! - **Layout** nodes are those of our hash map (`services/traverse/programs/collections/chain.h`): 0 next · 8 key · 16 value bytes ·
 //!   24 value; each has a line of 64 bytes to itself. Buckets are words, side by side, behind the nodes

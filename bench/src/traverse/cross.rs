@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows `cross4/…`: walks whose chains lie on four nodes, one piece after the other.
+//! Rows `cross4/…`: walks along chains whose pieces lie on four nodes.
 //!
 //! - **Flow** four nodes on loopback, with one map ─▶ chains of [`HOPS`] nodes that leave a node [`CROSSINGS`] times ─▶ the same client
 //!   asks by way of the nodes (peer) and by way of itself (bounce)

@@ -4,7 +4,7 @@
 //! - **Flow** [`Place::listen`] ─▶ a thread that serves ─▶ [`Server::link`]: a client's end of the same transport
 //! - **Layout** both sides speak the nodes' packets, so that bytes, batches and system calls are the same; handlers answer with the value
 //!   alone
-//! - **Order** a handler carries a request to its end before it looks at the next one
+//! - **Order** a handler carries a request to its end before it takes the next one
 //! - **Owner** dropping a [`Serving`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
 
 use std::net::SocketAddr;

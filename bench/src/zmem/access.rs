@@ -4,7 +4,7 @@
 //! - **Flow** zram: a process whose group is limited to a third of its set ─▶ warm ─▶ its real total: group + device ─▶ ours:
 //!   a job whose group holds no more ─▶ warm ─▶ samples by turns
 //! - **Rule** both sides' checksums are equal in every pair; each side's memory is what its group says (and the device)
-//! - **Missing** who may not make groups or swap: the rows say what it takes
+//! - **Missing** where this user may not make groups or swap: the rows say what it takes
 //! - **Not here** other programs (`budget/*`, `gap/*`)
 
 use super::group::{Group, Limit};

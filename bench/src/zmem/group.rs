@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memory cgroup for one run: what is started in it is counted by the kernel, as the killer counts it.
+//! A memory cgroup for one run: the kernel counts the memory of the processes in it, as its killer does.
 //!
 //! - **Flow** [`Group::new`] below this process's own group, or beside it ──▶ a program enters: by itself ([`Group::entrance`]) or started by
 //!   [`Group::command`] ──▶ [`Sampler`] reads the usage a thousand times a second ──▶ dropped with all that is still in it

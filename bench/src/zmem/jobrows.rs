@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows of whole jobs: they stay in their budget, they survive a limit that kills them otherwise, and what that costs.
+//! Rows of whole jobs: whether they stay in their budget and survive a limit that kills them otherwise, and the cost of both.
 //!
 //! - **Flow** a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
 //! - **Rows** `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs that need memory: programs as users have them, which know nothing of zmem, with a checksum of what they worked out.
+//! Jobs that need memory: programs as users have them, which know nothing of zmem, with a checksum of their results.
 //!
 //! - **Flow** this program, started again with [`CHILD_ARGUMENT`](crate::contender::CHILD_ARGUMENT), [`NAME`] and a job's words ─▶ it builds
 //!   its data, works on it, and prints one JSON line: [`Done`]

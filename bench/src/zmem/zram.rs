@@ -4,7 +4,7 @@
 //! - **Flow** `hot_add` ─▶ a guard ─▶ algorithm, size ─▶ mkswap, swapon before any other swap ─▶ dropped, or this process ends in
 //!   whatever way: the guard's input ends, and it does swapoff, reset, `hot_remove`
 //! - **Owner** the device is this bench's; one that was there before is not touched
-//! - **Not here** who is squeezed into it: whoever is in a group with a limit (`group`)
+//! - **Not here** the processes that swap to it: those in a group with a limit (`group`)
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that are killed in the middle: what is there afterwards keeps the rules of their tables, and has every acknowledged
-//! transaction.
+//! Programs that are killed in the middle. Afterwards their tables keep their rules and hold every acknowledged transaction.
 //!
 //! - **Flow** [`the_child`] fills a pool and runs transactions until it is killed, and says how many are done ─▶ it is killed ─▶ the pool is
 //!   opened again ─▶ all tables are looked through

@@ -4,9 +4,10 @@
 //! - **Flow** packet, in the nodes' own format ─▶ which program it names ─▶ the same operation, compiled with this crate ─▶ pieces of
 //!   the result and the answer, as a node sends them ─▶ next packet
 //! - **Layout** nodes of the collections as `services/traverse/programs/collections/{chain,ordered}.h` have them
-//! - **Order** a request is carried out to its end before the next one is looked at: this is what interleaving is compared with.
+//! - **Order** a request is carried out to its end before the next one begins: this is what interleaving is compared with.
 //!   Nothing is verified and no address checked but for being memory of the node
-//! - **Owner** the memory is a node's, whose own thread sleeps meanwhile; nobody changes it while a request is under way here
+//! - **Owner** the memory is a node's, whose own thread sleeps meanwhile; no thread changes it while a request is under way
+//!   here
 //! - **Not here** changes: clients send those to the node, on both sides of a row
 
 use std::sync::Arc;

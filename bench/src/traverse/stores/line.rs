@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's connection to a store: bytes out, replies in, and a wait that first looks again for a while, as memlift's own does.
+//! A client's connection to a store: bytes out, replies in. A wait first polls for a while, as memlift's own does.
 //!
 //! - **Flow** [`Line::write`] ─▶ socket ─▶ [`Line::need`]: so many bytes are there ─▶ [`Line::taken`]: they were read
 //! - **Order** nothing is read while something is written: a store answers into its own memory and goes on reading

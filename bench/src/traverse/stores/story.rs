@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One lookup along a chain of 48, told four ways: for the tour.
+//! One lookup along a chain of 48 in five ways, for the tour.
 //!
 //! - **Flow** chains at a node, and in Redis ─▶ each way looks the same chains up, one after the other ─▶ [`Way`]s
-//! - **Ways** a walk at the node · the same client, reading node by node · Redis: a GET per node · Redis: a Lua script, which users may
-//!   write where they know the chain's names
+//! - **Ways** a walk at the node to the last number · a walk that adds the numbers up · the same client, reading node by node ·
+//!   Redis: a GET per node · Redis: a Lua script that adds, which users may write where they know the chain's names
 //! - **Check** every lookup brings the number that the data says
 //! - **Missing** Redis: the ways over it are left out, and the text says what to install
 
