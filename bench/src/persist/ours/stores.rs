@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A sorted map in a pool on a disk, used as the rival stores are.
 //!
-//! Workload `commit`: one insert per durable transaction · `group16`: the same from 16 threads, each transaction its own, durable when
-//!          it returns · `get`: random reads · `scan`: 100 neighbours from a random key
+//! - **Workload** `commit`: one insert per durable transaction · `group16`: the same from 16 threads, each transaction its own,
+//!   durable when it returns · `get`: random reads · `scan`: 100 neighbours from a random key
 //! - **Window** as the rivals': commits, gets or scans; opening, loading and the sum after inserts lie outside. After inserts the log
 //!   is brought to its place within the window: a pool owes nothing when the clock stops
 //! - **Map** one tree in one section for all threads, as the rivals have one table: a thread has the section until its record is in
