@@ -23,7 +23,8 @@ pub struct Area {
 }
 
 impl Area {
-    /// `bytes` of a fresh memfd: small pages wherever shared huge pages are off, as in most installations.
+    /// Maps `bytes` of a fresh memfd. Its pages are small wherever huge pages are off for shared memory, as in most
+    /// installations.
     pub fn shared(bytes: usize) -> Result<Area, BenchError> {
         let fail = BenchError::system("making a memfd");
         let memfd = rustix::fs::memfd_create("memlift-bench", MemfdFlags::CLOEXEC).map_err(fail)?;
@@ -47,9 +48,9 @@ impl Area {
         Area::mapped(start, bytes, Some(memfd))
     }
 
-    /// `bytes` of anonymous memory, in huge pages if there are any.
+    /// Maps `bytes` of anonymous memory, in huge pages if there are any.
     pub fn private(bytes: usize) -> Result<Area, BenchError> {
-        // SAFETY: as in `open`.
+        // SAFETY: a null hint lets the kernel choose the place, so no existing mapping is replaced.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 ptr::null_mut(),
@@ -59,10 +60,10 @@ impl Area {
             )
         };
         let area = Area::mapped(start, bytes, None)?;
-        // SAFETY: the range is exactly the mapping made above. The advice changes no contents; a kernel
-        // without huge pages refuses it, which is as good.
+        // SAFETY: the range is exactly the mapping made above. The advice changes no contents; a kernel without huge pages
+        // refuses it, and then the area has small pages.
         let _ = unsafe { rustix::mm::madvise(area.start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-        // SAFETY: the mapping is writable, `bytes` long and not yet known to anybody else.
+        // SAFETY: the mapping is writable, `bytes` long and not yet shared with any other code.
         unsafe { ptr::write_bytes(area.start.as_ptr(), 1, bytes) };
         Ok(area)
     }
@@ -77,7 +78,7 @@ impl Area {
         Ok(Area { start, bytes, memfd })
     }
 
-    /// Bytes mapped.
+    /// Returns the number of bytes mapped.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

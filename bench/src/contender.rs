@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who copies cold: every contender is a process of its own and lives the same life, so that the scheduler, the caches and the
-//! page tables treat all alike. It has to be so for the tuned memcpy, because glibc reads its tunables once, at start.
+//! Contenders that copy cold. Each is a process of its own and lives the same life, so that the scheduler, the caches and the
+//! page tables treat all alike. The tuned memcpy needs a process of its own because glibc reads its tunables once, at start.
 //!
 //! - **Flow** this program, started again with [`CHILD_ARGUMENT`] and a contender's name, inherits the memfds of the areas ─▶
 //!   it maps them, prefaulted ─▶ one line per wish on its stdin, one line per answer on its stdout
@@ -27,7 +27,7 @@ pub(crate) const CHILD_ARGUMENT: &str = "--memlift-bench-contender";
 /// glibc's name for the size from which it stops storing through the cache.
 const TUNABLE: &str = "glibc.cpu.x86_non_temporal_threshold";
 
-/// Who.
+/// Identity of a contender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     /// memlift as it is configured.
@@ -53,16 +53,16 @@ impl Who {
     }
 }
 
-/// What one copy took.
+/// Result of one pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     /// Wall time, seconds.
     pub seconds: f64,
     /// CPU time of all threads, seconds.
     pub cpu_s: f64,
-    /// Page faults.
+    /// Page faults that the pass took.
     pub faults: u64,
-    /// What the pass gave: the CRC, or 0.
+    /// Value that the pass gave: the CRC, or 0.
     pub value: u64,
 }
 
@@ -106,12 +106,12 @@ impl Contender {
         })
     }
 
-    /// Who it is.
+    /// Returns the contender's identity.
     pub fn who(&self) -> Who {
         self.who
     }
 
-    /// How it is configured.
+    /// Describes how it is configured.
     pub fn describe(&mut self) -> Result<String, BenchError> {
         let text = self.ask("describe")?;
         Ok(match self.who {
@@ -134,7 +134,7 @@ impl Contender {
         self.timed(&format!("{} {source} {bytes}", pass.name()))
     }
 
-    /// Lets it copy once with the reference routine: what one core and the memory give.
+    /// Lets it copy once with the reference routine, which shows the speed of one core and the memory.
     pub fn limit(&mut self, source: usize, bytes: usize) -> Result<Took, BenchError> {
         self.timed(&format!("limit {source} {bytes}"))
     }
@@ -202,11 +202,11 @@ fn bad_wish(wish: &str) -> BenchError {
 
 /// Something that runs passes.
 trait Party {
-    /// One pass.
+    /// Runs one pass; returns the CRC, or 0 if the pass has none.
     fn pass(&self, pass: Pass, buffers: Buffers<'_>) -> u64;
     /// How it is configured.
     fn text(&self) -> String;
-    /// Before a pass is timed. `cold` evicts everything, for a party that tries ways first.
+    /// Called before a pass is timed. `cold` evicts everything from the caches, for a party that first tries several ways.
     fn prepare(&self, _pass: Pass, _buffers: Buffers<'_>, _cold: &dyn Fn()) {}
 }
 
@@ -247,7 +247,7 @@ impl Party for Plain {
     }
 }
 
-/// Keeps one core busy until stdin ends, which it does with the process that asked for it.
+/// Keeps one core busy until stdin ends, which happens when the parent process ends or closes it.
 fn occupy_core() -> Result<(), BenchError> {
     std::thread::spawn(|| {
         let mut word = 1_u64;
@@ -259,7 +259,7 @@ fn occupy_core() -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What keeps a core busy is called.
+/// Word after [`CHILD_ARGUMENT`] that starts a process which keeps one core busy.
 pub(crate) const BUSY: &str = "busy";
 
 /// Starts a process that keeps one core busy until it is dropped.

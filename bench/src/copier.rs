@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Everybody who can copy, behind one trait without dispatch. Here glibc; memlift is in ours.rs.
+//! Routines that copy, behind one trait without dispatch. Here glibc; memlift is in ours.rs.
 //!
 //! - **Rule** sizes and addresses go through `black_box`, so no copy is folded, widened or elided; glibc is called
 //!   through a pointer, as every dynamically linked program calls it
@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use crate::area::Part;
 use crate::machine;
 
-/// Copies bytes.
+/// A routine that copies bytes.
 pub trait Copier {
     /// Copies `bytes` from `source` to `target`.
     ///
@@ -38,7 +38,7 @@ impl Glibc {
 impl Copier for Glibc {
     #[inline]
     unsafe fn copy(&self, target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise is memcpy's requirement.
+        // SAFETY: both ranges are mapped and do not overlap, as the caller vouches; memcpy needs no more.
         unsafe { (self.0)(target.cast(), source.cast(), bytes) };
     }
 

@@ -21,22 +21,22 @@ use crate::{BenchError, Options, Row, cache, machine, reference};
 
 /// Room after the largest copy for misaligned ends.
 const SLACK_BYTES: usize = 4096;
-/// Memory left to everybody else.
+/// Memory left to all other processes.
 const SPARE_BYTES: u64 = 256 << 20;
 
 /// The memory that is copied and swept.
 #[derive(Debug)]
 pub struct Areas {
-    /// Two contents.
+    /// Two sources with different contents.
     pub sources: [Area; 2],
-    /// Where both go.
+    /// Area to which both sources are copied.
     pub target: Area,
-    /// What is read to evict the others.
+    /// Area that is read to evict the others from the caches.
     pub sweep: Area,
 }
 
 impl Areas {
-    /// Room for sources of `source_bytes` and targets of `target_bytes` together.
+    /// Maps areas for sources of `source_bytes` and targets of `target_bytes` together.
     fn new(source_bytes: usize, target_bytes: usize, sweep_bytes: usize) -> Result<Areas, BenchError> {
         let room = |bytes: usize| (bytes + SLACK_BYTES).next_multiple_of(machine::page_bytes());
         let (bytes, target_bytes) = (room(source_bytes), room(target_bytes));
@@ -56,12 +56,12 @@ impl Areas {
         Ok(areas)
     }
 
-    /// In the order in which the child gets them.
+    /// Returns the areas in the order in which the child gets them.
     pub fn all(&self) -> [&Area; 4] {
         [&self.sources[0], &self.sources[1], &self.target, &self.sweep]
     }
 
-    /// What a pass of `bytes` on source `turn` works with.
+    /// Returns the buffers for a pass of `bytes` on source `turn`.
     pub fn buffers(&self, pass: Pass, turn: usize, bytes: usize) -> Buffers<'_> {
         let target = self.target.part(0, bytes);
         let second = bytes.next_multiple_of(machine::page_bytes());
@@ -69,7 +69,7 @@ impl Areas {
         Buffers { source: self.sources[turn].part(0, bytes), target, target2, word: word(turn) }
     }
 
-    /// Reads so much that nothing else is left in the caches.
+    /// Reads the sweep area, so that nothing else is left in the caches.
     pub fn sweep(&self) {
         std::hint::black_box(reference::xor64(self.sweep.part(0, self.sweep.bytes())));
     }
@@ -86,7 +86,7 @@ enum Where {
     Busy,
 }
 
-/// What a name asks for.
+/// Kind of row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Cold { pass: Pass, bytes: usize, place: Where },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which rows a service has, and what each must reach: `definitions/*.toml`, embedded.
+//! Rows of each service and the target of each row: `definitions/*.toml`, embedded.
 //!
 //! - **Verdict** `ratio`: ok when the lower bound of the ratio reaches it · `count_max`: ok when no named count exceeds
 //!   its limit · both: ok when both hold · neither: ok when the row ran and verified
@@ -26,14 +26,14 @@ const FILES: &[(&str, &str)] = &[
 pub struct Definition {
     /// The row's name.
     pub name: String,
-    /// Who it is compared with.
+    /// Name of the rival.
     pub rival: String,
     /// Unit of `ours` and `theirs`.
     pub unit: String,
-    /// What the lower bound of the ratio must reach.
+    /// Target that the lower bound of the ratio must reach.
     #[serde(default)]
     pub ratio: Option<f64>,
-    /// What the named counts must not exceed.
+    /// Limits that the named counts must not exceed.
     #[serde(default)]
     pub count_max: BTreeMap<String, u64>,
     /// A remark for the reader.
@@ -133,7 +133,7 @@ mod tests {
         for service in crate::SERVICES {
             let rows = all(service).expect("embedded definitions parse");
             for (index, row) in rows.iter().enumerate() {
-                // The rows of the others are named by what is compared.
+                // Rows of the other services are named by what is compared.
                 let names_service = row.name.starts_with(&format!("{service}/"));
                 assert!(
                     names_service

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What drawings of numbers are made of: text, lines, dots and curves as SVG, axes whose ticks are round.
+//! Elements of drawings of numbers: text, lines, dots and curves as SVG, axes whose ticks are round.
 //!
 //! - **Layout** each function adds elements to a text; coordinates are pixels, y grows downwards
 //! - **Order** the same numbers give the same bytes
@@ -36,7 +36,7 @@ pub fn line(out: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), color:
     );
 }
 
-/// A dot.
+/// Adds a dot at (x, y).
 pub fn dot(out: &mut String, x: f64, y: f64, fill: &str, stroke: &str) {
     let _ = writeln!(
         out,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why a bench could not begin or go on, and what to do about it.
+//! Reasons that a bench could not begin or go on, and what to do about each.
 
 use std::path::PathBuf;
 
-/// What stops a bench as a whole.
+/// Error that stops a bench as a whole.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -13,9 +13,9 @@ pub enum BenchError {
     /// `--only` fits no row.
     #[error("no row of `{service}` fits `{only}`; rows are named like {example}")]
     NoRow {
-        /// The service.
+        /// Name that was asked for.
         service: String,
-        /// What was asked for.
+        /// Pattern that `--only` was given.
         only: String,
         /// A row that exists.
         example: String,
@@ -23,9 +23,9 @@ pub enum BenchError {
     /// A definitions file cannot be read.
     #[error("bench/definitions/{service}.toml: {source}")]
     Definition {
-        /// The service.
+        /// Service whose definitions are meant.
         service: String,
-        /// What the parser says.
+        /// Error of the TOML parser.
         source: toml::de::Error,
     },
     /// Too little memory for the areas.
@@ -34,49 +34,49 @@ pub enum BenchError {
          rows with --only"
     )]
     Memory {
-        /// Bytes needed.
+        /// Bytes that the areas need.
         needed_bytes: u64,
-        /// Bytes available.
+        /// Bytes that are available now.
         available_bytes: u64,
     },
     /// The bytes after a copy are not those before it.
     #[error("{name}: {rival} left other bytes in the target than the source has; its time is worth nothing")]
     Wrong {
-        /// The row.
+        /// Name of the row.
         name: String,
-        /// Who copied.
+        /// The side that copied.
         rival: String,
     },
     /// Two sides that did the same left different bytes.
     #[error("{name}: the checksums of memlift and {rival} differ: {sums:?}; both times are worth nothing")]
     Differ {
-        /// The row.
+        /// Name of the row.
         name: String,
-        /// Who is compared with.
+        /// The side that memlift is compared with.
         rival: String,
-        /// Ours, theirs.
+        /// Checksum of memlift's side, then of the rival's.
         sums: [String; 2],
     },
     /// A modelled machine is impossible, or gave a wrong answer.
     #[error("{name}: {problem}")]
     Machine {
-        /// The row.
+        /// Name of the row.
         name: String,
-        /// What the machine says.
+        /// Problem that the machine reports.
         problem: String,
     },
     /// The engine cannot be opened.
     #[error("the engine: {reason}")]
     Engine {
-        /// What it says.
+        /// Reason that the engine gives.
         reason: String,
     },
     /// A library that was to be measured.
     #[error("{library}: {reason}")]
     Library {
-        /// Which.
+        /// Name of the library.
         library: String,
-        /// What is wrong with it.
+        /// Fault of the library.
         reason: String,
     },
     /// No Python was found.
@@ -88,17 +88,17 @@ pub enum BenchError {
     /// A child process ended badly.
     #[error("{program} ended with {status}; what it said is above")]
     Child {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// How.
+        /// Its exit status, in words.
         status: String,
     },
     /// A child process answered something unexpected.
     #[error("{program} answered `{answer}`, which is not what was asked for")]
     Answer {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// What.
+        /// The unexpected answer itself.
         answer: String,
     },
     /// The current folder lies in no checkout, so there is nowhere to record.
@@ -109,18 +109,18 @@ pub enum BenchError {
     /// Neither XDG_CACHE_HOME nor HOME is set.
     #[error("set XDG_CACHE_HOME or HOME: the Python side of the benches is unpacked there")]
     NoCacheFolder,
-    /// Something about a file.
+    /// An operation on a file failed.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error that the system gave.
         source: std::io::Error,
     },
-    /// Something about the system.
+    /// A system call or another operation of the system failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that was tried.
         what: &'static str,
         /// Why it failed.
         source: std::io::Error,

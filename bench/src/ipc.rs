@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench ipc`: arrays and bytes handed to another process, against whom people hand them over with today.
+//! `memlift bench ipc`: arrays and bytes handed to another process, against the ways in use today.
 //!
 //! - **Flow** definitions ─▶ rows whose name has `rust` in it: two parties, as in persist ([`echo`] and the program of engines/ipc/rust) ·
 //!   all others: Python ([`scripted`])
@@ -50,7 +50,7 @@ fn rival() -> Result<PathBuf, String> {
     engines::crates(&sources, &folder, "memlift-ipc-rivals")
 }
 
-/// A call of 64 bytes whose both sides spin: also while nobody calls, so each sample has its processes to itself.
+/// A call of 64 bytes whose both sides spin, even while there is no call: so each sample has its processes to itself.
 fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     if machine::cores() < 2 {
         return Err(Stop::Missing("two processes that spin need two cores".to_owned()));
@@ -87,7 +87,8 @@ fn spinning(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// Instructions of a call's client; in a quick run only that they can be counted, since another build has others.
+/// Counts the instructions of a call's client. A quick run only checks that they can be counted: another build has another
+/// number.
 fn counted(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     let mut party = Party::start("memlift", &mut echo::party()?)?;
     party.run(1, CALLS_QUICK)?;

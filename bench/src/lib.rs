@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Benches: what is measured, against whom, and how.
+//! Benches: the rows of each service, their rivals, and how both are measured.
 //!
 //! - **Flow** `definitions/*.toml` say which rows exist ──▶ [`copy`], [`devices`], [`persist`], [`transform`], [`traverse`] and [`zmem`] measure here, [`ipc`] lets Python
 //!   measure most ([`scripted`]) ──▶ pairs of samples ──[`statistics`]──▶ [`Row`] ──▶ table or JSON on stdout, and [`record`]
@@ -63,7 +63,7 @@ pub use tour::{Chapter, TourOptions, tour};
 /// The services that have benches.
 pub const SERVICES: &[&str] = &["copy", "devices", "ipc", "persist", "transform", "traverse", "zmem"];
 
-/// What `memlift bench` was asked for.
+/// Options of `memlift bench`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only rows whose name starts with this, or matches it where it holds a `*`.
@@ -78,7 +78,7 @@ pub struct Options {
     pub report: Option<std::path::PathBuf>,
 }
 
-/// What came of it.
+/// Result of a bench.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Every row, in the order of the definitions.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this machine is, as far as it qualifies a number: CPU, cores, pages, memory, kernel.
+//! Properties of this machine that qualify a number: CPU, cores, pages, memory, kernel.
 //!
 //! - **Source** /proc/cpuinfo, /proc/meminfo, /sys/kernel/mm, sysconf, sched_getaffinity. Nothing here is measured.
 

@@ -95,7 +95,7 @@ fn open(one_core: bool) -> Result<Engine, BenchError> {
     Ok(engine)
 }
 
-/// By which numbers and in which shapes an engine copies.
+/// Describes the numbers by which an engine copies, and the shapes of its copies.
 fn numbers(engine: &Engine) -> String {
     let loaded = engine.placer().loaded();
     let shape = |bytes| memlift_kernels::shape(Routine::Copy, bytes, engine.kernels().isa);
@@ -115,7 +115,7 @@ fn numbers(engine: &Engine) -> String {
 impl Copier for Memlift {
     #[inline]
     unsafe fn copy(&self, target: *mut u8, source: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise is the engine's requirement.
+        // SAFETY: both ranges are mapped and do not overlap, as the caller vouches; the engine needs no more.
         unsafe { self.engine.copy_raw(target, source, bytes, Cache::Auto) }
     }
 

@@ -18,16 +18,16 @@ pub const fn count(quick: bool) -> usize {
     if quick { PAIRS_QUICK } else { PAIRS }
 }
 
-/// Whose turn it is.
+/// Side whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// memlift.
+    /// The side of memlift.
     Ours,
-    /// Who it is compared with.
+    /// The side of the rival.
     Theirs,
 }
 
-/// What one message took.
+/// Wall time and CPU time of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     /// Wall time, seconds.
@@ -55,7 +55,7 @@ pub struct Samples {
     pub cpu_s: CpuSeconds,
 }
 
-/// Lets both sides take turns; a sample is what `turn` gives.
+/// Lets both sides take turns; each call of `turn` gives a sample.
 pub fn interleave(
     quick: bool,
     turn: impl FnMut(Side) -> Result<Took, BenchError>,
@@ -63,7 +63,7 @@ pub fn interleave(
     rounds(count(quick), turn)
 }
 
-/// The same with so many pairs, for samples that take seconds.
+/// The same with `count` pairs, for samples that take seconds.
 pub fn rounds(
     count: usize,
     mut turn: impl FnMut(Side) -> Result<Took, BenchError>,
@@ -90,7 +90,7 @@ pub fn rounds(
     Ok(Samples { pairs, cpu_s: CpuSeconds { ours: Some(ours), theirs: Some(theirs) } })
 }
 
-/// How often a sample repeats its messages to last `sample_s`, from what one pass took.
+/// Returns how often a sample repeats its messages to last `sample_s`; `one` is what one pass took.
 pub fn passes(quick: bool, sample_s: f64, messages: usize, one: Took) -> usize {
     if quick {
         return 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One pass over memory that a contender is asked for: a copy, or what the engine does besides copying.
+//! One pass over memory by a contender: a copy, or another operation of the engine.
 //!
 //! - **Flow** a row names a [`Pass`] ─▶ a contender runs it on [`Buffers`] ─▶ a value (the CRC) that both sides must agree on
 //! - **Rival** [`Plain`] takes the fastest of the loops of `limits/loops.c`, tried once per pass and size on cold buffers
@@ -33,10 +33,10 @@ mod c {
     }
 }
 
-/// What is done.
+/// Operation that a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
-    /// One copy.
+    /// One copy and nothing else.
     Copy,
     /// One copy that gives the CRC-32C.
     CopyCrc,
@@ -75,16 +75,16 @@ pub fn word(turn: usize) -> u64 {
     0x0102_0304_0506_0708 << turn
 }
 
-/// What a pass reads and writes: parts of one size, apart, the targets aligned to a page.
+/// Buffers that a pass reads and writes: parts of one size, apart, the targets aligned to a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
-    /// What is read, unless the pass fills.
+    /// Bytes that are read, unless the pass fills.
     pub source: Part<'a>,
-    /// What is written.
+    /// Bytes that are written.
     pub target: Part<'a>,
-    /// What a dualcast writes, too; `target` for other passes.
+    /// Bytes that a dualcast writes, too; `target` for other passes.
     pub target2: Part<'a>,
-    /// What a fill writes.
+    /// Word that a fill writes.
     pub word: u64,
 }
 
@@ -115,7 +115,7 @@ impl Plain {
         loop_of(self.way(pass, buffers.target.bytes()).unwrap_or(0), pass, buffers)
     }
 
-    /// What was found so far.
+    /// Names the loops found so far, for `qualifies`.
     pub fn describe(&self) -> String {
         let found = self.found.borrow();
         let named = found.iter().map(|(pass, bytes, way)| format!("{} {bytes}: way {way}", pass.name()));

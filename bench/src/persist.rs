@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench persist`: objects that survive a crash, against who keeps them today.
+//! `memlift bench persist`: objects that survive a crash, against the stores in use today.
 //!
 //! - **Flow** definitions ─▶ a kind by the row's name, a rival by its name ─▶ two parties (processes of their own) ─▶ interleaved runs
 //!   with the same draws ─▶ rows
@@ -45,7 +45,7 @@ use crate::{BenchError, Options, Row};
 /// Room that one pool of a row needs in /dev/shm.
 const SHARED_BYTES: u64 = 512 << 20;
 
-/// What a name asks for.
+/// Kind of row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// A transaction that overwrites this many records; `per_range`: its time is divided by them.
@@ -54,7 +54,7 @@ enum Kind {
     Map { kind: &'static str, inserts: u64 },
     /// Changes of pages.
     Pages(Shape),
-    /// What a store on a disk does.
+    /// One workload of a store on a disk.
     Store { workload: &'static str },
     /// Fences of transactions or of groups; no rival.
     Fences { of: &'static str },
@@ -99,7 +99,7 @@ impl Kind {
         })
     }
 
-    /// Rows in a store before anything is timed.
+    /// Returns the rows that are in a store before anything is timed.
     fn loaded(workload: &str, quick: bool) -> u64 {
         if matches!(workload, "get" | "scan") && !quick { 1_000_000 } else { 10_000 }
     }
@@ -119,7 +119,7 @@ impl Kind {
                 steps: true,
                 ..plan(40_000 / (ranges + 1), 200)
             },
-            // A map of fewer inserts would be another row.
+            // A map with fewer inserts would be another row.
             Kind::Map { kind, inserts } => {
                 Plan { steps: !quick || (kind, inserts) == ("btree", 10_000), ..plan(inserts, inserts) }
             }
@@ -130,7 +130,8 @@ impl Kind {
             Kind::Store { .. } => plan(50_000, 1000),
             Kind::Fences { .. } => plan(4096, 64),
             Kind::Open { .. } | Kind::Recover => plan(1, 1),
-            // Several threads cannot be stepped through, nor what copies pages in one instruction, a step for each of its iterations.
+            // Stepping works for one thread only. A copy of a page is one instruction with a step for each of its iterations:
+            // too many.
             Kind::App { app, mechanism, threads } => {
                 let lines = matches!(mechanism, Mechanism::Redo | Mechanism::Undo);
                 let steps = lines && threads == 1 && (!quick || app.name() == "kv");
@@ -141,7 +142,7 @@ impl Kind {
     }
 }
 
-/// Where a row's parties write; removed with it.
+/// Places where a row's parties write; dropping it removes them.
 #[derive(Debug, Default)]
 struct Place {
     shared: Vec<Shared>,
@@ -169,7 +170,7 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
     let libpmemobj = |program: &str, arguments: &[&str], place: &mut Place| -> Result<Party, Stop> {
         let mut command = Command::new(engines::pmdk().map_err(Stop::Missing)?.with_file_name(program));
         command.arg(place.shared()?).args(arguments).env("PMEM_IS_PMEM_FORCE", "1");
-        // Whatever else the user's environment tells libpmem about flushing would not be its best mode.
+        // Any other setting of flushing in the user's environment would keep libpmem from its best mode.
         for name in ["PMEM_NO_FLUSH", "PMEM_NO_CLWB", "PMEM_NO_MOVNT", "PMEM_NO_GENERIC_MEMCPY"] {
             command.env_remove(name);
         }
@@ -214,7 +215,7 @@ fn theirs(kind: Kind, rival: &str, place: &mut Place, quick: bool) -> Result<(Pa
         (Kind::Store { workload }, "sqlite_wal_full") => store("sqlite", workload, place)?,
         (Kind::Store { workload }, "redb" | "lmdb") => store(rival, workload, place)?,
         (Kind::Records { ranges, .. }, "limit") => {
-            // The records, and a line for what a log says about them.
+            // The records, and one cache line for their description in a log.
             return Ok((fence(&((ranges + 1) * 64).to_string(), place)?, false));
         }
         (Kind::Pages(shape), "limit") => {
@@ -259,7 +260,7 @@ fn ours(kind: Kind, place: &mut Place, quick: bool) -> Result<Party, Stop> {
     Ok(Party::start("memlift", &mut command)?)
 }
 
-/// What makes a row's comparison fair or unfair, whoever the rival is.
+/// Describes the conditions that make a row's comparison fair or unfair, whoever the rival is.
 fn qualifies(kind: Kind, place: &Place) -> String {
     let durable = match &place.folder {
         Some(folder) => format!("durable on {}", folder.file_system),

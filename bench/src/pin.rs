@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Threads held to one core, so that where they run is no part of what is measured.
+//! Threads held to one core, so that the scheduler's choice of a core is not part of a measurement.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -35,7 +35,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Where it fails the thread has ended, or stays on its core, which is no error of a bench that ends.
+        // It fails if the thread has ended, or the thread stays on its core: no error, because the bench ends.
         let _ = sched_setaffinity(self.thread, &self.before);
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Would a drop-in help here? A short measurement of one library against ours, each in a process of its own.
+//! Measures briefly whether a drop-in would help here: one library against ours, each in a process of its own.
 //!
 //! - **Flow** [`compare`] ─▶ children A B, B A, … ─▶ [`serve`]: dlopen the library, some messages, microseconds per
 //!   message as JSON ─▶ medians of both sides
 //! - **Message** 16 KiB of text. libz: deflateInit2, deflate(Z_FINISH), deflateEnd, level 6, gzip, per message, as a web server
 //!   does; the first is inflated again by the same library and compared. libcrypto: AES-128-GCM through EVP, a
 //!   fresh nonce per message, seal and tag, as a TLS record; the first is opened again and compared
-//! - **Owner** a library that crashes takes its child with it and nobody else
+//! - **Owner** a library that crashes takes its child with it and no other process
 //! - **Not here** a verdict with a bound: `memlift bench transform` has those
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -28,12 +28,12 @@ use crate::{BenchError, Dropin, median};
 const MESSAGE_BYTES: usize = 16 << 10;
 const PAIRS: usize = 5;
 const CHILD_MEASURES: Duration = Duration::from_millis(12);
-/// What the provider calls itself.
+/// Name of memlift's provider in OpenSSL.
 const PROVIDER: &str = "memlift";
-/// What children are called.
+/// Word after [`CHILD_ARGUMENT`] that starts a process which measures one library.
 pub(crate) const NAME: &str = "probe";
 
-/// One library's work.
+/// Time and output of one library.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 struct Taken {
     us: f64,
@@ -120,7 +120,7 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     if let (Some(mut stdout), Some(mut stderr)) = pipes {
         let reading = BenchError::system::<std::io::Error>("reading what a child measured");
         stdout.read_to_string(&mut answer).map_err(reading)?;
-        // What it complained about matters only if it failed.
+        // Its complaints matter only if it failed.
         let _ = stderr.read_to_string(&mut said);
     }
     let status = child.wait()?;
@@ -132,7 +132,7 @@ fn child(what: &str, library: &Path, configuration: Option<&Path>) -> Result<Tak
     serde_json::from_str(&answer).map_err(|_| BenchError::Answer { program: who, answer })
 }
 
-/// What a child does.
+/// Measures one library in a child process and prints the result as JSON.
 pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let what = arguments.next().unwrap_or_default();
     let path: OsString = arguments.next().unwrap_or_default();
@@ -149,7 +149,7 @@ pub(crate) fn serve(mut arguments: impl Iterator<Item = OsString>) -> Result<(),
     Ok(())
 }
 
-/// Text: what this crate carries anyway.
+/// Text of this crate's own sources, cut to the message's size.
 fn message() -> Vec<u8> {
     let text = concat!(
         include_str!("../engines/nginx/server.py"),
@@ -220,7 +220,7 @@ fn deflate(path: &OsString, message: &[u8]) -> Result<Taken, String> {
     let taken = time(&mut pack)?;
     let mut whole = vec![0; MESSAGE_BYTES];
     let mut stream = stream(&packed[..taken.bytes], &mut whole);
-    // SAFETY: as above.
+    // SAFETY: the stream is laid out as zlib.h says; `packed` and `whole`, which it describes, live until inflateEnd.
     let result = unsafe {
         let opened = open(&mut stream, GZIP_BITS, ZLIB_VERSION.as_ptr(), Z_BYTES);
         let result = if opened == 0 { unpack(&mut stream, Z_FINISH) } else { opened };
@@ -240,7 +240,7 @@ const SET_TAG: c_int = 0x11;
 const TAG_BYTES: usize = 16;
 const LOAD_CONFIG: u64 = 0x40;
 
-/// `provider`: who must do it; libcrypto says nothing about a provider that it could not load.
+/// `provider` names the provider that must do the work: libcrypto does not report one that it could not load.
 fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken, String> {
     let library = open(path)?;
     let wanting = |error: libloading::Error| format!("{error} (OpenSSL 3 has it)");
@@ -314,7 +314,7 @@ fn gcm(path: &OsString, message: &[u8], provider: Option<&str>) -> Result<Taken,
         let nonce = nonce(number);
         let mut count: c_int = 0;
         let mut rest = [0_u8; 16];
-        // SAFETY: as above; `target` is as long as `source`, and GCM's final writes nothing.
+        // SAFETY: `context` was made above and is not null; `target` is as long as `source`, and GCM's final writes nothing.
         let right = unsafe {
             init(context, ptr::null_mut(), ptr::null_mut(), ptr::null(), nonce.as_ptr(), c_int::from(seals))
                 == 1

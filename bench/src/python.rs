@@ -5,7 +5,7 @@
 //! - **Flow** [`unpack`] ─▶ folder ─▶ [`Script::run`] ─▶ JSON lines of its stdout, one by one
 //! - **Layout** $XDG_CACHE_HOME/memlift/bench-VERSION-HASH/ with the folders of bench/; the hash is of the contents, so a
 //!   folder never changes and two versions never meet
-//! - **Order** files are written into a folder of another name and renamed: whoever sees the folder sees all of it
+//! - **Order** files are written into a folder of another name and renamed: a process that sees the folder sees all of it
 //! - **Python** $VIRTUAL_ENV, the folder of this program (as in a virtual environment), .venv in the current folder or
 //!   above it, .venv above this program, python3 on the PATH
 
@@ -77,7 +77,7 @@ const FILES: &[(&str, &[u8])] = &[
 pub struct Script<'a> {
     /// Path below bench/.
     pub path: &'a str,
-    /// What it is given.
+    /// Arguments of the script.
     pub arguments: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl Script<'_> {
     }
 }
 
-/// The right Python with a script of the unpacked folder.
+/// Returns the right Python with a script of the unpacked folder as its argument.
 pub(crate) fn command(path: &str) -> Result<Command, BenchError> {
     let folder = unpack()?;
     let mut command = Command::new(interpreter()?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Keeps what was measured: `bench/record/<cpu, family and model>/<date>.jsonl` of the checkout around the current folder.
+//! Keeps the measured rows: `bench/record/<cpu, family and model>/<date>.jsonl` of the checkout around the current folder.
 //!
 //! - **Layout** one JSON object per row: the row's fields, and under `machine` the CPU, its cores, the kernel, the
 //!   time (UTC) and the version of memlift

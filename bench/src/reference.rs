@@ -55,7 +55,7 @@ pub fn checksum_of(source: &[u8]) -> u64 {
 
 /// A checksum that depends on the order of the words.
 pub fn checksum(source: Part<'_>) -> u64 {
-    // SAFETY: as in `xor64`.
+    // SAFETY: a part is mapped and readable for all its bytes; the routine only reads.
     unsafe { c::memlift_reference_checksum(source.start().cast(), source.bytes()) }
 }
 
@@ -178,7 +178,7 @@ mod tests {
             // SAFETY: the byte lies inside the part and nothing else uses it.
             unsafe { *part.start().add(at) ^= 4 };
             assert_ne!(checksum(part), sum, "bit at {at}");
-            // SAFETY: as above.
+            // SAFETY: the byte lies inside the part and nothing else uses it.
             unsafe { *part.start().add(at) ^= 4 };
         }
         assert_eq!(checksum(part), sum);

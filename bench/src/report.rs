@@ -62,7 +62,7 @@ const QUANTITIES: &[Quantity] = &[
     },
 ];
 
-/// A value of a row in microseconds; None for what is no time.
+/// Returns a value of a row in microseconds; None if its unit is no time.
 fn microseconds(row: &Row, value: Option<f64>) -> Option<f64> {
     let factor = match row.unit.as_str() {
         "s" => 1e6,
@@ -84,7 +84,7 @@ fn sized(name: &str) -> Option<(String, u64)> {
     Some((family.join("/"), size))
 }
 
-/// Rows whose names differ in a size only, where there are several sizes.
+/// Groups rows whose names differ in a size only and have several sizes.
 fn families(rows: &[Row]) -> BTreeMap<String, Vec<(u64, &Row)>> {
     let mut families: BTreeMap<String, Vec<(u64, &Row)>> = BTreeMap::new();
     for row in rows {
@@ -104,7 +104,7 @@ fn bytes(size: f64) -> String {
     if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{} {unit}", three_digits(value)) }
 }
 
-/// One quantity of a family; None where nobody has it.
+/// Draws one quantity of a family; None where no row has it.
 fn family(name: &str, quantity: &Quantity, rows: &[(u64, &Row)]) -> Option<String> {
     let mut ours: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     let mut theirs: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
@@ -249,7 +249,7 @@ fn table(out: &mut String, rows: &[Row]) {
     out.push_str("</table>\n");
 }
 
-/// The page.
+/// Returns the whole page as HTML.
 fn page(service: &str, rows: &[Row], place: &str) -> String {
     let title = format!("memlift bench {service}");
     let mut out = format!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Edges of an R-MAT graph, from `corpora/rmat.c`, which says what they are.
+//! Edges of an R-MAT graph, from `corpora/rmat.c`, which describes them.
 //!
 //! - **Order** the same state gives the same edges, however many are drawn at once
 

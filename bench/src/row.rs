@@ -13,22 +13,22 @@ use crate::BenchError;
 use crate::definition::Definition;
 use crate::statistics::{self, Pair};
 
-/// What a row says about its target.
+/// Result of a row against its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is reached, or there is none and the row verified.
+    /// The target is reached, or there is none and the row verified.
     Ok,
-    /// It is not reached, or the row failed.
+    /// The target is not reached, or the row failed.
     Short,
-    /// Somebody who is compared is not installed.
+    /// A rival, or something that the row needs, is not installed.
     Missing,
 }
 
-/// Why there is no measured row.
+/// Reason that there is no measured row.
 #[derive(Debug)]
 pub enum Stop {
-    /// Somebody who is compared is not here; the text says what to install.
+    /// A rival, or something that the row needs, is missing; the text says what to install.
     Missing(String),
     /// The measurement failed.
     Failed(BenchError),
@@ -63,9 +63,9 @@ pub(crate) fn each(
 /// CPU-seconds of all threads of all processes, per call.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct CpuSeconds {
-    /// With memlift.
+    /// CPU-seconds with memlift.
     pub ours: Option<f64>,
-    /// With the rival.
+    /// CPU-seconds with the rival.
     pub theirs: Option<f64>,
 }
 
@@ -80,17 +80,17 @@ pub struct Row {
     pub theirs: Option<f64>,
     /// Unit of both.
     pub unit: String,
-    /// Who is compared with; `limit` for a physical limit.
+    /// Name of the rival; `limit` for a physical limit.
     pub rival: String,
     /// Greater than 1: memlift is better. Against `limit`: the share of the limit reached.
     pub ratio: Option<f64>,
     /// 95 % bootstrap lower bound of `ratio`.
     pub low: Option<f64>,
-    /// What does not depend on the machine.
+    /// Counts that do not depend on the machine, by name.
     pub count: BTreeMap<String, u64>,
     /// CPU-seconds per call.
     pub cpu_s: CpuSeconds,
-    /// Whatever makes the comparison fair or unfair.
+    /// Conditions that make the comparison fair or unfair.
     pub qualifies: String,
     /// None where `--quick` gives no verdict on time.
     pub verdict: Option<Verdict>,
@@ -177,7 +177,7 @@ impl Row {
 /// Heads the columns of [`Row::table_line`]; `cpu` is in CPU-milliseconds per call.
 pub const TABLE_HEAD: &str = "name                                  ours    theirs unit  rival         ratio    low  cpu ours cpu theirs verdict";
 
-/// How many of a unit make a second; 1 for what is no time.
+/// Returns how many of a unit make a second; 1 if the unit is no time.
 fn unit_per_second(unit: &str) -> f64 {
     match unit {
         "ms" => 1e3,
@@ -203,7 +203,7 @@ pub(crate) fn three_digits(value: f64) -> String {
     }
 }
 
-/// Where finished rows go: printed at once, kept for the summary.
+/// Sink of finished rows: prints them at once and keeps them for the summary.
 pub(crate) struct Sink {
     json: bool,
     rows: Vec<Row>,

@@ -15,7 +15,7 @@ use crate::python::Script;
 use crate::row::Sink;
 use crate::{BenchError, CpuSeconds, Options, Row, Verdict};
 
-/// What a script says about a row.
+/// Row as a script reports it, one JSON line.
 #[derive(Debug, Deserialize)]
 struct Line {
     name: String,

@@ -80,7 +80,7 @@ pub fn geometric_mean_low(rows: &[&[Pair]]) -> f64 {
     low.exp()
 }
 
-/// splitmix64.
+/// Seeded random numbers (SplitMix64).
 struct Draw(u64);
 
 impl Draw {

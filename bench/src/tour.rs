@@ -17,10 +17,10 @@ use crate::BenchError;
 use crate::python::Script;
 use crate::row::three_digits;
 
-/// What `memlift tour` was asked for.
+/// Options of `memlift tour`.
 #[derive(Clone, Debug, Default)]
 pub struct TourOptions {
-    /// Which; none: all, in their order.
+    /// Chapters to run; none: all, in their order.
     pub chapters: Vec<Chapter>,
     /// JSON lines on stdout instead of the table.
     pub json: bool,
@@ -109,7 +109,7 @@ pub fn tour(options: &TourOptions) -> Result<bool, BenchError> {
     Ok(right)
 }
 
-/// First chapter.
+/// Runs the first chapter: ipc.
 fn ipc(options: &TourOptions) -> Result<bool, BenchError> {
     let mut arguments = Vec::new();
     if options.quick {

@@ -36,7 +36,7 @@ use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
 use crate::{BenchError, Options, dropins, scripted};
 
-/// What a name asks for.
+/// Kind of row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Evp { seals: bool, bytes: usize },

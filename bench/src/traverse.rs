@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench traverse`: walks that run where the data lives, against who follows pointers today.
+//! `memlift bench traverse`: walks that run where the data lives, against the ways to follow pointers in use today.
 //!
 //! - **Flow** definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
 //! - **Rivals** rpc: a native handler over the same transport, one walk at a time · cache, cache_rpc: a client with a cache that reads
 //!   node by node, or asks the handler · bounce: crossings by way of the client · limit: reference loops of the same run
 //! - **Check** both sides answer the same draws; one checksum over all answers must be equal
-//! - **Missing** who is not here makes its rows `missing`; they say what to install
+//! - **Missing** a rival that is not installed makes its rows `missing`; they say what to install
 //! - **Not here** applications and their rivals (traverse/apps.rs)
 
 mod apps;
@@ -35,7 +35,7 @@ use crate::definition::Definition;
 use crate::row::{self, Sink, Stop};
 use crate::{BenchError, Options, Row};
 
-/// Nobody measures a row of this name against this rival.
+/// There is no row of this name against this rival.
 fn unknown(definition: &Definition) -> Stop {
     let reason = format!(
         "nobody measures {} against {}; see bench/src/traverse.rs",

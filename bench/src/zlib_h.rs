@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What zlib.h declares, as far as benches call a libz by dlopen.
+//! Declarations of zlib.h that benches need to call a libz by dlopen.
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ pub const Z_STREAM_END: c_int = 1;
 pub type Alloc = unsafe extern "C" fn(*mut c_void, c_uint, c_uint) -> *mut c_void;
 pub type Free = unsafe extern "C" fn(*mut c_void, *mut c_void);
 
-/// z_stream.
+/// Layout of zlib's z_stream.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Stream {

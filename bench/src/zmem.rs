@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `memlift bench zmem`: more memory than the budget, against who compresses memory today.
+//! `memlift bench zmem`: more memory than the budget, against the memory compression in use today.
 //!
 //! - **Flow** definitions ─▶ the family by the first part of the row's name ─▶ its module measures pairs ─▶ rows
 //! - **Rivals** lz4: every page by LZ4, as zram does · zram_lz4: swap on zram, the process squeezed by its group's limit · unlimited, plain,
@@ -25,14 +25,14 @@ use crate::definition::Definition;
 use crate::row::{Sink, Stop};
 use crate::{BenchError, Options, Row};
 
-/// Nobody measures a row of this name against this rival.
+/// There is no row of this name against this rival.
 fn unknown(definition: &Definition) -> BenchError {
     let reason =
         format!("nobody measures {} against {}; see bench/src/zmem.rs", definition.name, definition.rival);
     BenchError::Engine { reason }
 }
 
-/// How often a row is begun whose rival was killed.
+/// Attempts at a row whose rival was killed.
 const ATTEMPTS: usize = 4;
 
 /// Measures again, with new processes, where the kernel killed the rival.

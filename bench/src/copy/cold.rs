@@ -57,7 +57,7 @@ impl<'a> Cold<'a> {
         for round in 0..warm + counted {
             let mut values = [None; 2];
             for (turn, sum) in sums.into_iter().enumerate() {
-                // Even rounds: ours first. Who comes first copies source 0, so a copy left out shows.
+                // Even rounds: ours first. The first side copies source 0, so a copy left out shows.
                 let side = (turn + round) % 2;
                 let (now, other) = if side == 0 { (ours, theirs) } else { (theirs, ours) };
                 self.running[other].sweep()?;
@@ -71,7 +71,7 @@ impl<'a> Cold<'a> {
                     taken[side].push(took);
                 }
             }
-            // Who took which source changes with the round, so the two must have given the same for each.
+            // The sides swap sources every round, so both must have given the same value for each source.
             self.agree(definition, pass, bytes, values)?;
         }
         drop(neighbour);
@@ -146,7 +146,7 @@ impl<'a> Cold<'a> {
         Ok(median(seconds))
     }
 
-    /// Where a contender stands in `running`; starts it if need be.
+    /// Returns a contender's place in `running`; starts it if need be.
     fn place(&mut self, who: Who) -> Result<usize, BenchError> {
         if let Some(at) = self.running.iter().position(|contender| contender.who() == who) {
             return Ok(at);

@@ -14,12 +14,12 @@ use crate::{BenchError, CpuSeconds, Row, machine, reference};
 
 const PAIRS: usize = 41;
 const PAIRS_QUICK: usize = 2;
-/// How long a sample shall last.
+/// Time that a sample shall last.
 const SAMPLE_S: f64 = 400e-6;
 /// Where misaligned copies begin: both ends off every vector, and by different amounts.
 const MISALIGNED: (usize, usize) = (3, 7);
 
-/// What was measured of one name.
+/// Measurements under one name.
 #[derive(Clone, Debug)]
 struct Samples {
     name: String,

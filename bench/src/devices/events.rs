@@ -20,11 +20,11 @@ const GOAL_S: f64 = 200e-9;
 const SAMPLES: usize = 21;
 const SAMPLES_QUICK: usize = 1;
 
-/// What a run was made of.
+/// Size of a run of a machine.
 struct Ran {
-    /// Entries of the calendar.
+    /// Entries of the calendar that were processed.
     events: u64,
-    /// The same, with what lies under one entry counted one by one.
+    /// The same, but the steps under one entry are counted one by one.
     steps: u64,
 }
 

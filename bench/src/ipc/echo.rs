@@ -22,7 +22,7 @@ use crate::persist::party::Ran;
 use crate::persist::steps;
 use crate::{BenchError, machine};
 
-/// What this program is called with to be a side.
+/// Word after [`CHILD_ARGUMENT`] that starts a side.
 pub(crate) const NAME: &str = "ipc";
 
 type Words = [u64; 8];

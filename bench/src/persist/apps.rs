@@ -36,14 +36,14 @@ pub const THREADS_MAX: u64 = 16;
 const PARTS: u64 = 64;
 /// Half of it is the largest transaction of those that fill tables.
 const LANE_BYTES: u64 = 512 << 10;
-/// Transactions that are stepped through, and those before them: as the rival.
+/// Transactions that are stepped through, and those before them; the rival has the same numbers.
 const STEPPED: u64 = 16;
 const BEFORE_STEPS: u64 = 100;
 
-/// A program.
+/// Application that both sides run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum App {
-    /// TPC-C new-order.
+    /// New-order transactions of TPC-C.
     Tpcc,
     /// The seven transactions of TATP.
     Tatp,
@@ -59,7 +59,7 @@ impl App {
         [App::Tpcc, App::Tatp, App::Kv, App::KvMixed].into_iter().find(|app| app.name() == name)
     }
 
-    /// Its name.
+    /// Returns the second part of a row's name.
     pub fn name(self) -> &'static str {
         match self {
             App::Tpcc => "tpcc",
@@ -78,7 +78,7 @@ impl App {
         }
     }
 
-    /// What is in its tables, for whoever judges the comparison.
+    /// Describes its tables, for the reader who judges the comparison.
     pub fn scale(self) -> &'static str {
         match self {
             App::Tpcc => {
@@ -128,12 +128,12 @@ impl App {
     }
 }
 
-/// What transactions read and left.
+/// Checksums of what transactions read and left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// The same in every order of the threads.
+    /// Sum of everything that is the same in every order of the threads.
     pub settled: u64,
-    /// What depends on it.
+    /// Sum of everything that depends on their order.
     pub racing: u64,
     /// Transactions that undid themselves, as their workload wants.
     pub aborted: u64,
@@ -149,12 +149,12 @@ impl Tally {
     }
 }
 
-/// What runs on a pool.
+/// A program that runs on a pool.
 trait Program: std::fmt::Debug + Send + Sync {
-    /// Draws beforehand what a thread's next run needs.
+    /// Draws in advance the numbers that a thread's next run needs.
     fn prepare(&mut self, _thread: usize, _state: u64, _count: u64) {}
 
-    /// `count` transactions of a thread.
+    /// Runs `count` transactions of a thread.
     fn work(
         &self,
         pool: &Pool,
@@ -164,7 +164,7 @@ trait Program: std::fmt::Debug + Send + Sync {
         tally: &mut Tally,
     ) -> Result<(), Error>;
 
-    /// Looks through all tables. An error when a rule of theirs is broken.
+    /// Reads all tables. Fails when one of their rules is broken.
     fn look(&self, pool: &Pool, tally: &mut Tally) -> Result<(), Error>;
 }
 
@@ -175,17 +175,17 @@ fn spread(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Takes a word into a sum that knows the order of its words.
+/// Adds a word to a sum that depends on the order of its words.
 fn mix(hash: u64, word: u64) -> u64 {
     spread(hash ^ word)
 }
 
-/// What a row that is there at first is drawn from.
+/// Returns the draws from which an initial row of a table is made.
 fn row_draw(table: u64, row: u64) -> Draw {
     Draw::new(table << 40 | row)
 }
 
-/// What the draws of a run's thread start from.
+/// Returns the seed from which a thread of a run draws.
 fn state(seed: u64, thread: usize) -> u64 {
     seed.wrapping_mul(256).wrapping_add(thread as u64)
 }
@@ -195,7 +195,7 @@ fn broken(what: &str) -> Error {
     Error::Aborted(format!("the tables break a rule: {what}"))
 }
 
-/// The section of a part, which is 1 or more; 0 has what all share.
+/// Returns the section of a part, which is 1 or more; section 0 has the data that all parts share.
 fn section(pool: &Pool, part: u64) -> u16 {
     if pool.header().sections == 1 { 0 } else { part as u16 }
 }
@@ -256,7 +256,7 @@ impl Apps {
         Ok(Apps { pool, options, program, threads: threads as usize })
     }
 
-    /// All threads, from a barrier to the end of the last one.
+    /// Runs all threads, from a barrier to the end of the last one.
     fn transactions(&self, seed: u64, each: u64, tally: &mut Tally) -> Result<Ran, BenchError> {
         let (pool, program) = (&self.pool, &*self.program);
         if self.threads == 1 {
@@ -320,10 +320,10 @@ impl Work for Apps {
     fn step(&mut self, stop: &dyn Fn()) -> Result<u64, BenchError> {
         let mut tally = Tally::default();
         for (seed, count) in [(1, BEFORE_STEPS), (2, STEPPED)] {
-            // The rival steps from 1 and 2; so that both write the same, so does this.
+            // The rival steps with seeds 1 and 2. So does this, so that both write the same.
             self.program.prepare(0, seed, count);
             if seed == 2 {
-                // Whether the log is half full in between is chance; its applying is timed in the runs.
+                // Empties the log first: how full it would be is chance, and applying it is timed in the runs.
                 self.pool.apply().map_err(failed)?;
                 stop();
                 stop();
@@ -348,7 +348,8 @@ mod tests {
         (place, apps)
     }
 
-    /// One thread: every mechanism leaves the same state. Many: what their order does not change is the same.
+    /// With one thread every mechanism leaves the same state. With several, the part that does not depend on their order is the
+    /// same.
     #[test]
     fn every_mechanism_and_any_number_of_threads_leave_the_same() {
         for app in [App::Tpcc, App::Tatp, App::Kv, App::KvMixed] {
@@ -362,7 +363,8 @@ mod tests {
                     })
                 });
                 assert!(sums.iter().all(|sum| *sum == sums[0]), "{app:?}, {threads} threads: {sums:?}");
-                // Who set a record last is up to the threads.
+                // With several threads the last writer of a record is chance. It is not in the sum, so two runs may have the
+                // same sum.
                 assert!(threads > 1 || sums[0][0] != sums[0][1], "{app:?}");
             }
         }

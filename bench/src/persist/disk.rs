@@ -17,9 +17,9 @@ const SHARED: &str = "/dev/shm";
 /// A folder of this row's own on a disk.
 #[derive(Debug)]
 pub struct Folder {
-    /// Where.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// What the file system calls itself.
+    /// Name of the file system.
     pub file_system: &'static str,
 }
 
@@ -52,10 +52,10 @@ impl Drop for Folder {
     }
 }
 
-/// A name in /dev/shm.
+/// A file name in /dev/shm.
 #[derive(Debug)]
 pub struct Shared {
-    /// Where.
+    /// Path of the file in /dev/shm.
     pub path: PathBuf,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is written: both sides of a row draw the same numbers from the same seed.
+//! Draws that decide what is written: both sides of a row draw the same numbers from the same seed.
 //!
 //! - **Draw** splitmix64: no value comes twice from one seed
 //!
@@ -7,12 +7,12 @@
 
 /// Bytes of a record and of a value.
 pub const RECORD_BYTES: usize = 64;
-/// The seed of what is stepped through. No run has it: a transaction that writes what is there already changes nothing, and
-/// what changes nothing needs no fence.
+/// Seed of the transactions that are stepped through. No timed run has it: a transaction that writes the bytes that are already
+/// there changes nothing, and then it needs no fence.
 pub const STEP_SEED: u64 = 1 << 63;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// splitmix64.
+/// Seeded random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
@@ -22,7 +22,7 @@ impl Draw {
         Draw(seed)
     }
 
-    /// Past `count` numbers.
+    /// Returns the draws after the next `count` numbers.
     #[must_use]
     pub fn skip(&self, count: u64) -> Draw {
         Draw(self.0.wrapping_add(count.wrapping_mul(STEP)))

@@ -53,7 +53,7 @@ pub fn crates(sources: &Path, folder: &Path, program: &str) -> Result<PathBuf, S
     let mut command = Command::new("cargo");
     command.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]);
     command.arg(sources.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    // What cargo told this process, or whoever started it, is not meant for that build.
+    // Settings of the cargo that started this process are not meant for that build.
     command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     built(&mut command, "error", "cargo (Rust 1.90 or newer) and a C compiler")?;
     Ok(target.join("release").join(program))
@@ -66,14 +66,14 @@ fn once(
     built.get_or_init(build).as_ref().map(PathBuf::as_path).map_err(String::clone)
 }
 
-/// Where the sources lie and where programs are built.
+/// Returns the folder of the sources and the folder in which programs are built.
 fn folders() -> Result<(PathBuf, PathBuf), String> {
     let sources = python::unpack().map_err(|error| error.to_string())?.join("engines/persist");
     let folder = python::cache_folder().map_err(|error| error.to_string())?.join("persist-rivals");
     Ok((sources, folder))
 }
 
-/// Runs a build. What it says goes to stderr; the line that holds `word` says why it failed.
+/// Runs a build. Its output goes to stderr; the line that holds `word` says why it failed.
 fn built(command: &mut Command, word: &str, needs: &str) -> Result<(), String> {
     let output = command
         .stdin(Stdio::null())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What no commit can cost less than: one loaded fence, and one sync of a file.
+//! Lower bounds of a commit's cost: one loaded fence, and one sync of a file.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,7 +11,7 @@ use super::serve::{self, Work};
 use crate::area::Area;
 use crate::{BenchError, reference};
 
-/// Bytes over which the stores and writes go round: more than a log's head, less than a second-level cache.
+/// Bytes that the stores and writes cycle through: more than a log's head, less than a second-level cache.
 const ROUND_BYTES: usize = 1 << 20;
 /// Bytes of a write before a sync: the record of a transaction with 64 bytes.
 const WRITE_BYTES: usize = 128;

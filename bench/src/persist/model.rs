@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the rivals must leave and read, said in plain Rust: their checksums are compared with this.
+//! A model in plain Rust of what the rivals must leave and read: their checksums are compared with the model's.
 //!
 //! - **Loaded** the key of row i of a store that is read is draw number i from [`LOADED_SEED`]; the value of a key is the pattern
 //!   seeded with it

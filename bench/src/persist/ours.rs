@@ -16,19 +16,20 @@ use memlift_persist::{Error, Options, Pool};
 
 use crate::BenchError;
 
-/// What a pool says, as a bench's error.
+/// Turns a pool's error into one of the bench.
 pub fn failed(error: Error) -> BenchError {
     BenchError::Engine { reason: error.to_string() }
 }
 
-/// A new pool, every page touched. In memory its name goes at once, so that nothing is left however this process ends.
+/// Makes a new pool and touches every page. In memory its name is removed at once, so that nothing is left however this process
+/// ends.
 pub fn create(path: &Path, options: &Options) -> Result<Pool, BenchError> {
     let pool = Pool::create(path, &Options { prefault: true, ..options.clone() }).map_err(failed)?;
     std::fs::remove_file(path).map_err(BenchError::file(path))?;
     Ok(pool)
 }
 
-/// How it is configured, and what memory it takes beside the file.
+/// Describes how it is configured, and what memory it takes beside the file.
 pub fn about(pool: &Pool, options: &Options) -> String {
     format!(
         "memlift {}, {}, {}, {} lanes of {} KiB, prefaulted, a mirror of {} MiB in memory",

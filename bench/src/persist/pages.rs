@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The rivals of checkpoint and shadow rows: a whole page is copied to durable memory and fenced, however little of it changed.
 //!
-//! Checkpoint 8 of a page's 64 lines are overwritten; then the page is copied to its durable place
+//! - **Checkpoint** 8 of a page's 64 lines are overwritten; then the page is copied to its durable place
 //! - **Shadow** the same to four pages; each is copied to the one of its two durable places that does not hold its newest version
 //! - **Way** `memcpy_clwb`: memcpy, write-back of every line, fence · `nt_copy`: stores past the cache, fence; per page
 //! - **Flattering** no table of pages is written and nothing guards a page that is overwritten in place: a crash in the middle of a
@@ -26,12 +26,12 @@ const LINES: usize = 8;
 /// Pages of a shadow transaction.
 const SHADOWED: usize = 4;
 
-/// What is done.
+/// Kind of operation on pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// One page.
+    /// Changes one page at a time.
     Checkpoint,
-    /// Four pages.
+    /// Changes four pages at a time.
     Shadow,
 }
 
@@ -45,7 +45,7 @@ impl Shape {
         }
     }
 
-    /// Its name.
+    /// Returns the first part of a row's name.
     pub fn name(self) -> &'static str {
         match self {
             Shape::Checkpoint => "checkpoint",
@@ -105,7 +105,7 @@ pub struct Pages {
     shape: Shape,
     image: Area,
     durable: Area,
-    /// Which place holds a page's newest version: 0, or 1 under [`Shape::Shadow`].
+    /// Place that holds a page's newest version: 0 or 1 under [`Shape::Shadow`], else 0.
     newest: Vec<u8>,
 }
 

@@ -18,17 +18,17 @@ use super::steps::{self, Steps};
 use crate::BenchError;
 use crate::child::Bound;
 
-/// What a run says of itself.
+/// Result of a run, as the party reports it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Ran {
     /// Wall time, seconds.
     pub seconds: f64,
     /// CPU time of all threads, seconds.
     pub cpu_s: f64,
-    /// Of all that it left or read.
+    /// Checksum over all that it left or read.
     #[serde(default)]
     pub checksum: String,
-    /// What else it counted.
+    /// Further counts, by name.
     #[serde(default)]
     pub counts: BTreeMap<String, u64>,
 }
@@ -81,7 +81,7 @@ impl Party {
         Err(self.wrong(&format!("{ran:?}")))
     }
 
-    /// What its transactions execute, and how many they were; None where this process may not trace it.
+    /// Counts what the party's transactions execute; also returns how many they were. None where this process may not trace it.
     pub fn step(&mut self) -> Result<Option<(Steps, u64)>, BenchError> {
         let Some(traced) = steps::Traced::new(self.child.process().id()) else { return Ok(None) };
         self.say("step")?;

@@ -21,7 +21,7 @@ const RUNS_ALONE: u64 = 5;
 pub struct Plan {
     /// Operations of a run.
     pub count: u64,
-    /// What a run's time is divided by for each of its operations.
+    /// Parts of an operation; a run's wall time is divided by operations and parts.
     pub per: u64,
     /// True if both sides leave or read the same bytes.
     pub compares: bool,
@@ -32,13 +32,13 @@ pub struct Plan {
 /// Two parties that are ready.
 #[derive(Debug)]
 pub struct Sides {
-    /// memlift.
+    /// The party of memlift.
     pub ours: Party,
-    /// Who it is compared with.
+    /// The party of the rival.
     pub theirs: Party,
 }
 
-/// Runs both and judges.
+/// Runs both parties and judges the row.
 pub fn row(
     definition: &Definition,
     mut sides: Sides,

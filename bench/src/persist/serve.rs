@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The other end of a party that is this program: reads wishes, times the work, answers.
+//! The child's end of a party that is this program: reads commands, times the work, answers.
 //!
-//! - **Flow** [`party`] starts this program again as `persist WHAT …` ─▶ [`serve`] opens the work ─▶ wishes line by line until
-//!   stdin ends. The layout of both is in party.rs.
+//! - **Flow** [`party`] starts this program again as `persist WHAT …` ─▶ [`serve`] opens the work ─▶ one command per line until
+//!   stdin ends. The layout of commands and answers is in party.rs.
 
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
@@ -29,10 +29,10 @@ use super::steps;
 use crate::contender::CHILD_ARGUMENT;
 use crate::{BenchError, machine};
 
-/// What this program is called with to be a party.
+/// Word after [`CHILD_ARGUMENT`] that starts a party.
 pub(crate) const NAME: &str = "persist";
 
-/// Something that can be run for its time.
+/// Work that can be run for its time.
 pub trait Work {
     /// Version and configuration.
     fn about(&self) -> String;

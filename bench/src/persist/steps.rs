@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a party's transactions execute to be durable: fences, write-backs and stores past the cache, counted one instruction at
-//! a time. It does not depend on the machine's speed.
+//! Counts the instructions with which a party's transactions become durable: fences, write-backs and stores past the cache, one
+//! instruction at a time. The counts do not depend on the machine's speed.
 //!
 //! - **Flow** [`Traced::new`] attaches to the party's first thread ─▶ it stops itself three times ─▶ what lies between the first two
 //!   stops is subtracted from what lies between the last two
@@ -12,14 +12,14 @@
 //! - **Needs** ptrace of an own child; a sandbox may forbid it, and then nothing is counted
 //! - **Owner** dropping [`Traced`] lets the thread run on; the party's other threads are never stopped
 
-/// What was executed.
+/// Instructions that were executed, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Steps {
-    /// All instructions.
+    /// Instructions of every kind.
     pub instructions: u64,
-    /// sfence and mfence.
+    /// Fences: sfence and mfence.
     pub fences: u64,
-    /// Those that had something to wait for.
+    /// Fences that had something to wait for.
     pub loaded: u64,
     /// Instructions with a lock prefix.
     pub locked: u64,
@@ -63,7 +63,7 @@ mod x86_64 {
     use super::Steps;
     use crate::pin::Pinned;
 
-    /// Longer transactions are not counted to their end.
+    /// Transactions with more instructions are not counted to their end.
     const STEPS_MAX: u64 = 5_000_000;
 
     /// Stops the calling thread for its tracer, which must be there.
@@ -88,7 +88,7 @@ mod x86_64 {
             Some(Traced { thread, _one_core })
         }
 
-        /// Steps through what lies between its stops.
+        /// Counts the instructions between its stops.
         pub fn count(self) -> Option<Steps> {
             self.next_stop()?;
             let empty = self.step()?;

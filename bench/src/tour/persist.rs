@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Third chapter: a program is killed in the middle, and what is there afterwards, as a table.
+//! Third chapter: a program is killed in the middle; a table shows the state that it left.
 //!
 //! - **Flow** a folder on a disk ─▶ tour/persist_chapter.py, which starts this program again as the one that is killed ─▶ JSON lines
 //!   (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are

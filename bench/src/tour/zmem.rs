@@ -3,8 +3,8 @@
 //!
 //! - **Flow** the job alone ─▶ its need and its checksum ─▶ in a memory cgroup of 60 % of that, without swap: as it is, then by
 //!   `memlift run` ─▶ JSON lines (`about`, `row`, `missing`, `error`) ─▶ text, or the lines as they are
-//! - **Check** what finishes has the checksum of the job alone
-//! - **Skipped** where this user may make no groups: without a limit nobody is killed, and there is nothing to show
+//! - **Check** a run that finishes has the checksum of the job alone
+//! - **Skipped** where this user may make no groups: without a limit no process is killed, and there is nothing to show
 //! - **Not here** the numbers that count: `memlift bench zmem`, rows `survive/…`
 
 use serde::Serialize;
@@ -17,10 +17,10 @@ use crate::zmem::group::{Group, Limit};
 use crate::zmem::under::{self, Budget, Ran};
 
 const MIB: u64 = 1 << 20;
-/// What the kernel gives of what the job needs, percent.
+/// The kernel's memory limit, in percent of the job's need.
 const SHARE: u64 = 60;
 
-/// One run.
+/// One run of the job, as its JSON line reports it.
 #[derive(Debug, Serialize)]
 struct Entry {
     run: &'static str,
@@ -82,7 +82,7 @@ fn runs(options: &TourOptions, hear: &mut impl FnMut(Entry)) -> Result<(), Stop>
     let plain = under::plain(&words, &group, || 0)?;
     drop(group);
     hear(entry(KILLED, Some(limit), &plain));
-    // What `memlift run` leaves as headroom when it reads the limit by itself.
+    // The budget leaves a headroom below the limit: 1/32 of it, at least 4 MiB.
     let bytes = limit - (limit / 32).max(4 * MIB);
     let here = std::env::current_dir().map_err(BenchError::system("finding the current folder"))?;
     let folder = tempfile::Builder::new().prefix(".memlift-tour-").tempdir_in(here);

@@ -11,7 +11,7 @@
 //! - **Order** samples follow each other without a pause: the adaptive side measures contention at most so often per second, and
 //!   none of that may fall out of its samples or be crowded into them
 //!
-//! What counts here is our own time, so the budget for neighbours is wide open; `corunner/slowdown` counts theirs.
+//! Only our own time counts here, so the budget for slowing neighbours is wide open; `corunner/slowdown` measures theirs.
 
 use memlift_engine::config::Placement;
 
@@ -36,11 +36,11 @@ const CHANGE_EVERY: usize = 16;
 const PASSES: usize = 3;
 const PILOT: usize = 7;
 const NEIGHBOUR_BYTES: usize = 32 << 20;
-/// Neighbours may be slowed by so much: we only count ourselves.
+/// Neighbours may be slowed by so many percent: only our own time counts.
 const BUDGET_PERCENT: u32 = 1000;
 const FIXED: [Placement; 3] = [Placement::Temporal, Placement::Streaming, Placement::Isolated];
 
-/// Which row.
+/// Phase that a row measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Idle,
@@ -196,7 +196,7 @@ pub(super) fn row(definition: &Definition, phase: Phase, quick: bool) -> Result<
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// Returns true if the neighbour is there while a sample is taken, where it comes and goes.
+/// Returns true if the neighbour runs during this sample, in the phase in which it comes and goes.
 fn comes(sample: usize) -> bool {
     sample / CHANGE_EVERY % 2 == 1
 }

@@ -14,7 +14,7 @@ use crate::BenchError;
 pub struct AwsLc(*mut lc::EVP_AEAD_CTX);
 
 impl AwsLc {
-    /// Expands it.
+    /// Expands an AES-128 key.
     pub fn new(key: &[u8; 16]) -> Result<AwsLc, BenchError> {
         // SAFETY: the key is as long as stated and as AES-128 wants it.
         let context =
@@ -28,7 +28,7 @@ impl AwsLc {
     /// Seals `bytes` at `place` in place; gives the tag.
     ///
     /// # Safety
-    /// The bytes are mapped, writable and used by nobody else.
+    /// The bytes are mapped, writable and used by no other thread.
     pub unsafe fn seal(
         &self,
         nonce: &[u8; 12],
@@ -36,7 +36,7 @@ impl AwsLc {
         bytes: usize,
     ) -> Result<[u8; TAG_BYTES], BenchError> {
         let (mut tag, mut tag_bytes) = ([0; TAG_BYTES], 0);
-        // SAFETY: the context is alive, the place good for `bytes` as the caller promises, all else local.
+        // SAFETY: the context is alive, `place` is mapped and writable for `bytes` as the caller vouches, all else is local.
         let done = unsafe {
             lc::EVP_AEAD_CTX_seal_scatter(
                 self.0,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is packed and sealed: messages of one size, cut from real files or made here.
+//! Messages that are packed and sealed: all of one size, cut from real files or made here.
 //!
 //! - **Flow** files of a corpus, sorted by path ─▶ whole pieces of the message's size ─▶ as many as asked, evenly spread
 //!   over all of them
@@ -64,12 +64,12 @@ impl Corpus {
         Ok(Corpus { bytes, message_bytes, about: format!("{count} messages of {message_bytes} B, {about}") })
     }
 
-    /// The messages.
+    /// Iterates over the messages.
     pub fn messages(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.bytes.chunks_exact(self.message_bytes)
     }
 
-    /// How many there are.
+    /// Returns the number of messages.
     pub fn count(&self) -> usize {
         self.bytes.len() / self.message_bytes
     }
@@ -157,7 +157,7 @@ fn files_below(folder: &Path, extensions: &[&str], files: &mut Vec<PathBuf>) {
     }
 }
 
-/// splitmix64.
+/// Seeded random numbers (SplitMix64).
 struct Draw(u64);
 
 impl Draw {

@@ -70,7 +70,7 @@ impl Sealing {
         Ok(())
     }
 
-    /// Seals at `per_slice` messages a slice for as long as `window`; gives how many.
+    /// Seals `per_slice` messages in each slice until `window` is over; gives how many it sealed.
     fn paced(&mut self, side: Side, per_slice: usize, window: Duration) -> Result<usize, BenchError> {
         let start = Instant::now();
         let mut slices = 0;
@@ -87,7 +87,7 @@ impl Sealing {
         Ok(slices as usize * per_slice)
     }
 
-    /// All messages once; what they left.
+    /// Seals all messages once; gives the time, the checksum and the tags.
     fn all(&mut self, side: Side) -> Result<(Took, u64, Vec<[u8; 16]>), BenchError> {
         self.areas.evict();
         let took =

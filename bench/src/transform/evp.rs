@@ -54,7 +54,7 @@ pub(super) fn row(definition: &Definition, seals: bool, bytes: usize, quick: boo
     let mut theirs = context(Provider::Default, seals).map_err(Stop::Missing)?;
     let plain = corpus::random(PASS_BYTES / bytes * bytes);
 
-    // What is right comes from the rival; when opening it is also the input.
+    // The rival seals first. Its messages are the right result of sealing, and the input of opening.
     let mut right = Messages::new(bytes, plain.clone());
     right.pass(&mut context(Provider::Default, true).map_err(Stop::Missing)?)?;
     let (expected, mut messages) = if seals {

@@ -23,7 +23,7 @@ const AREA_BYTES_QUICK: usize = 4 << 20;
 const SWEEP_BYTES_QUICK: usize = 16 << 20;
 /// Passes of a sample.
 const PASSES: usize = 6;
-/// Of no secret.
+/// A public test key, no secret.
 pub(super) const KEY: [u8; 16] = *b"memlift, 16 byte";
 
 /// Source, target, and what evicts them.
@@ -61,7 +61,7 @@ impl Areas {
         std::hint::black_box(reference::xor64(self.sweep.part(0, self.sweep.bytes())));
     }
 
-    /// For `qualifies`.
+    /// Describes the areas, for `qualifies`.
     pub fn about(&self) -> String {
         format!(
             "cold: {} MiB to {} MiB, in huge pages where the kernel has them, evicted by a sweep of {} MiB (cache measured: \
@@ -74,7 +74,7 @@ impl Areas {
     }
 }
 
-/// What a side left.
+/// Results that a side left.
 #[derive(PartialEq, Eq, Debug)]
 struct Left {
     checksum: u64,
@@ -135,7 +135,7 @@ pub(super) fn copy_crc_seal(definition: &Definition, bytes: usize, quick: bool) 
             for _ in 0..passes {
                 (left.tags[0], left.crc) = match side {
                     Side::Ours => ours.copy_crc_seal(&nonce, source, target)?,
-                    // SAFETY: as in `copy_seal`.
+                    // SAFETY: both parts are mapped for `bytes`, and lie in different areas that only this thread uses.
                     Side::Theirs => unsafe {
                         libc::memcpy(target.start().cast(), source.start().cast(), bytes);
                         let crc = (memlift_kernels::active().crc32c)(target.start(), bytes, 0);
@@ -158,7 +158,7 @@ pub(super) fn copy_crc_seal(definition: &Definition, bytes: usize, quick: bool) 
     measure(definition, quick, turn, &mut left, bytes, about)
 }
 
-/// Interleaves `turn`s; what the first of the rival's left is right.
+/// Interleaves `turn`s; the rival's first result is the right one.
 fn measure(
     definition: &Definition,
     quick: bool,

@@ -18,9 +18,9 @@ use crate::BenchError;
 
 const COMP_OK: c_int = 0;
 const IGZIP_GZIP: u16 = 1;
-/// The fastest and the smallest level.
+/// Levels that are measured, from the fastest to the smallest output.
 pub const LEVELS: [u32; 4] = [0, 1, 2, 3];
-/// ISAL_DEF_LVLn_DEFAULT.
+/// Bytes of ISAL_DEF_LVLn_DEFAULT, by level.
 const LEVEL_BUFFER_BYTES: [usize; 4] = [0, 282_624, 331_776, 348_160];
 /// More than sizeof(struct isal_zstream), which is 82384 in 2.30.
 const STREAM_BYTES: usize = 256 << 10;

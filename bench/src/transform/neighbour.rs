@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A neighbour on another core: one that is hurt by what we do to the caches, or one that hurts.
+//! A neighbour on another core. It either suffers from what we do to the caches, or makes us suffer.
 //!
 //! - **Flow** `start` ─▶ thread pinned to the second core ─▶ works while `awake`, counts what it has done
 //! - **Owner** dropping it ends the thread
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::{BenchError, pin};
 
-/// What it does.
+/// Work that a neighbour does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Follows a random cycle through so many bytes; counts lines.
@@ -42,7 +42,7 @@ impl Neighbour {
         let thread = std::thread::Builder::new()
             .name("neighbour".to_owned())
             .spawn(move || {
-                // Unpinned it would be a neighbour of nobody in particular, which is still one.
+                // Where pinning fails it may run on any core, and is a neighbour all the same.
                 let _ = pin::hold(None, core);
                 match work {
                     Work::Chase(bytes) => chase(bytes, &theirs),
@@ -58,7 +58,7 @@ impl Neighbour {
         self.shared.awake.store(awake, Ordering::Relaxed);
     }
 
-    /// What it has done so far.
+    /// Returns the work done so far: lines or bytes, see [`Work`].
     pub fn done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }
@@ -68,13 +68,13 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic of the neighbour has been printed; there is nothing to add to it.
+            // A panic of the neighbour has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// Calls `turn` while awake; gives up when the owner does.
+/// Calls `turn` while awake; ends when the owner ends it.
 fn work(shared: &Shared, mut turn: impl FnMut() -> u64) {
     while !shared.ends.load(Ordering::Relaxed) {
         if shared.awake.load(Ordering::Relaxed) {

@@ -27,7 +27,7 @@ type UpdateFn = unsafe extern "C" fn(Handle, *mut u8, *mut c_int, *const u8, c_i
 type FinalFn = unsafe extern "C" fn(Handle, *mut u8, *mut c_int) -> c_int;
 type CtrlFn = unsafe extern "C" fn(Handle, c_int, c_int, *mut c_void) -> c_int;
 
-/// libcrypto.so.3.
+/// The system's libcrypto.so.3, loaded.
 #[derive(Debug)]
 pub struct Libcrypto {
     libcrypto: Library,
@@ -35,12 +35,12 @@ pub struct Libcrypto {
     pub version: String,
 }
 
-/// Whose AES-GCM.
+/// Provider whose AES-GCM a context uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Provider {
-    /// libcrypto's own.
+    /// The default provider of libcrypto.
     Default,
-    /// memlift's.
+    /// The provider of memlift.
     Memlift,
 }
 
@@ -48,7 +48,7 @@ impl Libcrypto {
     /// Loads it. The error says what to install.
     pub fn open() -> Result<Libcrypto, String> {
         let missing = |error| format!("libcrypto.so.3 is missing: sudo apt install libssl3 ({error})");
-        // SAFETY: loading the system's libcrypto runs its initialisation, which is made for this; it is never unloaded.
+        // SAFETY: loading the system's libcrypto runs its initialisation, which is made for this.
         let libcrypto = unsafe { Library::new("libcrypto.so.3") }.map_err(missing)?;
         // SAFETY: the type is that of crypto.h; the text is static.
         let version = unsafe {
@@ -115,14 +115,14 @@ impl Libcrypto {
     /// # Safety
     /// `T` is the type of the function that has this name.
     unsafe fn symbol<T: Copy>(&self, name: &[u8]) -> Result<T, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `T` is the type of the function with this name, as the caller vouches.
         unsafe { self.libcrypto.get::<T>(name) }.map(|symbol| *symbol).map_err(|error| error.to_string())
     }
 
     /// # Safety
     /// The function of this name takes nothing and gives a handle.
     unsafe fn call0(&self, name: &[u8]) -> Result<Handle, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the function takes nothing and gives a handle, as the caller vouches; `self` holds its library.
         let handle = unsafe { self.symbol::<unsafe extern "C" fn() -> Handle>(name)?() };
         if handle.is_null() {
             Err(String::from_utf8_lossy(name).into_owned() + " gave null")

@@ -14,21 +14,21 @@ use super::openssl::TAG_BYTES;
 use crate::BenchError;
 use crate::area::Part;
 
-/// The service.
+/// The transform service, and the key of its messages.
 #[derive(Debug)]
 pub(super) struct Ours {
     transform: Transform,
     key: Arc<Key>,
 }
 
-/// How it places.
+/// Placement of the results.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Placing {
     /// As the user has configured it.
     Configured,
-    /// Adaptively, with so much patience for neighbours, percent.
+    /// Adaptively; neighbours may be slowed by so many percent.
     Adaptive(u32),
-    /// Always so.
+    /// The same placement for every message.
     Fixed(Placement),
 }
 
@@ -52,7 +52,7 @@ impl Ours {
         })
     }
 
-    /// One message.
+    /// Copies and seals one message.
     pub fn copy_seal(
         &self,
         nonce: &[u8; 12],

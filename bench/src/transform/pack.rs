@@ -25,18 +25,18 @@ const SAMPLE_S: f64 = 5e-3;
 /// Messages whose instructions are counted.
 const COUNTED: usize = 2;
 
-/// What a name asks for.
+/// Row that a name asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pack {
     /// Bytes of a message.
     pub bytes: usize,
-    /// Of what.
+    /// Kind of the messages' contents.
     pub kind: corpus::Kind,
     /// Effort: fast instead of default.
     pub fast: bool,
 }
 
-/// Who packs.
+/// The packer of one side.
 enum Packs {
     Memlift(Box<Packer>, Effort),
     Zlib(Zlib),

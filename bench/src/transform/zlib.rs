@@ -23,7 +23,7 @@ const Z_DEFLATED: c_int = 8;
 const GZIP_WINDOW_BITS: c_int = 16;
 const LEVEL: c_int = 6;
 
-/// libz.so.1.
+/// Functions of the system's libz.so.1.
 #[derive(Clone, Copy, Debug)]
 pub struct Zlib {
     deflate_init2: DeflateInit2,
@@ -59,7 +59,7 @@ impl Zlib {
         Ok(zlib)
     }
 
-    /// Its version.
+    /// Returns `zlib` and its version.
     pub fn version(&self) -> String {
         format!("zlib {}", self.version.to_string_lossy())
     }
@@ -98,7 +98,7 @@ impl Zlib {
     /// One gzip message; gives the bytes written.
     pub fn unpack(&self, source: &[u8], target: &mut [u8]) -> Result<usize, BenchError> {
         let mut stream = stream(source, target);
-        // SAFETY: as in `pack`; without zalloc zlib takes malloc.
+        // SAFETY: the stream is laid out as zlib.h says and describes live buffers; without zalloc zlib takes malloc.
         let result = unsafe {
             let began = (self.inflate_init2)(
                 &mut stream,
@@ -139,7 +139,7 @@ fn nginx_sizes(bytes: usize) -> (c_int, c_int) {
     (window_bits, memory_level.max(1))
 }
 
-/// What zlib's allocations are carved from: one malloc per message.
+/// One malloc per message, from which zlib's allocations are carved.
 struct Block {
     start: *mut u8,
     layout: Layout,

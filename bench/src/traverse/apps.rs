@@ -33,9 +33,9 @@ use crate::{BenchError, Row, machine};
 
 /// Requests under way against `rpc`.
 const DEPTH: usize = 16;
-/// What a client keeps, of a hundred parts of the data.
+/// Capacity of a client's cache, percent of the data.
 const CACHE_PERCENT: u64 = 6;
-/// How old a piece of a cache may be: runs are shorter.
+/// Age that a piece of a cache may reach, longer than any run.
 const CACHE_AGE: Duration = Duration::from_secs(3600);
 
 /// Measures a row of an application.
@@ -54,7 +54,7 @@ pub fn row(definition: &Definition, quick: bool) -> Option<Result<Row, Stop>> {
     })
 }
 
-/// Who is compared with in the row of an application.
+/// Rival in the row of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rival {
     Rpc,
@@ -79,11 +79,11 @@ impl Rival {
     }
 }
 
-/// A client of one side of a row: how it reads.
+/// Client of one side of a row, and how it reads.
 pub(super) enum Reader {
     /// Walks at a node, or at the native handler, this many at a time.
     Remote(Client, usize),
-    /// Walks here.
+    /// Walks at the client, through a cache.
     Local(Client, Cache),
 }
 
@@ -139,8 +139,8 @@ fn walked(answer: Answer) -> Result<Walked, BenchError> {
 }
 
 impl Reader {
-    /// Makes walks, as many at a time as it may, and hands out what comes back, in order; while one answer is looked at the
-    /// others are under way.
+    /// Makes walks, as many at a time as the reader may, and hands out the results in order. Others are under way while one is
+    /// handed out.
     pub(super) fn walk_all(
         &mut self,
         walks: &[Walk],
@@ -179,14 +179,14 @@ impl Reader {
     }
 }
 
-/// What a run gave.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ran {
-    /// Of all that was read.
+    /// Checksum over all that was read.
     pub checksum: u64,
-    /// Of a request.
+    /// Wall time of a request.
     pub seconds: f64,
-    /// Of a request, all threads and processes.
+    /// CPU time of a request, in all threads and processes.
     pub cpu_s: f64,
 }
 
@@ -200,7 +200,7 @@ pub(super) fn cpu_of(process: u32) -> f64 {
     tasks.flatten().filter_map(nanoseconds).sum::<u64>() as f64 * 1e-9
 }
 
-/// Times `requests` requests of this process and, where there is one, another one.
+/// Times `requests` requests of this process and, where there is one, of another process.
 pub(super) fn timed(
     requests: usize,
     other: Option<u32>,
@@ -214,10 +214,10 @@ pub(super) fn timed(
     Ok(Ran { checksum, seconds: seconds / each, cpu_s: (cpu() - before) / each })
 }
 
-/// What a row's ratio is of.
+/// Quantity that a row's ratio compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Of {
-    /// Wall time.
+    /// Wall time of a request.
     Time,
     /// CPU time: requests per second and core.
     Core,
@@ -253,7 +253,7 @@ pub(super) fn compare(
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// What qualifies every row here.
+/// Returns the part of `qualifies` that all rows here share.
 pub(super) fn machine_text() -> String {
     format!("{}; equal checksums of both sides after each run", pin::text())
 }

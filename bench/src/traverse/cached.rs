@@ -20,7 +20,7 @@ use super::serve::{Handler, Link, failed};
 use super::view::View;
 use crate::{BenchError, machine};
 
-/// Of the data that the cache holds.
+/// Share of all pieces that the cache holds.
 pub const SHARE: f64 = 0.06;
 const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
@@ -39,13 +39,13 @@ pub trait Walker<Piece> {
 
 /// Data on one node, and numbered questions about it.
 pub trait Data {
-    /// What a client reads at once.
+    /// Unit that a client reads at once.
     type Piece: Copy + Default + AsRef<[u64]> + AsMut<[u64]>;
-    /// How a client follows it.
+    /// Type that follows the data at a client.
     type Walker: Walker<Self::Piece>;
-    /// The node.
+    /// Returns the memory node.
     fn node(&self) -> &Node;
-    /// Its memory.
+    /// Returns the node's memory, for native code.
     fn view(&self) -> &View;
     /// The program of the walks, and where its value lies in the scratchpad.
     fn program(&self) -> (Arc<Program>, usize);
@@ -88,7 +88,7 @@ impl<'d, D: Data> Reader<'d, D> {
     pub fn warm(&mut self, mut questions: impl FnMut() -> u64) {
         let (mut kept, enough) = (0, (self.data.pieces() as f64 * SHARE * 2.0) as u64);
         let mut bytes = Vec::new();
-        // Questions that hit only fill nothing: a bound for those.
+        // Questions whose pieces are all cached fill nothing, so their number is bounded.
         for _ in 0..self.data.questions() {
             if kept >= enough {
                 break;
@@ -111,7 +111,8 @@ impl<'d, D: Data> Reader<'d, D> {
         }
     }
 
-    /// Answers all of them, `out` at a time. `again` counts reads that were sent again; `bytes`: packets sent, and received.
+    /// Answers all questions, `out` at a time. Returns the run, with `again` counting reads sent again, and the number of reads
+    /// without those.
     pub fn run(&mut self, questions: &[u64], out: usize) -> Result<(Ran, u64), BenchError> {
         let (mut ran, mut messages) = (Ran::default(), 0);
         let (cpu, start) = (machine::cpu_seconds(), Instant::now());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: what hash48 walks.
+//! A hash table whose buckets hold chains of [`HOPS`] nodes, scattered over a node's memory: the hash48 rows walk it.
 //!
 //! - **Layout** nodes are those of our hash map (`services/traverse/programs/collections/chain.h`): 0 next · 8 key · 16 value bytes ·
 //!   24 value; each has a line of 64 bytes to itself. Buckets are words, side by side, behind the nodes
@@ -26,12 +26,12 @@ use crate::{BenchError, machine};
 pub const HOPS: u64 = 48;
 /// Where the walk's program leaves a value in the scratchpad.
 pub const VALUE_AT: usize = 32;
-/// A node's.
+/// Bytes of a chain's node.
 pub const NODE_BYTES: u64 = 64;
-/// Of a full run, and of `--quick`.
+/// Bytes of all chains in a full run, and in `--quick`.
 const BYTES: u64 = 2 << 30;
 const BYTES_QUICK: u64 = 64 << 20;
-/// What a node has beyond that.
+/// Bytes of memory that a memory node has beyond its chains and buckets.
 const SPARE_BYTES: u64 = 8 << 20;
 
 /// Bytes of nodes.
@@ -44,7 +44,7 @@ pub fn data_bytes(quick: bool) -> u64 {
 pub struct Chains {
     /// The memory node.
     pub node: Node,
-    /// Its memory.
+    /// The node's memory, for native code.
     pub view: View,
     places: Places,
     buckets: u64,
@@ -106,13 +106,13 @@ impl Chains {
         (Question { bucket: self.buckets + chain * 8, key }, value_of(key))
     }
 
-    /// What uniform draws of a seed ask, and the checksum of the right answers.
+    /// Draws questions from a seed, uniformly; also returns the checksum of the right answers.
     pub fn draw(&self, seed: u64, count: u64) -> (Vec<Question>, u64) {
         let mut random = Random(seed);
         self.ask_for((0..count).map(|_| random.below(self.count())))
     }
 
-    /// What these chains' last keys are asked with, and the checksum of the right answers.
+    /// Returns questions for the last keys of these chains, and the checksum of the right answers.
     pub fn ask_for(&self, chains: impl Iterator<Item = u64>) -> (Vec<Question>, u64) {
         let (mut questions, mut sum) = (Vec::new(), 0u64);
         for (number, chain) in chains.enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows `cross4/…`: walks whose chains lie on four nodes, one piece after the other.
+//! Rows `cross4/…`: walks along chains whose pieces lie on four nodes.
 //!
 //! - **Flow** four nodes on loopback, with one map ─▶ chains of [`HOPS`] nodes that leave a node [`CROSSINGS`] times ─▶ the same client
 //!   asks by way of the nodes (peer) and by way of itself (bounce)
@@ -102,7 +102,7 @@ impl Spread {
         (0..count).map(|_| random.below(self.chains)).collect()
     }
 
-    /// The nodes.
+    /// Returns all memory nodes.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -138,7 +138,7 @@ impl Spread {
     }
 }
 
-/// Runs walks one after the other; what they took, and the messages of all.
+/// Runs walks one after the other. Returns their time, and the numbers of messages, forwards and packets that were sent again.
 pub fn run(
     spread: &Spread,
     client: &mut Client,
@@ -257,7 +257,7 @@ fn peer(definition: &Definition, quick: bool) -> Result<Row, BenchError> {
     let row = measured();
     drop(serving);
     let mut row = row?;
-    // A packet that was sent again is a message that nobody planned; without one the count is exact.
+    // A packet that was sent again is an extra message; without one the count is exact.
     let (walks, all) = (row.count["walks"], row.count["messages_of_all"]);
     if row.count["sent_again"] == 0 {
         check(definition, all, walks * (CROSSINGS + 2))?;

@@ -19,7 +19,7 @@ const BATCH: usize = 64;
 const AGAIN: Duration = Duration::from_millis(200);
 const ATTEMPTS_MAX: u32 = 25;
 
-/// A request.
+/// A request to a node.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// Where a walk starts, or a read.
@@ -35,14 +35,14 @@ impl Ask {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ran {
     /// Wall time, seconds.
     pub seconds: f64,
     /// CPU time of all threads, seconds.
     pub cpu_s: f64,
-    /// Over all answers.
+    /// Checksum over all answers.
     pub checksum: u64,
     /// Packets sent again.
     pub again: u64,
@@ -59,7 +59,7 @@ pub fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// What an answer adds to the checksum.
+/// Returns an answer's share of the checksum.
 pub fn share(number: u64, value: u64) -> u64 {
     let mut word = value.rotate_left(32) ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

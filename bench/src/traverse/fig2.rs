@@ -30,7 +30,7 @@ const REQUESTS_QUICK: usize = 60;
 /// Objects that a slab of 4 KiB still holds.
 const OBJECT_BYTES_SMALL: usize = 2000;
 
-/// What a row is of.
+/// Combination that a row counts crossings for.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     app: App,

@@ -27,7 +27,7 @@ use crate::definition::Definition;
 use crate::pairs::{self, Side, Took};
 use crate::{BenchError, Row};
 
-/// YCSB's reads.
+/// Numbers of questions, drawn as YCSB's reads are.
 struct Questions(Generator);
 
 impl Questions {
@@ -204,7 +204,7 @@ fn compare<D: Data>(data: &D, definition: &Definition, out: usize, quick: bool) 
     Ok(row.measured(definition, &samples.pairs, quick))
 }
 
-/// What a hop costs when many walks of chains are interleaved and nothing else is done.
+/// Measures seconds per hop when 48 walks of chains are interleaved and nothing else is done.
 fn hop_seconds<D: Data>(data: &D, asks: &[Ask]) -> Result<f64, BenchError> {
     let question = |ask: &Ask| Question { bucket: ask.address, key: word(&ask.body, 0) };
     let questions: Vec<Question> = asks.iter().map(question).collect();

@@ -3,7 +3,7 @@
 //!
 //! - **Layout** a hash table by linear probing over slot numbers, at most half full; slots are linked in the order of their use
 //! - **Order** get and put take constant time and allocate nothing
-//! - **Not here** when what is cached stops being true: nobody writes in these rows
+//! - **Not here** invalidation: no row of this cache writes
 
 const NONE: u32 = u32::MAX;
 
@@ -67,7 +67,7 @@ impl<V: Copy> Lru<V> {
         self.ends[1] = slot;
     }
 
-    /// What is kept for a key; used now.
+    /// Returns the value of a key, which becomes the most recently used.
     pub fn get(&mut self, key: u64) -> Option<V> {
         let slot = self.table[self.find(key)];
         if slot == NONE {

@@ -27,10 +27,10 @@ use crate::{BenchError, Row, cache, machine, reference};
 
 /// Requests under way.
 pub const OUT: usize = 128;
-/// As many walks in turn as there are requests under way, at the most.
+/// Walks in turn that are tried, up to the number of requests under way.
 const WIDTHS: [usize; 6] = [16, 32, 48, 64, 96, 128];
 
-/// What a sweep reads.
+/// Area that a sweep reads to evict everything else from the cache.
 pub struct Sweep(Area);
 
 impl Sweep {
@@ -46,7 +46,7 @@ impl Sweep {
     }
 }
 
-/// The checksum of a run must be right.
+/// Fails unless the checksum of a run is right.
 pub fn check(definition: &Definition, got: u64, right: u64) -> Result<(), BenchError> {
     if got == right {
         return Ok(());
@@ -58,9 +58,9 @@ pub fn check(definition: &Definition, got: u64, right: u64) -> Result<(), BenchE
     })
 }
 
-/// What a node and a native handler both serve.
+/// Data that a node and a native handler both serve.
 pub struct Served<'n> {
-    /// The node.
+    /// The memory node that serves it.
     pub node: &'n Node,
     /// The program of its walks.
     pub program: Arc<Program>,
@@ -121,7 +121,7 @@ pub fn against_rpc(
 ) -> Result<Row, BenchError> {
     let Question { over, out, cpu, count } = question;
     let servers = [Server::node(served.node, over)?, Server::native(over, served.handler)?];
-    // Who has a core to itself spins; who counts CPU time sleeps where that is cheaper.
+    // A thread with a core to itself spins. Where CPU time is counted, it sleeps when that is cheaper.
     let wait = if cpu { WaitPolicy::AUTO } else { WaitPolicy::SPIN };
     let mut drivers = [
         Driver::new(servers[0].link(wait)?, &served.program, served.value_at),
@@ -177,7 +177,7 @@ fn scale(chains: &Chains) -> String {
     format!("{} MiB of chains in a random order", (chains.count() * HOPS * chains::NODE_BYTES) >> 20)
 }
 
-/// What the reference loop takes for these walks on the nodes' core, seconds and CPU seconds.
+/// Runs these walks in the reference loop on the nodes' core; returns wall and CPU seconds, and the sum of the values.
 pub fn reference_run(
     view: &View,
     questions: &[view::Question],

@@ -15,7 +15,7 @@ use super::view::View;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// A page.
+/// One page of 4 KiB, as words.
 #[derive(Clone, Copy, Debug)]
 pub struct Page([u64; PAGE_BYTES as usize / 8]);
 
@@ -41,7 +41,7 @@ impl AsMut<[u64]> for Page {
 #[derive(Debug)]
 pub struct Pages<'d, D>(pub &'d D);
 
-/// Takes its pieces out of pages.
+/// Walker that takes its pieces out of pages.
 #[derive(Debug)]
 pub struct Paged<W, Piece>(W, std::marker::PhantomData<Piece>);
 

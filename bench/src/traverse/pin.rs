@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which core is whose: nodes have the first one that this process may use, clients the second.
+//! Cores of nodes and clients: nodes have the first core that this process may use, clients the second.
 //!
 //! - **Order** on one core both share it, and `qualifies` says so
 
@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 
 use crate::pin::Pinned;
 
-/// Whose.
+/// Role of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// A memory node, or who stands in for one.
+    /// A memory node, or a server that stands in for one.
     Node,
-    /// Who asks.
+    /// A client that sends requests.
     Client,
 }
 

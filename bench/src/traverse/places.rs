@@ -19,7 +19,7 @@ impl Places {
         Places { base, bits, stride }
     }
 
-    /// How many.
+    /// Returns the number of places.
     pub fn count(&self) -> u64 {
         1 << self.bits
     }
@@ -51,7 +51,7 @@ impl Places {
     }
 }
 
-/// Of an odd number modulo 2^64 (Newton).
+/// Inverse of an odd number modulo 2^64 (Newton).
 fn inverse(odd: u64) -> u64 {
     (0..6).fold(odd, |guess, _| guess.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(guess))))
 }

@@ -4,7 +4,7 @@
 //! - **Flow** [`Place::listen`] ─▶ a thread that serves ─▶ [`Server::link`]: a client's end of the same transport
 //! - **Layout** both sides speak the nodes' packets, so that bytes, batches and system calls are the same; handlers answer with the value
 //!   alone
-//! - **Order** a handler carries a request to its end before it looks at the next one
+//! - **Order** a handler carries a request to its end before it takes the next one
 //! - **Owner** dropping a [`Serving`] stops and joins its thread; a server with nothing to do sleeps, and costs the other side nothing
 
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ pub enum Over {
 }
 
 impl Over {
-    /// In words.
+    /// Names the transport in words.
     pub fn text(self) -> &'static str {
         match self {
             Over::Shm => "rings in shared memory",
@@ -46,14 +46,14 @@ impl Over {
     }
 }
 
-/// For `map_err` on what nodes, clients and transports say.
+/// For `map_err` on errors of nodes, clients and transports.
 pub fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::Library { library: "memlift traverse".to_owned(), reason: error.to_string() }
 }
 
 /// Answers requests; the answer's body is appended.
 pub trait Handler: Send + 'static {
-    /// Carries out one.
+    /// Carries out one request.
     fn answer(&mut self, header: &Header, body: &[u8], answer: &mut Vec<u8>) -> Status;
 }
 
@@ -74,7 +74,7 @@ impl<F: FnMut(&Header, &[u8], &mut Vec<u8>) -> Status + Send + 'static> Handler 
 pub enum Place {
     /// A ring's name.
     Ring(String),
-    /// A socket.
+    /// Address of a UDP socket.
     Socket(SocketAddr),
 }
 
@@ -97,12 +97,12 @@ impl Place {
     }
 }
 
-/// A client's end, and whom it asks.
+/// A client's end, and the peer that it asks.
 #[derive(Debug)]
 pub struct Link {
-    /// Carries packets.
+    /// Transport that carries the packets.
     pub transport: Box<dyn Transport>,
-    /// The server.
+    /// The server as the transport addresses it.
     pub to: Peer,
 }
 
@@ -114,7 +114,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Runs `serve`, which ends when it sees the flag, or says why it ended before.
+    /// Runs `serve`, which ends when it sees the flag, or returns why it ended before.
     pub fn start(
         serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send + 'static,
     ) -> Result<Serving, BenchError> {
@@ -135,7 +135,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed there.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
@@ -188,7 +188,7 @@ impl Server {
         Ok(Server { place, _serving: serving })
     }
 
-    /// A client's end, which waits in this way. To be made before the thread is held: on one core nobody spins.
+    /// Returns a client's end, which waits in this way. Make it before the thread is held: on one core no thread spins.
     pub fn link(&self, wait: WaitPolicy) -> Result<Link, BenchError> {
         Ok(match &self.place {
             Place::Ring(name) => {

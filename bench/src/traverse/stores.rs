@@ -53,7 +53,7 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// So many, of [`HOPS`] nodes each.
+    /// Makes `count` chains of [`HOPS`] nodes each.
     pub fn new(count: u64) -> Chains {
         Chains { count }
     }
@@ -62,7 +62,7 @@ impl Chains {
         self.count * HOPS as u64
     }
 
-    /// Of the n-th node: 32 bits that no other node has.
+    /// Name of the n-th node: 32 bits that no other node has.
     fn name(self, node: u64) -> u64 {
         node.wrapping_mul(0x9e37_79b1) & 0xffff_ffff
     }
@@ -126,7 +126,7 @@ impl Chains {
 /// Records under keys of 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Records {
-    /// How many.
+    /// Number of records.
     pub count: u64,
 }
 
@@ -136,7 +136,7 @@ impl Records {
         Random(at ^ 0xc2b2_ae35).bits() >> 1
     }
 
-    /// What the record of a key holds.
+    /// Returns the value of the record with this key.
     pub fn value(self, key: u64) -> [u8; VALUE_BYTES] {
         let mut random = Random(key);
         let mut value = [0; VALUE_BYTES];
@@ -198,7 +198,7 @@ fn summed(scratch: &Scratch) -> u64 {
     scratch.word(152)
 }
 
-/// Which chains are asked for.
+/// Draws the chains that are asked for.
 fn picks(chains: u64, requests: usize, seed: u64) -> Vec<u64> {
     let mut generator = Generator::new(Workload::C, Draw::Uniform, chains, seed);
     let pick = |operation| if let Operation::Read(chain) = operation { chain } else { 0 };

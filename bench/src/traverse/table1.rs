@@ -45,7 +45,7 @@ enum Shape {
         value: usize,
         bucket: Option<usize>,
     },
-    /// The left index's node of a bimap: what is found lies before it.
+    /// A bimap's node in the left index: the value found lies before it.
     Bimap,
     Tree {
         left: usize,
@@ -158,9 +158,9 @@ struct Structure {
     shape: Shape,
     node: Node,
     places: Places,
-    /// Of a tree.
+    /// Root of a tree.
     root: u64,
-    /// Of lists and chains: how many; of trees: how many keys.
+    /// Number of lists or chains; of trees: the number of keys.
     count: u64,
     /// Numbers of nodes given out so far.
     used: u64,

@@ -129,7 +129,7 @@ pub struct Sum {
     first: u64,
     last: u64,
     sum: u64,
-    /// What is to be read still, the next one at the end.
+    /// Addresses of the nodes still to read, the next one at the end.
     open: Vec<u64>,
 }
 

@@ -22,7 +22,7 @@ use crate::definition::Definition;
 use crate::statistics::{Pair, median};
 use crate::{BenchError, Row};
 
-/// What a program may take.
+/// Time that loading a program may take: decoding, lowering, verifying and compiling it.
 const BUDGET_S: f64 = 2e-3;
 const BATCHES: u64 = 31;
 const PROGRAMS_PER_BATCH: u64 = 4;
@@ -39,11 +39,11 @@ pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     for batch in 0..batches {
         let mut times = Vec::new();
         for seed in batch * PROGRAMS_PER_BATCH.. {
-            // Whole batches; one in which nothing was accepted goes on until something is.
+            // Batches are whole; one in which nothing was accepted goes on until something is.
             if seed >= (batch + 1) * PROGRAMS_PER_BATCH && !times.is_empty() {
                 break;
             }
-            // Further seeds of such a batch are nobody else's.
+            // The further seeds of such a batch belong to no other one.
             let seed = if seed < (batch + 1) * PROGRAMS_PER_BATCH { seed } else { seed + (1 << 32) };
             let bytecode = generate::program(seed);
             generated += 1;
@@ -79,7 +79,7 @@ pub fn row(definition: &Definition, quick: bool) -> Result<Row, Stop> {
     Ok(row.measured(definition, &pairs, quick))
 }
 
-/// Lets each program make its hops, on all cores; how many broke a promise.
+/// Lets each program make its hops, on all cores; returns how many did something that the verifier had ruled out.
 fn hop_all(programs: &[Program], hops: u64) -> Result<u64, BenchError> {
     let (next, broken) = (AtomicU64::new(0), AtomicU64::new(0));
     let work = || {
@@ -105,7 +105,7 @@ fn hop(program: &Program, hops: u64) -> Result<(), String> {
     let mut node = vec![0; usize::from(window.bytes)];
     let mut scratch = vec![0; program.scratch_bytes()];
     for hop in 0..hops {
-        // Other memory every few hops; scratchpads go on as the program leaves them in between.
+        // The memory is new every few hops; in between the scratchpad stays as the program leaves it.
         if hop % 4 == 0 {
             generate::memory(&mut random, &mut node);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A node's memory as native code reads it: what the rivals' handlers and the limits walk on.
+//! A node's memory as native code reads it: the rivals' handlers and the reference loops walk on it.
 //!
-//! - **Order** reads are plain loads of aligned words; nobody writes while a view is read: rows fill memory before they ask
+//! - **Order** reads are plain loads of aligned words; no thread writes while a view is read: rows fill memory before they ask
 //! - **Owner** a view holds the memory that it shows
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl View {
         unsafe { place.read() }
     }
 
-    /// A word.
+    /// Returns the word at an address.
     #[inline]
     pub fn word(&self, address: u64) -> u64 {
         self.words::<1>(address)[0]
@@ -85,7 +85,7 @@ mod c {
     }
 }
 
-/// What the reference loop is asked: a bucket, a key of its chain.
+/// Question to the reference loop: a bucket, and a key of its chain.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Question {

@@ -28,7 +28,7 @@ fn at(host: usize) -> SocketAddr {
     SocketAddr::from((ip_of(host), SERVICE.port()))
 }
 
-/// A socket of a host. Nobody beyond these namespaces reaches it: as on loopback, packets carry no keys.
+/// Binds a socket of a host. Nothing outside these namespaces reaches it: as on loopback, packets carry no keys.
 fn bind(lab: &Lab, host: usize, port: u16) -> Result<Udp, BenchError> {
     let bound = lab.within(HOSTS[host], || Udp::bind((ip_of(host), port).into(), true)).map_err(failed)?;
     bound.map_err(failed)

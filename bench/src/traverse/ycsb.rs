@@ -19,16 +19,16 @@ const ITEMS_ZETA: f64 = 26.469_028_201_783_02;
 /// The longest scan of workload E.
 pub const SCAN_MAX: u64 = 100;
 
-/// What an aggregate leaves of many values.
+/// Function by which an aggregate combines many values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// All of them added.
     Sum,
-    /// The mean.
+    /// The mean of all values.
     Average,
-    /// The least.
+    /// The least of all values.
     Min,
-    /// The greatest.
+    /// The greatest of all values.
     Max,
 }
 
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// What a client does.
+/// Operation of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reads a record.
@@ -57,16 +57,16 @@ pub enum Operation {
     Scan {
         /// Where it starts.
         key: u64,
-        /// How many.
+        /// Number of records.
         length: u64,
     },
-    /// Reads what is left of the values of as many records.
+    /// Reads one aggregate over the values of as many records.
     Aggregate {
         /// Where it starts.
         key: u64,
-        /// How many.
+        /// Number of records.
         length: u64,
-        /// What is asked for.
+        /// Function that combines the values.
         kind: Kind,
     },
 }
@@ -78,20 +78,20 @@ pub enum Workload {
     A,
     /// 95 % reads, 5 % updates.
     B,
-    /// Reads.
+    /// Reads and nothing else.
     C,
     /// 95 % scans of 1 to [`SCAN_MAX`] records, 5 % inserts.
     E,
 }
 
-/// Which keys are asked for.
+/// Distribution of the keys that are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Draw {
-    /// Few of them most of the time, wherever they lie.
+    /// Few keys most of the time, scattered over all.
     Zipf,
-    /// All alike.
+    /// All keys alike.
     Uniform,
-    /// What was inserted last most of the time.
+    /// Most of the time the keys that were inserted last.
     Latest,
 }
 
@@ -144,7 +144,7 @@ impl Zipf {
         (from + 1..=to).map(|rank| (rank as f64).powf(-EXPONENT)).sum()
     }
 
-    /// There are more items now.
+    /// Grows the number of items.
     fn grow(&mut self, items: u64) {
         self.zeta += Zipf::sum(self.items, items);
         self.items = items;
@@ -171,7 +171,7 @@ pub struct Generator {
     draw: Draw,
     random: Random,
     zipf: Zipf,
-    /// Keys are 0 to before this.
+    /// Keys are below this number.
     records: u64,
 }
 

@@ -4,7 +4,7 @@
 //! - **Flow** zram: a process whose group is limited to a third of its set ─▶ warm ─▶ its real total: group + device ─▶ ours:
 //!   a job whose group holds no more ─▶ warm ─▶ samples by turns
 //! - **Rule** both sides' checksums are equal in every pair; each side's memory is what its group says (and the device)
-//! - **Missing** who may not make groups or swap: the rows say what it takes
+//! - **Missing** where this user may not make groups or swap: the rows say what it takes
 //! - **Not here** other programs (`budget/*`, `gap/*`)
 
 use super::group::{Group, Limit};
@@ -19,7 +19,7 @@ use crate::{BenchError, Row};
 pub struct Sides {
     ours: Side,
     theirs: Side,
-    // Dropped after the process that it is swap to.
+    // Dropped after the process that swaps to it.
     zram: Zram,
     set: u64,
     total: u64,
@@ -33,7 +33,7 @@ fn accesses(quick: bool) -> (u64, u64) {
 }
 
 impl Sides {
-    /// Starts both.
+    /// Starts the processes of both sides.
     pub fn start(rival: &str, quick: bool) -> Result<Sides, Stop> {
         let algorithm = match rival {
             "zram_lz4" => "lz4",
@@ -48,7 +48,8 @@ impl Sides {
         let mut theirs = Side::start(Who::Swap, set, &contents, limited)?;
         let first = theirs.wish(&warm).map_err(|error| killed(&theirs, error))?;
         let total = theirs.group.usage() + zram.used();
-        // Equal is what the groups say: what the job does not count (the kernel's own pages for it) comes off its total.
+        // The groups' usage must be equal: memory that the job does not count (the kernel's own pages for it) comes off its
+        // total.
         let mut aim = total;
         for _ in 0..3 {
             let counted = Group::new(Limit::None)?;
@@ -66,7 +67,8 @@ impl Sides {
     }
 }
 
-/// What became of the process on zram: the kernel's killer ends it now and then, though most of its swap is free.
+/// Replaces an error by a better one if the kernel killed the process on zram: it does so now and then, though most of the swap
+/// is free.
 fn killed(theirs: &Side, error: BenchError) -> BenchError {
     match theirs.group.kills() {
         0 => error,

@@ -5,7 +5,8 @@
 //! - **Flow** job 2 starts and has read its file ─▶ each kernel once as job 1 ─▶ the same beside the small file ─▶ by turns, in both orders
 //! - **Rows** against `small`: job 1's faults, CPU time beside them · against `zram_lz4`: the share of its speed (CPU time) that job 1 keeps,
 //!   ours over that of both jobs in one group on swap to zram
-//! zram     both jobs in one group whose limit is half of the two budgets together; the device comes on top, and the row says how much it took
+//! - **Zram** both jobs in one group whose limit is half of the two budgets together; the device comes on top, and the row says
+//!   how much it took
 //! - **Size** a quarter of the paper's files and of its 400 MB for job 2, kernels of scale 17: the paper's take a quarter of an hour a row on two
 //!   cores. Rounds are begun until [`ENOUGH`] is over, at least one
 //! - **Rule** a run with another checksum is counted as `wrong`
@@ -27,7 +28,7 @@ const MIB: u64 = 1 << 20;
 /// No round is begun after so long.
 const ENOUGH: Duration = Duration::from_secs(90);
 
-/// Job 1, with the 40 of 70 MB that the paper's has.
+/// Job 1, with 4/7 of its need as in the paper: 40 of 70 MB.
 struct First {
     words: [&'static str; 5],
     budget: u64,
@@ -50,7 +51,7 @@ impl First {
     }
 }
 
-/// Who runs both jobs.
+/// Environment that runs both jobs.
 enum Host<'a> {
     Memlift { place: &'a Place, second: u64 },
     Zram { group: &'a Group },
@@ -80,7 +81,7 @@ impl Host<'_> {
     }
 }
 
-/// Rounds of all kernels: theirs first in every second one.
+/// Runs rounds of all kernels beside both files; in every second round the small file comes first.
 fn rounds(
     count: usize,
     host: &Host,
@@ -103,7 +104,7 @@ fn rounds(
         .collect()
 }
 
-/// What a number of job 1 is beside the other file and beside the small one, kernel by kernel.
+/// Pairs a number of job 1 beside the other file with the one beside the small file, kernel by kernel.
 fn pairs(rounds: &[[Vec<Ran>; 2]], number: impl Fn(&Ran) -> f64) -> Vec<Pair> {
     rounds
         .iter()
@@ -112,7 +113,7 @@ fn pairs(rounds: &[[Vec<Ran>; 2]], number: impl Fn(&Ran) -> f64) -> Vec<Pair> {
         .collect()
 }
 
-/// The share of its speed that job 1 keeps beside the other file: of each kernel's medians.
+/// Returns the share of its speed that job 1 keeps beside the other file, from one kernel's medians.
 fn kept(rounds: &[[Vec<Ran>; 2]], kernel: usize) -> f64 {
     let cpu = |index: usize| median(rounds.iter().map(|round| round[index][kernel].ended.cpu_s));
     cpu(1) / cpu(0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What pages hold in programs that run out of memory, made from a seed.
+//! Page contents as in programs that run out of memory, made from a seed.
 //!
 //! - **Flow** [`Corpus`] ──[`Corpus::pages`]──▶ so many pages, the same ones for the same seed on every machine (`elf` and
 //!   `prose` come from this build)
@@ -27,7 +27,7 @@ pub enum Corpus {
     Int64,
     /// Machine code and tables of this program.
     Elf,
-    /// English text.
+    /// English text from this build.
     Prose,
 }
 
@@ -72,7 +72,7 @@ impl Corpus {
             Corpus::Prose => prose(),
         };
         let (pages, _) = bytes.as_chunks::<PAGE_BYTES>();
-        // Of what comes from the build, pages from all of it; and over again where it is short.
+        // Content of the build is spread over all of it, and repeated where it is short.
         let step = if pages.len() > count { pages.len() / count } else { 1 };
         (0..count).map(|index| pages[index * step % pages.len()]).collect()
     }
@@ -186,7 +186,7 @@ fn columns(pages: usize, random: &mut Random) -> Vec<u8> {
                     let often = 1 + random.below(200_000);
                     10_000 + random.below(often)
                 }
-                // Measured values: nobody packs these.
+                // Measured values, which do not compress.
                 5 => random.normal().to_bits(),
                 // Pointers to a few strings.
                 6 => 0x7f12_3400_0000 + random.below(200) * 64,
@@ -250,7 +250,7 @@ fn csr(bytes: usize, random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// This project's own pages.
+/// Returns pages of this project's own texts.
 fn prose() -> Vec<u8> {
     [
         include_str!("../../../README.md"),

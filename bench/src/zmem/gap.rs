@@ -4,8 +4,9 @@
 //! - **Flow** the kernel unlimited: its graph is built, one round ─▶ its need and its checksum, kept for the kernel's rows ─▶ the same with
 //!   a budget, or in a group whose limit and device together stay within the budget ─▶ rounds by turns
 //! - **Rule** a round with another sum is counted as `wrong`
-//! zram     the limit is reckoned from what its pages compress to. Where no limit from a quarter of the need up keeps both together
-//!          within the budget, the group alone is given the budget: then it has more real memory than ours, and the row says so
+//! - **Zram** the limit is reckoned from what its pages compress to. Where no limit from a quarter of the need up keeps both
+//!   together within the budget, the group alone is given the budget: then it has more real memory than ours, and the row says
+//!   so
 
 use super::group::Limit;
 use super::jobrows::{Place, add, count};
@@ -54,7 +55,7 @@ impl Kernel {
             running.round()?;
             let most = running.seen().most;
             let away = self.need.saturating_sub(limit) as f64;
-            // What a byte on the device takes.
+            // Real memory per byte on the device.
             let taken = most.saturating_sub(limit) as f64 / away.max(1.0);
             let fits = (budget as f64 - self.need as f64 * taken) / (1.0 - taken);
             if most <= budget + budget / 100 {
@@ -94,7 +95,7 @@ pub fn row(definition: &Definition, kept: &mut Option<Kernel>, quick: bool) -> R
     let budget = Budget { bytes, spill: Some(place.spill()) };
     let mut ours = Running::budgeted(&strings(&kernel.words), budget)?;
     ours.round()?;
-    // Dropped after the process that it is swap to.
+    // Dropped after the process that swaps to it.
     let zram;
     let mut rival = None;
     let mut theirs_have = "unlimited".to_owned();

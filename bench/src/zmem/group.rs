@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A memory cgroup for one run: what is started in it is counted by the kernel, as the killer counts it.
+//! A memory cgroup for one run: the kernel counts the memory of the processes in it, as its killer does.
 //!
 //! - **Flow** [`Group::new`] below this process's own group, or beside it ──▶ a program enters: by itself ([`Group::entrance`]) or started by
 //!   [`Group::command`] ──▶ [`Sampler`] reads the usage a thousand times a second ──▶ dropped with all that is still in it
@@ -21,7 +21,7 @@ use memlift_engine::region::MemoryGroup;
 use crate::BenchError;
 use crate::row::Stop;
 
-/// Between two looks at the usage.
+/// Time between two samples of the usage.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A group of its own.
@@ -30,10 +30,10 @@ pub struct Group {
     group: MemoryGroup,
 }
 
-/// What a group allows.
+/// Memory limit of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// Everything.
+    /// No limit at all.
     None,
     /// So many bytes, and nothing is swapped: above them the killer comes.
     Hard(u64),
@@ -42,7 +42,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Its bytes.
+    /// Returns the limit in bytes; None if there is none.
     pub fn bytes(self) -> Option<u64> {
         match self {
             Limit::None => None,
@@ -52,7 +52,7 @@ impl Limit {
 }
 
 impl Group {
-    /// A new one.
+    /// Makes a new group with this limit.
     pub fn new(limit: Limit) -> Result<Group, Stop> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let missing = |why: &str| {
@@ -77,7 +77,7 @@ impl Group {
         let directory = parent.join(name);
         let refused = |error: std::io::Error| format!("{}: {error}", directory.display());
         fs::create_dir(&directory).map_err(refused)?;
-        // From here on it is removed again.
+        // From here on dropping `group` removes it again.
         let group = Group { group: MemoryGroup { directory: directory.clone(), version } };
         if group.group.usage().is_none() {
             return Err(format!("{} gives its children no memory controller", parent.display()));
@@ -99,7 +99,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A group below this one, without a limit of its own; what it holds counts here.
+    /// Makes a group below this one, without a limit of its own; its memory counts here.
     pub fn child(&self, name: &str) -> Result<Group, Stop> {
         let control = self.group.directory.join("cgroup.subtree_control");
         if self.group.version == 2 {
@@ -109,12 +109,12 @@ impl Group {
         Group::below(&self.group.directory, name, self.group.version, Limit::None).map_err(Stop::Missing)
     }
 
-    /// Where a process writes `0` to enter.
+    /// Returns the file to which a process writes `0` to enter.
     pub fn entrance(&self) -> PathBuf {
         self.group.directory.join("cgroup.procs")
     }
 
-    /// What it is charged, bytes.
+    /// Returns the memory that it is charged, bytes; 0 if that cannot be read.
     pub fn usage(&self) -> u64 {
         self.group.usage().unwrap_or(0)
     }
@@ -133,25 +133,25 @@ impl Group {
         inside
     }
 
-    /// Starts looking at its usage, page cache included.
+    /// Starts sampling its usage, page cache included.
     pub fn sample(&self, budget: u64) -> Sampler {
         let group = self.group.clone();
         Sampler::new(budget, move || group.usage())
     }
 
-    /// Starts looking at its usage, and at what `beside` it counts to it.
+    /// Starts sampling its usage plus the bytes that `beside` gives.
     pub fn sample_with(&self, budget: u64, beside: impl Fn() -> u64 + Send + 'static) -> Sampler {
         let group = self.group.clone();
         Sampler::new(budget, move || group.usage().map(|usage| usage + beside()))
     }
 
-    /// Starts looking at what it needs: its usage without page cache that the kernel drops before it kills.
+    /// Starts sampling its need: its usage without the page cache that the kernel drops before it kills.
     pub fn sample_need(&self) -> Sampler {
         let group = self.group.clone();
         Sampler::new(u64::MAX, move || group.usage().map(|usage| usage.saturating_sub(group.reclaimable())))
     }
 
-    /// How often the killer came.
+    /// Returns how often the kernel killed a process of the group.
     pub fn kills(&self) -> u64 {
         let file = if self.group.version == 2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.group.directory.join(file)).unwrap_or_default();
@@ -164,7 +164,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The kernel refuses to remove a group with processes; they are this bench's own.
+        // The kernel refuses to remove a group that has processes; these belong to the bench, so they are killed.
         for _ in 0..200 {
             let left = fs::read_to_string(self.group.directory.join("cgroup.procs")).unwrap_or_default();
             for process in
@@ -181,18 +181,18 @@ impl Drop for Group {
     }
 }
 
-/// What was seen of a group's usage.
+/// Samples of a group's usage, summed up.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Seen {
-    /// Looks.
+    /// Number of samples.
     pub samples: u64,
-    /// Those above the budget.
+    /// Samples above the budget.
     pub above: u64,
-    /// The most, bytes.
+    /// Greatest usage seen, bytes.
     pub most: u64,
 }
 
-/// Looks at a group's usage until it is asked what it saw.
+/// Samples a group's usage until [`Sampler::seen`] is called or it is dropped.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
@@ -220,12 +220,12 @@ impl Sampler {
         Sampler { stop, seen, thread: Some(thread) }
     }
 
-    /// What was seen until now.
+    /// Returns what the samples showed until now.
     pub fn so_far(&self) -> Seen {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen; it looks no longer.
+    /// Stops sampling and returns what the samples showed.
     pub fn seen(mut self) -> Seen {
         self.stop.store(true, Ordering::Release);
         let _ = self.thread.take().map(std::thread::JoinHandle::join);
@@ -242,11 +242,11 @@ impl Drop for Sampler {
 /// How a program ended, and what it used.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its status.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// Its output.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it said on standard error, its last kilobytes.
+    /// The last kilobytes of its standard error.
     pub stderr: String,
     /// Wall time, seconds.
     pub wall_s: f64,
@@ -263,7 +263,7 @@ impl Ended {
     }
 }
 
-/// What a process and the children that it waited for have used.
+/// CPU time and page faults of a process and the children that it waited for.
 struct Usage {
     cpu_s: f64,
     faults: u64,

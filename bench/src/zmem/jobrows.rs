@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Rows of whole jobs: they stay in their budget, they survive a limit that kills them otherwise, and what that costs.
+//! Rows of whole jobs: whether they stay in their budget and survive a limit that kills them otherwise, and the cost of both.
 //!
 //! - **Flow** a job alone and unlimited ──▶ its need and its checksum ──▶ the same under budgets ──▶ rows
 //! - **Rows** `budget/JOB`: the most that the kernel saw over the budget · `survive/JOB`: a real limit of that size, plain and under
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 /// Runs of a row whose verdict is a count.
 const RUNS: u64 = 3;
 
-/// A folder for what jobs read and write, and for what is spilled; kept for the row.
+/// A folder for files that jobs read and write and for spilled pages; kept for the row.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: tempfile::TempDir,
@@ -70,7 +70,7 @@ fn job(name: &str, place: &Place, quick: bool) -> Result<Option<Vec<String>>, Be
     })
 }
 
-/// What a job needs and works out, alone and unlimited.
+/// A job that ran alone and unlimited: its need in bytes and the checksum of its results.
 struct Alone {
     need: u64,
     checksum: String,
@@ -91,7 +91,7 @@ pub(super) fn add(row: &mut Row, name: &str, value: u64) {
     *row.count.entry(name.to_owned()).or_default() += value;
 }
 
-/// Adds what a run says to the row's counts.
+/// Adds the counts of a run to the row's.
 pub(super) fn note(row: &mut Row, ran: &Ran, checksum: &str, words: &[&str]) -> Result<(), BenchError> {
     let right = ran.done(words)?.checksum == checksum;
     add(row, "wrong", u64::from(!right));
@@ -158,7 +158,7 @@ fn survive(definition: &Definition, words: &[String], place: &Place, quick: bool
     let runs = if quick { 1 } else { RUNS };
     let mut well = 0;
     for _ in 0..runs {
-        // The budget is the limit less what `memlift run` leaves as headroom.
+        // The budget leaves a headroom below the limit: 1/32 of it, at least 4 MiB.
         let bytes = limit - (limit / 32).max(4 * MIB);
         let ran = under::budgeted(words, Budget { bytes, spill: Some(place.spill()) }, Limit::Hard(limit))?;
         add(&mut row, "kills", ran.kills + u64::from(ran.ended.killed()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Jobs that need memory: programs as users have them, which know nothing of zmem, with a checksum of what they worked out.
+//! Jobs that need memory: programs as users have them, which know nothing of zmem, with a checksum of their results.
 //!
 //! - **Flow** this program, started again with [`CHILD_ARGUMENT`](crate::contender::CHILD_ARGUMENT), [`NAME`] and a job's words ─▶ it builds
 //!   its data, works on it, and prints one JSON line: [`Done`]
@@ -30,16 +30,16 @@ use crate::{BenchError, machine, python};
 /// The word after [`CHILD_ARGUMENT`].
 pub(crate) const NAME: &str = "zmem_job";
 
-/// What a job printed.
+/// Report that a job prints.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// Of what it worked out.
+    /// Checksum of its results.
     pub checksum: String,
     /// Seconds of building its data.
     pub built_s: f64,
     /// Seconds of the work proper.
     pub worked_s: f64,
-    /// CPU of all threads in that time, seconds; 0 where the job does not say.
+    /// CPU of all threads in that time, seconds; 0 if the job does not report it.
     #[serde(default)]
     pub cpu_s: f64,
 }
@@ -101,7 +101,7 @@ pub fn command(words: &[&str]) -> Result<Command, BenchError> {
     Ok(command)
 }
 
-/// What a job needs and is not installed.
+/// Names a program or package that a job needs and that is not installed.
 pub fn missing(words: &[&str]) -> Option<String> {
     match *words {
         ["redis", ..] => redis::missing(),
@@ -164,12 +164,12 @@ fn run(words: &[&str]) -> Result<Done, BenchError> {
     }
 }
 
-/// A line of what was done.
+/// Prints the report as one line.
 fn say(done: &Done) {
     println!("{}", serde_json::to_string(done).expect("plain data"));
 }
 
-/// Says that the graph is built; then one round for each line. What it gives is the last round.
+/// Prints a report when the graph is built, then runs one round for each line of stdin. Gives the report of the last round.
 fn serve_rounds(graph: graph::Graph, kernel: graph::Kernel) -> Result<Done, BenchError> {
     let mut done = Done::default();
     say(&done);
@@ -204,7 +204,7 @@ fn processes(count: u64, job: &[&str]) -> Result<Done, BenchError> {
     Ok(all)
 }
 
-/// What a job printed: its last line.
+/// Parses a job's report, the last line that it printed.
 ///
 /// # Errors
 ///
@@ -216,7 +216,7 @@ pub fn parse(stdout: &[u8], job: &[&str]) -> Result<Done, BenchError> {
         .map_err(|_| BenchError::Answer { program: job.join(" "), answer: line.chars().take(200).collect() })
 }
 
-/// Does the job that the words name, and says what came of it.
+/// Does the job that the words name, and prints its report.
 pub(crate) fn serve(words: impl Iterator<Item = OsString>) -> Result<(), BenchError> {
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -21,7 +21,7 @@ use crate::{BenchError, Row};
 const PAGES: usize = 4096;
 const SEEDS: u64 = 21;
 
-/// What the row's pages are.
+/// Returns the corpora that make up the row's pages.
 fn corpora(name: &str) -> Option<&'static [Corpus]> {
     match name {
         "numeric" => Some(&[Corpus::Columns, Corpus::Int64]),
@@ -66,7 +66,7 @@ fn ours(definition: &Definition, pages: &[Page], effort: Effort) -> Result<(usiz
     Ok((store.bytes() + raw as usize * PAGE_BYTES, raw))
 }
 
-/// The sum of what LZ4 makes of the pages.
+/// Returns the sum of the sizes to which LZ4 packs the pages.
 fn theirs(definition: &Definition, pages: &[Page]) -> Result<usize, BenchError> {
     let mut lz4 = Lz4::new();
     let (mut target, mut again) = (vec![0; lz4::bound(PAGE_BYTES)], [0; PAGE_BYTES]);

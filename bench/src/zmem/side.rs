@@ -25,10 +25,10 @@ use crate::child::Bound;
 use crate::contender::CHILD_ARGUMENT;
 use crate::{BenchError, machine};
 
-/// What this program is called with to be a side.
+/// Word after [`CHILD_ARGUMENT`] that starts a side.
 pub(crate) const NAME: &str = "zmem_side";
 
-/// Who has the set.
+/// Side that holds the set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     /// A job with this total.
@@ -40,7 +40,7 @@ pub enum Who {
     Swap,
 }
 
-/// What a wish took.
+/// Result of a command to a side.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     /// Wall time, seconds.
@@ -49,7 +49,7 @@ pub struct Took {
     pub cpu_s: f64,
     /// The 99th percentile of one access, seconds.
     pub p99: f64,
-    /// Over all words read.
+    /// Checksum over all words read.
     pub checksum: u64,
 }
 
@@ -100,7 +100,7 @@ impl Side {
         Ok(line)
     }
 
-    /// Wishes something.
+    /// Sends a command and waits for its result.
     pub fn wish(&mut self, wish: &str) -> Result<Took, BenchError> {
         writeln!(self.stdin, "{wish}").map_err(BenchError::system("writing to a child process"))?;
         let line = self.line()?;
@@ -202,13 +202,13 @@ fn scan(set: &[u8], passes: u64, times: &mut Histogram) -> u64 {
     sum
 }
 
-/// What sides fill their sets with: a third each of a Python heap, a data frame and a graph, in stretches of 1 MiB. It is
-/// made here, where no budget counts it, and lies in a file.
+/// File with which sides fill their sets: a third each of a Python heap, a data frame and a graph, in stretches of 1 MiB. It is
+/// made by this process, where no budget counts it.
 #[derive(Debug)]
 pub struct Contents(PathBuf);
 
 impl Contents {
-    /// 48 MiB.
+    /// Writes a file of 48 MiB into the folder for temporary files.
     pub fn create() -> Result<Contents, BenchError> {
         let count = 4096;
         let sources: [Vec<Page>; 3] =
@@ -224,7 +224,7 @@ impl Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        // It lies in the folder for such files, and somebody may have cleared that.
+        // The file lies in the folder for temporary files, and may have been removed there.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -235,7 +235,7 @@ fn fill(set: &mut [u8], contents: &Path) -> Result<(), BenchError> {
     let pages = file.metadata().map_err(BenchError::file(contents))?.len() / PAGE_BYTES as u64;
     let mut page = [0; PAGE_BYTES];
     for (index, target) in set.chunks_exact_mut(PAGE_BYTES).enumerate() {
-        // By way of the stack: the kernel does not fault pages of the set in.
+        // The page goes through the stack, so that the kernel does not fault in pages of the set itself.
         let offset = index as u64 % pages * PAGE_BYTES as u64;
         file.read_exact_at(&mut page, offset).map_err(BenchError::file(contents))?;
         target.copy_from_slice(&page);

@@ -22,9 +22,9 @@ use crate::row::Stop;
 pub struct Ran {
     /// How it ended.
     pub ended: Ended,
-    /// What it printed; None when it was ended before.
+    /// Report that the job printed; None if it did not end well.
     pub done: Option<Done>,
-    /// What the kernel charged.
+    /// Memory that the kernel charged.
     pub seen: Seen,
     /// Kills in its group.
     pub kills: u64,
@@ -33,7 +33,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What the job printed, or why there is nothing.
+    /// Returns the report of the job, or an error that says how the job ended.
     pub fn done(&self, words: &[&str]) -> Result<&Done, BenchError> {
         self.done.as_ref().ok_or_else(|| BenchError::Child {
             program: words.join(" "),
@@ -51,10 +51,10 @@ impl Ran {
     }
 }
 
-/// A budget.
+/// Memory that a job may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget<'a> {
-    /// Bytes.
+    /// Bytes of real memory.
     pub bytes: u64,
     /// Where to spill.
     pub spill: Option<&'a Path>,
@@ -74,11 +74,12 @@ pub fn memlift() -> Result<PathBuf, Stop> {
     Err(Stop::Missing("the memlift command is not beside this program: cargo build --release -p memlift-cli -p memlift-preload".into()))
 }
 
-/// Has the programs' files in the page cache, charged to whom the bench is charged: a job's group counts what its job reads first.
+/// Reads the programs' files into the page cache, where they are charged to the bench: otherwise a job's group is charged for
+/// files that it reads first.
 fn warm(job: &Command) -> Result<(), Stop> {
     let memlift = memlift()?;
     for path in [Path::new(job.get_program()), &memlift, &memlift.with_file_name("libmemlift_preload.so")] {
-        // What is not a path, or is not there, is found by whoever starts it.
+        // A name without a path, or a missing file, is left to the process that starts it.
         if let Ok(mut file) = std::fs::File::open(path) {
             std::io::copy(&mut file, &mut std::io::sink()).map_err(BenchError::file(path))?;
         }
@@ -127,18 +128,18 @@ fn finish(command: &Command, group: &Group, sampler: Sampler, words: &[&str]) ->
     Ok(Ran { ended, done, seen, kills: group.kills(), report: Value::Null })
 }
 
-/// Without memlift and without a limit; what is seen is what it needs: without page cache that the kernel drops.
+/// Runs the job without memlift and without a limit; `seen` is its need, without the page cache that the kernel drops.
 pub fn unlimited(words: &[&str]) -> Result<Ran, Stop> {
     let group = Group::new(Limit::None)?;
     finish(&alone(words)?, &group, group.sample_need(), words)
 }
 
-/// Without memlift, in this group; `beside` counts to what is seen.
+/// Runs the job without memlift, in this group; `beside` is added to `seen`.
 pub fn plain(words: &[&str], group: &Group, beside: impl Fn() -> u64 + Send + 'static) -> Result<Ran, Stop> {
     finish(&alone(words)?, group, group.sample_with(u64::MAX, beside), words)
 }
 
-/// Under `memlift run`, and under a limit of the kernel's or without.
+/// Runs the job under `memlift run`, and under a limit of the kernel or without one.
 pub fn budgeted(words: &[&str], budget: Budget, limit: Limit) -> Result<Ran, Stop> {
     let group = Group::new(limit)?;
     let folder = tempfile::tempdir().map_err(BenchError::system("making a folder"))?;
@@ -154,7 +155,7 @@ pub fn budgeted(words: &[&str], budget: Budget, limit: Limit) -> Result<Ran, Sto
 /// A running job; ended when it is dropped.
 #[derive(Debug)]
 pub struct Running {
-    // Fields drop in this order: whoever supervises first, and with the group what is left of the job.
+    // Fields drop in this order: first the supervising process, last the group with the processes that are left of the job.
     child: Bound,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -164,7 +165,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Without memlift, in a group of its own; `beside` counts to what is seen.
+    /// Starts the job without memlift, in a group of its own; `beside` is added to `seen`.
     pub fn plain(
         words: &[&str],
         limit: Limit,
@@ -175,12 +176,12 @@ impl Running {
         Ok(Running::start(group.command(&alone(words)?), words)?.owning(group, sampler))
     }
 
-    /// Without memlift, in a group of somebody else's.
+    /// Starts the job without memlift, in a group that the caller owns.
     pub fn inside(words: &[&str], group: &Group) -> Result<Running, Stop> {
         Ok(Running::start(group.command(&alone(words)?), words)?)
     }
 
-    /// Under `memlift run`.
+    /// Starts the job under `memlift run`.
     pub fn budgeted(words: &[&str], budget: Budget) -> Result<Running, Stop> {
         let group = Group::new(Limit::None)?;
         let sampler = group.sample(budget.bytes);
@@ -201,7 +202,7 @@ impl Running {
         let stdout = BufReader::new(stdout);
         let mut running =
             Running { child, stdin, stdout, words: words.join(" "), sampler: None, group: None };
-        // It is ready.
+        // The first line says that the job is ready.
         running.line()?;
         Ok(running)
     }
@@ -217,13 +218,13 @@ impl Running {
         jobs::parse(line.as_bytes(), &[&self.words])
     }
 
-    /// Has it do a round.
+    /// Lets the job do one round.
     pub fn round(&mut self) -> Result<Done, BenchError> {
         writeln!(self.stdin).map_err(BenchError::system("writing to a job"))?;
         self.line()
     }
 
-    /// What was seen of its group until now.
+    /// Returns what its group's samples showed until now.
     pub fn seen(&self) -> Seen {
         self.sampler.as_ref().map(Sampler::so_far).unwrap_or_default()
     }

@@ -4,7 +4,7 @@
 //! - **Flow** `hot_add` ─▶ a guard ─▶ algorithm, size ─▶ mkswap, swapon before any other swap ─▶ dropped, or this process ends in
 //!   whatever way: the guard's input ends, and it does swapoff, reset, `hot_remove`
 //! - **Owner** the device is this bench's; one that was there before is not touched
-//! - **Not here** who is squeezed into it: whoever is in a group with a limit (`group`)
+//! - **Not here** the processes that swap to it: those in a group with a limit (`group`)
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn command(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Zram {
-    /// A device of this size by this algorithm; else what is missing.
+    /// Makes a device of this size with this algorithm; the error says what is missing.
     pub fn create(algorithm: &str, bytes: u64) -> Result<Zram, String> {
         let hot_add = format!("{CONTROL}/hot_add");
         let number = fs::read_to_string(&hot_add)
@@ -71,7 +71,7 @@ impl Zram {
         self.gauge()()
     }
 
-    /// What says so, for a thread that looks.
+    /// Returns a function that reads [`Zram::used`], for a thread that samples.
     pub fn gauge(&self) -> impl Fn() -> u64 + Send + 'static {
         let file = self.attribute("mm_stat");
         move || {

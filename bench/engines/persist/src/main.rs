@@ -39,11 +39,11 @@ trait Store {
     fn group(&mut self, keys: &[Vec<u64>]) -> Result<(), Failure>;
     /// All threads hand theirs to one writer and wait until it is durable.
     fn batched(&mut self, keys: &[Vec<u64>]) -> Result<(), Failure>;
-    /// Reads these.
+    /// Reads the values of these keys.
     fn gets(&mut self, keys: &mut dyn Iterator<Item = u64>) -> Result<Sum, Failure>;
-    /// Reads [`SCANNED`] entries from each of these on, fewer at the end.
+    /// Reads [`SCANNED`] entries from each of these keys on, fewer at the end.
     fn scans(&mut self, keys: &mut dyn Iterator<Item = u64>) -> Result<Sum, Failure>;
-    /// Of everything in it.
+    /// Reads every entry of the store.
     fn all(&mut self) -> Result<Sum, Failure>;
 }
 
@@ -142,7 +142,7 @@ fn main() -> std::process::ExitCode {
     let folder = Path::new(folder);
     let served =
         std::fs::create_dir_all(folder).map_err(Failure::from).and_then(|()| serve(folder, store, workload, loaded));
-    // What is left of a store is worth nothing.
+    // The store's files are of no use after the run.
     let removed = std::fs::remove_dir_all(folder);
     match served.and(removed.map_err(Failure::from)) {
         Ok(()) => std::process::ExitCode::SUCCESS,

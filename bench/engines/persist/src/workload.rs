@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What all stores do alike: keys, values, checksums, the clock, and the queue to one writer.
+//! Parts that all stores share: keys, values, checksums, the clock, and the queue to one writer.
 //!
 //! - **Draw** splitmix64; the key of loaded row i is its draw number i from [`LOADED_SEED`]; the value of a key is the reference
 //!   pattern seeded with it
@@ -27,7 +27,7 @@ mod c {
     }
 }
 
-/// splitmix64.
+/// Seeded random numbers (SplitMix64).
 pub struct Draw(u64);
 
 impl Draw {

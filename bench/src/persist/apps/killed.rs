@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs that are killed in the middle: what is there afterwards keeps the rules of their tables, and has every acknowledged
-//! transaction.
+//! Programs that are killed in the middle. Afterwards their tables keep their rules and hold every acknowledged transaction.
 //!
 //! - **Flow** [`the_child`] fills a pool and runs transactions until it is killed, and says how many are done ─▶ it is killed ─▶ the pool is
 //!   opened again ─▶ all tables are looked through
@@ -63,7 +62,7 @@ fn the_child() {
     });
 }
 
-/// Kills a child that has done this many; how many it said are done.
+/// Kills a child that has done this many; returns how many it acknowledged.
 fn kill(what: &str, path: &Path, after: u64) -> u64 {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "persist::apps::killed::the_child", "--ignored", "--nocapture"])
@@ -111,7 +110,7 @@ fn one_thread_is_killed_and_exactly_its_first_transactions_are_there() {
             app.fill(&pool, ROWS).expect("filled");
             let mut program = app.program(&pool, ROWS).expect("opened");
             (0..acknowledged).for_each(|number| transaction(&mut program, &pool, 0, number));
-            // It may have done more before it said so.
+            // The child may have done more than it acknowledged.
             let mut number = acknowledged;
             while look(&*program, &pool) != there {
                 assert!(
@@ -135,7 +134,7 @@ fn four_threads_are_killed_and_the_rules_of_the_tables_hold() {
             let pool = Pool::open(&place.path, &options(app, mechanism, 4)).expect("recovered");
             let program = app.program(&pool, ROWS).expect("opened");
             look(&*program, &pool);
-            // And it goes on.
+            // The program goes on after recovery.
             let mut program = program;
             (0..20).for_each(|number| transaction(&mut program, &pool, 9, number));
             look(&*program, &pool);

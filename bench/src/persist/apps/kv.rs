@@ -17,7 +17,7 @@ const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 64;
 /// Records that one transaction fills in.
 const FILLED_AT_ONCE: usize = 64;
-/// What a record's number in the order of popularity is multiplied with: neighbours there are none in the store.
+/// Factor from a record's rank in popularity to its number: popular records are no neighbours in the store.
 const SCATTER: u64 = 7919;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub struct Store {
     maps: Vec<Map>,
     records: u64,
     sets_of_100: u64,
-    /// Sums of the records' weights, the most popular one first.
+    /// Running sums of the records' weights, the most popular one first.
     weights: Vec<u64>,
     wishes: Vec<Vec<Wish>>,
 }
@@ -75,7 +75,7 @@ fn part(key: &[u8; KEY_BYTES]) -> usize {
     ((hash >> 32) % PARTS) as usize
 }
 
-/// The section of a part; all of them are of one when commits are by pages.
+/// Returns the section of a part; with commits by pages there is one section for all.
 fn section(pool: &Pool, part: usize) -> u16 {
     (part as u32 % pool.header().sections) as u16
 }
@@ -114,7 +114,7 @@ pub fn fill(pool: &Pool, records: u64) -> Result<(), Error> {
 }
 
 impl Store {
-    /// On a pool that was filled with so many records, under a load with so many SETs of a hundred.
+    /// Opens the store on a pool that was filled with `records`, for a load with `sets_of_100` SETs of a hundred.
     pub fn open(pool: &Pool, records: u64, sets_of_100: u64) -> Result<Store, Error> {
         let root = pool.read_in(&[0], |r| {
             Ok::<_, Error>(*r.get(r.root::<Root>()?.ok_or_else(|| broken("there is no root"))?)?)

@@ -25,7 +25,7 @@ pub struct Tatp {
     persons: Vec<PPtr<Person>>,
 }
 
-/// Why a transaction did not happen.
+/// Reason that a transaction did not happen.
 enum Stop {
     NoSuchRow,
     Failed(Error),
@@ -181,7 +181,7 @@ impl Program for Tatp {
             }
         }
         tally.aborted += undone;
-        // How many inserts and deletes fail depends on the order of the threads.
+        // The number of inserts and deletes that fail depends on the order of the threads.
         tally.race(undone);
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::reference;
 pub const INDEX: u64 = 1 << 18;
 pub const INDEX_PART: u64 = 1 << 10;
 const INDEX_PARTS: usize = (INDEX / INDEX_PART) as usize;
-/// Rows of a table of pointers, and most tables.
+/// Rows of a table of pointers, and the largest number of tables.
 const TABLE: u64 = 1000;
 const TABLES: usize = 100;
 
@@ -35,7 +35,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Of what no transaction changes.
+    /// Sum of the columns that no transaction changes.
     pub fn sum(&self) -> u64 {
         let mut bytes = [0; 24];
         bytes[..12].copy_from_slice(&self.hex);
@@ -77,14 +77,14 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// A row; its number is drawn.
+    /// Makes a row; its number is drawn from `seed`.
     pub fn new(subscriber: u32, kind: u8, start: u8, end: u8, seed: u64) -> Forward {
         let mut number = [0; 16];
         reference::pattern_of(&mut number, seed);
         Forward { subscriber, kind, start, end, unused: 0, number }
     }
 
-    /// Of all its bytes, as they lie in memory.
+    /// Sum of all its bytes, as they lie in memory.
     pub fn sum(&self) -> u64 {
         let mut bytes = [0; 24];
         bytes[..4].copy_from_slice(&self.subscriber.to_ne_bytes());
@@ -129,7 +129,7 @@ pub fn part(pool: &Pool, id: u64) -> u16 {
     section(pool, 1 + id % PARTS)
 }
 
-/// Fifteen digits.
+/// Returns `id` as fifteen decimal digits and a zero byte.
 pub fn number(mut id: u64) -> [u8; 16] {
     let mut number = *b"000000000000000\0";
     let mut at = 14;
@@ -140,7 +140,7 @@ pub fn number(mut id: u64) -> [u8; 16] {
     number
 }
 
-/// Where the search for a number starts.
+/// Returns where the search for a number starts.
 pub fn hash(number: &[u8; 16]) -> u64 {
     let (words, _) = number.as_chunks::<8>();
     mix(mix(0, u64::from_ne_bytes(words[0])), u64::from_ne_bytes(words[1])) % INDEX

@@ -29,7 +29,7 @@ pub struct Tpcc {
     stock: Vec<PPtr<Stock>>,
 }
 
-/// Why an order did not happen.
+/// Reason that an order did not happen.
 enum Stop {
     NoSuchItem,
     Failed(Error),
@@ -41,7 +41,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a terminal asks for.
+/// Order that a terminal asks for.
 struct Wish {
     district: u64,
     customer: u64,
@@ -49,7 +49,7 @@ struct Wish {
     lines: usize,
     /// Item and quantity.
     wanted: [(u32, u32); LINES_MAX],
-    /// Which parts of the stock it needs.
+    /// Parts of the stock that it needs, one bit each.
     parts: u64,
 }
 
@@ -94,7 +94,7 @@ impl Tpcc {
         Ok(Tpcc { root, items, stock })
     }
 
-    /// One transaction; what its terminal is told, summed up.
+    /// Runs one transaction; returns a sum of the output for its terminal.
     fn new_order(&self, pool: &Pool, wish: &Wish) -> Result<u64, Stop> {
         let warehouse = self.root.warehouse;
         let warehouse_tax = pool.read_in(&[0], |r| Ok::<_, Error>(r.get(warehouse)?.tax))?;
@@ -265,7 +265,7 @@ impl Program for Tpcc {
                 let hash = mix(row, u64::from(counts.quantity) << 32 | u64::from(counts.ytd));
                 tally.settle(mix(hash, u64::from(counts.orders) << 32 | u64::from(counts.remote)));
             }
-            // Condition 4, seen from the other side: each line of an order was counted where its item was taken.
+            // Condition 4, seen from the stock: each line of an order was counted where its item was taken.
             if lines != lines_by_stock || sold != sold_by_stock {
                 return Err(broken("the stock has not sold what the orders say"));
             }

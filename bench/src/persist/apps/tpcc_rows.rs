@@ -19,7 +19,7 @@ pub const CUSTOMERS: u64 = 3000;
 pub const CHUNK: u64 = 128;
 pub const CHUNKS: usize = 1024;
 pub const LINES_MAX: usize = 15;
-/// Rows of a table of customers or of pointers, and most tables.
+/// Rows of a table of customers or of pointers, and the largest number of tables.
 pub const TABLE: usize = 1000;
 const CUSTOMER_TABLES: usize = CUSTOMERS as usize / TABLE;
 const TABLES: usize = 100;
@@ -35,7 +35,7 @@ pub struct Item {
     pub data: [u8; 56],
 }
 
-/// What orders change of a stock row.
+/// Columns of a stock row that orders change.
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C, align(8))]
 pub struct Counts {
@@ -77,7 +77,7 @@ pub struct Line {
 impl Line {
     pub const NONE: Line = Line { item: 0, supplier: 0, quantity: 0, amount: 0, delivered: 0, info: [0; 24] };
 
-    /// Of all its bytes, as they lie in memory.
+    /// Sum of all its bytes, as they lie in memory.
     pub fn sum(&self) -> u64 {
         let mut bytes = [0; 48];
         bytes[0..4].copy_from_slice(&self.item.to_ne_bytes());
@@ -249,7 +249,7 @@ pub fn fill(pool: &Pool, rows: u64) -> Result<(), Error> {
 /// The root, and where items and stock rows are.
 type Found = (Root, Vec<PPtr<Item>>, Vec<PPtr<Stock>>);
 
-/// Finds them.
+/// Finds the tables from the pool's root.
 pub fn find(pool: &Pool) -> Result<Found, Error> {
     pool.read_in(&[0], |r| {
         let root = *r.get(r.root::<Root>()?.ok_or_else(|| super::broken("there is no root"))?)?;

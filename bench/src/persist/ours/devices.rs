@@ -56,7 +56,7 @@ impl Devices {
         let files = ["first.pool", "second.pool"].map(|name| folder.join(name));
         let pool = Pool::create_interleaved(&files, &options).map_err(failed)?;
         let zero = vec![Record { bytes: [0; RECORD_BYTES] }; RECORDS as usize];
-        // What lies between the two is another stripe's.
+        // Filler, allocated until the second array lies in a stripe of the other file.
         let between = vec![0u8; 32 << 10];
         let mut arrays = [PSlice::EMPTY; 2];
         arrays[0] = pool.tx(|t| t.alloc_slice(&zero)).map_err(failed)?;

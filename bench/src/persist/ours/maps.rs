@@ -24,7 +24,7 @@ const HEAP_BYTES_MIN: u64 = 8 << 20;
 const LANES: u32 = 2;
 /// Small enough that ten thousand inserts fill it more than ten times.
 const LANE_BYTES: u64 = 128 << 10;
-/// Inserts that are stepped through, and those before them: as the rival.
+/// Inserts that are stepped through, and those before them; the rival has the same numbers.
 const STEPPED: u64 = 16;
 const BEFORE_STEPS: u64 = 1000;
 
@@ -32,12 +32,12 @@ const BEFORE_STEPS: u64 = 1000;
 #[derive(Clone, Copy, Debug, Persist)]
 #[repr(C, align(8))]
 pub struct Value {
-    /// Its bytes.
+    /// Bytes of the pattern.
     pub bytes: [u8; RECORD_BYTES],
 }
 
 impl Value {
-    /// Of this key.
+    /// Returns the value of this key.
     #[inline]
     pub fn of(key: u64) -> Value {
         let mut bytes = [0; RECORD_BYTES];
@@ -45,7 +45,7 @@ impl Value {
         Value { bytes }
     }
 
-    /// What the entry adds to a sum.
+    /// Returns the entry's share of a sum.
     #[inline]
     pub fn sum(&self, key: u64) -> u64 {
         reference::checksum_of(&self.bytes) ^ key
@@ -62,7 +62,7 @@ enum Map {
 }
 
 impl Map {
-    /// An empty one; None for a kind that there is not.
+    /// Makes an empty map; None for an unknown kind.
     fn create(kind: &str, t: &mut Tx<'_>) -> Result<Option<Map>, Error> {
         Ok(Some(match kind {
             "btree" => Map::BTree(BTree::create(t)?),
@@ -83,7 +83,7 @@ impl Map {
         }
     }
 
-    /// Of all entries, and how many they are.
+    /// Returns the sum over all entries, and how many they are.
     fn sum<W: View>(self, view: &W) -> Result<(u64, u64), Error> {
         let (mut sum, mut count) = (0u64, 0);
         macro_rules! all {
@@ -114,7 +114,7 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Of this kind, in new files at `path`; None for a kind that there is not.
+    /// Makes maps of this kind, in new files at `path`; None for an unknown kind.
     pub fn open(kind: &str, path: &Path) -> Result<Option<Maps>, BenchError> {
         let mut maps = Maps { kind: kind.to_owned(), path: path.to_owned(), about: String::new() };
         let options = options(0);
@@ -179,7 +179,7 @@ impl Work for Maps {
         let (pool, map) = self.fresh(BEFORE_STEPS)?;
         let mut draw = Draw::new(1);
         inserts(&pool, map, &mut draw, BEFORE_STEPS)?;
-        // Whether the log is half full in between is chance; its applying is timed in the runs.
+        // Empties the log first: how full it would be is chance, and applying it is timed in the runs.
         pool.apply().map_err(failed)?;
         stop();
         stop();

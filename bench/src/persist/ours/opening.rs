@@ -86,13 +86,13 @@ pub struct Recovering {
 }
 
 impl Recovering {
-    /// With about so many bytes in the log, in a new file of this folder.
+    /// With about `log_bytes` in the log, in a new file of this folder.
     pub fn open(log_bytes: u64, folder: &Path) -> Result<Recovering, BenchError> {
         Ok(Recovering { path: folder.join("killed.pool"), log_bytes })
     }
 }
 
-/// Room in the log for twice of it, so that nothing is applied before the end.
+/// Gives the log room for twice `log_bytes`, so that nothing is applied before the end.
 fn options(log_bytes: u64) -> Options {
     Options {
         heap_bytes: 128 << 20,
@@ -103,7 +103,7 @@ fn options(log_bytes: u64) -> Options {
     }
 }
 
-/// Fills the log of a new pool and is killed; returns only when it fails.
+/// Fills the log of a new pool and kills this process; returns only on an error.
 pub fn be_killed(log_bytes: u64, path: &Path) -> Result<(), BenchError> {
     let pool = Pool::create(path, &options(log_bytes)).map_err(failed)?;
     let chunks = fill(&pool, 64 << 20)?;
@@ -134,7 +134,7 @@ impl Work for Recovering {
     }
 
     fn run(&mut self, _seed: u64, _count: u64) -> Result<Ran, BenchError> {
-        // Not there before the first run.
+        // The file does not exist before the first run.
         let _ = std::fs::remove_file(&self.path);
         let mut command = serve::party(&["be_killed", &self.log_bytes.to_string()], &self.path)?;
         let status = Bound::start(&mut command)?.wait()?;

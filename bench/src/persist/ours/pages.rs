@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Changes of pages under the mechanisms that work by pages: what changed is found line by line and made durable, no more.
+//! Changes of pages under the mechanisms that work by pages: only the lines that changed are found and made durable.
 //!
 //! - **Flow** `run`: the pages and lines that the rival draws; all pages of an operation in one transaction, durable when it
 //!   returns. Marking what changed and applying the log are in the window

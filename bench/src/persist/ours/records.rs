@@ -51,12 +51,12 @@ impl Records {
         Ok(Records { pool, options, chunks, ranges })
     }
 
-    /// Where they are.
+    /// Returns the pool that holds them.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// One transaction.
+    /// Overwrites `ranges` drawn records in one transaction.
     #[inline]
     pub fn transaction(
         &self,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A sorted map in a pool on a disk, used as the rival stores are.
 //!
-//! Workload `commit`: one insert per durable transaction · `group16`: the same from 16 threads, each transaction its own, durable when
-//!          it returns · `get`: random reads · `scan`: 100 neighbours from a random key
+//! - **Workload** `commit`: one insert per durable transaction · `group16`: the same from 16 threads, each transaction its own,
+//!   durable when it returns · `get`: random reads · `scan`: 100 neighbours from a random key
 //! - **Window** as the rivals': commits, gets or scans; opening, loading and the sum after inserts lie outside. After inserts the log
 //!   is brought to its place within the window: a pool owes nothing when the clock stops
 //! - **Map** one tree in one section for all threads, as the rivals have one table: a thread has the section until its record is in
@@ -20,7 +20,7 @@ use crate::persist::draw::Draw;
 use crate::persist::party::Ran;
 use crate::persist::serve::{self, Work};
 
-/// As the rivals' program has it.
+/// Entries of a scan, as in the rivals' program.
 const SCANNED: usize = 100;
 const THREADS: u64 = 16;
 /// Rows of one transaction of the loading.
@@ -112,7 +112,8 @@ impl Stores {
         })
     }
 
-    /// Inserts and what they leave to do, timed; then the sum of all, and what the disk was asked for.
+    /// Times the inserts and the applying of their log; then returns the sum of all entries, and the counts of syncs and log
+    /// bytes.
     fn inserted(&self, insert: impl FnOnce() -> Result<(), BenchError>) -> Result<Ran, BenchError> {
         let (before, applier_before) = (self.pool.counters(), self.pool.applier_counters());
         let ran = serve::timed(|| {

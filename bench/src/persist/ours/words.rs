@@ -26,7 +26,7 @@ const WORD_BYTES: usize = 32;
 
 type Word = [u8; WORD_BYTES];
 
-/// What is known of a word.
+/// Count of a word, and the number of its last occurrence in the text.
 #[derive(Clone, Copy, Debug, Default, Persist)]
 #[repr(C)]
 struct Seen {
@@ -83,7 +83,7 @@ pub fn write(pool: &Path, text: &Path) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Says what is in a pool.
+/// Prints the words that are in a pool.
 pub fn read(pool: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
     let pool = Pool::open(pool, &options()).map_err(failed)?;

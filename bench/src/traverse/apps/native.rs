@@ -4,9 +4,10 @@
 //! - **Flow** packet, in the nodes' own format ─▶ which program it names ─▶ the same operation, compiled with this crate ─▶ pieces of
 //!   the result and the answer, as a node sends them ─▶ next packet
 //! - **Layout** nodes of the collections as `services/traverse/programs/collections/{chain,ordered}.h` have them
-//! - **Order** a request is carried out to its end before the next one is looked at: this is what interleaving is compared with.
+//! - **Order** a request is carried out to its end before the next one begins: this is what interleaving is compared with.
 //!   Nothing is verified and no address checked but for being memory of the node
-//! - **Owner** the memory is a node's, whose own thread sleeps meanwhile; nobody changes it while a request is under way here
+//! - **Owner** the memory is a node's, whose own thread sleeps meanwhile; no thread changes it while a request is under way
+//!   here
 //! - **Not here** changes: clients send those to the node, on both sides of a row
 
 use std::sync::Arc;
@@ -92,7 +93,7 @@ fn word(body: &[u8], at: usize) -> u64 {
 }
 
 impl Server {
-    /// Takes what has come and answers it; whether there was anything.
+    /// Takes the packets that have come and answers them; returns true if there were any.
     fn turn(&mut self) -> Result<bool, String> {
         let came = &mut self.came;
         let got = self.transport.receive(BATCH, &mut |peer, bytes| {
@@ -121,7 +122,7 @@ impl Server {
             status = Status::BadRequest;
         } else if header.program == self.get {
             match get(memory, header.address, word(body, 0), &mut self.result) {
-                // Where clients look for the value's length.
+                // Clients find the value's length here.
                 Some(bytes) => {
                     scratch.resize(52, 0);
                     scratch[48..52].copy_from_slice(&bytes.to_le_bytes());
@@ -177,7 +178,7 @@ impl Server {
     }
 }
 
-/// Finds a key in a chain and takes its value; its length.
+/// Finds a key in a chain and takes its value; returns the value's length.
 fn get(memory: &View, head: u64, key: u64, value: &mut Vec<u8>) -> Option<u32> {
     let mut next = memory.word(head) & !1;
     while next != 0 {
@@ -199,7 +200,7 @@ struct Range {
     over: bool,
 }
 
-/// Hands out what the leaves have for the keys of a range, in order.
+/// Hands out the entries of the leaves for the keys of a range, in order.
 fn descend(memory: &View, node: u64, range: &mut Range, take: &mut impl FnMut(u64)) {
     if node == 0 {
         return;

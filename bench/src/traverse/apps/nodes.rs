@@ -63,7 +63,7 @@ impl Nodes {
         let map = if count > 1 { Some(Nodes::map(&places, each)?) } else { None };
         let mut all = Vec::new();
         for (index, (place, transport)) in listening.into_iter().enumerate() {
-            // Structures touch what they need; rows with little data do not wait for pages they never see.
+            // Structures touch the pages that they need; rows with little data do not wait for the others.
             let options = NodeOptions {
                 base: base(index, each),
                 bytes: each,
@@ -143,7 +143,7 @@ impl Nodes {
         self.all[0].node.memory()
     }
 
-    /// What fills their memory without packets.
+    /// Returns a sink that fills their memory without packets.
     pub fn sink(&self) -> Straight<'_> {
         Straight { nodes: &self.all }
     }
@@ -153,7 +153,7 @@ impl Nodes {
         self.all.iter().map(|one| one.node.stats().read().get(counter)).sum()
     }
 
-    /// Whether memory is in huge pages.
+    /// Names the kind of pages that the memory lies in.
     pub fn pages(&self) -> String {
         format!("{:?}", self.memory().huge()).to_lowercase()
     }
@@ -163,7 +163,7 @@ fn base(index: usize, bytes: u64) -> u64 {
     BASE + index as u64 * bytes
 }
 
-/// Stores into the nodes' memory: before anybody asks about it.
+/// Stores into the nodes' memory directly, before any request.
 #[derive(Debug)]
 pub struct Straight<'n> {
     nodes: &'n [One],

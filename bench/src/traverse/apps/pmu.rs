@@ -17,15 +17,15 @@ use crate::traverse::ycsb::Random;
 
 /// Samples of a channel in a second.
 pub const HERTZ: u64 = 120;
-/// Channels.
+/// Number of channels of a unit.
 pub const CHANNELS: u64 = 12;
 /// Where a key's channel starts.
 const CHANNEL_SHIFT: u32 = 40;
-/// Millionths.
+/// Factor from a unit to millionths.
 const SCALE: f64 = 1e6;
 /// Seconds of one turn of the slow sinusoid.
 const TURN_S: f64 = 600.0;
-/// Share of what varies that is left after a second.
+/// Share of the variation that is left after a second.
 const KEPT: f64 = 0.4;
 /// One step in so many samples.
 const STEP_EVERY: u64 = 120 * 60;

@@ -38,7 +38,7 @@ pub fn key(number: u64) -> u64 {
     fnv(number)
 }
 
-/// What the n-th record holds.
+/// Returns the value of the n-th record.
 pub fn value(number: u64) -> [u8; VALUE_BYTES] {
     let mut random = Random(number);
     let mut value = [0; VALUE_BYTES];

@@ -34,7 +34,7 @@ const SECONDS_QUICK: u64 = 60;
 #[derive(Clone, Debug)]
 pub struct Series {
     handle: Handle,
-    /// Of each channel: number of the first sample, and behind the last one.
+    /// Per channel: number of its first sample, and the number after its last one.
     spans: Vec<(u64, u64)>,
     /// Where the data is from.
     pub about: String,

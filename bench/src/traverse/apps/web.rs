@@ -113,7 +113,7 @@ pub fn build(
 ) -> Result<Handle, BenchError> {
     let heads = placement.next(8 << log2).ok_or_else(|| failed("no slab holds a table's heads"))?;
     let mut sink = nodes.sink();
-    // What is behind the last head is read with it.
+    // Zeros all heads before the table is built.
     sink.put(heads, &vec![0; 8 << log2]).map_err(failed)?;
     let pairs = (0..records).map(|key| (key, object(key, 0, bytes)));
     bulk::hash(pairs, log2, heads, placement, &mut sink, |_| {}).map_err(failed)
@@ -124,12 +124,12 @@ pub fn walk(handle: Handle, key: u64) -> Result<Walk, BenchError> {
     HashMap::open(handle).chain(key.into()).find_walk(key.into(), true).map_err(failed)
 }
 
-/// Brings an object into a cache with all its pieces under way at a time, as whoever caches would: a walk would ask for them one by
-/// one.
+/// Brings an object into a cache with all its pieces under way at a time, as a real cache would: a walk would ask for them one
+/// by one.
 fn ahead(client: &mut Client, cache: &mut Cache, handle: Handle, key: u64) -> Result<(), BenchError> {
     let find = HashMap::open(handle).chain(key.into()).find_walk(key.into(), false).map_err(failed)?;
     let (walked, _) = client.walk_locally(cache, &find).map_err(failed)?;
-    // Where a find leaves the node's address and the value's length.
+    // A find leaves the node's address and the value's length here.
     let (node, bytes) = (walked.scratch.word(8), u64::from(walked.scratch.half(48)));
     let value = node + HEADER_BYTES as u64;
     let epoch = client.epoch();
@@ -140,7 +140,7 @@ fn ahead(client: &mut Client, cache: &mut Cache, handle: Handle, key: u64) -> Re
     Ok(())
 }
 
-/// What the front end does with an object.
+/// The front end's work on an object: pack it, seal it and drop it.
 struct Leaving<'k> {
     key: &'k Key,
     target: Vec<u8>,
@@ -191,7 +191,7 @@ fn carry_out(
     let (mut keys, mut walks): (Vec<u64>, Vec<Walk>) = (Vec::new(), Vec::new());
     let handle = table.map.handle();
     let mut read = |reader: &mut Reader, keys: &mut Vec<u64>, walks: &mut Vec<Walk>| {
-        // A cache goes to and fro for each object; else many walks are under way at a time.
+        // A cache reads one object after the other; else many walks are under way at a time.
         let at_a_time = if matches!(reader, Reader::Local(..)) { 1 } else { walks.len().max(1) };
         for (keys, walks) in keys.chunks(at_a_time).zip(walks.chunks(at_a_time)) {
             if let Reader::Local(client, cache) = reader {
@@ -234,7 +234,7 @@ pub fn row(definition: &Definition, workload: Workload, quick: bool) -> Result<R
     let bytes = records * node_bytes;
     // Two tables, unless nothing is changed.
     let tables = if workload == Workload::C { 1 } else { 2 };
-    // Slabs lose the end of each that no object fits into.
+    // Each slab loses its end, where no object fits.
     let room = (tables * bytes * 17 / 16).next_multiple_of(SLAB_2M) + 2 * SLAB_2M;
     let nodes = Nodes::start(1, room, rival.over())?;
     let mut placement = Placement::new(&nodes.ranges(), SLAB_2M, Order::Random(1));
@@ -249,7 +249,7 @@ pub fn row(definition: &Definition, workload: Workload, quick: bool) -> Result<R
     let mut leaving = Leaving { key: &key, target: Vec::new(), message: 0, packed: 0 };
     let requests = match (quick, rival, workload) {
         (true, ..) => 24,
-        // What an update replaces rests before its memory is used again.
+        // Few requests: the memory of an object that an update replaced rests before it is used again.
         (false, _, Workload::A) => 120,
         (false, Rival::Rpc, _) => 400,
         (false, Rival::Cache, _) => 16,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A client's connection to a store: bytes out, replies in, and a wait that first looks again for a while, as memlift's own does.
+//! A client's connection to a store: bytes out, replies in. A wait first polls for a while, as memlift's own does.
 //!
 //! - **Flow** [`Line::write`] ─▶ socket ─▶ [`Line::need`]: so many bytes are there ─▶ [`Line::taken`]: they were read
 //! - **Order** nothing is read while something is written: a store answers into its own memory and goes on reading
@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::server::Place;
 use crate::BenchError;
 
-/// How long a client looks again before it sleeps: longer than any of these stores takes for one request.
+/// Time for which a client polls before it sleeps: longer than any of these stores takes for one request.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long a store may say nothing.
+/// Time for which a store may send nothing.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What is asked of the socket at a time.
+/// Least room that a read of the socket gets, bytes.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ fn gone(source: std::io::Error) -> BenchError {
 }
 
 impl Line {
-    /// Connects.
+    /// Connects to a store.
     pub fn connect(place: &Place) -> Result<Line, std::io::Error> {
         let socket = match place {
             Place::Unix(path) => {
@@ -62,7 +62,7 @@ impl Line {
         Ok(Line { socket, bytes: vec![0; 2 * READ_BYTES], start: 0, end: 0, spin: true })
     }
 
-    /// Whether it looks again for a while before it sleeps.
+    /// Sets whether a client polls for a while before it sleeps.
     pub fn spins(&mut self, spin: bool) {
         self.spin = spin;
     }
@@ -80,7 +80,7 @@ impl Line {
         }
     }
 
-    /// Sends.
+    /// Sends all bytes, waiting for room where the socket is full.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), BenchError> {
         while !bytes.is_empty() {
             let wrote = match &mut self.socket {
@@ -97,18 +97,18 @@ impl Line {
         Ok(())
     }
 
-    /// What has come and was not taken yet.
+    /// Returns the bytes that have come and were not taken yet.
     pub fn here(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// The first bytes of [`Line::here`] are done with.
+    /// Drops the first `bytes` of [`Line::here`].
     pub fn taken(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits until more has come.
+    /// Waits until more bytes have come.
     pub fn more(&mut self) -> Result<(), BenchError> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -141,7 +141,7 @@ impl Line {
         }
     }
 
-    /// Waits until so many bytes are there.
+    /// Waits until `bytes` are there.
     pub fn need(&mut self, bytes: usize) -> Result<(), BenchError> {
         while self.here().len() < bytes {
             self.more()?;

@@ -12,7 +12,7 @@ use crate::BenchError;
 /// Nodes of one write while the store is filled.
 const FILL: usize = 500;
 
-/// A connection.
+/// A connection to memcached.
 #[derive(Debug)]
 pub struct Memcached {
     line: Line,

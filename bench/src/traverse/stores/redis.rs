@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What users of Redis write where memlift walks: GETs along a chain, a Lua script that adds along it, ZRANGE with MGET for a range.
+//! Commands that users of Redis write where memlift walks: GETs along a chain, a Lua script that adds along it, ZRANGE with
+//! MGET for a range.
 //!
 //! - **Layout** RESP2. A chain's node: key = its name (8 characters), value = the next one's name and the number in decimal. A
 //!   record: key = its 8 bytes in big endian, value = 240 bytes; all keys stand in a sorted set with score 0, so it is in the
@@ -20,10 +21,10 @@ for _ = 1, 48 do
     sum = sum + tonumber(string.sub(node, 9))
 end
 return sum";
-/// Commands of one write while the store is filled.
+/// Keys of one write while the store is filled.
 const FILL: usize = 1000;
 
-/// A connection.
+/// A connection to Redis.
 #[derive(Debug)]
 pub struct Redis {
     line: Line,
@@ -32,7 +33,7 @@ pub struct Redis {
     sum: Vec<u8>,
 }
 
-/// What starts a reply.
+/// Beginning of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Head {
     Simple,
@@ -53,7 +54,7 @@ impl Redis {
         Redis { line, out: Vec::new(), sum: Vec::new() }
     }
 
-    /// Whether its client looks again before it sleeps.
+    /// Sets whether the client polls for a while before it sleeps.
     pub fn spins(&mut self, spin: bool) {
         self.line.spins(spin);
     }
@@ -208,7 +209,7 @@ impl Redis {
         let mut checksum = 0_u64;
         let mut groups = firsts.chunks((depth / 2).max(1));
         let limit = super::RANGE.to_string();
-        // What was asked of each group, oldest first: keys (false) or values (true).
+        // Requests of each group under way, oldest first: keys (false) or values (true).
         let mut under_way = std::collections::VecDeque::new();
         loop {
             while under_way.len() < 2

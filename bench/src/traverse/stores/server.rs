@@ -19,15 +19,15 @@ use crate::traverse::Stop;
 use crate::traverse::pin::{Held, Role};
 use crate::{BenchError, python};
 
-/// How long a store may take to listen.
+/// Time that a store may take to listen.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// Which store.
+/// Store that is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Store {
-    /// Redis 7.
+    /// Redis, version 7.
     Redis,
-    /// memcached 1.6.
+    /// memcached, version 1.6.
     Memcached,
 }
 
@@ -47,7 +47,7 @@ pub struct Server {
     process: u32,
     place: Place,
     folder: PathBuf,
-    /// What it says that it is.
+    /// Name and version, as the program states them.
     pub version: String,
 }
 
@@ -102,7 +102,7 @@ impl Server {
         std::fs::set_permissions(&folder, only_us).map_err(BenchError::file(&folder))?;
         let path = folder.join("socket");
         let place = if tcp {
-            // Whoever takes the port before the store does makes it end, and the row fails.
+            // If another process takes the port first, the store ends and the row fails.
             let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
             Place::Tcp(free.map_err(BenchError::system("finding a free port"))?)
         } else {
@@ -174,12 +174,12 @@ impl Server {
         }
     }
 
-    /// A connection.
+    /// Opens a connection to the store.
     pub fn line(&self) -> Result<Line, BenchError> {
         Line::connect(&self.place).map_err(BenchError::system("connecting to a store"))
     }
 
-    /// Its number, for its CPU time.
+    /// Returns its process number, with which its CPU time is read.
     pub fn process(&self) -> u32 {
         self.process
     }
@@ -188,7 +188,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.take());
-        // Nothing of it is needed any more; what cannot be removed is empty.
+        // Its contents are of no use any more, so an error here does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One lookup along a chain of 48, told four ways: for the tour.
+//! One lookup along a chain of 48 in five ways, for the tour.
 //!
 //! - **Flow** chains at a node, and in Redis ─▶ each way looks the same chains up, one after the other ─▶ [`Way`]s
-//! - **Ways** a walk at the node · the same client, reading node by node · Redis: a GET per node · Redis: a Lua script, which users may
-//!   write where they know the chain's names
+//! - **Ways** a walk at the node to the last number · a walk that adds the numbers up · the same client, reading node by node ·
+//!   Redis: a GET per node · Redis: a Lua script that adds, which users may write where they know the chain's names
 //! - **Check** every lookup brings the number that the data says
 //! - **Missing** Redis: the ways over it are left out, and the text says what to install
 
@@ -29,28 +29,28 @@ const CHAINS_QUICK: u64 = 100;
 /// How one way went.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// Which.
+    /// Name of the way.
     pub way: &'static str,
-    /// Of a lookup.
+    /// Round trips of a lookup.
     pub round_trips: u64,
-    /// Of a lookup, seconds: the middle one, and the one that 1 of 100 is slower than.
+    /// Median time of a lookup, seconds.
     pub median_s: f64,
-    /// See there.
+    /// 99th percentile of a lookup's time, seconds.
     pub slow_s: f64,
-    /// Of a lookup, client and server together, seconds.
+    /// CPU time of a lookup, client and server together, seconds.
     pub cpu_s: f64,
-    /// How many there were.
+    /// Number of timed lookups.
     pub lookups: usize,
 }
 
 /// The whole story.
 #[derive(Clone, Debug)]
 pub struct Story {
-    /// What was compared with; `Err`: what to install.
+    /// Name and version of Redis; `Err`: what to install.
     pub redis: Result<String, String>,
-    /// How many chains, and their nodes in all.
+    /// Number of chains, and of their nodes in all.
     pub chains: (u64, u64),
-    /// As they were told.
+    /// All ways, in the order of their measurement.
     pub ways: Vec<Way>,
 }
 
@@ -84,7 +84,7 @@ fn told(
     Ok(Way { way, round_trips, median_s: at(0.5), slow_s: at(0.99), cpu_s, lookups })
 }
 
-/// Tells it.
+/// Measures all ways.
 pub fn tell(quick: bool) -> Result<Story, BenchError> {
     let chains = Chains::new(if quick { CHAINS_QUICK } else { CHAINS });
     let many = |full: usize| (chains, if quick { 10 } else { full });

@@ -3,7 +3,7 @@
 
 use super::{Draw, Sum};
 
-/// The table.
+/// Table with one vector per column.
 #[derive(Debug)]
 pub(super) struct Columns {
     key: Vec<i64>,

@@ -15,7 +15,7 @@ const FAR: u32 = u32::MAX;
 /// Ranges of nodes whose neighbours are filled one after the other.
 const RANGES: usize = 8;
 
-/// What is worked out.
+/// Graph kernel that a job runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kernel {
     Bfs,
@@ -49,7 +49,7 @@ impl Graph {
     pub fn kronecker(scale: u32, degree: u64, kernel: Kernel) -> Graph {
         let nodes = 1usize << scale;
         let edges = nodes as u64 * degree;
-        // Drawn anew for each range of nodes: no list of edges is ever held, and a range is filled while the others rest.
+        // The edges are drawn again for each range of nodes: no list of edges is held, and one range is filled at a time.
         let mut offsets = vec![0u64; nodes + 1];
         rmat::edges(1, scale, edges, |from, to| {
             offsets[from as usize + 1] += 1;
@@ -93,7 +93,7 @@ impl Graph {
         self.offsets[node] as usize..self.offsets[node + 1] as usize
     }
 
-    /// The kernel, so many times; from another node each time where it has a start.
+    /// Runs the kernel `rounds` times, each time from another node where it has a start.
     pub fn work(&self, kernel: Kernel, rounds: u64) -> Sum {
         let mut sum = Sum::new();
         let mut draw = Draw(27);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Draw, Sum};
 
-/// One entry.
+/// One entry of the map.
 #[derive(Debug)]
 pub(super) struct Record {
     name: String,

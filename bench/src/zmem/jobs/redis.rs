@@ -20,7 +20,7 @@ use crate::child::Bound;
 /// Keys of a batch.
 const BATCH: u64 = 64;
 
-/// What is not installed.
+/// Returns what to install if redis-server cannot be started.
 pub(super) fn missing() -> Option<String> {
     let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
     (!found.is_ok_and(|status| status.success()))
@@ -46,7 +46,7 @@ impl Server {
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"]);
         command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
         let mut process = Bound::start(command.stdin(Stdio::null()).stdout(Stdio::null()))?;
-        // It listens before it has loaded what was saved, and says LOADING until then.
+        // The server listens before it has loaded the dump, and answers LOADING until then.
         loop {
             if let Ok(stream) = UnixStream::connect(&socket) {
                 let mut server = Server { process, stream: BufReader::new(stream) };
@@ -171,7 +171,7 @@ fn value(key: u64, version: u64) -> String {
     format!("{{\"id\":{key},\"version\":{version},\"seen\":[{}]}}", seen.join(","))
 }
 
-/// So many keys, in a server whose files lie in a new folder below `place`.
+/// Saves and loads `keys` keys, in a server whose files lie in a new folder below `place`.
 pub(super) fn work(place: &Path, keys: u64) -> Result<Done, BenchError> {
     let begun = Instant::now();
     let folder = tempfile::Builder::new().prefix("redis-").tempdir_in(place);
@@ -185,7 +185,7 @@ pub(super) fn work(place: &Path, keys: u64) -> Result<Done, BenchError> {
     server.saved()?;
     server.get(keys, &mut sum)?;
     server.stop()?;
-    // What is saved lies in the page cache until it is on the disk, and dirty pages count as long.
+    // The dump stays in the page cache until it is on the disk, and its dirty pages count until then.
     let dump = folder.path().join("dump.rdb");
     fs::File::open(&dump).and_then(|file| file.sync_all()).map_err(BenchError::file(&dump))?;
     let mut loaded = Server::start(folder.path())?;
