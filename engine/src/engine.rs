@@ -46,7 +46,7 @@ pub struct Engine {
     dsa: OnceLock<Result<Dsa, Absent>>,
 }
 
-/// What an engine decides by. The thread that calibrates in the background holds it, too.
+/// The numbers that an engine decides by. The thread that calibrates in the background holds them, too.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub placer: Placer,
@@ -117,12 +117,12 @@ impl Dsa {
     }
 }
 
-/// What [`Engine::calibrate`] measured, and whether it could be kept.
+/// Result of [`Engine::calibrate`]: the numbers, and where they were saved.
 #[derive(Debug)]
 pub struct Calibrated {
-    /// What was measured, and if that is to be trusted.
+    /// The measured numbers, and whether they can be trusted.
     pub measured: Calibration,
-    /// What the engine decides by from now on: what was measured if it is to be trusted, else the numbers it had.
+    /// The numbers in use from now on: the measured ones if they can be trusted, else those from before.
     pub loaded: Loaded,
     /// Where it is kept, or why it is only in memory.
     pub saved: Result<PathBuf, StoreError>,
@@ -193,7 +193,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What is wrong with the configuration.
+    /// [`EngineError`] when the configuration is not valid.
     pub fn try_global() -> Result<&'static Engine, &'static EngineError> {
         static GLOBAL: OnceLock<Result<Engine, EngineError>> = OnceLock::new();
         let open = || Config::load().map_err(EngineError::from).and_then(|config| Engine::open(&config));
@@ -210,7 +210,7 @@ impl Engine {
         &self.worker
     }
 
-    /// The placement.
+    /// The placer, which chooses the executor of each operation.
     pub fn placer(&self) -> &Placer {
         &self.numbers.placer
     }
@@ -278,7 +278,7 @@ impl Engine {
     pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
         let (opcode, bytes) = (operation.opcode(), operation.bytes());
         if let (Opcode::DRAIN, Some(Ok(dsa))) = (opcode, self.dsa.get()) {
-            // What was submitted before it may be in either queue.
+            // Operations submitted before the drain may be in either queue.
             if let Ok(ticket) = dsa.queue.submit(Operation::Drain) {
                 let _ = ticket.wait();
             }
@@ -309,7 +309,8 @@ impl Engine {
         Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
     }
 
-    /// Who would run an operation of `bytes` bytes now, and why. `Unknown` takes what the size suggests.
+    /// Explains which executor would run an operation of `bytes` bytes now, and why. `Unknown` takes the state that the size
+    /// suggests.
     pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
         self.numbers.placer.explain(opcode, bytes, cache)
     }

@@ -15,7 +15,7 @@ pub enum EngineError {
         "engine.isa = {name}: this CPU lacks it; take `auto`, or one of those that `memlift doctor` lists"
     )]
     Isa {
-        /// The name.
+        /// The name in the configuration.
         name: String,
     },
     /// `engine.disable` names facilities that do not exist.

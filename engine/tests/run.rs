@@ -46,7 +46,7 @@ fn a_forked_child_has_workers_of_its_own() {
     assert_eq!(worker.stats().threads, 2);
     let under_way = queue.submit(Operation::copy(vec![2u8; 32 << 20])).unwrap();
     in_child(|| {
-        // What the parent submitted settles in the parent; here it must neither hang nor free anything.
+        // The parent settles its own submissions; the child must neither hang nor free anything of them.
         let lost = under_way.is_done() || matches!(under_way.wait(), Err(OperationError::Forked));
         let data = queue.submit(Operation::copy(vec![3; 1000])).unwrap().wait().unwrap();
         drop(queue.clone());

@@ -27,7 +27,7 @@ pub enum CodecError {
     },
 }
 
-/// What unpacking used.
+/// Bytes that unpacking one message read and wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpacked {
     /// Bytes of the source that belong to the stream; others may follow.

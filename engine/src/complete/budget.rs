@@ -29,7 +29,7 @@
 use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
 
-/// What a waiter is allowed to do.
+/// Limits within which a waiter may spin, and how it chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitPolicy {
     /// Longest spin of one wait. Zero: always sleep at once.
@@ -44,12 +44,12 @@ impl WaitPolicy {
     /// Learns; spins at most 100 µs, the default of `engine.spin_us_max`.
     pub const AUTO: WaitPolicy =
         WaitPolicy { spin_max: Duration::from_micros(SPIN_US_MAX), fixed: false, predict: false };
-    /// Never spins.
+    /// Sleeps at once and never spins.
     pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
     /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt. Others that want the core get it in between.
     pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
 
-    /// What `memlift.toml` and `MEMLIFT_*` say.
+    /// The policy that `memlift.toml` and `MEMLIFT_*` ask for.
     pub fn from_config(config: &Config) -> WaitPolicy {
         let spin_max = Duration::from_micros(config.engine.spin_us_max);
         match config.engine.wait {
@@ -73,7 +73,7 @@ impl Default for WaitPolicy {
     }
 }
 
-/// What one wait may do.
+/// Plan of one wait: how long it sleeps, then how long it spins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     /// Sleep this long first (interruptible).
@@ -221,7 +221,7 @@ impl Budget {
 
     pub(super) fn learn(&mut self, waited_ns: u64) {
         if self.yielding > 0 {
-            // What a sleep took says nothing about how long a spin would have been.
+            // The length of a sleep does not tell how long a spin would have taken.
             self.yielding -= 1;
             return;
         }

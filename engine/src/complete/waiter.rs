@@ -24,7 +24,7 @@ pub enum Waited {
     Broken(std::io::Error),
 }
 
-/// What waiting has cost so far.
+/// Counts and times of a waiter's waits so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WaiterStats {
     /// Waits that were ready at once.
@@ -49,7 +49,7 @@ pub struct Waiter {
     budget: Budget,
     hardware: HardwareWait,
     stats: WaiterStats,
-    /// What of them the process's counters have.
+    /// The part of `stats` that was already added to the counters of the process.
     published: WaiterStats,
     /// When the last wait ended.
     ended: Option<Instant>,
@@ -81,12 +81,12 @@ impl Waiter {
         }
     }
 
-    /// What waiting has cost so far.
+    /// Counts and times of all waits so far.
     pub fn stats(&self) -> WaiterStats {
         self.stats
     }
 
-    /// What it has learned.
+    /// The average of wait times that it has learned, and the spin budget that follows.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this process does, for others to see: one stats page per process, and the tap.
+//! Statistics of this process, readable by others: one stats page per process, and the tap.
 //!
 //! - **Flow** engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
 //!   `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only

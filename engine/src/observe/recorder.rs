@@ -22,16 +22,16 @@ type WorkFn = unsafe extern "C" fn(u32, u32, u64, u64, u64, u64, u64);
 
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What a service did by itself: no descriptor, no queue.
+/// Work that a service did by itself: no descriptor, no queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     /// One of those that are work ([`Kind::is_work`]), which says what the fields mean.
     pub kind: Kind,
     /// See [`Kind`].
     pub parameter: u32,
-    /// Bytes read.
+    /// Bytes that were read.
     pub read: u64,
-    /// Bytes written.
+    /// Bytes that were written.
     pub written: u64,
     /// See [`Kind`].
     pub parts: u64,

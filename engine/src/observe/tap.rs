@@ -15,15 +15,15 @@ use super::{DecisionRecord, recorder};
 
 /// Listens to completed operations, on the thread that completed them: be quick, do not submit.
 pub trait Tap: Send + Sync {
-    /// One operation.
+    /// Called with each completed operation and the decision that placed it.
     fn record(&self, descriptor: &Descriptor, completion: &Completion, decision: &DecisionRecord);
 }
 
 /// Nobody has asked yet.
 const UNKNOWN: u8 = 0;
-/// Nobody listens.
+/// No tap is set, and no recorder.
 const NONE: u8 = 1;
-/// Somebody listens.
+/// A tap is set, or a recorder listens.
 const SET: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);

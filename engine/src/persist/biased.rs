@@ -37,7 +37,7 @@ const STREAK_MAX: u32 = 1 << 20;
 /// `busy` while the owner writes; else how many readers of his there are.
 const WRITES: u32 = u32::MAX;
 
-/// Nobody.
+/// Number of no thread: nobody owns the lock.
 const NONE: u64 = 0;
 
 #[cfg(not(loom))]
@@ -177,7 +177,7 @@ pub struct Biased<T> {
     value: UnsafeCell<T>,
 }
 
-/// Who had the lock lately.
+/// The thread that has locked it last, how often in a row, and how often is needed for ownership.
 struct Tenure {
     last: u64,
     times: u32,

@@ -280,7 +280,7 @@ impl Bench<'_> {
             split_from_hot_bytes = assumed.thresholds.split_from_hot_bytes;
         }
         let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
-        // What was not measured is looked at.
+        // If nothing crossed, the gate is twice the largest measured size: larger sizes are still decided one by one.
         let measured_bytes = cold.temporal.last().map_or(0, |point| point.0);
         Calibration {
             format: FORMAT,

@@ -75,12 +75,12 @@ const SWITCH_BELOW: f64 = 0.94;
 /// The same in percent, for reports.
 pub const SWITCH_PERCENT: u32 = 6;
 
-/// What a predicted time is multiplied by before executors are compared.
+/// Factor that a predicted time is multiplied by before executors are compared.
 fn price(executor: Executor) -> f64 {
     if executor == Executor::Split { SPLIT_COST } else { 1.0 }
 }
 
-/// Decides.
+/// Chooses an executor for each operation.
 #[derive(Debug)]
 pub struct Placer {
     /// The kernels that are decided about.
@@ -102,7 +102,7 @@ struct Fast {
     model: model::Table,
 }
 
-/// What was decided for one operation.
+/// Decision for one operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
     pub executor: Executor,
@@ -144,7 +144,7 @@ impl Placer {
         *self.loaded.write().unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
     }
 
-    /// What is decided by.
+    /// The calibration in use and where it came from.
     pub fn loaded(&self) -> Loaded {
         self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }

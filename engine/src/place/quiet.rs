@@ -69,7 +69,7 @@ pub(crate) fn idle_cores(mine: usize) -> usize {
     spare.saturating_sub(running_tasks().map_or(0, |running| running.saturating_sub(mine.max(1))))
 }
 
-/// What `/proc/stat` says of all CPUs, in its ticks.
+/// Time that the hypervisor took from all CPUs (`steal` of `/proc/stat`), in ticks.
 fn stolen_ticks() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     text.lines().next()?.split_whitespace().nth(8)?.parse().ok()
@@ -125,7 +125,7 @@ impl Watch {
         }
     }
 
-    /// What was seen.
+    /// Judges the measurement by everything seen while it ran.
     pub fn verdict(&self) -> Trust {
         let waited = match (self.scheduled, scheduled_ns()) {
             (Some((ran, waited)), Some((ran_now, waited_now))) => {

@@ -261,7 +261,7 @@ fn non_null(base: *mut u8) -> NonNull<u8> {
     NonNull::new(base).expect("mmap does not return null without MAP_FIXED at 0")
 }
 
-/// Whether `MADV_POPULATE_WRITE` works, tried on one page.
+/// Tries `MADV_POPULATE_WRITE` on one page.
 pub(crate) fn probe_populate_write() -> std::io::Result<()> {
     let mapping = Mapping::anonymous(page_bytes(), false).map_err(std::io::Error::other)?;
     loop {

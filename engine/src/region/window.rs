@@ -76,7 +76,7 @@ impl<'a> Window<'a> {
         self.offset
     }
 
-    /// Its bytes.
+    /// Bytes of the window.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -14,7 +14,7 @@ use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
 use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::ptr;
 
-/// What executing needs beside the descriptor.
+/// Everything that executing needs beside the descriptor.
 pub(super) struct Context<'a> {
     pub capabilities: Capabilities,
     pub hands: &'a Hands,

@@ -29,7 +29,7 @@ pub struct WorkerSettings {
     pub wait: WaitPolicy,
 }
 
-/// What the threads have done so far.
+/// Work that the threads have done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Descriptors and shares of copies that ran.
@@ -68,7 +68,7 @@ impl Worker {
         Worker { settings, hands, hold }
     }
 
-    /// What has been done in this process.
+    /// Work done in this process; a forked child starts from zero.
     pub fn stats(&self) -> WorkerStats {
         let hold = self.hold();
         WorkerStats {

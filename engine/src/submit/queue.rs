@@ -66,7 +66,7 @@ impl Queue {
         self.core.backend().name()
     }
 
-    /// What the executor can do.
+    /// Operations and limits of the executor.
     pub fn capabilities(&self) -> Capabilities {
         self.core.backend().capabilities()
     }

@@ -135,7 +135,7 @@ impl BatchTicket {
     }
 }
 
-/// What became of a batch.
+/// Results of a batch.
 #[derive(Debug)]
 pub struct BatchOutcome {
     /// SUCCESS, or BATCH_FAILED if any member did not end with SUCCESS.
@@ -146,7 +146,7 @@ pub struct BatchOutcome {
     pub members: Vec<Result<Outcome, OperationError>>,
 }
 
-/// What DELTA_CREATE found.
+/// Result of DELTA_CREATE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeltaFound {
     /// Both sources are equal; there is no record.
