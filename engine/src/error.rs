@@ -7,7 +7,7 @@ use crate::config::ConfigError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The configuration does not say what is allowed.
+    /// A key of the configuration has a value that is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// `engine.isa` names an instruction set that this CPU lacks.

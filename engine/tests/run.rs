@@ -88,7 +88,7 @@ fn dropping_an_executor_runs_what_is_queued() {
             }
         }
         for index in 0..40 {
-            // SAFETY: as above; the status is read as the atomic that it was written as.
+            // SAFETY: the records outlive the executors; the status is read as the atomic that it was written as.
             let status =
                 unsafe { AtomicU8::from_ptr(base.wrapping_add(index).cast()) }.load(Ordering::Acquire);
             assert_eq!(Status(status), Status::SUCCESS, "{threads:?} {index}");

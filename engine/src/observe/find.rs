@@ -34,7 +34,7 @@ pub enum ObserveError {
         /// Its process id.
         pid: u32,
     },
-    /// We may not look.
+    /// This user may not observe the process.
     #[error("process {pid} may not be observed by this user; run as its user, or as root")]
     Permission {
         /// Its process id.
@@ -85,7 +85,7 @@ pub fn attach(pid: u32) -> Result<StatsView, ObserveError> {
     let inner_pid = inner_pid(&folder).unwrap_or(pid);
     let mut refusal = ObserveError::NotMemlift { pid };
     for link in links {
-        // Not blocking, should somebody have put a FIFO behind that name.
+        // Does not block if a FIFO has that name.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::open(&link, flags, Mode::empty()) {
             Ok(fd) => fd,

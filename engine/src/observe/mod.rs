@@ -8,7 +8,7 @@
 //!   never torn.
 //! - **Owner** the page appears at the first record, never at load, and goes with the process. A forked child
 //!   makes its own at its first record.
-//! - **Not here** small operations: whoever runs below the placement's gate does not come by. No socket, no thread,
+//! - **Not here** small operations: calls below the placement's gate are not counted. No socket, no thread,
 //!   no file.
 
 use std::sync::atomic::{AtomicU64, Ordering};

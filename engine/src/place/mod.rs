@@ -62,13 +62,13 @@ use memlift_spec::Opcode;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// From here on a load or two of the clock cost under one percent: smaller work is not looked at.
+/// From this size on, reading the clock costs under one percent of the work; smaller work is not placed. Bytes.
 pub const GATE_BYTES_MIN: usize = 512 * 1024;
 /// One decision in this many tries the second best, if it is not much worse.
 const EXPLORE_EVERY: u32 = 64;
 /// How much worse the second best may look and still be tried.
 const EXPLORE_WITHIN: f64 = 1.3;
-/// A split takes another core's time too: it must look better than one core by this factor to be taken.
+/// A split also takes another core's time: it is only taken if it looks better than one core by this factor.
 const SPLIT_COST: f64 = 1.2;
 /// How much better another executor must look before it replaces the one in use.
 const SWITCH_BELOW: f64 = 0.94;
@@ -172,7 +172,7 @@ impl Placer {
             Cache::Cold => CacheState::Cold,
             Cache::Auto => {
                 let cycles = self.fast.hot_cycles.load(Ordering::Relaxed);
-                // SAFETY: passed on from the caller.
+                // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
                 match unsafe { Residency::sample(target, source, bytes, cycles) } {
                     Residency::Hot => CacheState::Hot,
                     Residency::Cold => CacheState::Cold,
@@ -187,7 +187,7 @@ impl Placer {
         self.fast.hot_cycles.load(Ordering::Relaxed)
     }
 
-    /// Without a sample: what fits well into the cache is taken to be there.
+    /// Guesses without a sample: a buffer much smaller than the cache counts as cached.
     fn guess(&self, bytes: usize) -> CacheState {
         let cache = self.fast.cache_bytes.load(Ordering::Relaxed);
         if bytes.saturating_mul(4) <= cache { CacheState::Hot } else { CacheState::Cold }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ground: the only place that maps memory.
+//! Regions: memory mapped for others to use, with an owner, bounds and seals.
 //!
 //! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
 //!   A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the

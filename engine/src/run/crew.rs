@@ -252,7 +252,7 @@ unsafe fn answer(descriptor: &Descriptor) {
     let address = descriptor.completion_address;
     let record = ptr::with_exposed_provenance::<Completion>(address as usize);
     let usable = descriptor.flags().has(Flags::COMPLETION_VALID) && !record.is_null() && record.is_aligned();
-    // SAFETY: passed on from the caller; a batch's list is looked at only if it is one that could have run.
+    // SAFETY: the memory is still lent to the caller; a batch's list is read only if validation could have accepted it.
     unsafe {
         if descriptor.opcode() == Opcode::BATCH
             && descriptor.source.is_multiple_of(64)

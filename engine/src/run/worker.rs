@@ -109,7 +109,7 @@ impl Worker {
         (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
     }
 
-    /// Lets a thread do nothing and waits for it: the cost of handing work over.
+    /// Hands a thread a share without work and waits for it: this measures the cost of handing over.
     pub(crate) fn round_trip(&self) {
         let (target, source) = (std::ptr::null_mut(), std::ptr::null());
         // SAFETY: no byte is copied, so neither address is touched.
@@ -148,7 +148,7 @@ impl Worker {
         if hold.generation == fork::generation() { hold } else { self.hold_of_child(current) }
     }
 
-    /// The threads that `current` speaks of stayed in the parent, perhaps in the middle of a job.
+    /// Replaces the parent's crew in a forked child: its threads stayed in the parent, perhaps in the middle of a job.
     #[cold]
     fn hold_of_child(&self, current: *mut Hold) -> &Hold {
         let fresh = Self::fresh(self.settings, &self.hands);
@@ -247,7 +247,7 @@ mod tests {
         while unsafe { record::load(records.add(1)) }.is_pending() {
             thread::yield_now();
         }
-        // SAFETY: as above.
+        // SAFETY: both records outlive this block, and the worker wrote them before the second status became final.
         let statuses = unsafe { [record::load(records), record::load(records.add(1))] };
         assert_eq!(statuses, [Status::HARDWARE_1, Status::SUCCESS]);
         assert_eq!(worker.stats().panics, 1);

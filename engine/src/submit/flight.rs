@@ -34,7 +34,7 @@ pub(super) struct Flight {
 // SAFETY: the cells change hands with the status (Release by the executor, Acquire by the ticket): never two
 // threads use one at a time. Everything in them is Send.
 unsafe impl Send for Flight {}
-// SAFETY: as above.
+// SAFETY: the status gives each cell to one thread at a time, so two threads with a `&Flight` never use the same cell.
 unsafe impl Sync for Flight {}
 
 impl Flight {
@@ -106,7 +106,7 @@ impl Flight {
         !self.status().is_pending()
     }
 
-    /// Returns true if its device may still write to its buffers: they are nobody's any more.
+    /// Returns true if its device stopped answering and may still write to its buffers, which must never be freed.
     pub fn is_lost(&self) -> bool {
         self.status() == Status::DEVICE_LOST
     }

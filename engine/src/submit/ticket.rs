@@ -67,7 +67,7 @@ macro_rules! ticket {
                 $ticket(Pending { flight, core, predicted_ns: None, released: false })
             }
 
-            /// The same with the cost model's word for how long it will take, nanoseconds.
+            /// Sets the cost model's prediction of the wait, nanoseconds.
             pub fn with_prediction(mut self, predicted_ns: u64) -> $ticket {
                 self.0.predicted_ns = Some(predicted_ns);
                 self
