@@ -24,21 +24,21 @@ const CHUNK_BYTES: usize = 1024;
 /// Digits of a block's place: 8 of 4 bits.
 type Positions = [[Element; 16]; 8];
 
-/// Whether a run is sealed or opened.
+/// The direction of a run: to seal or to open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Seal,
     Open,
 }
 
-/// Whether the target's cache lines are worth keeping.
+/// The way to store the target: through the caches, or past them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Store {
     Cached,
     Streaming,
 }
 
-/// What hashes, and whether it ciphers in the same pass.
+/// Routines for hashing; [`Pairs`](Routines::Pairs) and [`Fours`](Routines::Fours) also cipher in the same pass.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Routines {
     /// [`field`].
@@ -312,7 +312,7 @@ impl Prepared {
             }
         }
         let _ = store;
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: `pass_chunks` asks for the same: `bytes` bytes on both sides, equal or disjoint.
         unsafe { self.pass_chunks(direction, counter, hash, source, target, bytes) }
     }
 

@@ -24,7 +24,7 @@ const CALL_BYTES_MAX: usize = 1 << 30;
 
 /// A message that is sealed or opened piece by piece.
 ///
-/// What an opening stream has written is not verified before the tag is: use none of it until then.
+/// An opening stream writes plaintext that is not verified before the tag is: use none of it until then.
 pub struct Stream {
     routines: Engine,
     seals: bool,
@@ -34,7 +34,7 @@ pub struct Stream {
     stage: Stage,
 }
 
-/// Who ciphers and hashes.
+/// The routines that cipher and hash: ours, or aws-lc's.
 enum Engine {
     Own(Box<Own>),
     Library(Context),
@@ -185,7 +185,7 @@ impl Stream {
     /// `source` must be readable and `target` writable for `bytes` bytes.
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: both sides have `bytes` bytes, as the caller vouches and `try_update` asks.
         if let Err(refused) = unsafe { self.try_update(source, target, bytes) } {
             panic!("update of {bytes} bytes: {refused}");
         }

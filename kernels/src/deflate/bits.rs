@@ -33,13 +33,13 @@ impl<'a> Bits<'a> {
         self.next as usize - self.start as usize
     }
 
-    /// What was stored so far.
+    /// The whole bytes stored so far.
     pub fn written(&self) -> &[u8] {
         // SAFETY: everything from start to next was written, and the target is ours.
         unsafe { core::slice::from_raw_parts(self.start, self.bytes()) }
     }
 
-    /// Takes over what another writer made of the bits in hand: whole bytes, and the new bits in hand.
+    /// Takes over the output of another writer that began with the bits in hand: whole bytes, and the new bits in hand.
     pub fn adopt(&mut self, bytes: &[u8], hold: u64, count: u32) {
         (self.hold, self.count) = (0, 0);
         self.bytes_from(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which method a page gets: a look at some of its numbers, then one or two tries.
+//! Chooses the method of a page: samples some of its numbers, then tries one or two methods.
 //!
 //! - **Flow** a block of 128 in its middle, as numbers of 4 and 8 bytes, plain and as differences ──half the size or less?──▶
 //!   that frame; decimals where floating-point numbers are decimals; else LZ4 ──little saved, and bytes are alike

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
+//! Checks the records of a log, and stores the entries of a good record to a heap.
 //!
 //! - **Flow** header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
 //!   the last ──▶ first store ──▶ … ──▶ write-back, line by line
@@ -60,7 +60,7 @@ pub enum Fault {
     Changed,
 }
 
-/// What [`apply`] did.
+/// Result of [`apply`]: the record that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
     /// Bytes of the record: the next one starts as many further.
@@ -100,7 +100,7 @@ impl Limits {
 /// Eight bytes at `at` are readable.
 #[inline(always)]
 unsafe fn word(at: *const u8) -> u64 {
-    // SAFETY: passed on from the caller. Volatile, so that it is one load, and not repeated after the value's check.
+    // SAFETY: eight bytes at `at` are readable, as the caller vouches. Volatile: one load, not repeated after the value's check.
     unsafe { u64::from_le(at.cast::<Unaligned>().read_volatile().0) }
 }
 
@@ -124,7 +124,7 @@ pub unsafe fn check(
     salt: u32,
     position: u64,
 ) -> Result<RecordHeader, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `record` is readable for `available` bytes, as the caller vouches; `head` accepts no longer record.
     unsafe {
         let header = head(record, available, salt, position)?;
         walk(record, &header, |_, _, _, _| Ok(()))?;
@@ -154,7 +154,7 @@ pub unsafe fn apply(
     heap_bytes: u64,
     write_back: bool,
 ) -> Result<Applied, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `record` is readable for `available` bytes, as the caller vouches.
     let header = unsafe { head(record, available, salt, position)? };
     if header.kind == RECORD_PAGES {
         return Err(Fault::Kind { kind: header.kind });
@@ -189,7 +189,7 @@ pub unsafe fn apply(
         data_bytes += bytes as u64;
         Ok(())
     };
-    // SAFETY: passed on from the caller; `head` found the record within what is available.
+    // SAFETY: `head` found the whole record within the `available` bytes that the caller vouches for.
     unsafe {
         walk(record, &header, bounds)?;
         walk(record, &header, store).map_err(|_| Fault::Changed)?;

@@ -11,7 +11,7 @@ use crate::deflate::bits::Bits;
 use crate::deflate::block::{FIXED, Plan, Table, stored_bits};
 use core::mem::MaybeUninit;
 
-/// What is being written.
+/// The part of a block that is still to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emit {
     Idle,
