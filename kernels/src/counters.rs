@@ -29,7 +29,7 @@ pub const SHARE_VARIABLE: &CStr = c"MEMLIFT_STATS";
 
 const NAME_BYTES: usize = 32;
 const REASON_BYTES: usize = 160;
-/// File descriptors from here on are rarely counted on by anyone.
+/// First file descriptor for the page: programs rarely rely on numbers this high.
 const FD_FROM: i32 = 500;
 
 /// State of the drop-in: it does the work itself, or leaves it to the library that it stands in for.
@@ -116,8 +116,8 @@ pub fn set_state(state: State, reason: &str) {
     }
 }
 
-/// From now on the page can be seen by other processes of the same user, here and in every child that is forked. Call
-/// it after [`declare`]. Where the system says no, counting goes on in private.
+/// Makes the page visible to other processes of the same user, in this process and in every forked child. Call it after
+/// [`declare`]. If the system refuses, counting goes on in private.
 pub fn share() {
     if !SHARED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler makes system calls and stores to atomics, which is allowed in the child of a threaded
@@ -169,7 +169,7 @@ fn current() -> &'static Page {
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&HOME)
 }
 
-/// In the child of a fork, before it goes on: it must not count into its parent's page.
+/// Runs in a forked child: gives it a page of its own, so that it does not count into its parent's.
 extern "C" fn renew() {
     let inherited = PAGE.swap(ptr::null_mut(), Ordering::AcqRel);
     if !inherited.is_null() {

@@ -43,7 +43,7 @@ pub struct WaiterStats {
     pub park_ns: u64,
 }
 
-/// Waits, and learns how to.
+/// Waits for one condition after another, and learns from the times.
 #[derive(Debug)]
 pub struct Waiter {
     budget: Budget,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calibration without being asked: an engine that copies much and has no numbers of this machine measures some, once.
+//! Background calibration: an engine that copies much and has no numbers of this machine measures some, once.
 //!
 //! - **Flow** calls that are placed add their bytes ─▶ [`AFTER_BYTES`] are reached ─▶ one thread that yields to everybody
 //!   else waits until a core is idle ─▶ measures for at most [`BUDGET`] of one core ─▶ `done` decides by it from then on

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why: a decision with everything it was made from.
+//! Explanations: a decision with everything it was made from.
 //!
 //! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
 //!   A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
@@ -42,7 +42,7 @@ pub const fn reason_text(code: u16) -> &'static str {
     }
 }
 
-/// One executor, as it looks for an operation.
+/// Prediction for one executor.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Candidate {
     /// Name of the executor.

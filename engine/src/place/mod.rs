@@ -83,7 +83,7 @@ fn price(executor: Executor) -> f64 {
 /// Chooses an executor for each operation.
 #[derive(Debug)]
 pub struct Placer {
-    /// The kernels that are decided about.
+    /// Instruction set of the kernels whose executors are compared.
     isa: Isa,
     loaded: RwLock<Loaded>,
     /// Copies of what every decision reads, so that it takes no lock.

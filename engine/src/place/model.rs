@@ -28,7 +28,7 @@ pub struct Calibration {
     pub time_s: u64,
     /// How long measuring took, milliseconds.
     pub took_ms: u64,
-    /// If it may be decided by.
+    /// Trust in the numbers: if decisions may use them, and why not.
     pub trust: super::Trust,
     /// How copies past the cache walk memory, by size.
     pub shapes: Vec<super::ShapeFrom>,

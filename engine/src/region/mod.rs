@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Regions: memory mapped for others to use, with an owner, bounds and seals.
+//! Regions: mapped memory with one owner, checked bounds and, where it is shared, seals.
 //!
 //! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
 //!   A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the

@@ -116,7 +116,7 @@ impl Crew {
         true
     }
 
-    /// Threads that have nothing to do. A glance: it may have changed on return.
+    /// Threads that have nothing to do. The number may have changed on return.
     pub fn idle(&self) -> usize {
         if !self.ring.is_empty() {
             return 0;
@@ -124,7 +124,7 @@ impl Crew {
         self.seats.iter().filter(|seat| seat.at.load(Ordering::Relaxed) == IDLE).count()
     }
 
-    /// How many of the first `started` threads wait for work awake. A glance: it may have changed on return.
+    /// Threads among the first `started` that wait for work without sleeping. The number may have changed on return.
     pub fn awake(&self, started: usize) -> usize {
         let waits =
             |seat: &&CachePadded<Seat>| seat.at.load(Ordering::Relaxed) == IDLE && !seat.park.is_parked();

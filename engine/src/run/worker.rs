@@ -83,7 +83,7 @@ impl Worker {
         self.settings.threads
     }
 
-    /// How many threads have nothing to do. A glance: it may have changed on return.
+    /// Threads that have nothing to do. The number may have changed on return.
     pub fn idle(&self) -> usize {
         self.hold().crew.idle()
     }
@@ -93,7 +93,7 @@ impl Worker {
         self.started();
     }
 
-    /// Queues one descriptor together with whom to tell; `false`: the ring is full, and nobody will be told.
+    /// Queues one descriptor with its `notify`; `false`: the ring is full, and nothing will be notified.
     ///
     /// # Safety
     ///
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Threads that wait for work awake, on a core. A glance: it may have changed on return.
+    /// Threads that wait for work without sleeping. The number may have changed on return.
     pub(crate) fn awake(&self) -> usize {
         let hold = self.hold();
         hold.crew.awake(hold.threads.get().map_or(0, Vec::len))

@@ -5,8 +5,8 @@
 //!   that is waited for · the waiter's park word
 //! - **Order** all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
 //!   status is non-zero the cells belong to the executor; after it they belong to the ticket
-//! - **Counted** by whoever completes it: latency from submission to completion, per executor and opcode
-//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
+//! - **Count** whoever completes it records the latency from submission to completion, per executor and opcode
+//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has notified. The last one frees.
 
 use super::Operation;
 use super::operand::Operand;

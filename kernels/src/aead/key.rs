@@ -23,7 +23,7 @@ pub struct Key {
     prepared: OnceLock<Box<Prepared>>,
 }
 
-/// On cache lines of its own.
+/// Secrets and aws-lc's context, on cache lines that hold nothing else.
 #[repr(align(64))]
 struct Expanded {
     context: lc::EVP_AEAD_CTX,
@@ -78,7 +78,7 @@ impl Key {
         &self.expanded.key[..self.expanded.key_bytes]
     }
 
-    /// The key as the own routines want it.
+    /// The key, prepared for our own routines at the first call.
     pub(super) fn prepared(&self) -> &Prepared {
         self.prepared.get_or_init(|| Prepared::new(self.secret(), crate::active().isa))
     }
@@ -167,7 +167,7 @@ impl Key {
     }
 
     /// Decrypts `bytes` bytes from `source` to `target` if the tag is right; otherwise the target is all zeros.
-    /// While it runs, the target holds plaintext that is not yet verified: show it to nobody before the return.
+    /// While it runs, the target holds plaintext that is not yet verified: let no one read it before the return.
     ///
     /// A message that [`try_seal`](Key::try_seal) refuses (an overlap, or too long) was never sealed, so no tag is right for
     /// it. The target is then zeros, too.

@@ -17,7 +17,7 @@ use super::field::{Element, FOLD};
 use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
 use core::arch::x86_64::*;
 
-/// A value for both lanes.
+/// Two lanes of 16 bytes, aligned for a register.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Both([u128; 2]);
@@ -30,7 +30,7 @@ impl Both {
     }
 }
 
-/// A factor, and in the lower half of each lane the sum of its halves.
+/// A power of H in each lane, and beside it the sum of its two 64-bit halves, for Karatsuba's product.
 #[derive(Clone, Copy)]
 struct Factor {
     power: Both,
@@ -58,7 +58,7 @@ pub(super) struct Schedule {
     round_count: usize,
     /// H¹⁶, H¹⁴, … H², the same in both lanes.
     strides: [Factor; REGISTERS],
-    /// By how many blocks are left, less one: H¹ and nothing; H² and H¹.
+    /// Powers for the last blocks, by the number of blocks less one: H¹ alone; H² and H¹.
     last: [Factor; 2],
 }
 
@@ -93,7 +93,7 @@ impl Schedule {
     }
 }
 
-/// A register from memory of ours.
+/// Loads a register from aligned memory.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn get(both: &Both) -> __m256i {
@@ -373,7 +373,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         self.sum = _mm256_xor_si256(reduce(products), sealed[COUNT - 1]);
     }
 
-    /// [`cipher`](Run::cipher) of this turn and [`hash`](Run::hash) of the one before, in each other's waits.
+    /// [`cipher`](Run::cipher) of this turn, interleaved with [`hash`](Run::hash) of the turn before.
     ///
     /// # Safety
     /// As for [`end`](Run::end).
@@ -400,7 +400,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         unsafe { self.end(pad, source, target) }
     }
 
-    /// Ciphers and hashes what is left, less than two blocks.
+    /// Ciphers and hashes the last bytes, less than two blocks.
     ///
     /// # Safety
     /// `source` must be readable, and `target` writable, for `bytes` bytes, 1 to 31.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A key as the own routines want it, and CTR with GHASH over any run of blocks.
+//! A key prepared for our own routines, and CTR with GHASH over any run of blocks.
 //!
 //! - **Flow** `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
 //!   in registers
@@ -70,7 +70,7 @@ impl Routines {
         Routines::Portable
     }
 
-    /// Those of the process, which `MEMLIFT_ISA` masks.
+    /// The routines of this process, up to the level that `MEMLIFT_ISA` allows.
     pub(super) fn active() -> Routines {
         static ACTIVE: OnceLock<Routines> = OnceLock::new();
         *ACTIVE.get_or_init(|| Routines::up_to(crate::active().isa))
@@ -156,7 +156,7 @@ impl Prepared {
         }
     }
 
-    /// Forgets what belongs to the key before.
+    /// Erases the table that belongs to the previous key.
     fn wipe_positions(&mut self) {
         if let Some(mut positions) = self.positions.take() {
             // SAFETY: plain data of ours.
@@ -164,7 +164,7 @@ impl Prepared {
         }
     }
 
-    /// The bits that go over the hash.
+    /// Encrypts the first counter block: the result is combined with the hash to make the tag.
     pub(super) fn pad(&self, first_counter: u128) -> u128 {
         u128::from_be_bytes(self.block(first_counter.to_be_bytes()))
     }

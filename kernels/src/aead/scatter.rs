@@ -117,7 +117,7 @@ impl<'key> Scatter<'key> {
         Ok(self.prepared.tag(pad, hash, self.aad_bytes, message_bytes))
     }
 
-    /// [`tag`](Scatter::tag), and the end.
+    /// Consumes the message and returns its [`tag`](Scatter::tag).
     pub fn finish(self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
         self.tag(message_bytes)
     }

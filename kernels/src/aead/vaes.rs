@@ -173,12 +173,12 @@ unsafe fn load(at: *const u128) -> __m512i {
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
 
-/// Mode: the target is what is hashed; otherwise the source is.
+/// Mode: hashes what is written to the target; without it, what is read from the source.
 pub(super) const SEALS: u8 = 1;
-/// Mode: stores past the caches, and asks for the source ahead.
+/// Mode: stores past the caches, and prefetches the source.
 pub(super) const STREAMS: u8 = 2;
 
-/// How far ahead of the loads the source is asked for.
+/// Distance by which the source is prefetched ahead of its loads.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
@@ -334,7 +334,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
     }
 }
 
-/// Asks for so many lines.
+/// Prefetches `lines` cache lines from `from` on.
 pub(super) fn prefetch(from: *const u8, lines: usize) {
     for line in 0..lines {
         // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
@@ -342,15 +342,15 @@ pub(super) fn prefetch(from: *const u8, lines: usize) {
     }
 }
 
-/// A run of registers on its way to memory.
+/// Stores a run of registers to the target; with `STREAMS`, as whole cache lines.
 struct Lines<const MODE: u8> {
     target: *mut u8,
-    /// `STREAMS`: how many bytes of the target lie before its first whole cache line.
+    /// `STREAMS`: bytes of the target before its first whole cache line.
     head_bytes: usize,
-    /// `STREAMS`: from these bytes of two registers comes a line.
+    /// `STREAMS`: the byte permutation that makes a line of two neighbouring registers.
     order: __m512i,
     previous: __m512i,
-    /// How many registers were pushed.
+    /// Registers that were pushed so far.
     count: usize,
 }
 
@@ -404,7 +404,7 @@ impl<const MODE: u8> Lines<MODE> {
     }
 }
 
-/// Makes the stores of `STREAMS` as visible as any before whatever is stored next.
+/// Store fence: makes the stores of `STREAMS` visible before any later store.
 pub(super) fn fence() {
     // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _mm_sfence() };

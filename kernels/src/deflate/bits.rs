@@ -80,7 +80,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Stores the whole bytes without a look at the room.
+    /// Stores the whole bytes without a check of the room.
     ///
     /// # Safety
     /// At least eight bytes of the target are left.

@@ -48,7 +48,7 @@ impl Counts {
 /// The bits to write for each index and each distance symbol.
 #[repr(align(64))]
 pub struct Table {
-    /// How many bits in the low 8 bits, code and extra bits above.
+    /// Per index: the number of bits in the low 8 bits; code and extra bits above.
     index: [u32; INDICES],
     distance: [Distance; 32],
     /// The code of the end of the block, like an index.
@@ -60,7 +60,7 @@ pub struct Table {
 #[repr(C)]
 struct Distance {
     code: u16,
-    /// The code's length, and that with the extra bits.
+    /// Length of the code in bits; `all` is that with the extra bits.
     bits: u8,
     all: u8,
 }
@@ -195,7 +195,7 @@ pub static FIXED: Table = {
     table
 };
 
-/// A code for the tokens of one block, and what they take with it.
+/// A code for the tokens of one block, and the block's size with it.
 pub struct Plan {
     pub litlen: [u8; LITLEN_SYMBOLS],
     pub distance: [u8; DISTANCE_SYMBOLS],
@@ -231,7 +231,7 @@ impl Plan {
     }
 }
 
-/// The largest block for which the codes that are known before are considered, in bytes.
+/// The largest block for which the preset and the fixed code are considered, in bytes.
 const KNOWN_CODE_BYTES: usize = 1024;
 
 /// Memory that the writing of blocks keeps between them.
@@ -249,8 +249,8 @@ impl Writer {
         Writer { own: Table::new(), fast: has_avx2(isa) }
     }
 
-    /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can. Without the
-    /// source, the tokens are known to be fewer than its bytes by far.
+    /// Writes one block of these tokens, which stand for `source` (at most 65535 bytes), in its smallest form. `source` is `None`
+    /// if the tokens are so few that a stored block cannot be smaller.
     pub fn write(
         &mut self,
         source: Option<&[u8]>,

@@ -29,13 +29,13 @@ pub struct Search<'a, S, T, const LOOK: usize, const INNER: usize, const SHORTES
     pub hash_shift: u32,
     pub base: *const u8,
     pub end: usize,
-    /// Where the search pauses: it goes past it by one match at most. From `end` on it does not.
+    /// The search pauses here, or one match later. A value of `end` or more means no pause.
     pub pause: usize,
     /// The largest distance.
     pub window: usize,
     /// Where the next token goes.
     pub next: *mut u32,
-    /// By how many bytes the older half of eight places made matches longer.
+    /// Bytes by which the older half of eight places made matches longer.
     pub gain: usize,
     pub counts: *mut Counts,
     pub how: PhantomData<(S, &'a mut Counts)>,
@@ -148,7 +148,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         if SHORTEST < 5 && length < 5 && at - from > NEAR_BYTES { (0, from) } else { (length, from) }
     }
 
-    /// The longest match at a place of which a slot's place has at least 32 bytes, and where it is.
+    /// The longest match of at least 32 bytes among a slot's places, and where it is: each is compared up to its end.
     ///
     /// # Safety
     /// As for [`longest`](Search::longest).

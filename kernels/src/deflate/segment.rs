@@ -3,8 +3,8 @@
 //!
 //! - **Flow** segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
 //!   where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
-//! - **Order** the shape is chosen by the message's size, if that is known, and deepened where the last bytes took few
-//!   tokens: there is more to choose from, and more time. Where they were next to no matches, it is made shallow.
+//! - **Order** the shape is chosen by the message's size, if known. The search is made deeper where the last bytes took few
+//!   tokens, because there is more to choose from and more time, and shallow where they had next to no matches.
 //! - **Owner** tokens that wait stay here until a call that may not hold them.
 
 use super::bits::Bits;
@@ -126,7 +126,7 @@ impl Segments {
         self.forget();
     }
 
-    /// Forgets the history. Nothing waits, or what waits is dropped.
+    /// Forgets the history, and drops tokens that wait.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.direct_used) {
             self.direct.clear();
@@ -157,8 +157,8 @@ impl Segments {
         self.held != 0
     }
 
-    /// Takes `buffer[start..]`, at most 32 KiB; what is before it is history. All of it is written, as one block after
-    /// what waited, unless it `may_wait`.
+    /// Takes `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the tokens that
+    /// waited, unless it `may_wait`.
     #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
     pub fn one(
         &mut self,
@@ -278,7 +278,7 @@ impl Segments {
         bits: &mut Bits<'_>,
     ) -> bool {
         let bytes = buffer.len() - start;
-        // Bytes that the code knows as rare will not become smaller by it.
+        // If the sampled bytes have long codes on average, the preset code will not make them smaller.
         let sample = |at: usize| self.preset.code.literal(buffer[start + at * bytes / SAMPLES]).1;
         if bytes == 0 || (0..SAMPLES).map(sample).sum::<u32>() > RARE_BITS * SAMPLES as u32 {
             return false;

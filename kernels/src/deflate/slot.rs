@@ -10,9 +10,9 @@ use super::room::zeroed;
 
 /// The last places with one hash.
 pub trait Slot: Copy {
-    /// How many there are.
+    /// Number of places in a slot.
     const WAYS: usize;
-    /// With one more place, and without the oldest.
+    /// Adds a place, and drops the oldest.
     fn with(self, place: usize) -> Self;
     /// The place that was added `way` places ago.
     fn place(self, way: usize) -> usize;
@@ -123,7 +123,7 @@ impl Table {
         self.shape = shape;
     }
 
-    /// Remembers this many places per hash from here on: of those that are known, the last ones.
+    /// Remembers this many places per hash from here on, and keeps the last of those that are known.
     pub fn set_ways(&mut self, ways: Ways) {
         while self.shape.ways != ways {
             let step = match (self.shape.ways, self.shape.ways < ways) {

@@ -225,7 +225,7 @@ pub(super) fn pack<N: Number>(
     Some(at)
 }
 
-/// Unpacks a page; none if it is none.
+/// Unpacks a page; `None` if the bytes are not one.
 pub(super) fn unpack<N: Number>(
     mut source: &[u8],
     differences: bool,

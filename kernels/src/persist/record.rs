@@ -24,8 +24,8 @@ const WORD_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The header is none: its size is no multiple of 64 within what is available, or its kind is unknown. So is a place that
-    /// was never written.
+    /// There is no header: its size is not a multiple of 64 within the available bytes, or its kind is unknown. A place that was
+    /// never written reads like that, too.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
     /// A record of another position: usually of an earlier round of the log.
@@ -81,7 +81,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Where `bytes` at `offset` of the heap are; `None` if they are not all of the heap, or some are of the record.
+    /// Returns the offset again if `bytes` there are inside the heap; `None` if they leave it, or touch the record.
     #[inline(always)]
     fn place(&self, offset: u64, bytes: u64) -> Option<usize> {
         let end = offset.checked_add(bytes)?;
@@ -240,8 +240,8 @@ unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
     })
 }
 
-/// Visits each piece of the entries: entry, offset in the heap, bytes, where its data is. Of pages nothing is visited,
-/// only their shape checked.
+/// Calls `visit` for each piece of the entries with its entry, offset in the heap, bytes and data. Entries of pages are only
+/// checked for their shape.
 ///
 /// # Safety
 ///

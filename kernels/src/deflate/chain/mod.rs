@@ -192,7 +192,7 @@ impl Chains {
         }
     }
 
-    /// How hard is searched from now on. What was read is to be written first where the kind of search changes.
+    /// Sets how searches are made from now on. If the kind changes, the caller first writes all that was read.
     pub fn set_level(&mut self, level: Level, strategy: Strategy) {
         if self.level.kind != level.kind {
             self.hashed = self.start;
