@@ -23,9 +23,9 @@ pub use value::{Kind, Value};
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// Built in.
+    /// The default that is built in.
     Default,
-    /// A file.
+    /// A configuration file, by its path.
     File(PathBuf),
     /// An environment variable.
     Environment(String),
@@ -58,16 +58,16 @@ pub struct Entry {
     pub value: String,
     /// Where that came from.
     pub origin: Origin,
-    /// What it means, with its unit.
+    /// The key's meaning, one sentence with the unit.
     pub doc: &'static str,
 }
 
-/// Who waits how.
+/// How a thread waits for completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// Spin as long as it pays, then sleep.
     Auto,
-    /// Spin only.
+    /// Spin for up to a second before sleeping.
     Spin,
     /// Sleep at once.
     Block,
@@ -83,7 +83,7 @@ pub struct EngineConfig {
     pub isa: Option<String>,
     /// Masked facilities, as `a,b,c`; empty for none.
     pub disable: String,
-    /// Engine threads.
+    /// Number of engine threads.
     pub workers: usize,
     /// How to wait.
     pub wait: Wait,
@@ -158,7 +158,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What this process is configured to.
+    /// Loads the configuration of this process: the first file found, then the environment over it.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl Config {
         Ok(Config::from_values(values, unknown_variables))
     }
 
-    /// Defaults only.
+    /// The defaults of all keys, without file or environment.
     pub fn defaults() -> Config {
         let values = KEYS.iter().map(|key| ((key.default)(), Origin::Default)).collect();
         Config::from_values(values, Vec::new())

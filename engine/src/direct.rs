@@ -17,10 +17,10 @@ use memlift_kernels::{Routine, Shape, repeat_8, shape};
 use memlift_spec::limits::TRANSFER_BYTES_MAX;
 use memlift_spec::{Completion, Descriptor, Flags, Opcode, Status};
 
-/// Less than this is not worth stores past the cache, whoever asks for them.
+/// Calls below this size never store past the cache, even if the caller asks for it. Bytes.
 const STREAM_BYTES_MIN: usize = 4096;
 
-/// A device has stopped answering while it had a copy. It may still write to the target: those bytes are nobody's any more.
+/// A device stopped answering during a copy. It may still write to the target, so no one may use those bytes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the device stopped answering while it copied and may still write to the target, which must never be used again; later copies go without it"
@@ -47,7 +47,7 @@ impl Engine {
     /// `source` is readable and `target` writable for `bytes`, and they do not overlap.
     #[inline]
     pub unsafe fn copy_raw(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
         unsafe {
             if bytes < self.numbers.placer.gate_bytes() {
                 (self.copy)(target, source, bytes);
@@ -59,11 +59,11 @@ impl Engine {
 
     #[inline(never)]
     unsafe fn copy_placed(&self, target: *mut u8, source: *const u8, bytes: usize, cache: Cache) {
-        // SAFETY: passed on from the caller.
+        // SAFETY: both buffers hold `bytes` bytes, for which the caller of `copy_raw` vouches; a writable one is readable, too.
         let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         let choice = self.choose(Opcode::MEMMOVE, bytes, state, true);
         let start_ns = observe::now_ns();
-        // SAFETY: passed on from the caller.
+        // SAFETY: both buffers hold `bytes` bytes and are apart until this returns, as the caller of `copy_raw` vouches.
         unsafe {
             match choice.executor {
                 Executor::Split => self.copy_shared(target, source, bytes, state),
@@ -74,9 +74,9 @@ impl Engine {
         self.done(&choice, Opcode::MEMMOVE, bytes, start_ns, Some((target, source)));
     }
 
-    /// Copies as the caller says, whatever the cost model thinks of it: by engine threads while this one sleeps ([`Executor::Worker`]),
-    /// by DSA ([`Executor::Idxd`]), or here (any other, and where those are not there); with stores past the cache (`streams`), or
-    /// through it. Less than a page is always copied here, through the cache.
+    /// Copies by the executor that the caller names, without asking the cost model: engine threads while this one sleeps
+    /// ([`Executor::Worker`]), DSA ([`Executor::Idxd`]), or this thread (any other, and if those are not there). `streams` stores
+    /// past the cache. Less than a page is always copied by this thread, through the cache.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Engine {
     ) -> Result<(), Lost> {
         let streams = streams && bytes >= STREAM_BYTES_MIN;
         if bytes < STREAM_BYTES_MIN {
-            // SAFETY: passed on from the caller.
+            // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
             unsafe { (self.kernels.copy)(target, source, bytes) };
             return Ok(());
         }
@@ -113,7 +113,8 @@ impl Engine {
             self.numbers.placer.predict_ns(executor, Opcode::MEMMOVE, bytes, cache).unwrap_or(0.0);
         let choice = Choice { executor, cache, predicted_ns, why: Why::Told };
         let start_ns = observe::now_ns();
-        // SAFETY: passed on from the caller, who keeps both ranges valid until this returns, which is after `finish`.
+        // SAFETY: the caller vouches for both ranges until this returns, which is after `finish`. A device that has not finished
+        // is reported as `Lost`, whose terms keep the ranges from use.
         unsafe {
             if let Some(queue) = dsa {
                 if let Err(lost) = copy_by(queue, target, source, bytes, streams) {
@@ -166,8 +167,8 @@ impl Engine {
         place::idle_cores(1 + self.worker.awake())
     }
 
-    /// Streams `bytes` by `run`, which is given an offset, a size and a shape. Now and then the first piece tries another
-    /// shape than the one in use; `unit` divides the piece. What both have cost is learned.
+    /// Streams `bytes` by `run`, which is given an offset, a size and a shape. Some calls run their first piece, a multiple of
+    /// `unit`, in a shape that is tried instead of the one in use. The costs of both shapes are learned.
     fn stream(&self, routine: Routine, bytes: usize, unit: usize, mut run: impl FnMut(usize, usize, Shape)) {
         let refine = &self.numbers.refine;
         let Picked { shape, tried } = refine.pick(routine, bytes);
@@ -203,14 +204,14 @@ impl Engine {
     ) {
         let bytes = rows.saturating_mul(row_bytes);
         let contiguous = i64::try_from(row_bytes) == Ok(source_stride);
-        // SAFETY: passed on from the caller; rows without gaps are one range.
+        // SAFETY: the caller vouches for each row and for `rows * row_bytes` of the target; rows without gaps are one range.
         unsafe {
             if contiguous {
                 self.copy_raw(target, source, bytes, cache);
             } else if bytes < self.numbers.placer.gate_bytes() {
                 (self.kernels.copy_strided)(target, source, rows, row_bytes, source_stride);
             } else {
-                // Rows far apart make sampling say little: the target and the first row stand for all.
+                // Rows far apart make sampling say little: the state of the target stands for all.
                 let state = self.numbers.placer.cache_state(cache, target, target, bytes);
                 let choice = self.choose(Opcode::STRIDED_COPY, bytes, state, false);
                 let start_ns = observe::now_ns();
@@ -254,7 +255,7 @@ impl Engine {
             Pattern::Eight(pattern) => repeat_8(pattern),
             Pattern::Sixteen(pattern) => pattern,
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: `target` is writable for `bytes`, as the caller vouches, and `stream` hands out parts of `bytes` only.
         unsafe {
             if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.fill)(target, pattern, bytes);
@@ -292,7 +293,7 @@ impl Engine {
     /// Both are readable for `bytes`.
     #[inline]
     pub unsafe fn compare_raw(&self, first: *const u8, second: *const u8, bytes: usize) -> Option<usize> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
         unsafe {
             if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.compare)(first, second, bytes);
@@ -318,7 +319,7 @@ impl Engine {
     /// `source` is readable for `bytes`.
     #[inline]
     pub unsafe fn crc32c_raw(&self, source: *const u8, bytes: usize, seed: u32) -> u32 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable for `bytes`, as the caller vouches.
         unsafe {
             if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.crc32c)(source, bytes, seed);
@@ -356,7 +357,7 @@ impl Engine {
         seed: u32,
         cache: Cache,
     ) -> u32 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable and `target` writable for `bytes`, and they are apart, as the caller vouches.
         unsafe {
             if bytes < self.numbers.placer.gate_bytes() {
                 return (self.kernels.copy_crc32c)(target, source, bytes, seed);
@@ -416,7 +417,7 @@ impl Engine {
         bytes: usize,
         cache: Cache,
     ) -> Choice {
-        // SAFETY: passed on from the caller.
+        // SAFETY: both buffers hold `bytes` bytes: every caller in this file passes those of its operation.
         let state = unsafe { self.numbers.placer.cache_state(cache, target, source, bytes) };
         self.choose(opcode, bytes, state, false)
     }
@@ -428,7 +429,7 @@ impl Engine {
         })
     }
 
-    /// An operation that has one way to be done is only counted.
+    /// Counts an operation that has only one executor.
     fn count(&self, opcode: Opcode, bytes: usize, start_ns: u64) {
         let took_ns = observe::now_ns() - start_ns;
         observe::record(Executor::InlineTemporal, opcode, bytes as u64, took_ns, true);

@@ -42,11 +42,11 @@ pub struct Engine {
     hands: Arc<Hands>,
     policy: WaitPolicy,
     queue: Queue,
-    /// Looked for when it is first wanted.
+    /// Opened at first use; an error is kept, and not tried again.
     dsa: OnceLock<Result<Dsa, Absent>>,
 }
 
-/// What an engine decides by. The thread that calibrates in the background holds it, too.
+/// The numbers that an engine decides by. The thread that calibrates in the background holds them, too.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub placer: Placer,
@@ -56,8 +56,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Decides by `measured` from now on if it is to be trusted, and keeps it on disk. One that is not to be trusted
-    /// replaces nothing that is.
+    /// Saves a trusted `measured` on disk and decides by it from now on. An untrusted one never replaces a trusted one.
     fn adopt(&self, measured: Calibration) -> Calibrated {
         let path = self.path.as_deref();
         let before = self.placer.loaded();
@@ -117,19 +116,19 @@ impl Dsa {
     }
 }
 
-/// What [`Engine::calibrate`] measured, and whether it could be kept.
+/// Result of [`Engine::calibrate`]: the numbers, and where they were saved.
 #[derive(Debug)]
 pub struct Calibrated {
-    /// What was measured, and if that is to be trusted.
+    /// The measured numbers, and whether they can be trusted.
     pub measured: Calibration,
-    /// What the engine decides by from now on: what was measured if it is to be trusted, else the numbers it had.
+    /// The numbers in use from now on: the measured ones if they can be trusted, else those from before.
     pub loaded: Loaded,
     /// Where it is kept, or why it is only in memory.
     pub saved: Result<PathBuf, StoreError>,
 }
 
 impl Engine {
-    /// An engine of its own.
+    /// Opens an engine, besides the process-wide one.
     ///
     /// # Errors
     ///
@@ -193,7 +192,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// What is wrong with the configuration.
+    /// [`EngineError`] when the configuration is not valid.
     pub fn try_global() -> Result<&'static Engine, &'static EngineError> {
         static GLOBAL: OnceLock<Result<Engine, EngineError>> = OnceLock::new();
         let open = || Config::load().map_err(EngineError::from).and_then(|config| Engine::open(&config));
@@ -210,7 +209,7 @@ impl Engine {
         &self.worker
     }
 
-    /// The placement.
+    /// The placer, which chooses the executor of each operation.
     pub fn placer(&self) -> &Placer {
         &self.numbers.placer
     }
@@ -230,12 +229,12 @@ impl Engine {
         self.dsa.get_or_init(|| Ok(Dsa::new(open()?, self.policy))).as_ref()
     }
 
-    /// The queue in front of Intel DSA. It takes what any other queue takes: what the device does not do, the caller that polls or
-    /// waits does.
+    /// The queue in front of Intel DSA. It takes every operation that any other queue takes: those that the device does not
+    /// support run on the caller that polls or waits.
     ///
     /// # Errors
     ///
-    /// Why there is none. It is looked for once.
+    /// Why there is none. The search happens once.
     pub fn dsa(&self) -> Result<&Queue, &Absent> {
         self.opened_dsa().map(|dsa| &dsa.queue)
     }
@@ -251,7 +250,7 @@ impl Engine {
         device.map_or(Ok(()), |device| Err(Box::new(device)))
     }
 
-    /// The queue in front of DSA if that is there and does the operation, and it is worth the way.
+    /// The queue in front of DSA, if there is one, it supports the operation, and the size is worth it.
     fn offloads(&self, opcode: Opcode, bytes: usize) -> Option<&Queue> {
         if bytes < DSA_BYTES_MIN {
             return None;
@@ -264,13 +263,13 @@ impl Engine {
         (dsa.opcodes[(opcode.0 >> 6) as usize] >> (opcode.0 & 63) & 1 == 1).then_some(&dsa.queue)
     }
 
-    /// A queue of its own that runs on whoever polls it or waits.
+    /// Makes a queue that runs on the thread that polls it or waits.
     pub fn inline_queue(&self, depth: usize) -> Queue {
         Queue::inline(Inline::new(depth, Arc::clone(&self.hands)), self.policy)
     }
 
-    /// Submits to DSA where that is there and takes the operation, else to [`queue`](Engine::queue), with the cost model's prediction
-    /// for the wait. DRAIN waits here for what DSA has.
+    /// Submits to DSA if that is there and supports the operation, else to [`queue`](Engine::queue), with the cost model's
+    /// prediction for the wait. DRAIN first waits here until DSA has done all before it.
     ///
     /// # Errors
     ///
@@ -278,7 +277,7 @@ impl Engine {
     pub fn submit(&self, mut operation: Operation) -> Result<Ticket, Rejected> {
         let (opcode, bytes) = (operation.opcode(), operation.bytes());
         if let (Opcode::DRAIN, Some(Ok(dsa))) = (opcode, self.dsa.get()) {
-            // What was submitted before it may be in either queue.
+            // Operations submitted before the drain may be in either queue.
             if let Ok(ticket) = dsa.queue.submit(Operation::Drain) {
                 let _ = ticket.wait();
             }
@@ -309,7 +308,8 @@ impl Engine {
         Ok(self.queue.submit_batch(operations, fences)?.with_prediction(predicted))
     }
 
-    /// Who would run an operation of `bytes` bytes now, and why. `Unknown` takes what the size suggests.
+    /// Explains which executor would run an operation of `bytes` bytes now, and why. `Unknown` takes the state that the size
+    /// suggests.
     pub fn explain(&self, opcode: Opcode, bytes: usize, cache: CacheState) -> Explanation {
         self.numbers.placer.explain(opcode, bytes, cache)
     }
@@ -338,7 +338,7 @@ impl Engine {
         });
     }
 
-    /// Time until a queued operation has completed, nanoseconds.
+    /// Predicts the time until a queued operation has completed, nanoseconds.
     fn predict_queued_ns(&self, opcode: Opcode, bytes: usize) -> u64 {
         use crate::observe::Executor::{InlineTemporal, Worker};
         let cold = CacheState::Cold;
@@ -350,8 +350,8 @@ impl Engine {
     }
 }
 
-/// Nanoseconds that DSA takes about: one device of a Sapphire Rapids server by its users' measurements (intel/DML issue 25, DTO's table),
-/// since no calibration knows it. Only waits are planned by it.
+/// Predicted time of DSA, nanoseconds: one device of a Sapphire Rapids server, as its users measured it (intel/DML issue 25,
+/// DTO's table). Calibration does not measure DSA. Only the length of waits depends on it.
 fn dsa_ns(bytes: usize) -> u64 {
     1_750 + bytes as u64 / 32
 }

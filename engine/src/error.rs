@@ -7,7 +7,7 @@ use crate::config::ConfigError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The configuration does not say what is allowed.
+    /// A key of the configuration has a value that is not allowed.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// `engine.isa` names an instruction set that this CPU lacks.
@@ -15,7 +15,7 @@ pub enum EngineError {
         "engine.isa = {name}: this CPU lacks it; take `auto`, or one of those that `memlift doctor` lists"
     )]
     Isa {
-        /// The name.
+        /// The name in the configuration.
         name: String,
     },
     /// `engine.disable` names facilities that do not exist.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this CPU and this kernel offer, minus what the user has masked.
+//! Facilities of this CPU and this kernel, minus those that the user has masked.
 //!
 //! - **Flow** `MEMLIFT_DISABLE` / `engine.disable` ──mask──▶ [`usable`] ◀──[`probe`], once per facility
 //!   `usable` answers "may I take this path?" and every caller has a fallback for "no";
@@ -33,7 +33,7 @@ macro_rules! facilities {
                 match self { $(Facility::$variant => $name,)* }
             }
 
-            /// What it is for, one line.
+            /// One line that says what it is for.
             pub const fn purpose(self) -> &'static str {
                 match self { $(Facility::$variant => $text,)* }
             }
@@ -62,7 +62,7 @@ facilities! {
     Dsa = "dsa", "Memory operations done by Intel DSA (a work queue for user space).";
 }
 
-/// Whether a facility can be used, and if not, why.
+/// Answer of [`detect`]: usable, masked or missing, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Availability {
     /// It is there and may be used.
@@ -71,9 +71,9 @@ pub enum Availability {
     Masked,
     /// It is not there.
     Missing {
-        /// What was seen.
+        /// The probe's finding: why it cannot be used.
         why: String,
-        /// What the user can do about it.
+        /// Advice for the user: how to get it.
         advice: String,
     },
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The mind: runs descriptors. Submit, place, run, complete.
+//! The engine: submits, places, runs and completes memory operations.
 //!
 //! ```
 //! use memlift_engine::{Engine, submit::Operation};
@@ -18,7 +18,7 @@
 //! - **Flow** synchronous: `Engine::copy` ─▶ `place` ─▶ kernel …… asynchronous: `Operation` ─▶ `submit` ─▶ `run` ─▶
 //!   `complete` ─▶ `Outcome`
 //! - **Owner** buffers belong to their operation until it is settled; regions (`region`) own mapped memory
-//! - **Not here** the wishes themselves: services turn requests into operations; the bytes of a descriptor are `spec`'s
+//! - **Not here** the services, which turn requests into operations; the bytes of a descriptor are `spec`'s
 #![deny(unsafe_code)]
 
 pub mod facility;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Working files beside a file of ours, which take its place when they are whole.
+//! Working files beside a file of this program, renamed over it when they are complete.
 //!
 //! - **Flow** [`open`] `NAME.new` ─▶ judged ─▶ the caller empties it, fills it, syncs it and renames it
 //! - **Owner** what lies there is ours if it is a regular file of this user with one name, and empty or what we write. Anything else is

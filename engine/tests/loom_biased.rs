@@ -4,10 +4,10 @@
 //!
 //! - **Goal** `Biased` as shipped, with loom's atomics, lock and condition variable, under every interleaving of two threads, and
 //!   of three with up to two preemptions.
-//! - **Method** the value is a loom cell, which reports two accesses that nothing orders; a lost wake-up shows as a deadlock. Who
-//!   had the lock once owns it, so that each thread's second entry is the short way.
-//! Stands for membarrier(2) and the compiler fence that it pairs with: a fence on either side. That the kernel's call has the effect of
-//!         one on every thread is its documented promise.
+//! - **Method** the value is a loom cell, which reports two accesses that nothing orders; a lost wake-up shows as a deadlock. A
+//!   thread that had the lock once owns it, so that each thread's second entry is the short way.
+//! - **Model** a fence on either side stands for membarrier(2) and the compiler fence that it pairs with: the kernel documents
+//!   that its call acts as a fence on every thread.
 //! - **Run** RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --features persist --test loom_biased --release
 #![cfg(all(loom, feature = "persist"))]
 

@@ -5,7 +5,7 @@
 //! - **Method** the kernel's part (futex: sleep only if the word still says PARKED; event fd: a counter) is modelled by
 //!   a mutex and a condition variable; a lost wake-up shows as a deadlock, which loom reports.
 //! - **Run** RUSTFLAGS="--cfg loom" cargo test -p memlift-engine --test loom_park --release
-//! Not covered: the budget and the clock, which only decide how long to spin before this handshake.
+//! - **Not here** the budget and the clock, which only decide how long to spin before this handshake.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicU32, Ordering};

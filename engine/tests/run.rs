@@ -46,7 +46,7 @@ fn a_forked_child_has_workers_of_its_own() {
     assert_eq!(worker.stats().threads, 2);
     let under_way = queue.submit(Operation::copy(vec![2u8; 32 << 20])).unwrap();
     in_child(|| {
-        // What the parent submitted settles in the parent; here it must neither hang nor free anything.
+        // The parent settles its own submissions; the child must neither hang nor free anything of them.
         let lost = under_way.is_done() || matches!(under_way.wait(), Err(OperationError::Forked));
         let data = queue.submit(Operation::copy(vec![3; 1000])).unwrap().wait().unwrap();
         drop(queue.clone());
@@ -88,7 +88,7 @@ fn dropping_an_executor_runs_what_is_queued() {
             }
         }
         for index in 0..40 {
-            // SAFETY: as above; the status is read as the atomic that it was written as.
+            // SAFETY: the records outlive the executors; the status is read as the atomic that it was written as.
             let status =
                 unsafe { AtomicU8::from_ptr(base.wrapping_add(index).cast()) }.load(Ordering::Acquire);
             assert_eq!(Status(status), Status::SUCCESS, "{threads:?} {index}");

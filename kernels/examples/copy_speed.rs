@@ -37,7 +37,7 @@ const COLD_SIZES: [usize; 4] = [1 << 25, 1 << 26, 1 << 27, 1 << 28];
 const MISALIGNMENTS: [(usize, usize); 9] =
     [(0, 0), (3, 0), (15, 0), (0, 7), (0, 15), (3, 15), (0, 64), (0, 256), (64, 0)];
 
-/// What is called: a routine of ours, or the C library's.
+/// A routine to measure: one of ours, or the C library's.
 #[derive(Clone, Copy)]
 enum Routine {
     Kernel(CopyFn),

@@ -20,7 +20,7 @@ const ARENA_BYTES: usize = 512 << 20;
 ///
 /// `source` is readable for `2 * bytes`, `target` writable for as many, and they are apart.
 unsafe fn run(k: &Kernels, routine: Routine, target: *mut u8, source: *const u8, bytes: usize, shape: Shape) {
-    // SAFETY: passed on from the caller. Rows of 4096 bytes every 4160 stay within `2 * bytes`.
+    // SAFETY: the caller vouches for `2 * bytes` on both sides, apart. Rows of 4096 bytes every 4160 stay inside.
     unsafe {
         match routine {
             Routine::Copy => (k.shaped.copy)(target, source, bytes, shape),

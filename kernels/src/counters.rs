@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a drop-in has done in the program that it lives in: one page of counters, which others may look at.
+//! Counts the work of a drop-in in the program that it lives in: one page of counters, which other processes may read.
 //!
 //! - **Flow** [`declare`] (at load: static memory only) ──▶ [`add`] per message ──▶ page ◀── [`get`]
 //!   [`share`] makes the page a sealed memfd ◀──pread of /proc/PID/fd/N── [`View::parse`]
@@ -29,10 +29,10 @@ pub const SHARE_VARIABLE: &CStr = c"MEMLIFT_STATS";
 
 const NAME_BYTES: usize = 32;
 const REASON_BYTES: usize = 160;
-/// File descriptors from here on are rarely counted on by anyone.
+/// First file descriptor for the page: programs rarely rely on numbers this high.
 const FD_FROM: i32 = 500;
 
-/// Whether the drop-in does the work or leaves it to what it stands in for.
+/// State of the drop-in: it does the work itself, or leaves it to the library that it stands in for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum State {
@@ -76,20 +76,20 @@ const _: () = assert!(core::mem::offset_of!(Page, rows) == 256);
 const _: () = assert!(size_of::<Row>() == 64);
 const _: () = assert!(core::mem::offset_of!(Row, count) == 32);
 
-/// What is added to a row, or read from it.
+/// Counts that are added to a row, or read from it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Amount {
-    /// Messages.
+    /// Messages that were processed.
     pub count: u64,
-    /// Bytes read.
+    /// Bytes that were read.
     pub source_bytes: u64,
-    /// Bytes written.
+    /// Bytes that were written.
     pub target_bytes: u64,
     /// Messages among `count` that were refused: wrong tag, corrupt, too small a target.
     pub failures: u64,
 }
 
-/// The page while it is nobody else's, and the source of every other page's header.
+/// The page until it is shared, and the source of every other page's header.
 static HOME: Page = Page::new();
 /// The page in force; null: HOME.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
@@ -116,8 +116,8 @@ pub fn set_state(state: State, reason: &str) {
     }
 }
 
-/// From now on the page can be seen by other processes of the same user, here and in every child that is forked. Call
-/// it after [`declare`]. Where the system says no, counting goes on in private.
+/// Makes the page visible to other processes of the same user, in this process and in every forked child. Call it after
+/// [`declare`]. If the system refuses, counting goes on in private.
 pub fn share() {
     if !SHARED.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler makes system calls and stores to atomics, which is allowed in the child of a threaded
@@ -152,7 +152,7 @@ pub fn add(row: usize, amount: &Amount) {
     }
 }
 
-/// What a row has come to.
+/// Returns the counts of a row so far.
 pub fn get(row: usize) -> Amount {
     let row = &current().rows[row];
     Amount {
@@ -169,7 +169,7 @@ fn current() -> &'static Page {
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.unwrap_or(&HOME)
 }
 
-/// In the child of a fork, before it goes on: it must not count into its parent's page.
+/// Runs in a forked child: gives it a page of its own, so that it does not count into its parent's.
 extern "C" fn renew() {
     let inherited = PAGE.swap(ptr::null_mut(), Ordering::AcqRel);
     if !inherited.is_null() {
@@ -326,7 +326,7 @@ impl<'a> View<'a> {
         self.word(32)
     }
 
-    /// Whether the drop-in serves. What it does not know reads as [`State::Loaded`].
+    /// Returns the drop-in's state. A value that this version does not know reads as [`State::Loaded`].
     pub fn state(&self) -> State {
         match self.word(48) {
             1 => State::Serving,

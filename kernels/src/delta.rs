@@ -13,7 +13,7 @@ pub const DELTA_ENTRY_BYTES: usize = 10;
 /// Words that an offset can name.
 pub(crate) const WORDS_MAX: usize = 1 << 16;
 
-/// What creating a delta record found.
+/// Result of creating a delta record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delta {
     /// Both buffers are equal; nothing was written.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hands: CPU routines that copy, fill, compare and check, one folder per instruction set.
+//! CPU routines that copy, fill, compare and check, one folder per instruction set.
 //!
 //! One table of raw routines per instruction set, [`Kernels`], is chosen once per process: [`active`] gives the
 //! best one this CPU can run, or what the environment variable `MEMLIFT_ISA` asks for.

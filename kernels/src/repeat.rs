@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From which size on `copy` uses `rep movsb`: state that calibration may set.
+//! The size from which `copy` uses `rep movsb`: state that calibration may set.
 //!
 //! - **Flow** cpuid ──first table──▶ `FROM` ◀──`set_rep_movsb_from`── the engine's calibration; `copy` loads it for
 //!   sizes that are long anyway

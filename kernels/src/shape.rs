@@ -34,7 +34,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `rep movsb`: the CPU's own way. Routines that do more than copy take one lane without prefetch for it.
+    /// `rep movsb`: the CPU chooses the order. Routines that do more than copy walk one lane without prefetch instead.
     pub const STRING: Shape = Shape { lanes: 0, vector_bytes: 64, ahead_bytes: 0 };
     /// Largest prefetch distance: a page.
     pub const AHEAD_BYTES_MAX: usize = LANE_BYTES;
@@ -59,7 +59,7 @@ impl Shape {
     }
 
     /// The shape that a level uses before anything was measured: a plain loop, which no recorded CPU runs at less than two
-    /// thirds of its best. Intel CPUs with AVX-512 walk four pages at once, as Sapphire Rapids was measured to like it.
+    /// thirds of its best. Intel CPUs with AVX-512 walk four pages at once, which was faster on Sapphire Rapids.
     #[inline(always)]
     pub fn built_in(isa: Isa) -> Shape {
         match isa {

@@ -98,7 +98,7 @@ pub struct Kernels {
     pub compare: CompareFn,
     /// Finds the first difference from an 8-byte pattern.
     pub compare_pattern: ComparePatternFn,
-    /// CRC-32C (Castagnoli).
+    /// Computes the CRC-32C (Castagnoli) of a buffer.
     pub crc32c: CrcFn,
     /// Copies and computes the CRC-32C in one pass over memory.
     pub copy_crc32c: CopyCrcFn,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the algorithms of `arch/generic` need from a vector register of 16, 32 or 64 bytes.
+//! The operations that `arch/generic` needs of a vector register of 16, 32 or 64 bytes.
 //!
 //! - **Flow** `arch/generic` ──calls──▶ `Vector` ◀──implements── `arch/x86_64/{sse2,avx2,avx512}`
 //! - **Owner** all methods are `unsafe` for one reason more than their pointers: the caller runs inside a function
@@ -12,7 +12,7 @@
 /// Methods that take a pointer need `BYTES` readable or writable bytes there (aligned to `BYTES` where the method
 /// says so), and all need a CPU that has the instruction set.
 pub(crate) trait Vector: Copy {
-    /// Its size.
+    /// Size of the register, bytes.
     const BYTES: usize;
     /// A vector of half the size; itself where there is none. Two halvings always lead to 16 bytes.
     type Half: Vector;

@@ -21,7 +21,7 @@ pub enum ZstdError {
     TargetTooSmall,
 }
 
-/// What a level costs and gives.
+/// Levels of libzstd that the efforts use, from the fastest to the smallest output.
 pub const LEVELS: [i32; 3] = [1, 3, 9];
 
 /// The most bytes that a message of `bytes` bytes takes.

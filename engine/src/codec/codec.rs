@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Pack and unpack, whatever the format.
+//! Packs and unpacks messages of every format.
 //!
-//! - **Order** `bound` is what a packed message never exceeds; whoever gives that much room gets no `TargetTooSmall`
+//! - **Order** a packed message never exceeds `bound`: a target with that much room never fails with `TargetTooSmall`
 
 use memlift_kernels::deflate::{self, Packer, UnpackError, Unpacker};
 use memlift_kernels::lz4::{self, Lz4, Lz4Error};
@@ -27,7 +27,7 @@ pub enum CodecError {
     },
 }
 
-/// What unpacking used.
+/// Bytes that unpacking one message read and wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpacked {
     /// Bytes of the source that belong to the stream; others may follow.
@@ -176,8 +176,8 @@ impl Codec {
     }
 }
 
-/// The unpacker reads some zeros behind the end of a stream before it notices, and what it makes of them may be what
-/// did not fit: with room for that, a stream that was cut off shows itself.
+/// Tells a stream that was cut off from a target that is too small. At the end of its source the unpacker goes on with zeros,
+/// and their output may be what did not fit. With room for that output, a stream that was cut off fails as corrupt.
 #[cold]
 fn cut_off(unpacker: &mut Unpacker, format: deflate::Format, source: &[u8], capacity: usize) -> CodecError {
     /// A bit buffer of zeros, each a match of the longest kind.

@@ -14,22 +14,22 @@
 //! | one core only | always sleeps at once |
 //! | others want the core | the next waits sleep at once: 8, and twice as many each further time |
 //!
-//! That others want the core shows in two ways: a spin was off it for [`LOST_NS`] or more; or spins as long as they may be keep ending in
-//! vain: what they wait for may need this very core, and if not, they do not pay either. A shorter one says only that the average was
-//! too low, which the wait then teaches it: the other side may have slept, too.
+//! Two signs say that others want the core. Either a spin was off the core for [`LOST_NS`] or more. Or spins of the full length
+//! keep ending without success: the other side may need this very core, and if it does not, such spins do not pay anyway. A
+//! shorter spin that fails only says that the average was too low, which the wait then corrects.
 //!
-//! One long wait between bursts is no reason to sleep through the next of them: a wait counts for at most [`JUMP`] spin limits, or twice the
-//! average.
+//! One long wait between bursts must not make the waits of the next burst sleep: a wait counts for at most [`JUMP`] spin
+//! limits, or twice the average.
 //!
-//! The cap: a waiter that works for more than [`SPARSE`] times its wait between two waits gains little by the wake-up that a spin
-//! saves, and pays for it with the whole wait. It sleeps (at 1,000 calls a second, say), unless its waits are so rare that
-//! spinning through them takes less than 1/[`RARE`] of a core. Where they are rarer still, it may spin twice as long: the one that it waits for
-//! has to wake up first.
+//! The cap: if a waiter works for more than [`SPARSE`] times its wait between two waits, a spin saves one wake-up but costs
+//! the whole wait. Such a waiter sleeps (at 1,000 calls a second, say), unless its waits are so rare that spinning through
+//! them takes less than 1/[`RARE`] of a core. If they are rarer still, it may spin twice as long, because the other side has
+//! to wake up first.
 
 use crate::config::{Config, SPIN_US_MAX, Wait};
 use std::time::Duration;
 
-/// What a waiter is allowed to do.
+/// Limits within which a waiter may spin, and how it chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitPolicy {
     /// Longest spin of one wait. Zero: always sleep at once.
@@ -44,12 +44,12 @@ impl WaitPolicy {
     /// Learns; spins at most 100 µs, the default of `engine.spin_us_max`.
     pub const AUTO: WaitPolicy =
         WaitPolicy { spin_max: Duration::from_micros(SPIN_US_MAX), fixed: false, predict: false };
-    /// Never spins.
+    /// Sleeps at once and never spins.
     pub const BLOCK: WaitPolicy = WaitPolicy { spin_max: Duration::ZERO, fixed: false, predict: false };
     /// Spins for up to a second before it sleeps, always: lowest latency, one core burnt. Others that want the core get it in between.
     pub const SPIN: WaitPolicy = WaitPolicy { spin_max: Duration::from_secs(1), fixed: true, predict: false };
 
-    /// What `memlift.toml` and `MEMLIFT_*` say.
+    /// The policy that `memlift.toml` and `MEMLIFT_*` ask for.
     pub fn from_config(config: &Config) -> WaitPolicy {
         let spin_max = Duration::from_micros(config.engine.spin_us_max);
         match config.engine.wait {
@@ -73,7 +73,7 @@ impl Default for WaitPolicy {
     }
 }
 
-/// What one wait may do.
+/// Plan of one wait: how long it sleeps, then how long it spins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     /// Sleep this long first (interruptible).
@@ -93,9 +93,9 @@ pub struct Budget {
     between_ns: u64,
     oversleep_ns: u64,
     waits: u64,
-    /// Waits still to be slept through because a spin lost its core.
+    /// Waits still to be slept through after a spin lost its core, or several were in vain.
     yielding: u32,
-    /// How many `yielding` starts from the next time.
+    /// Value that `yielding` gets the next time.
     penalty: u32,
     /// Spins in a row that were in vain.
     in_vain: u32,
@@ -103,21 +103,21 @@ pub struct Budget {
 
 /// Sleeping shorter than this is not worth a system call and the timer's slack.
 const SLEEP_MIN_NS: u64 = 150_000;
-/// How late a timed sleep is taken to end until that has been seen: timer slack (50 µs) and the way back to the core.
+/// Delay of a timed sleep that is assumed until one was seen: timer slack (50 µs) and the way back to the core.
 const OVERSLEEP_NS: u64 = 70_000;
 /// A sleep that ended later than this was late for some other reason.
 const OVERSLEEP_NS_MAX: u64 = 400_000;
-/// Two looks at the clock of a spin that lie this far apart: the scheduler gave the core to somebody else.
+/// If a spin reads the clock twice and this much time lies between, the scheduler gave the core to another thread.
 pub(super) const LOST_NS: u64 = 500_000;
-/// So many spins in vain in a row are no accident.
+/// After this many spins in vain in a row, the waiter stops spinning for a while.
 const IN_VAIN: u32 = 3;
-/// So many times its wait a waiter works between two waits, at most, that spins.
+/// A waiter spins if it works for at most this many times its wait between two waits.
 const SPARSE: u64 = 4;
-/// Or so many times its spin limit, at least.
+/// It also spins if it works for at least this many times its spin limit.
 const RARE: u64 = 200;
-/// A wait counts for so many spin limits at most, unless the average is that long already.
+/// One wait counts for at most this many spin limits, unless the average is that long already.
 const JUMP: u64 = 3;
-/// One wait in so many spins although it should not pay.
+/// One wait in this many spins although the average says that it does not pay.
 const EXPLORE: u64 = 256;
 /// Waits without spinning after a spin has lost its core, the first time and at most.
 const PENALTY: u32 = 8;
@@ -162,7 +162,7 @@ impl Budget {
         }
         let expected = predicted_ns.unwrap_or(self.average_ns);
         let limit = if self.between_ns >= RARE * 2 * limit { 2 * limit } else { limit };
-        // A wait too short to sleep through in part is spun through, if it can be predicted at all.
+        // A wait that is too short to sleep for a part of it is spun through, if prediction is on.
         let limit = if self.policy.predict { limit.max(SLEEP_MIN_NS) } else { limit };
         if expected <= limit {
             if self.between_ns > SPARSE * expected && self.between_ns < RARE * limit {
@@ -170,7 +170,7 @@ impl Budget {
             }
             return Plan { sleep_ns: 0, spin_ns: (expected * 2 + 2_000).min(limit) };
         }
-        // Waking early by as much as waits deviate costs at most a thirtieth of the wait in spinning.
+        // Waking early by the deviation costs at most a thirtieth of the wait in spinning.
         let steady = self.deviation_ns < limit.max(expected / 32);
         if self.policy.predict && self.waits >= 4 && steady && expected >= SLEEP_MIN_NS {
             let early = self.oversleep_ns + self.deviation_ns;
@@ -180,20 +180,20 @@ impl Budget {
         Plan { sleep_ns: 0, spin_ns: if explore { limit } else { 0 } }
     }
 
-    /// The waiter did something else for so long before this wait.
+    /// Takes in the time that the waiter worked before this wait.
     pub(super) fn worked(&mut self, ns: u64) {
         // One idle second must not outlast the next few waits.
         let ns = ns.min(RARE.saturating_mul(self.limit_ns()).saturating_mul(4));
         self.between_ns = self.between_ns - self.between_ns / 4 + ns / 4;
     }
 
-    /// A timed sleep ended this much after its time.
+    /// Takes in how late a timed sleep ended.
     pub(super) fn overslept(&mut self, late_ns: u64) {
         let late = late_ns.min(OVERSLEEP_NS_MAX);
         self.oversleep_ns = self.oversleep_ns - self.oversleep_ns / 4 + late / 4;
     }
 
-    /// A spin lost its core to somebody: spinning delays them, and ourselves.
+    /// A spin lost its core to another thread: further spins would delay that thread, and this one.
     pub(super) fn lost_core(&mut self) {
         self.in_vain = 0;
         self.yielding = self.penalty;
@@ -221,7 +221,7 @@ impl Budget {
 
     pub(super) fn learn(&mut self, waited_ns: u64) {
         if self.yielding > 0 {
-            // What a sleep took says nothing about how long a spin would have been.
+            // The length of a sleep does not tell how long a spin would have taken.
             self.yielding -= 1;
             return;
         }

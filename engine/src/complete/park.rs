@@ -54,8 +54,8 @@ impl ParkWord {
         self.0.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Producer: call after publishing. Runs `unpark` if the owner sleeps and no other producer is waking it.
-    /// Gives whether it did.
+    /// Producer: call after publishing. Runs `unpark` if the owner sleeps and no other producer is waking it, and returns true
+    /// if it did.
     pub fn wake(&self, unpark: impl FnOnce()) -> bool {
         fence(Ordering::SeqCst);
         if self.0.load(Ordering::Relaxed) == PARKED && self.0.swap(RUNNING, Ordering::Relaxed) == PARKED {

@@ -11,7 +11,7 @@
 use crate::facility::{self, Facility};
 use std::sync::OnceLock;
 
-/// What this CPU can do to wait for a store without leaving user space.
+/// Instruction by which a thread waits for a store without leaving user space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HardwareWait {
     /// Only PAUSE (or the architecture's equivalent).
@@ -23,7 +23,7 @@ pub enum HardwareWait {
 }
 
 impl HardwareWait {
-    /// What to use here.
+    /// The best of them that this CPU has and the user has not masked; asked once per process.
     pub fn detect() -> HardwareWait {
         static FOUND: OnceLock<HardwareWait> = OnceLock::new();
         *FOUND.get_or_init(|| {

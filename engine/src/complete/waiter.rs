@@ -24,7 +24,7 @@ pub enum Waited {
     Broken(std::io::Error),
 }
 
-/// What waiting has cost so far.
+/// Counts and times of a waiter's waits so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WaiterStats {
     /// Waits that were ready at once.
@@ -43,13 +43,13 @@ pub struct WaiterStats {
     pub park_ns: u64,
 }
 
-/// Waits, and learns how to.
+/// Waits for one condition after another, and learns from the times.
 #[derive(Debug)]
 pub struct Waiter {
     budget: Budget,
     hardware: HardwareWait,
     stats: WaiterStats,
-    /// What of them the process's counters have.
+    /// The part of `stats` that was already added to the counters of the process.
     published: WaiterStats,
     /// When the last wait ended.
     ended: Option<Instant>,
@@ -57,14 +57,14 @@ pub struct Waiter {
     beside: bool,
 }
 
-/// Waits without a sleep between two looks at the counters of the process.
+/// Waits without a sleep after which the counters of the process are updated.
 const PUBLISH: u64 = 64;
-/// Turns of the spin loop between two looks at the clock.
+/// Turns of the spin loop between two reads of the clock.
 const TURNS: u32 = 16;
-/// From this time on a spin lets others run in between. Who is to make it ready may have been woken on this very core, beside an idle
-/// one; two that are runnable there make the scheduler move one of them, two that sleep by turns would stay together.
+/// After this time a spin yields on each turn, because the thread that it waits for may have been woken on this very core.
+/// While both are runnable here, the scheduler moves one of them to an idle core; if they slept in turn, they would stay.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
-/// A yield that took so long has let somebody run.
+/// A yield that took at least this long has let another thread run.
 const OTHERS_RAN: Duration = Duration::from_micros(1);
 
 impl Waiter {
@@ -81,19 +81,18 @@ impl Waiter {
         }
     }
 
-    /// What waiting has cost so far.
+    /// Counts and times of all waits so far.
     pub fn stats(&self) -> WaiterStats {
         self.stats
     }
 
-    /// What it has learned.
+    /// The average of wait times that it has learned, and the spin budget that follows.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Waits until `ready` or `deadline`, asleep by `parker` in the end. `predicted_ns` is the cost model's word for how long it will take, if
-    /// it has one; `line` is the cache line whose change makes `ready` true, for CPUs that can watch one (null:
-    /// none).
+    /// Waits until `ready` or `deadline`, in the end asleep by `parker`. `predicted_ns` is the cost model's prediction of the
+    /// wait, if it has one. `line` is the cache line whose change makes `ready` true, for CPUs that can watch one (null: none).
     pub fn wait(
         &mut self,
         parker: &dyn Parker,
@@ -118,7 +117,7 @@ impl Waiter {
             let spun = self.stats.spin_ns - spin_ns;
             self.stats.park_ns += nanoseconds(ended.duration_since(start)).saturating_sub(spun);
         }
-        // Beside a sleep it costs nothing; spins are in a hurry.
+        // After a sleep the update costs nothing in comparison; waits that only spun are in a hurry and update it rarely.
         if self.stats.parks > parks || self.stats.waits.is_multiple_of(PUBLISH) {
             self.publish();
         }
@@ -147,7 +146,7 @@ impl Waiter {
         self.published = self.stats;
     }
 
-    /// Gives also when it ended: between an answer and whoever waits for it, the clock is read once.
+    /// Also returns when the wait ended, so that the clock is read only once between an answer and the thread that waits for it.
     fn wait_as_planned(
         &mut self,
         parker: &dyn Parker,
@@ -196,7 +195,7 @@ impl Waiter {
         (waited, ended)
     }
 
-    /// Looks from `start` on: whether it was ready, and when this ended.
+    /// Spins from `start` on. Returns true if it was ready, and when the spin ended.
     fn spin(
         &mut self,
         line: *const u8,
@@ -212,7 +211,7 @@ impl Waiter {
         let (mut last, mut lost) = (start, false);
         let found = loop {
             let mut found = false;
-            // Beside the other side on one core, looking longer only keeps it from running.
+            // If the other side runs on this core, checking more often only keeps it from running.
             for _ in 0..if self.beside { 1 } else { TURNS } {
                 if ready() {
                     found = true;
@@ -244,7 +243,7 @@ impl Waiter {
         (found, last)
     }
 
-    /// One sleep. `None`: woken, or `until` passed, without `ready`.
+    /// Sleeps once. `None`: woken, or `until` passed, without `ready`.
     fn park(
         &mut self,
         parker: &dyn Parker,

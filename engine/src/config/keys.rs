@@ -4,12 +4,12 @@
 
 use super::value::{Kind, Value};
 
-/// One key.
+/// One configuration key of the table.
 #[derive(Debug)]
 pub struct Key {
     /// `section.name`; the unit is the last word.
     pub name: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub kind: Kind,
     /// The value without file or variable.
     pub default: fn() -> Value,

@@ -18,16 +18,16 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("{}: {source}; make it readable, or unset MEMLIFT_CONFIG", path.display())]
     Unreadable {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// Error of the read.
         #[source]
         source: std::io::Error,
     },
     /// The file is not TOML.
     #[error("{}: not valid TOML; correct this: {detail}", path.display())]
     Syntax {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
         /// Where and why.
         detail: String,
@@ -35,11 +35,11 @@ pub enum ConfigError {
     /// The file has a key that nobody knows.
     #[error("{}: unknown key `{key}`; remove it, or use one of: {known}", path.display())]
     UnknownKey {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The key.
+        /// The key, as the file has it.
         key: String,
-        /// All keys.
+        /// All keys that exist, for the message.
         known: String,
     },
     /// A value is not allowed.
@@ -47,11 +47,11 @@ pub enum ConfigError {
     BadValue {
         /// File or variable.
         origin: Origin,
-        /// The key.
+        /// Full name of the key.
         key: &'static str,
-        /// The value.
+        /// The value, as it was written.
         value: String,
-        /// What is allowed.
+        /// The values that the key takes.
         allowed: String,
     },
 }
@@ -66,7 +66,7 @@ pub enum Candidate {
 }
 
 impl Candidate {
-    /// The place.
+    /// The path, without the distinction.
     pub fn path(&self) -> &Path {
         match self {
             Candidate::Named(path) | Candidate::Customary(path) => path,

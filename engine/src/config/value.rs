@@ -6,7 +6,7 @@
 
 use crate::facility;
 
-/// What values a key takes.
+/// The values that a key takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// One of these words.
@@ -15,16 +15,16 @@ pub enum Kind {
     Facilities,
     /// A whole number in these bounds.
     Count {
-        /// Smallest.
+        /// Smallest number that is allowed.
         min: u64,
-        /// Largest.
+        /// Largest number that is allowed.
         max: u64,
     },
     /// A size in these bounds.
     Bytes {
-        /// Smallest, bytes.
+        /// Smallest size that is allowed, bytes.
         min: u64,
-        /// Largest, bytes.
+        /// Largest size that is allowed, bytes.
         max: u64,
     },
     /// Seconds, with fractions.
@@ -38,7 +38,7 @@ pub enum Kind {
 /// A parsed value.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
-    /// None.
+    /// The key has no value.
     Absent,
     /// A word, a list or a path.
     Text(String),
@@ -46,7 +46,7 @@ pub enum Value {
     Number(u64),
     /// A size in bytes.
     Bytes(u64),
-    /// Seconds.
+    /// A time in seconds.
     Seconds(f64),
     /// true or false.
     Flag(bool),
@@ -115,7 +115,7 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 impl Kind {
-    /// What is allowed, for error texts and `memlift config show`.
+    /// Says which values are allowed, for error texts and `memlift config show`.
     pub fn allowed(self) -> String {
         match self {
             Kind::Choice(words) => format!("one of {}", words.join(", ")),

@@ -13,11 +13,11 @@ use memlift_spec::Opcode;
 use super::layout::{DECISIONS, DecisionCell, Executor, Ring};
 use super::seqlock::{self, Unread};
 
-/// What was known of the caches when a decision was made.
+/// The cache state that a decision assumed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum CacheState {
-    /// Nothing.
+    /// Nothing is known.
     #[default]
     Unknown = 0,
     /// The bytes are in cache.
@@ -45,22 +45,22 @@ impl CacheState {
     }
 }
 
-/// Who was chosen for one operation, and how that went.
+/// One decision: the executor that was chosen for an operation, its predicted time and its measured time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecisionRecord {
     /// When, [`now_ns`](super::now_ns).
     pub time_ns: u64,
-    /// What.
+    /// Opcode of the operation.
     pub opcode: Opcode,
-    /// Who.
+    /// Executor that was chosen.
     pub executor: Executor,
     /// Where the bytes were.
     pub cache_state: CacheState,
-    /// Bytes.
+    /// Bytes of the operation.
     pub size: u64,
-    /// What the cost model said, nanoseconds.
+    /// Time that the cost model predicted, nanoseconds.
     pub predicted_ns: u64,
-    /// What it took, nanoseconds.
+    /// Time that the operation took, nanoseconds.
     pub measured_ns: u64,
     /// Why, as a code of the placement.
     pub reason: u16,

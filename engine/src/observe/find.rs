@@ -23,7 +23,7 @@ pub enum ObserveError {
     /// There is no such process.
     #[error("there is no process {pid}; memlift top lists those that can be observed")]
     NoSuchProcess {
-        /// Its pid.
+        /// Its process id.
         pid: u32,
     },
     /// It has no stats page.
@@ -31,13 +31,13 @@ pub enum ObserveError {
         "process {pid} has no memlift stats page; it does not use memlift, or has not done any work with it yet"
     )]
     NotMemlift {
-        /// Its pid.
+        /// Its process id.
         pid: u32,
     },
-    /// We may not look.
+    /// This user may not observe the process.
     #[error("process {pid} may not be observed by this user; run as its user, or as root")]
     Permission {
-        /// Its pid.
+        /// Its process id.
         pid: u32,
     },
     /// Its page has another layout.
@@ -45,19 +45,19 @@ pub enum ObserveError {
         "process {pid} writes stats of version {found}, this command reads {supported}; use the memlift of that process"
     )]
     Version {
-        /// Its pid.
+        /// Its process id.
         pid: u32,
-        /// The page's.
+        /// Version of that process's page.
         found: u64,
-        /// Ours.
+        /// Version that this reader supports.
         supported: u64,
     },
     /// The kernel refused something else.
     #[error("process {pid}: {source}")]
     Os {
-        /// Its pid.
+        /// Its process id.
         pid: u32,
-        /// What.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -85,7 +85,7 @@ pub fn attach(pid: u32) -> Result<StatsView, ObserveError> {
     let inner_pid = inner_pid(&folder).unwrap_or(pid);
     let mut refusal = ObserveError::NotMemlift { pid };
     for link in links {
-        // Not blocking, should somebody have put a FIFO behind that name.
+        // Does not block if a FIFO has that name.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::open(&link, flags, Mode::empty()) {
             Ok(fd) => fd,

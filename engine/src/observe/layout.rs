@@ -37,7 +37,7 @@ pub const SESSIONS: usize = 64;
 /// Bytes of a session's name.
 pub const SESSION_NAME_BYTES: usize = 48;
 
-/// Who runs an operation.
+/// The executor of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Executor {
@@ -49,7 +49,7 @@ pub enum Executor {
     Worker = 2,
     /// The caller and an engine thread, each a part.
     Split = 3,
-    /// Intel DSA.
+    /// The Intel DSA device.
     Idxd = 4,
     /// A device in software.
     Model = 5,
@@ -127,7 +127,7 @@ pub const fn bucket_of(latency_ns: u64) -> usize {
     if log2 < BUCKETS { log2 } else { BUCKETS - 1 }
 }
 
-/// Who this is and what the page holds.
+/// Start of the page: identity of the process, and layout of the rest.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Header {
@@ -152,7 +152,7 @@ pub(super) struct Header {
     pub(super) reserved3: [AtomicU64; 448],
 }
 
-/// What waiting cost and whether it paid. All counters only grow, but for `spin_budget_ns`.
+/// Cost and success of waiting. All counters only grow, but for `spin_budget_ns`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct WaitingCounters {
@@ -180,7 +180,7 @@ pub struct WaitingCounters {
 }
 
 impl WaitingCounters {
-    /// All zero.
+    /// All counters are zero.
     pub(super) const fn new() -> WaitingCounters {
         WaitingCounters {
             waits: AtomicU64::new(0),
@@ -237,7 +237,7 @@ pub(super) struct SessionCells {
     pub(super) reserved: [AtomicU64; 16],
 }
 
-/// What one executor did of one opcode.
+/// Counters of one opcode on one executor.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Counters {

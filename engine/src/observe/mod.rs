@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What this process does, for others to see: one stats page per process, and the tap.
+//! Statistics of this process, readable by others: one stats page per process, and the tap.
 //!
 //! - **Flow** engine and services ──[`record`], [`decide`], [`waiting`], [`session`]──▶ page (a sealed memfd)
 //!   `memlift top`, `metrics`, `explain` ──[`list`], [`attach`]──▶ /proc/PID/fd/N ──▶ the same page, read-only
@@ -8,7 +8,7 @@
 //!   never torn.
 //! - **Owner** the page appears at the first record, never at load, and goes with the process. A forked child
 //!   makes its own at its first record.
-//! - **Not here** small operations: whoever runs below the placement's gate does not come by. No socket, no thread,
+//! - **Not here** small operations: calls below the placement's gate are not counted. No socket, no thread,
 //!   no file.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -47,7 +47,7 @@ impl Installed {
         Ok(Installed { region, mark, identity })
     }
 
-    /// The page.
+    /// The mapped page, for its counters.
     pub(super) fn page(&self) -> &StatsPage {
         self.region.layout(RegionOffset(0)).expect("made with this layout")
     }

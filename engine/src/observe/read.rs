@@ -150,7 +150,7 @@ impl StatsView {
         clean_text(&bytes)
     }
 
-    /// Which process this is, with its totals.
+    /// The process's identity and totals.
     pub fn process(&self) -> ProcessStats {
         let operations = self.operations();
         let sum =
@@ -170,7 +170,7 @@ impl StatsView {
         }
     }
 
-    /// What was counted; rows without operations are left out.
+    /// Counters of each opcode and executor; rows without operations are left out.
     pub fn operations(&self) -> Vec<OperationStats> {
         let opcodes: Vec<u8> = (0..OPCODE_SLOTS / 8)
             .flat_map(|index| self.load(offset_of!(Header, opcodes) + index * 8).to_le_bytes())
@@ -201,7 +201,7 @@ impl StatsView {
         rows
     }
 
-    /// What waiting cost.
+    /// Counters of waiting in this process.
     pub fn waiting(&self) -> WaitingStats {
         let load = |offset: usize| self.load(offset_of!(StatsPage, waiting) + offset);
         WaitingStats {
@@ -218,7 +218,7 @@ impl StatsView {
         }
     }
 
-    /// Open sessions.
+    /// The ipc sessions that are open now.
     pub fn sessions(&self) -> Vec<SessionStats> {
         (0..SESSIONS).filter_map(|index| self.session(index)).collect()
     }
@@ -273,7 +273,7 @@ impl StatsView {
         }
     }
 
-    /// Everything.
+    /// Reads the whole page.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             process: self.process(),

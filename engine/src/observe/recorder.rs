@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Operations, and what services do by themselves, go into the trace of `memlift record`, where that has loaded its library into this
-//! process.
+//! Connects to the trace of `memlift record`, if its library is loaded into this process: operations, and work that services
+//! do by themselves, are written to it.
 //!
-//! - **Flow** the first operation that asks whether somebody listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that calls
-//!   one for operations; [`work`] calls the other
+//! - **Flow** the first operation that asks if a tap listens ──[`find`]──▶ the library's functions, by name ──▶ a tap that
+//!   calls one for operations; [`work`] calls the other
 //! - **Order** [`work_begins`] is one relaxed load where nobody records. [`work`] takes no lock and no memory: a handler of page faults may call it
 //! - **Not here** the trace: bindings/tap, docs/formats/trace.md
 
@@ -22,28 +22,29 @@ type WorkFn = unsafe extern "C" fn(u32, u32, u64, u64, u64, u64, u64);
 
 static WORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What a service did by itself: no descriptor, no queue.
+/// Work that a service did by itself: no descriptor, no queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// One of those that are work ([`Kind::is_work`]), which says what the fields mean.
+    /// Kind of the work ([`Kind::is_work`] is true); it says how the other fields are read.
     pub kind: Kind,
     /// See [`Kind`].
     pub parameter: u32,
-    /// Bytes read.
+    /// Bytes that were read.
     pub read: u64,
-    /// Bytes written.
+    /// Bytes that were written.
     pub written: u64,
     /// See [`Kind`].
     pub parts: u64,
 }
 
-/// When work begins that is recorded; none: nothing is, or nobody has asked for the recorder yet ([`super::tapped`]).
+/// Start of work that will be recorded; `None` if no recorder is loaded, or no operation has looked for it yet
+/// ([`super::tapped`]).
 #[inline]
 pub fn work_begins() -> Option<u64> {
     (!WORK.load(Ordering::Relaxed).is_null()).then(page::now_ns)
 }
 
-/// Writes down work that began then and ends now.
+/// Records work that began at `began_ns` and ends now.
 #[cold]
 pub fn work(began_ns: u64, work: &Work) {
     let function = WORK.load(Ordering::Relaxed);

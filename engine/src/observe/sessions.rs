@@ -17,13 +17,13 @@ const WRITING: u64 = 1;
 pub(super) const OPEN: u64 = 2;
 pub(super) const STATE_MASK: u64 = 3;
 
-/// Which end of a session.
+/// The end of a session that a process has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Role {
-    /// Answers calls.
+    /// The end that answers calls.
     Server = 0,
-    /// Makes calls.
+    /// The end that makes calls.
     Client = 1,
 }
 

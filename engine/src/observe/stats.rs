@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a reader gets from a stats page: plain data, for tables, JSON and Prometheus.
+//! Contents of a stats page as plain data, for tables, JSON and Prometheus.
 
 use serde::Serialize;
 
 use super::layout::BUCKETS;
 
-/// Which process.
+/// Identity and totals of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ProcessStats {
     /// Its pid, as the reader sees it.
@@ -22,7 +22,7 @@ pub struct ProcessStats {
     pub operations: u64,
     /// Bytes of all executors.
     pub bytes: u64,
-    /// Open sessions.
+    /// Sessions open now.
     pub sessions: u32,
     /// Sessions that found no row.
     pub sessions_refused: u64,
@@ -32,12 +32,12 @@ pub struct ProcessStats {
     pub decisions_dropped: u64,
 }
 
-/// What one executor did of one opcode.
+/// Counters of one opcode on one executor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OperationStats {
-    /// Who.
+    /// Name of the executor.
     pub executor: String,
-    /// What.
+    /// Name of the opcode.
     pub opcode: String,
     /// How many, failures included.
     pub operations: u64,
@@ -81,7 +81,7 @@ fn bucket_end_ns(bucket: usize) -> u64 {
     (2u64 << bucket.min(62)) - 1
 }
 
-/// What waiting cost. See [`WaitingCounters`](super::WaitingCounters).
+/// Counters of waiting, as [`WaitingCounters`](super::WaitingCounters) explains them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[expect(missing_docs, reason = "each field is that of WaitingCounters")]
 pub struct WaitingStats {
@@ -97,24 +97,24 @@ pub struct WaitingStats {
     pub spin_budget_ns: u64,
 }
 
-/// One decision.
+/// One decision of the placement.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Decision {
-    /// The how-many-th of its process, from 0.
+    /// Number of the decision in its process, from 0.
     pub number: u64,
     /// When, CLOCK_MONOTONIC nanoseconds.
     pub time_ns: u64,
-    /// What.
+    /// Name of the opcode.
     pub opcode: String,
-    /// Who.
+    /// Name of the executor that was chosen.
     pub executor: String,
     /// Where the bytes were.
     pub cache_state: String,
-    /// Bytes.
+    /// Bytes of the operation.
     pub size: u64,
-    /// What the cost model said, nanoseconds.
+    /// Time that the cost model predicted, nanoseconds.
     pub predicted_ns: u64,
-    /// What it took, nanoseconds.
+    /// Time that the operation took, nanoseconds.
     pub measured_ns: u64,
     /// Why, as a code of the placement.
     pub reason: u16,
@@ -133,7 +133,7 @@ pub struct SessionStats {
     pub opened_unix_ns: u64,
     /// Calls made or received.
     pub calls: u64,
-    /// Calls answered.
+    /// Calls that were answered.
     pub replies: u64,
     /// Calls that ended in an error.
     pub errors: u64,
@@ -150,13 +150,13 @@ pub struct SessionStats {
 /// Everything in a page.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Snapshot {
-    /// Which process.
+    /// Identity and totals of the process.
     pub process: ProcessStats,
-    /// What was counted, without empty rows.
+    /// Counters of each opcode and executor, without empty rows.
     pub operations: Vec<OperationStats>,
-    /// What waiting cost.
+    /// Counters of waiting.
     pub waiting: WaitingStats,
-    /// Open sessions.
+    /// Sessions open now.
     pub sessions: Vec<SessionStats>,
     /// The last decisions, oldest first.
     pub decisions: Vec<Decision>,

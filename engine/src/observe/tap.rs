@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The tap: every completed operation, as it was asked for and as it ended, to whoever listens.
+//! The tap: a listener that gets every completed operation, with its descriptor, its completion and its decision.
 //!
-//! - **Order** one relaxed load when nobody listens. A tap that was taken away may still get an operation that was
-//!   under way. Who asks first finds out whether `memlift record` listens
+//! - **Order** one relaxed load while no tap is set. A tap that was removed may still get an operation that was
+//!   under way. The first call finds out if `memlift record` listens
 //! - **Owner** the process has at most one tap.
 //! - **Not here** writing traces: that is the listener's.
 
@@ -15,15 +15,15 @@ use super::{DecisionRecord, recorder};
 
 /// Listens to completed operations, on the thread that completed them: be quick, do not submit.
 pub trait Tap: Send + Sync {
-    /// One operation.
+    /// Called with each completed operation and the decision that placed it.
     fn record(&self, descriptor: &Descriptor, completion: &Completion, decision: &DecisionRecord);
 }
 
-/// Nobody has asked yet.
+/// No caller has asked yet if `memlift record` listens.
 const UNKNOWN: u8 = 0;
-/// Nobody listens.
+/// No tap is set.
 const NONE: u8 = 1;
-/// Somebody listens.
+/// A tap is set.
 const SET: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -36,7 +36,7 @@ pub fn set_tap(tap: Option<Box<dyn Tap>>) {
     *place = tap.map(Arc::from);
 }
 
-/// Returns true if somebody listens. One relaxed load.
+/// Returns true if a tap is set. One relaxed load.
 #[inline]
 pub fn tapped() -> bool {
     match STATE.load(Ordering::Relaxed) {

@@ -34,10 +34,10 @@ const STREAK: u32 = if cfg!(loom) { 1 } else { 64 };
 /// Most that becomes of it by doubling.
 const STREAK_MAX: u32 = 1 << 20;
 
-/// `busy` while the owner writes; else how many readers of his there are.
+/// Value of `busy` while the owner writes; otherwise `busy` counts the owner's readers.
 const WRITES: u32 = u32::MAX;
 
-/// Nobody.
+/// Number of no thread: nobody owns the lock.
 const NONE: u64 = 0;
 
 #[cfg(not(loom))]
@@ -69,19 +69,19 @@ mod shipped {
         })
     }
 
-    /// The cheap side of the fence.
+    /// The owner's side of the fence: it only keeps the compiler from reordering.
     #[inline(always)]
     pub(super) fn fence_here() {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The dear side.
+    /// The other side of the fence: membarrier(2), a full fence on every thread of the process.
     pub(super) fn fence_everywhere() {
         membarrier(MembarrierCommand::PrivateExpedited).expect("it was there when ownership was given");
     }
 }
 
-/// The same for the model checker: both sides of the fence are a fence.
+/// The same for the model checker, in which both sides are full fences.
 #[cfg(loom)]
 mod modelled {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -163,21 +163,21 @@ mod modelled {
     }
 }
 
-/// See the module's header.
+/// A lock that its owner enters with plain stores; see the module's header.
 pub struct Biased<T> {
     owner: AtomicU64,
     busy: AtomicU32,
-    /// Whom `busy` speaks of: the owner, and who was it until he has left.
+    /// The thread that `busy` counts for: the owner, or a former owner until it has left.
     inside: AtomicU64,
     inner: RawRwLock,
-    /// Behind `inner`, held for writing.
+    /// Only read and changed with `inner` held for writing.
     tenure: UnsafeCell<Tenure>,
     left: Mutex<()>,
     leaves: Condvar,
     value: UnsafeCell<T>,
 }
 
-/// Who had the lock lately.
+/// The thread that has locked it last, how often in a row, and how often is needed for ownership.
 struct Tenure {
     last: u64,
     times: u32,
@@ -186,7 +186,7 @@ struct Tenure {
 
 // SAFETY: the value is reached through guards only, which keep writers apart from everybody, as the module's header says.
 unsafe impl<T: Send> Send for Biased<T> {}
-// SAFETY: as above; readers share `&T` between threads, hence T: Sync.
+// SAFETY: guards keep writers apart from everybody; readers share `&T` between threads, hence T: Sync.
 unsafe impl<T: Send + Sync> Sync for Biased<T> {}
 
 impl<T> std::fmt::Debug for Biased<T> {
@@ -196,7 +196,7 @@ impl<T> std::fmt::Debug for Biased<T> {
 }
 
 impl<T> Biased<T> {
-    /// Owned by nobody.
+    /// Makes a lock that no thread owns.
     pub fn new(value: T) -> Biased<T> {
         Biased {
             owner: AtomicU64::new(NONE),
@@ -213,13 +213,13 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Returns true if this thread is inside, and came as the owner: then readers may nest whoever waits.
+    /// Returns true if this thread is inside and entered as the owner: then readers may nest, even if another thread waits.
     #[doc(hidden)]
     pub fn entered_as_owner(&self) -> bool {
         self.inside.load(Ordering::Relaxed) == me() && self.busy.load(Ordering::Relaxed) != 0
     }
 
-    /// Enters as the owner; None: this thread is not, or not any more.
+    /// Enters as the owner; `None`: this thread is not the owner, or not any more.
     #[inline(always)]
     fn enter(&self, me: u64, as_writer: bool) -> Option<()> {
         if self.owner.load(Ordering::Relaxed) != me {
@@ -239,7 +239,7 @@ impl<T> Biased<T> {
         None
     }
 
-    /// Enters inside a read that began when this thread was the owner: whoever took the ownership away waits for it to end.
+    /// Nests in a read that began when this thread was the owner. A thread that took the ownership away waits for its end.
     #[inline]
     fn enter_again(&self, me: u64, as_writer: bool) -> Option<()> {
         if self.inside.load(Ordering::Relaxed) != me {

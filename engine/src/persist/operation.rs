@@ -152,7 +152,7 @@ impl NearData {
         NearData { opcode: Opcode::LOG_RESET, source: 0, target: address(target), size: 64, block }
     }
 
-    /// Which of the four.
+    /// The opcode: one of the four.
     pub const fn opcode(&self) -> Opcode {
         self.opcode
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Calibration without being asked: an engine that copies much and has no numbers of this machine measures some, once.
+//! Background calibration: an engine that copies much and has no numbers of this machine measures some, once.
 //!
 //! - **Flow** calls that are placed add their bytes ─▶ [`AFTER_BYTES`] are reached ─▶ one thread that yields to everybody
 //!   else waits until a core is idle ─▶ measures for at most [`BUDGET`] of one core ─▶ `done` decides by it from then on
@@ -24,19 +24,19 @@ const BETWEEN: Duration = Duration::from_millis(500);
 /// Starts the calibration of one engine, at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    /// Bytes still to be seen; 0: nothing is to be started, now or ever.
+    /// Bytes still to be copied before it starts; 0: it has started, or never will.
     left_bytes: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
 impl Background {
-    /// Waits for copies if there is something to measure.
+    /// Counts copies from now on if calibration is `wanted`.
     pub fn new(wanted: bool) -> Background {
         let left_bytes = AtomicU64::new(if wanted { AFTER_BYTES } else { 0 });
         Background { left_bytes, stop: Arc::default() }
     }
 
-    /// Takes in one placed call; true for the one that must start the calibration.
+    /// Counts one placed call; returns true for the one call that must start the calibration.
     #[inline]
     pub fn saw(&self, bytes: usize) -> bool {
         let left_bytes = self.left_bytes.load(Ordering::Relaxed);
@@ -49,13 +49,13 @@ impl Background {
             && rest == 0
     }
 
-    /// Somebody else has calibrated.
+    /// Stops it, because the engine was calibrated by a call.
     pub fn cancel(&self) {
         self.left_bytes.store(0, Ordering::Relaxed);
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Runs `measure` on a thread of its own as soon as a core is idle. It is given the flag that ends it.
+    /// Runs `measure` on a new thread as soon as a core is idle, with a flag that tells it to stop.
     pub fn start(&self, measure: impl FnOnce(&AtomicBool) + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         let work = move || {
@@ -71,7 +71,7 @@ impl Background {
                 std::thread::sleep(BETWEEN);
             }
         };
-        // Without a thread the built-in numbers stay.
+        // If no thread can be started, the built-in numbers stay in use.
         let _ =
             std::thread::Builder::new().name("memlift-measure".to_owned()).stack_size(512 * 1024).spawn(work);
     }
@@ -83,7 +83,7 @@ impl Drop for Background {
     }
 }
 
-/// Runs when no other thread wants the core.
+/// Lets this thread run only when no other thread wants the core.
 fn yield_to_all() {
     // SAFETY: the structure is plain and initialised; the call changes this thread alone. Refused, it runs as it is.
     unsafe {

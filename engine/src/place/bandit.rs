@@ -21,7 +21,7 @@ const REHABILITATE_EVERY: u64 = 8;
 /// Weight of a new cost.
 const WEIGHT: f64 = 1.0 / 32.0;
 
-/// What is known of one way.
+/// Measurements of one way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Way {
     cost: f64,
@@ -29,7 +29,7 @@ struct Way {
     tried_at: u64,
 }
 
-/// What is known of one way, for reports.
+/// Measurements of one way, for reports.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Known {
     /// Moving average of its cost, in the caller's unit.
@@ -38,7 +38,7 @@ pub struct Known {
     pub samples: u32,
 }
 
-/// What to do this time.
+/// The way that one call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pick {
     /// Number of the way.
@@ -72,7 +72,7 @@ impl<const N: usize> Bandit<N> {
         Bandit { ways: [Way::default(); N], allowed, in_use: first, picks: 0, explorations: 0, switches: 0 }
     }
 
-    /// Which way this time.
+    /// Picks the way for this call.
     pub fn pick(&mut self) -> Pick {
         self.picks += 1;
         let explored = self.explore();
@@ -127,7 +127,7 @@ impl<const N: usize> Bandit<N> {
         self.in_use
     }
 
-    /// What is known of a way; `None`: nothing.
+    /// Cost and samples of a way; `None` if it was never measured.
     pub fn known(&self, way: usize) -> Option<Known> {
         let Way { cost, samples, .. } = self.ways[way];
         (samples > 0).then_some(Known { cost, samples })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What is assumed of a machine that was not calibrated: cautious numbers, usable at once.
+//! Numbers assumed for a machine that was not calibrated: cautious, usable at once.
 //!
 //! They lean to ordinary stores: non-temporal ones only for large or surely cold buffers, sharing with a worker
 //! only where one core cannot be enough. Online correction moves them; `memlift calibrate` replaces them.

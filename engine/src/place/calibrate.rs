@@ -153,7 +153,7 @@ pub(crate) fn calibrate_alone(
     Ok(Bench { kernels, worker: None, arena: &mut arena, watch, limit, shapes: Vec::new() }.calibration())
 }
 
-/// When to begin nothing more.
+/// The time or flag after which no further point is begun.
 struct Limit<'a> {
     /// Core time of the thread, nanoseconds.
     until_ns: f64,
@@ -176,13 +176,13 @@ struct Copies {
     split: Points,
 }
 
-/// The smallest size from which `other` is faster at it and at every larger one, by 2 % at least.
+/// The smallest size from which `other` is faster by 2 % or more, there and at every larger size.
 fn crossing(usual: &[(u64, f64)], other: &[(u64, f64)]) -> Option<u64> {
     let faster = |(usual, other): &(&(u64, f64), &(u64, f64))| other.1 < usual.1 * 0.98;
     usual.iter().zip(other).rev().take_while(faster).last().map(|(_, other)| other.0)
 }
 
-/// The size from which the other way is to be taken so that the whole sweep costs least, given its time relative to the
+/// The size from which the other way must be taken so that the whole sweep costs least, given its time relative to the
 /// usual way at each size; `None`: never. One noisy size cannot move it far.
 fn cheapest_threshold(relative: &[(u64, f64)]) -> Option<u64> {
     let gain = |from: usize| relative[from..].iter().map(|(_, ratio)| 1.0 - ratio).sum::<f64>();
@@ -196,12 +196,12 @@ fn least(a: &[(u64, f64)], b: &[(u64, f64)]) -> Points {
 
 struct Bench<'a> {
     kernels: &'static Kernels,
-    /// Measured if it is there; it has threads.
+    /// The worker to measure sharing with; if it is there, it has threads.
     worker: Option<&'a Worker>,
     arena: &'a mut Arena,
     watch: Watch,
     limit: Limit<'a>,
-    /// Measured early; everything later streams in them.
+    /// Shapes measured early; all later streaming copies use them.
     shapes: Vec<ShapeFrom>,
 }
 
@@ -273,14 +273,14 @@ impl Bench<'_> {
         let (mut split_from_cold_bytes, mut split_from_hot_bytes) =
             (split_from(&best_cold, &cold.split), split_from(&best_hot, &hot.split));
         if self.worker.is_none() && !is_whole {
-            // Measured alone: sharing is what it was taken to be.
+            // Without a worker, sharing keeps the built-in numbers.
             let built_in = assumed.model.curves.into_iter();
             model.curves.extend(built_in.filter(|curve| curve.executor == Executor::Split.name()));
             split_from_cold_bytes = assumed.thresholds.split_from_cold_bytes;
             split_from_hot_bytes = assumed.thresholds.split_from_hot_bytes;
         }
         let gates = [nt_from_hot_bytes, nt_from_cold_bytes, split_from_cold_bytes, split_from_hot_bytes];
-        // What was not measured is looked at.
+        // If nothing crossed, the gate is twice the largest measured size: larger sizes are still decided one by one.
         let measured_bytes = cold.temporal.last().map_or(0, |point| point.0);
         Calibration {
             format: FORMAT,
@@ -311,8 +311,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Up to which size a buffer is read from cache the second time: where bandwidth has fallen half way from
-    /// what 1 MiB gives to what the whole buffer gives.
+    /// The largest size that is still read from cache the second time: where bandwidth has fallen half way from that of 1 MiB
+    /// to that of the whole buffer.
     fn cache_bytes(&mut self) -> u64 {
         let source = self.arena.source.base();
         let shifts = 20..=self.arena.bytes.ilog2();
@@ -358,7 +358,7 @@ impl Bench<'_> {
         if cold < hot * 1.2 { 0 } else { (hot * cold).sqrt() as u32 }
     }
 
-    /// From which size on string moves are faster, over aligned and misaligned targets.
+    /// The smallest size from which string moves are faster, over aligned and misaligned targets.
     fn rep_movsb(&mut self) -> Option<u64> {
         set_rep_movsb_from(usize::MAX);
         let mut rows = Vec::new();
@@ -389,13 +389,13 @@ impl Bench<'_> {
         cheapest_threshold(&rows)
     }
 
-    /// From offering nothing to a sleeping worker until it has answered; 0 without workers.
+    /// Time from an offer of no work to a sleeping worker until its answer; 0 without workers.
     fn hand_off_ns(&mut self) -> u64 {
         let Some(worker) = self.worker else { return 0 };
         worker.start();
         let mut times: Vec<f64> = (0..9)
             .map(|_| {
-                // Longer than any worker spins.
+                // Longer than any worker spins, so that it is asleep.
                 std::thread::sleep(Duration::from_micros(400));
                 time_shared(|| worker.round_trip())
             })
@@ -451,15 +451,15 @@ impl Bench<'_> {
             copies.temporal.push((bytes as u64, quiet(temporal)));
             copies.streaming.push((bytes as u64, quiet(streaming)));
             if !split.is_empty() {
-                // The best of them: whether the other core was free while this was measured says nothing of later.
+                // The best time counts: slower ones had no free second core, which says nothing about later copies.
                 copies.split.push((bytes as u64, split.iter().copied().fold(f64::INFINITY, f64::min)));
             }
         }
         copies
     }
 
-    /// Leaves both buffers where repeated copies of this kind leave them, as far as they fit into a cache: stores past it
-    /// take the target out of it, and the next such copy pays for that.
+    /// Brings both buffers into the state that repeated copies of this kind leave, as far as they fit into a cache: stores past
+    /// the cache evict the target, and the next such copy pays for that.
     fn warm(&self, stores: Stores, target: *mut u8, source: *const u8, bytes: usize) {
         if bytes <= 8 << 20 {
             for stores in [Stores::Temporal, stores] {
@@ -500,7 +500,7 @@ impl Bench<'_> {
                         let (target, source) = self.window(cache, bytes * 2);
                         if cache == CacheState::Hot {
                             self.warm(Stores::Temporal, target, source, bytes);
-                            // SAFETY: as for the run that is timed.
+                            // SAFETY: both ranges are the window's, which lies in the arena and is twice as long as `bytes`.
                             unsafe { self.run(executor, opcode, target, source, bytes) };
                         }
                         // SAFETY: the window lies in the arena and is twice as long as `bytes`.

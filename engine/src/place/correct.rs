@@ -52,7 +52,7 @@ impl Correction {
         (executor < EXECUTORS).then(|| &self.factors[index])
     }
 
-    /// What to multiply a prediction with.
+    /// The factor that a prediction is multiplied with.
     pub fn factor(&self, executor: Executor, opcode: Opcode, cache: CacheState, bytes: usize) -> f64 {
         let word = self.word(executor, opcode, cache, bytes);
         word.map_or(1.0, |word| f64::from(f32::from_bits(word.load(Ordering::Relaxed))))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Why: a decision with everything it was made from.
+//! Explanations: a decision with everything it was made from.
 //!
 //! - **Flow** `Placer::explain` ──▶ `Explanation` (serializable) ──▶ `memlift explain`, bench rows
 //!   A decision of the past is kept in the stats page with a reason code; `reason_text` says it in words.
@@ -42,16 +42,16 @@ pub const fn reason_text(code: u16) -> &'static str {
     }
 }
 
-/// One executor, as it looks for an operation.
+/// Prediction for one executor.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Candidate {
-    /// Its name.
+    /// Name of the executor.
     pub executor: &'static str,
     /// Predicted time, corrected, nanoseconds.
     pub predicted_ns: f64,
     /// The line it was predicted by.
     pub line: Line,
-    /// What the line's value was multiplied with, from what was measured since.
+    /// Factor on the line's value, learned from operations measured since.
     pub correction: f64,
 }
 
@@ -60,15 +60,15 @@ pub struct Candidate {
 pub struct Explanation {
     /// The operation's name.
     pub opcode: &'static str,
-    /// Its size.
+    /// Size of the operation, bytes.
     pub bytes: usize,
     /// The cache state it was asked for.
     pub cache: &'static str,
-    /// Who would run it now.
+    /// Name of the executor that would run it now.
     pub chosen: &'static str,
-    /// Why.
+    /// Why it was chosen.
     pub reason: String,
-    /// Everybody who could, the fastest first.
+    /// Executors that could run it, the fastest first.
     pub candidates: Vec<Candidate>,
     /// Sizes below this are not decided about, bytes.
     pub gate_bytes: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which machine a calibration is true for.
+//! The machine that a calibration is valid for.
 //!
 //! - **Layout** CPU (vendor, family, model, stepping, microcode), number of CPUs this process may use, kernel release
 //! - **Not here** what cpuid says of cache sizes: virtual machines report caches they do not have
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A machine, as far as its copies' speed depends on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// What /proc/cpuinfo says of the first CPU.
+    /// Lines of /proc/cpuinfo that identify the first CPU.
     pub cpu: String,
     /// CPUs that this process may use.
     pub cpus: usize,
@@ -32,7 +32,7 @@ const TELLING: &[&str] = &[
 ];
 
 impl Machine {
-    /// This one.
+    /// Reads the identity of this machine.
     pub fn read() -> Machine {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Machine {

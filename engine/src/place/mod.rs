@@ -62,28 +62,28 @@ use memlift_spec::Opcode;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// From here on a load or two of the clock cost under one percent: smaller work is not looked at.
+/// From this size on, reading the clock costs under one percent of the work; smaller work is not placed. Bytes.
 pub const GATE_BYTES_MIN: usize = 512 * 1024;
 /// One decision in this many tries the second best, if it is not much worse.
 const EXPLORE_EVERY: u32 = 64;
 /// How much worse the second best may look and still be tried.
 const EXPLORE_WITHIN: f64 = 1.3;
-/// A split takes another core's time too: it must look better than one core by this factor to be taken.
+/// A split also takes another core's time: it is only taken if it looks better than one core by this factor.
 const SPLIT_COST: f64 = 1.2;
 /// How much better another executor must look before it replaces the one in use.
 const SWITCH_BELOW: f64 = 0.94;
 /// The same in percent, for reports.
 pub const SWITCH_PERCENT: u32 = 6;
 
-/// What a predicted time is multiplied by before executors are compared.
+/// Factor that a predicted time is multiplied by before executors are compared.
 fn price(executor: Executor) -> f64 {
     if executor == Executor::Split { SPLIT_COST } else { 1.0 }
 }
 
-/// Decides.
+/// Chooses an executor for each operation.
 #[derive(Debug)]
 pub struct Placer {
-    /// The kernels that are decided about.
+    /// Instruction set of the kernels whose executors are compared.
     isa: Isa,
     loaded: RwLock<Loaded>,
     /// Copies of what every decision reads, so that it takes no lock.
@@ -102,7 +102,7 @@ struct Fast {
     model: model::Table,
 }
 
-/// What was decided for one operation.
+/// Decision for one operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Choice {
     pub executor: Executor,
@@ -144,7 +144,7 @@ impl Placer {
         *self.loaded.write().unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
     }
 
-    /// What is decided by.
+    /// The calibration in use and where it came from.
     pub fn loaded(&self) -> Loaded {
         self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
@@ -172,7 +172,7 @@ impl Placer {
             Cache::Cold => CacheState::Cold,
             Cache::Auto => {
                 let cycles = self.fast.hot_cycles.load(Ordering::Relaxed);
-                // SAFETY: passed on from the caller.
+                // SAFETY: both buffers are readable for `bytes`, as the caller vouches.
                 match unsafe { Residency::sample(target, source, bytes, cycles) } {
                     Residency::Hot => CacheState::Hot,
                     Residency::Cold => CacheState::Cold,
@@ -187,7 +187,7 @@ impl Placer {
         self.fast.hot_cycles.load(Ordering::Relaxed)
     }
 
-    /// Without a sample: what fits well into the cache is taken to be there.
+    /// Guesses without a sample: a buffer much smaller than the cache counts as cached.
     fn guess(&self, bytes: usize) -> CacheState {
         let cache = self.fast.cache_bytes.load(Ordering::Relaxed);
         if bytes.saturating_mul(4) <= cache { CacheState::Hot } else { CacheState::Cold }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Version of the calibration file. Another one is measured anew.
 pub const FORMAT: u32 = 3;
 
-/// What calibration found out about a machine.
+/// Result of a calibration.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Calibration {
     /// Version of this structure.
@@ -28,13 +28,13 @@ pub struct Calibration {
     pub time_s: u64,
     /// How long measuring took, milliseconds.
     pub took_ms: u64,
-    /// If it may be decided by.
+    /// Trust in the numbers: if decisions may use them, and why not.
     pub trust: super::Trust,
     /// How copies past the cache walk memory, by size.
     pub shapes: Vec<super::ShapeFrom>,
     /// Sizes at which behaviour changes.
     pub thresholds: Thresholds,
-    /// What everything costs.
+    /// Predicted costs of all measured operations.
     pub model: Model,
 }
 
@@ -63,14 +63,14 @@ pub struct Thresholds {
     pub split_gain: f64,
 }
 
-/// One line.
+/// One line: time as a linear function of size, from a smallest size on.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Line {
     /// Smallest size it is meant for, bytes.
     pub from_bytes: u64,
-    /// Slope.
+    /// Slope, nanoseconds per byte.
     pub ns_per_byte: f64,
-    /// Intercept.
+    /// Intercept, nanoseconds; may be negative.
     pub base_ns: f64,
 }
 
@@ -81,7 +81,7 @@ impl Line {
     }
 }
 
-/// What one executor costs for one operation in one cache state.
+/// Costs of one operation on one executor in one cache state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Curve {
     /// Its name, as `inline_nt`.
@@ -94,7 +94,7 @@ pub struct Curve {
     pub lines: Vec<Line>,
 }
 
-/// What everything costs.
+/// Costs of all measured operations.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Model {
     /// In no particular order.
@@ -131,7 +131,7 @@ pub const LINES: usize = 3;
 pub const OPCODES: usize = 8;
 const EXECUTORS: usize = 4;
 
-/// Which curve an opcode uses. Operations that are not measured are taken for the one most like them.
+/// The slot of an opcode's curve. Operations that are not measured use the curve of the most similar one.
 pub(super) const fn opcode_slot(opcode: Opcode) -> usize {
     match opcode {
         Opcode::FILL => 1,

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Most that the third quartile of a point's repeats may lie above the first, for the median point.
+/// Largest ratio of third to first quartile of a point's repeats, for the median point.
 const SPREAD_MAX: f64 = 1.35;
-/// Most of its time that the measuring thread may have waited for a core, and that a hypervisor may have taken.
+/// Largest share of its time that the measuring thread may have waited for a core, or that a hypervisor may have taken.
 const WAITED_MAX: f64 = 0.05;
 
 /// Says if the numbers of a calibration may be decided by.
@@ -33,7 +33,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Trust in numbers that nobody measured.
+    /// Trusted, for numbers that are assumed and not measured.
     pub(super) fn assumed() -> Trust {
         Trust { trusted: true, why: String::new(), spread: 1.0, others_running: 0.0, waited: 0.0 }
     }
@@ -46,7 +46,7 @@ pub(crate) fn running_tasks() -> Option<usize> {
 
 fn running(loadavg: &str) -> Option<usize> {
     let (running, _) = loadavg.split_whitespace().nth(3)?.split_once('/')?;
-    // The reader runs, so none is no answer.
+    // The reader itself runs, so 0 is not a valid answer.
     running.parse().ok().filter(|&running| running > 0)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn idle_cores(mine: usize) -> usize {
     spare.saturating_sub(running_tasks().map_or(0, |running| running.saturating_sub(mine.max(1))))
 }
 
-/// What `/proc/stat` says of all CPUs, in its ticks.
+/// Time that the hypervisor took from all CPUs (`steal` of `/proc/stat`), in ticks.
 fn stolen_ticks() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     text.lines().next()?.split_whitespace().nth(8)?.parse().ok()
@@ -91,7 +91,7 @@ pub(super) struct Watch {
     /// Other tasks, one number per look.
     others: Vec<f64>,
     spreads: Vec<f64>,
-    /// As many other tasks on average make it busy.
+    /// Average number of other tasks from which the machine counts as busy.
     others_max: f64,
 }
 
@@ -125,7 +125,7 @@ impl Watch {
         }
     }
 
-    /// What was seen.
+    /// Judges the measurement by everything seen while it ran.
     pub fn verdict(&self) -> Trust {
         let waited = match (self.scheduled, scheduled_ns()) {
             (Some((ran, waited)), Some((ran_now, waited_now))) => {

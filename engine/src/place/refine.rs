@@ -43,7 +43,7 @@ impl Search {
     }
 }
 
-/// What a call does.
+/// Shapes that one call uses.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Picked {
     /// The shape in use.

@@ -13,7 +13,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the sample says.
+/// Result of a sample: the buffers are in cache, or not, or it cannot be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Residency {
     Hot,
@@ -35,13 +35,13 @@ impl Residency {
         if hot_cycles == 0 || bytes < LINES * LINE_BYTES || !clock_is_cheap() {
             return Residency::Unknown;
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable for `bytes`, as the caller vouches, and `bytes` is at least four lines.
         let source = unsafe { hot_lines(source, bytes, hot_cycles) };
         if source == LINES {
             return Residency::Hot;
         }
         // Streaming what is cached costs more than it saves on what is not, so Cold needs (nearly) all lines.
-        // SAFETY: passed on from the caller.
+        // SAFETY: `target` is readable for `bytes`, as the caller vouches, and `bytes` is at least four lines.
         let target = unsafe { hot_lines(target, bytes, hot_cycles) };
         if source + target >= 2 { Residency::Hot } else { Residency::Cold }
     }
@@ -53,13 +53,13 @@ impl Residency {
 ///
 /// The addresses are readable.
 pub unsafe fn timed_loads<const N: usize>(addresses: [*const u8; N]) -> Option<[u32; N]> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: a load takes one byte of each address, and the caller vouches that it is readable.
     clock_is_cheap().then(|| addresses.map(|address| unsafe { timed_load(address) }))
 }
 
 /// How many of the lines sampled are in cache.
 unsafe fn hot_lines(buffer: *const u8, bytes: usize, hot_cycles: u32) -> usize {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `sample` passes a buffer that is readable for `bytes`, at least four lines.
     let cycles = unsafe { load_cycles(buffer, bytes) };
     cycles.into_iter().filter(|&cycles| cycles <= hot_cycles).count()
 }

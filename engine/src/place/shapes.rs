@@ -24,7 +24,7 @@ pub struct ShapeFrom {
     pub from_bytes: u64,
     /// Its name, as [`Shape`] writes it.
     pub shape: String,
-    /// What it moved when it was measured, bytes per nanosecond; 0: it was not.
+    /// Measured rate, bytes per nanosecond; 0: not measured.
     pub gb_per_s: f64,
 }
 

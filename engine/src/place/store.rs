@@ -20,21 +20,21 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Origin {
-    /// Assumed.
+    /// The built-in numbers, assumed for this machine.
     Builtin {
         /// Why there is nothing better, and what to do about it.
         why: String,
     },
-    /// Assumed, because the machine was busy when it was measured.
+    /// The built-in numbers, because the machine was busy when it was measured.
     Untrusted {
-        /// What was seen.
+        /// Signs that the machine was busy.
         why: String,
         /// When, seconds since 1970.
         time_s: u64,
     },
-    /// Read.
+    /// Read from a calibration file.
     File {
-        /// From there.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Measured by this process.
@@ -44,9 +44,9 @@ pub enum Origin {
 /// A calibration and where it came from.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Loaded {
-    /// The numbers.
+    /// The numbers in use.
     pub calibration: Calibration,
-    /// Their origin.
+    /// Where they came from.
     pub origin: Origin,
 }
 
@@ -70,12 +70,12 @@ pub enum StoreError {
     /// Neither variable names a folder.
     #[error("no cache folder is known: set XDG_CACHE_HOME or HOME, or MEMLIFT_CALIBRATION to a file")]
     NoFolder,
-    /// The file system said no.
+    /// The file system refused.
     #[error("cannot write {}: {source}; set MEMLIFT_CALIBRATION to a file that can be written", path.display())]
     Write {
-        /// The file.
+        /// Path of the file that could not be written.
         path: PathBuf,
-        /// What it said.
+        /// Error of the file system.
         source: io::Error,
     },
 }

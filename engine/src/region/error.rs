@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong with a region, and what to do about it.
+//! Errors of regions, and what to do about them.
 
 use super::RegionOffset;
 
@@ -19,7 +19,7 @@ pub enum RegionError {
     /// More bytes than an address space has.
     #[error("a region of {bytes} bytes does not fit into the address space; ask for less")]
     TooLarge {
-        /// What was asked for.
+        /// Bytes asked for.
         bytes: u64,
     },
     /// Touching that much memory would meet the OOM killer.
@@ -30,17 +30,17 @@ pub enum RegionError {
     Headroom {
         /// Bytes asked for, with the margin that is kept free.
         needed: u64,
-        /// Bytes left.
+        /// Bytes that can still be touched.
         available: u64,
-        /// Which limit is the tightest: a file of the memory cgroup or /proc/meminfo.
+        /// The tightest limit: a file of the memory cgroup or /proc/meminfo.
         origin: String,
     },
     /// A peer's memory is smaller than it said.
     #[error("the peer's memory holds {actual} bytes where {expected} were announced; drop the session")]
     TooShort {
-        /// Announced.
+        /// Bytes that the peer announced.
         expected: u64,
-        /// Found.
+        /// Bytes that its memory holds.
         actual: u64,
     },
     /// A peer's memory could be shrunk under us.
@@ -52,19 +52,19 @@ pub enum RegionError {
     /// A place that does not lie inside.
     #[error("{bytes} bytes at {offset} do not lie inside a region of {region_bytes} bytes")]
     Bounds {
-        /// Where.
+        /// Start of the range.
         offset: RegionOffset,
-        /// How many.
+        /// Bytes of the range.
         bytes: u64,
-        /// Of how many.
+        /// Bytes of the region.
         region_bytes: u64,
     },
     /// A control word that is not aligned to its size.
     #[error("offset {offset} is not aligned to {align} bytes")]
     Misaligned {
-        /// Where.
+        /// The offset, in bytes from the region's start.
         offset: RegionOffset,
-        /// What it must be a multiple of.
+        /// The alignment that was needed, bytes.
         align: usize,
     },
     /// A store into a region that was mapped for loads only.
@@ -73,9 +73,9 @@ pub enum RegionError {
     /// A system call failed.
     #[error("{call} failed: {source}")]
     Os {
-        /// Which.
+        /// Name of the system call.
         call: &'static str,
-        /// How.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },

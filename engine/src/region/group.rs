@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// One memory cgroup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryGroup {
-    /// Its folder.
+    /// The group's folder in the cgroup file system.
     pub directory: PathBuf,
     /// 1 or 2.
     pub version: u8,
@@ -61,7 +61,7 @@ impl MemoryGroup {
         self.file("memory.max", "memory.limit_in_bytes")
     }
 
-    /// What memory.stat says, children included; nothing where it cannot be read.
+    /// Reads memory.stat, children included; empty where it cannot be read.
     pub fn stat(&self) -> GroupStat {
         let text = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
         GroupStat { text, version: self.version }

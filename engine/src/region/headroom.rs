@@ -45,7 +45,7 @@ impl Headroom {
         })
     }
 
-    /// Whether `bytes` more can be touched.
+    /// Checks that `bytes` more can be touched.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether huge pages would do a region good, and whether there are any.
+//! Decides if a region asks for huge pages, and counts those that are reserved.
 
 use std::fs;
 use std::os::fd::BorrowedFd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Raw mappings: mmap, madvise, mbind and munmap, and nothing that knows why.
+//! Raw mappings: mmap, madvise, mbind and munmap, without policy.
 //!
 //! - **Order** alignment for huge pages is got by reserving too much address space without access, mapping over
 //!   the aligned part, and giving the rest back.
@@ -63,7 +63,7 @@ pub(super) struct Mapping {
 // SAFETY: a mapping is an address range; nothing about it belongs to a thread, and it hands out raw pointers
 // and atomics only.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; all methods take `&self` and change only kernel state, or bytes through atomics.
+// SAFETY: all methods take `&self` and change only kernel state, or bytes through atomics.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -182,7 +182,7 @@ impl Mapping {
         rc == 0
     }
 
-    /// Takes the right to store away.
+    /// Forbids stores to the mapping from now on.
     pub(super) fn forbid_stores(&mut self) -> Result<(), RegionError> {
         // SAFETY: the range is this mapping, and `&mut` says that nobody holds a window or a control word of it. A pointer
         // that somebody kept and stores through faults, which is what is asked for.
@@ -261,7 +261,7 @@ fn non_null(base: *mut u8) -> NonNull<u8> {
     NonNull::new(base).expect("mmap does not return null without MAP_FIXED at 0")
 }
 
-/// Whether `MADV_POPULATE_WRITE` works, tried on one page.
+/// Tries `MADV_POPULATE_WRITE` on one page.
 pub(crate) fn probe_populate_write() -> std::io::Result<()> {
     let mapping = Mapping::anonymous(page_bytes(), false).map_err(std::io::Error::other)?;
     loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ground: the only place that maps memory.
+//! Regions: mapped memory with one owner, checked bounds and, where it is shared, seals.
 //!
 //! - **Flow** headroom check ──▶ mmap / memfd ──▶ seal ──▶ NUMA policy ──▶ huge pages ──▶ prefault ──▶ [`Region`]
 //!   A peer's memfd comes in through [`Region::from_fd`]: size and seals are checked first, so that the
@@ -60,20 +60,20 @@ impl std::fmt::Display for RegionOffset {
     }
 }
 
-/// Whether huge pages are wanted.
+/// The caller's choice of huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HugePages {
     /// When there are any; silently without otherwise. [`Region::huge`] says what happened.
     #[default]
     Auto,
-    /// No.
+    /// Ordinary pages always.
     Never,
 }
 
 /// How a region came to huge pages, or did not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Huge {
-    /// Ordinary pages.
+    /// It has ordinary pages.
     None,
     /// The kernel was asked for transparent huge pages and gives them where it can.
     Transparent,
@@ -81,7 +81,7 @@ pub enum Huge {
     Reserved,
 }
 
-/// What may be done to a region.
+/// Accesses that a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Loads only; the kernel enforces it.
@@ -95,7 +95,7 @@ pub enum Access {
 pub struct RegionOptions {
     /// Map every page now rather than at its first use.
     pub prefault: bool,
-    /// Whether huge pages are wanted.
+    /// The choice of huge pages.
     pub huge_pages: HugePages,
     /// Prefer memory of this node. Best effort.
     pub numa_node: Option<u32>,
@@ -350,7 +350,7 @@ impl Region {
         Ok(region)
     }
 
-    /// What is done to every fresh mapping, in this order: policy before pages.
+    /// Applies the options to a fresh mapping: the memory policy first, because it must be set before pages exist.
     fn settle(&mut self, options: &RegionOptions, stop: &dyn Fn() -> bool) -> Result<(), RegionError> {
         if options.dont_fork {
             self.mapping.dont_fork()?;
@@ -371,7 +371,7 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// What mprotect says.
+    /// [`RegionError::Os`] when mprotect fails.
     pub fn into_read_only(mut self) -> Result<Region, RegionError> {
         self.mapping.forbid_stores()?;
         self.access = Access::ReadOnly;

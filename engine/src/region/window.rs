@@ -34,10 +34,10 @@ pub struct Window<'a> {
     region: PhantomData<&'a Region>,
 }
 
-// SAFETY: a window is a place and a length in a mapping that any thread may use; it gives out raw pointers,
-// copies and atomics.
+// SAFETY: a window is an address and a length in a mapping that any thread may use while `'a` lasts.
+// It gives out raw pointers, copies and atomics, never a plain reference.
 unsafe impl Send for Window<'_> {}
-// SAFETY: as above.
+// SAFETY: its fields never change, and through `&Window` threads get raw pointers, copies and atomics only.
 unsafe impl Sync for Window<'_> {}
 
 impl<'a> Window<'a> {
@@ -76,7 +76,7 @@ impl<'a> Window<'a> {
         self.offset
     }
 
-    /// Its bytes.
+    /// Bytes of the window.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

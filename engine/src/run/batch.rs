@@ -61,7 +61,7 @@ impl Progress {
     }
 }
 
-/// After a panic in the middle of a batch: no member may stay without an answer.
+/// Answers, after a panic in the middle of a batch, every member that has no status yet.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ impl Progress {
 pub(super) unsafe fn give_up(descriptor: &Descriptor) {
     let list = ptr::with_exposed_provenance::<Descriptor>(descriptor.source as usize);
     for index in 0..descriptor.size as usize {
-        // SAFETY: passed on from the caller; a flagged, aligned record is readable as well as writable.
+        // SAFETY: the caller vouches for the list and its records; a flagged, aligned record is readable as well as writable.
         unsafe {
             let member = list.add(index).read();
             let record = ptr::with_exposed_provenance::<Completion>(member.completion_address as usize);

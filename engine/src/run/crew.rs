@@ -116,7 +116,7 @@ impl Crew {
         true
     }
 
-    /// Threads that have nothing to do. A glance: it may have changed on return.
+    /// Threads that have nothing to do. The number may have changed on return.
     pub fn idle(&self) -> usize {
         if !self.ring.is_empty() {
             return 0;
@@ -124,7 +124,7 @@ impl Crew {
         self.seats.iter().filter(|seat| seat.at.load(Ordering::Relaxed) == IDLE).count()
     }
 
-    /// How many of the first `started` threads wait for work awake. A glance: it may have changed on return.
+    /// Threads among the first `started` that wait for work without sleeping. The number may have changed on return.
     pub fn awake(&self, started: usize) -> usize {
         let waits =
             |seat: &&CachePadded<Seat>| seat.at.load(Ordering::Relaxed) == IDLE && !seat.park.is_parked();
@@ -252,7 +252,7 @@ unsafe fn answer(descriptor: &Descriptor) {
     let address = descriptor.completion_address;
     let record = ptr::with_exposed_provenance::<Completion>(address as usize);
     let usable = descriptor.flags().has(Flags::COMPLETION_VALID) && !record.is_null() && record.is_aligned();
-    // SAFETY: passed on from the caller; a batch's list is looked at only if it is one that could have run.
+    // SAFETY: the memory is still lent to the caller; a batch's list is read only if validation could have accepted it.
     unsafe {
         if descriptor.opcode() == Opcode::BATCH
             && descriptor.source.is_multiple_of(64)

@@ -35,7 +35,7 @@ unsafe impl Cpu for Finisher {
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         let context = Context { capabilities: self.capabilities(), hands: &self.0 };
         let place = if in_batch { Place::Batch } else { Place::Queue };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller lends the descriptor's memory for this call, and the members' if it is a batch.
         let done = unsafe { perform(descriptor, &context, place) };
         settle_stores(descriptor.opcode());
         done

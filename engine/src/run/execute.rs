@@ -14,7 +14,7 @@ use memlift_kernels::{Delta, DeltaError, Kernels, cache_flush, repeat_8};
 use memlift_spec::{Capabilities, Completion, Descriptor, Flags, Opcode, Status};
 use std::ptr;
 
-/// What executing needs beside the descriptor.
+/// Everything that executing needs beside the descriptor.
 pub(super) struct Context<'a> {
     pub capabilities: Capabilities,
     pub hands: &'a Hands,
@@ -33,7 +33,7 @@ impl Context<'_> {
 ///
 /// Every address in the descriptor is valid for its use, and so is every address in the members of a batch.
 pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: every address in the descriptor, its record's included, is valid for its use, as the caller vouches.
     unsafe {
         let completion = perform(descriptor, context, Place::Queue);
         settle_stores(descriptor.opcode());
@@ -47,7 +47,7 @@ pub(super) unsafe fn execute(descriptor: &Descriptor, context: &Context<'_>) {
 ///
 /// As for [`execute`].
 pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, place: Place) -> Completion {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for every address. Sizes and flags are checked before anything is run.
     unsafe {
         match validate::check(descriptor, &context.capabilities, place) {
             Err(status) => record::ended(status),
@@ -57,8 +57,8 @@ pub(super) unsafe fn perform(descriptor: &Descriptor, context: &Context<'_>, pla
     }
 }
 
-/// The operations that leave their fence to whoever asks for it: here it is asked for by the record, which must not be
-/// seen before what was stored. A batch may have had such members.
+/// Fences after operations that leave their fence to the caller: their stores must be visible before the record is. A batch
+/// may have had such members.
 pub(super) fn settle_stores(opcode: Opcode) {
     #[cfg(feature = "persist")]
     if opcode == Opcode::BATCH || super::persist::leaves_fence(opcode) {
@@ -73,7 +73,7 @@ pub(super) fn settle_stores(opcode: Opcode) {
 ///
 /// As for [`execute`].
 pub(super) unsafe fn execute_member(descriptor: &Descriptor, context: &Context<'_>) -> Status {
-    // SAFETY: passed on from the caller.
+    // SAFETY: every address in the member, its record's included, is valid for its use, as the caller vouches.
     unsafe {
         let completion = perform(descriptor, context, Place::Batch);
         record::store(descriptor, completion);

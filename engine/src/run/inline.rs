@@ -33,7 +33,7 @@ impl Inline {
         Inline { queue: ArrayQueue::new(depth.max(1)), turn: Mutex::new(()), hands }
     }
 
-    /// Queues one descriptor together with whom to tell; `false`: the queue is full, and nobody will be told.
+    /// Queues one descriptor with its `notify`; `false`: the queue is full, and nothing will be notified.
     ///
     /// # Safety
     ///

@@ -49,8 +49,8 @@ pub(crate) struct Work {
     pub notify: Option<Arc<dyn Notify>>,
 }
 
-/// What the software executors of one engine work with: the kernels, and from how many bytes on a descriptor
-/// without CACHE_CONTROL is written past the cache (set by calibration).
+/// Settings of an engine's software executors: the kernels, and from how many bytes on a descriptor without
+/// CACHE_CONTROL is written past the cache (set by calibration).
 #[derive(Debug)]
 pub struct Hands {
     kernels: &'static Kernels,
@@ -63,7 +63,7 @@ impl Hands {
         Hands { kernels, streaming_from_bytes: AtomicUsize::new(streaming_from_bytes) }
     }
 
-    /// The routines.
+    /// The routines that they run.
     pub fn kernels(&self) -> &'static Kernels {
         self.kernels
     }
@@ -79,7 +79,7 @@ impl Hands {
     }
 }
 
-/// What the software executors can do.
+/// Operations that the software executors support.
 pub(crate) const fn capabilities(queue_depth: u32) -> Capabilities {
     let all = Capabilities::none(queue_depth)
         .with(Opcode::NOOP)

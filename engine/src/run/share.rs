@@ -64,10 +64,10 @@ pub(crate) struct Share {
     park: ParkWord,
 }
 
-// SAFETY: the pointers are only used for chunks claimed through the atomic counter, each by one thread, while the
-// caller of `run` keeps both buffers valid.
+// SAFETY: the pointers are only used for chunks claimed through the atomic counter, each by one thread, and the caller of
+// [`Share::new`] keeps both buffers valid until the last chunk has finished.
 unsafe impl Send for Share {}
-// SAFETY: as above.
+// SAFETY: threads that share it change atomics only, and the counter gives each chunk to one of them.
 unsafe impl Sync for Share {}
 
 thread_local! {

@@ -78,7 +78,7 @@ fn yields_result(opcode: Opcode) -> bool {
     )
 }
 
-/// `Err` with the status that the descriptor ends with if it may not run.
+/// Returns the status that the descriptor ends with as `Err` if it may not run.
 ///
 /// # Safety
 ///

@@ -29,7 +29,7 @@ pub struct WorkerSettings {
     pub wait: WaitPolicy,
 }
 
-/// What the threads have done so far.
+/// Work that the threads have done so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Descriptors and shares of copies that ran.
@@ -68,7 +68,7 @@ impl Worker {
         Worker { settings, hands, hold }
     }
 
-    /// What has been done in this process.
+    /// Work done in this process; a forked child starts from zero.
     pub fn stats(&self) -> WorkerStats {
         let hold = self.hold();
         WorkerStats {
@@ -83,7 +83,7 @@ impl Worker {
         self.settings.threads
     }
 
-    /// How many threads have nothing to do. A glance: it may have changed on return.
+    /// Threads that have nothing to do. The number may have changed on return.
     pub fn idle(&self) -> usize {
         self.hold().crew.idle()
     }
@@ -93,7 +93,7 @@ impl Worker {
         self.started();
     }
 
-    /// Queues one descriptor together with whom to tell; `false`: the ring is full, and nobody will be told.
+    /// Queues one descriptor with its `notify`; `false`: the ring is full, and nothing will be notified.
     ///
     /// # Safety
     ///
@@ -109,7 +109,7 @@ impl Worker {
         (0..helpers).take_while(|_| crew.push(Task::Share(Arc::clone(share)))).count()
     }
 
-    /// Lets a thread do nothing and waits for it: the cost of handing work over.
+    /// Hands a thread a share without work and waits for it: this measures the cost of handing over.
     pub(crate) fn round_trip(&self) {
         let (target, source) = (std::ptr::null_mut(), std::ptr::null());
         // SAFETY: no byte is copied, so neither address is touched.
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Threads that wait for work awake, on a core. A glance: it may have changed on return.
+    /// Threads that wait for work without sleeping. The number may have changed on return.
     pub(crate) fn awake(&self) -> usize {
         let hold = self.hold();
         hold.crew.awake(hold.threads.get().map_or(0, Vec::len))
@@ -148,7 +148,7 @@ impl Worker {
         if hold.generation == fork::generation() { hold } else { self.hold_of_child(current) }
     }
 
-    /// The threads that `current` speaks of stayed in the parent, perhaps in the middle of a job.
+    /// Replaces the parent's crew in a forked child: its threads stayed in the parent, perhaps in the middle of a job.
     #[cold]
     fn hold_of_child(&self, current: *mut Hold) -> &Hold {
         let fresh = Self::fresh(self.settings, &self.hands);
@@ -247,7 +247,7 @@ mod tests {
         while unsafe { record::load(records.add(1)) }.is_pending() {
             thread::yield_now();
         }
-        // SAFETY: as above.
+        // SAFETY: both records outlive this block, and the worker wrote them before the second status became final.
         let statuses = unsafe { [record::load(records), record::load(records.add(1))] };
         assert_eq!(statuses, [Status::HARDWARE_1, Status::SUCCESS]);
         assert_eq!(worker.stats().panics, 1);

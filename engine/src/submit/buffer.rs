@@ -27,7 +27,7 @@ impl Lease {
         Ok(Lease { region, offset, bytes })
     }
 
-    /// The region.
+    /// The region it is part of.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -47,12 +47,12 @@ impl Lease {
     }
 }
 
-/// What an operation reads.
+/// Buffer that an operation reads.
 #[derive(Debug)]
 pub enum Source {
-    /// Owned.
+    /// An owned vector.
     Vec(Vec<u8>),
-    /// Owned.
+    /// An owned slice.
     Boxed(Box<[u8]>),
     /// Shared and immutable.
     Shared(Arc<[u8]>),
@@ -62,12 +62,12 @@ pub enum Source {
     Lease(Lease),
 }
 
-/// What an operation writes.
+/// Buffer that an operation writes.
 #[derive(Debug)]
 pub enum Target {
     /// Owned; its length, not its capacity, counts.
     Vec(Vec<u8>),
-    /// Owned.
+    /// An owned slice.
     Boxed(Box<[u8]>),
     /// Part of a writable region.
     Lease(Lease),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What can go wrong: before anything ran (`Rejected`, the operation comes back) and after (`OperationError`).
+//! Errors before anything ran (`Rejected`, the operation comes back) and after (`OperationError`).
 
 use super::Operation;
 use memlift_spec::{Opcode, Status};
@@ -16,7 +16,7 @@ pub enum Reason {
     Unsupported {
         /// The executor's name.
         executor: &'static str,
-        /// What it was asked for.
+        /// The opcode that was submitted.
         opcode: Opcode,
     },
     /// The buffers do not fit the operation or each other.
@@ -31,7 +31,7 @@ pub enum Reason {
 pub struct Rejected {
     /// The operation, as it was given.
     pub operation: Box<Operation>,
-    /// Why.
+    /// Why it was not taken.
     pub reason: Reason,
 }
 
@@ -42,7 +42,7 @@ pub struct Rejected {
 pub struct RejectedBatch {
     /// The operations, as they were given.
     pub operations: Vec<Operation>,
-    /// Why.
+    /// Why it was not taken.
     pub reason: Reason,
 }
 
@@ -53,7 +53,7 @@ pub enum OperationError {
     /// The executor refused it or could not finish it.
     #[error("{}: {status}", operation.opcode().name())]
     Failed {
-        /// What the executor said.
+        /// The executor's status.
         status: Status,
         /// The operation with its buffers; the target's content is not defined.
         operation: Box<Operation>,

@@ -5,8 +5,8 @@
 //!   that is waited for · the waiter's park word
 //! - **Order** all addresses are taken by `prepare`, while this thread is the only owner; from submission until the
 //!   status is non-zero the cells belong to the executor; after it they belong to the ticket
-//! - **Counted** by whoever completes it: latency from submission to completion, per executor and opcode
-//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has told. Whoever is last frees.
+//! - **Count** whoever completes it records the latency from submission to completion, per executor and opcode
+//! - **Owner** `Arc<Flight>`: one in the ticket, one with the executor until it has notified. The last one frees.
 
 use super::Operation;
 use super::operand::Operand;
@@ -34,7 +34,7 @@ pub(super) struct Flight {
 // SAFETY: the cells change hands with the status (Release by the executor, Acquire by the ticket): never two
 // threads use one at a time. Everything in them is Send.
 unsafe impl Send for Flight {}
-// SAFETY: as above.
+// SAFETY: the status gives each cell to one thread at a time, so two threads with a `&Flight` never use the same cell.
 unsafe impl Sync for Flight {}
 
 impl Flight {
@@ -106,7 +106,7 @@ impl Flight {
         !self.status().is_pending()
     }
 
-    /// Returns true if its device may still write to its buffers: they are nobody's any more.
+    /// Returns true if its device stopped answering and may still write to its buffers, which must never be freed.
     pub fn is_lost(&self) -> bool {
         self.status() == Status::DEVICE_LOST
     }

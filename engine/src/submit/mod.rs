@@ -22,7 +22,7 @@ pub use operation::{Operation, Pattern};
 pub use queue::Queue;
 pub use ticket::{BatchOutcome, BatchTicket, DeltaFound, Outcome, Ticket};
 
-/// What the caller knows about the cache state of its buffers, and about who reads the target next.
+/// The caller's knowledge about the cache state of its buffers, and about the next reader of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Cache {
     /// Find out: by size, and for large buffers by timing a few loads.

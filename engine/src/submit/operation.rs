@@ -12,12 +12,12 @@ use crate::persist::NearData;
 use memlift_spec::limits::{DELTA_RECORD_BYTES_MIN, DELTA_SOURCE_BYTES_MAX, TRANSFER_BYTES_MAX};
 use memlift_spec::{Descriptor, Flags, Opcode};
 
-/// What FILL repeats, least significant byte first.
+/// The pattern that FILL repeats, least significant byte first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// 8 bytes.
+    /// A pattern of 8 bytes.
     Eight(u64),
-    /// 16 bytes.
+    /// A pattern of 16 bytes.
     Sixteen(u128),
 }
 
@@ -25,91 +25,91 @@ pub enum Pattern {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Does nothing.
+    /// Does nothing, and completes.
     Noop,
     /// Completes when everything submitted before it to the same queue has. Not in batches.
     Drain,
     /// Copies all of `source` to the start of `target`.
     Copy {
-        /// Read.
+        /// Bytes to copy.
         source: Source,
-        /// Written.
+        /// Receives the copy.
         target: Target,
-        /// Whether the target is read soon.
+        /// Hint: hot if the target is read soon.
         cache: Cache,
     },
     /// Fills all of `target`.
     Fill {
-        /// Written.
+        /// Filled from start to end.
         target: Target,
-        /// Repeated.
+        /// The pattern that is repeated.
         pattern: Pattern,
-        /// Whether the target is read soon.
+        /// Hint: hot if the target is read soon.
         cache: Cache,
     },
     /// Finds the first difference of two buffers of one size.
     Compare {
-        /// Read.
+        /// The first buffer, only read.
         first: Source,
-        /// Read.
+        /// The second buffer, only read.
         second: Source,
     },
     /// Finds the first difference from a repeated 8-byte pattern.
     ComparePattern {
-        /// Read.
+        /// The buffer, only read.
         source: Source,
         /// Repeated, least significant byte first.
         pattern: u64,
     },
-    /// CRC-32C.
+    /// Computes the CRC-32C of `source`.
     Crc {
-        /// Read.
+        /// Bytes that are summed.
         source: Source,
         /// 0, or the value of the bytes before.
         seed: u32,
     },
     /// Copies and gives the CRC-32C of what was copied.
     CopyCrc {
-        /// Read.
+        /// Bytes to copy.
         source: Source,
-        /// Written.
+        /// Receives the copy.
         target: Target,
         /// 0, or the value of the bytes before.
         seed: u32,
-        /// Whether the target is read soon.
+        /// Hint: hot if the target is read soon.
         cache: Cache,
     },
     /// Copies to two targets whose addresses agree modulo 4096.
     Dualcast {
-        /// Read.
+        /// Bytes to copy.
         source: Source,
-        /// Written.
+        /// Receives the first copy.
         target: Target,
-        /// Written.
+        /// Receives the second copy.
         target2: Target,
-        /// Whether the targets are read soon.
+        /// Hint: hot if the targets are read soon.
         cache: Cache,
     },
     /// Writes into `record` what must change in `first` to make it `second`. Buffers are 8-byte aligned, at most
     /// 512 KiB, a multiple of 8 bytes; the record has room for 10 bytes per changed 8, a multiple of 10.
     DeltaCreate {
-        /// Read.
+        /// Bytes before the change.
         first: Source,
-        /// Read.
+        /// Bytes after the change.
         second: Source,
-        /// Written.
+        /// Receives the delta record.
         record: Target,
     },
     /// Applies such a record.
     DeltaApply {
         /// Read; all of it.
         record: Source,
-        /// Changed.
+        /// Changed in place.
         target: Target,
     },
     /// Writes a range back from the caches and evicts it.
     CacheFlush {
-        /// The range.
+        /// The range to write back.
         target: Target,
     },
     /// Appends or applies a log record, copies lines of a page, or resets a lane's head.
@@ -197,7 +197,7 @@ impl Operation {
         }
     }
 
-    /// Whether the buffers fit: everything that memory safety needs, and what no backend would take.
+    /// Checks that the buffers fit: everything that memory safety needs, and limits that every backend has.
     pub(super) fn check(&self) -> Result<(), Reason> {
         if matches!(self, Operation::Noop | Operation::Drain) {
             return Ok(());

@@ -66,7 +66,7 @@ impl Queue {
         self.core.backend().name()
     }
 
-    /// What the executor can do.
+    /// Operations and limits of the executor.
     pub fn capabilities(&self) -> Capabilities {
         self.core.backend().capabilities()
     }
@@ -76,7 +76,7 @@ impl Queue {
         self.core.poll()
     }
 
-    /// Queues an operation. It has not started when this returns, or anything up to finished on other cores.
+    /// Queues an operation. When this returns it may not have started, or another core may already have finished it.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Queue {
     ///
     /// As for [`Backend::submit`].
     pub unsafe fn submit_raw(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps every address valid until its descriptor has completed, as [`Backend::submit`] demands.
         unsafe { self.core.backend().submit(descriptors) }
     }
 
@@ -158,7 +158,7 @@ impl Queue {
     }
 }
 
-/// The executor's queue took nothing.
+/// The executor's queue is full and took nothing.
 struct Full;
 
 impl Core {
@@ -207,7 +207,7 @@ impl Core {
         done
     }
 
-    /// A device that works by itself and tells nobody is asked. Backends that work when they are polled are left alone.
+    /// Polls a device that works by itself and wakes no one. Backends that only work when polled are left alone.
     pub(super) fn look_after(&self) {
         if self.counted_as() == observe::Executor::Idxd {
             self.poll();
@@ -219,7 +219,7 @@ impl Core {
         let pooled = self.waiters.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut waiter = pooled.unwrap_or_else(|| Waiter::new(self.policy));
         let ready = || {
-            // An executor that runs here runs what is queued; the others do not need it.
+            // An executor without threads runs its queue here; the others need no polling.
             while !flight.settled() {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late || self.poll() == 0 {
@@ -231,7 +231,7 @@ impl Core {
         let notified = !matches!(self.executor, Executor::Foreign { .. });
         let futex = flight.parker();
         let parker: &dyn Parker = if notified { &futex } else { &Polling };
-        // A foreign backend's records are written by whoever polls it: by nobody, while this thread watches a line.
+        // A foreign backend writes its records only when it is polled, which no thread does while this one watches a line.
         let line = if notified { flight.line() } else { std::ptr::null() };
         let settled = loop {
             match waiter.wait(parker, line, ready, predicted_ns, deadline) {
@@ -245,7 +245,7 @@ impl Core {
     }
 }
 
-/// Lets go of flights that have settled. Their backend tells nobody, so this is where they are told.
+/// Releases flights that have settled, and notifies them, because their backend does not.
 fn reap(flights: &mut Vec<Arc<Flight>>) {
     flights.retain(|flight| {
         let settled = flight.settled();
@@ -268,12 +268,12 @@ impl Drop for Core {
                 std::thread::sleep(Duration::from_micros(20));
             }
         }
-        // A forked child's backend may still write, in the parent, what is a copy here: leak rather than free.
+        // In a forked child these flights are copies of what the parent's backend may still write: leak rather than free.
         flights.drain(..).filter(|flight| !flight.is_own()).for_each(std::mem::forget);
     }
 }
 
-/// Sleeps briefly, for backends that wake nobody: their completions are looked for.
+/// Sleeps briefly and polls again, for backends that wake no one.
 struct Polling;
 
 impl Parker for Polling {

@@ -67,7 +67,7 @@ macro_rules! ticket {
                 $ticket(Pending { flight, core, predicted_ns: None, released: false })
             }
 
-            /// The same with the cost model's word for how long it will take, nanoseconds.
+            /// Sets the cost model's prediction of the wait, nanoseconds.
             pub fn with_prediction(mut self, predicted_ns: u64) -> $ticket {
                 self.0.predicted_ns = Some(predicted_ns);
                 self
@@ -135,7 +135,7 @@ impl BatchTicket {
     }
 }
 
-/// What became of a batch.
+/// Results of a batch.
 #[derive(Debug)]
 pub struct BatchOutcome {
     /// SUCCESS, or BATCH_FAILED if any member did not end with SUCCESS.
@@ -146,7 +146,7 @@ pub struct BatchOutcome {
     pub members: Vec<Result<Outcome, OperationError>>,
 }
 
-/// What DELTA_CREATE found.
+/// Result of DELTA_CREATE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeltaFound {
     /// Both sources are equal; there is no record.

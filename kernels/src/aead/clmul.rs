@@ -67,7 +67,7 @@ fn add(a: Sum, b: Sum) -> Sum {
     }
 }
 
-/// Montgomery's reduction.
+/// Reduces a sum of products to an element, by Montgomery's method.
 #[target_feature(enable = "pclmulqdq,sse2")]
 #[inline]
 fn reduce(sum: Sum) -> Element {

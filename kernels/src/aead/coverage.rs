@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which bytes of a message have come: ranges in any order, each byte once.
+//! Tracks the bytes of a message that have come: ranges in any order, each byte once.
 //!
 //! - **Layout** `ranges` is sorted and disjoint, and ranges that touch are one: in order, there is never more than one.
 //! - **Owner** the list grows by the holes that exist at a time, and keeps its memory for the next message.

@@ -23,7 +23,7 @@ pub struct Key {
     prepared: OnceLock<Box<Prepared>>,
 }
 
-/// On cache lines of its own.
+/// Secrets and aws-lc's context, on cache lines that hold nothing else.
 #[repr(align(64))]
 struct Expanded {
     context: lc::EVP_AEAD_CTX,
@@ -34,7 +34,7 @@ struct Expanded {
 // SAFETY: aws-lc documents seal and open as callable concurrently on one context; the context of AES-GCM is plain
 // data (round keys, powers of H, pointers to code), bound to no thread.
 unsafe impl Send for Key {}
-// SAFETY: as above: a shared `Key` offers nothing but seal, open and reads.
+// SAFETY: a shared `Key` offers only seal, open and reads, which aws-lc allows from several threads at once.
 unsafe impl Sync for Key {}
 
 impl Key {
@@ -78,7 +78,7 @@ impl Key {
         &self.expanded.key[..self.expanded.key_bytes]
     }
 
-    /// The key as the own routines want it.
+    /// The key, prepared for our own routines at the first call.
     pub(super) fn prepared(&self) -> &Prepared {
         self.prepared.get_or_init(|| Prepared::new(self.secret(), crate::active().isa))
     }
@@ -115,7 +115,7 @@ impl Key {
         target: *mut u8,
         bytes: usize,
     ) -> [u8; TAG_BYTES] {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: `try_seal` asks for the same memory and a fresh nonce, for which the caller vouches.
         match unsafe { self.try_seal(nonce, aad, source, target, bytes) } {
             Ok(tag) => tag,
             Err(refused) => panic!("seal of {bytes} bytes: {refused}"),
@@ -161,16 +161,16 @@ impl Key {
                 aad.len(),
             )
         };
-        // What is left for aws-lc to refuse is additional data of 2^61 bytes, which no slice holds.
+        // The only other reason for aws-lc to refuse is additional data of 2^61 bytes, which no slice holds.
         assert!(done == 1 && tag_bytes == TAG_BYTES, "aws-lc refused to seal {bytes} bytes");
         Ok(tag)
     }
 
     /// Decrypts `bytes` bytes from `source` to `target` if the tag is right; otherwise the target is all zeros.
-    /// While it runs, the target holds plaintext that is not yet verified: show it to nobody before the return.
+    /// While it runs, the target holds plaintext that is not yet verified: let no one read it before the return.
     ///
-    /// What [`try_seal`](Key::try_seal) would refuse (an overlap, too long a message) was never sealed, so no tag
-    /// is right for it. The target is then zeros, too.
+    /// A message that [`try_seal`](Key::try_seal) refuses (an overlap, or too long) was never sealed, so no tag is right for
+    /// it. The target is then zeros, too.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `bytes` bytes.

@@ -19,18 +19,18 @@ pub(super) struct Own {
     state: State,
 }
 
-/// Plain data.
+/// State of one message between two calls: plain numbers, which `drop` overwrites.
 #[derive(Clone, Default)]
 struct State {
     first_counter: u128,
     /// The counter block of the next whole block.
     counter: u128,
-    /// Of whole blocks.
+    /// The hash of the whole blocks so far.
     hash: Element,
     /// The sealed bytes, or the additional data, of the block under way, then zeros.
     block: [u8; 16],
     block_bytes: usize,
-    /// What goes over the block under way.
+    /// The cipher's bits for the block under way, which are combined with its bytes.
     pad: [u8; 16],
     aad_bytes: u64,
     message_bytes: u64,

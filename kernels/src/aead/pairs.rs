@@ -17,7 +17,7 @@ use super::field::{Element, FOLD};
 use super::vaes::{AHEAD_BYTES, SEALS, STREAMS, expand, prefetch};
 use core::arch::x86_64::*;
 
-/// A value for both lanes.
+/// Two lanes of 16 bytes, aligned for a register.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Both([u128; 2]);
@@ -30,7 +30,7 @@ impl Both {
     }
 }
 
-/// A factor, and in the lower half of each lane the sum of its halves.
+/// A power of H in each lane, and beside it the sum of its two 64-bit halves, for Karatsuba's product.
 #[derive(Clone, Copy)]
 struct Factor {
     power: Both,
@@ -51,14 +51,14 @@ impl Factor {
 /// Registers of a whole turn.
 const REGISTERS: usize = 8;
 
-/// What the routines need of a key.
+/// The part of a key that the routines use: round keys and powers of H.
 #[derive(Clone)]
 pub(super) struct Schedule {
     rounds: [Both; 15],
     round_count: usize,
     /// H¹⁶, H¹⁴, … H², the same in both lanes.
     strides: [Factor; REGISTERS],
-    /// By how many blocks are left, less one: H¹ and nothing; H² and H¹.
+    /// Powers for the last blocks, by the number of blocks less one: H¹ alone; H² and H¹.
     last: [Factor; 2],
 }
 
@@ -69,7 +69,7 @@ pub(super) fn available() -> bool {
 }
 
 impl Schedule {
-    /// Nothing yet.
+    /// A schedule that is not filled yet.
     pub(super) const EMPTY: Schedule = Schedule {
         rounds: [Both::ZERO; 15],
         round_count: 10,
@@ -93,7 +93,7 @@ impl Schedule {
     }
 }
 
-/// A register from memory of ours.
+/// Loads a register from aligned memory.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn get(both: &Both) -> __m256i {
@@ -189,7 +189,7 @@ pub(super) unsafe fn pass<const MODE: u8>(
     target: *mut u8,
     bytes: usize,
 ) -> Element {
-    // SAFETY: the caller's promises are the same. A target that is no multiple of 16 is not stored to past the caches.
+    // SAFETY: `pass_rounds` asks for the same CPU and memory. A target that is no multiple of 16 is stored to through the caches.
     unsafe {
         match (schedule.round_count, MODE & STREAMS != 0 && target.addr().is_multiple_of(16)) {
             (10, false) => pass_rounds::<MODE, 10, false>(schedule, counter, hash, source, target, bytes),
@@ -200,8 +200,8 @@ pub(super) unsafe fn pass<const MODE: u8>(
     }
 }
 
-/// Nothing, but where it stands: LLVM would cipher a register or two to the end before it begins the next, and each then
-/// waits for its own last round.
+/// No instruction, but a barrier in the order: without it LLVM ciphers one or two registers to the end before it begins the
+/// next, and each then waits for its own last round.
 #[target_feature(enable = "avx2,vaes,vpclmulqdq,aes")]
 #[inline]
 fn together(pad: &mut [__m256i; REGISTERS], sum: &mut Sum) {
@@ -282,7 +282,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize, const PAST: bool>(
     hash
 }
 
-/// What goes from turn to turn.
+/// The values that one turn of the loop passes to the next.
 struct Run<'key, const MODE: u8, const ROUNDS: usize, const PAST: bool> {
     schedule: &'key Schedule,
     /// The next two counter blocks.
@@ -328,10 +328,10 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         let key = get(&self.schedule.rounds[ROUNDS]);
         let mut sealed = pad;
         for i in 0..COUNT {
-            // SAFETY: as the caller promises.
+            // SAFETY: the source is readable for 32 bytes per register, as the caller vouches.
             let text = unsafe { _mm256_loadu_si256(source.add(32 * i).cast()) };
             let made = _mm256_aesenclast_epi128(pad[i], _mm256_xor_si256(key, text));
-            // SAFETY: as the caller promises; if `PAST`, the target is a multiple of 16.
+            // SAFETY: the target is writable for 32 bytes per register, as the caller vouches; if `PAST`, it is a multiple of 16.
             unsafe {
                 let at = target.add(32 * i);
                 if PAST {
@@ -357,7 +357,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         for round in 1..ROUNDS {
             self.round(round, &mut pad);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: both sides have 32 bytes per register, as the caller vouches.
         unsafe { self.end(pad, source, target) }
     }
 
@@ -373,7 +373,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         self.sum = _mm256_xor_si256(reduce(products), sealed[COUNT - 1]);
     }
 
-    /// [`cipher`](Run::cipher) of this turn and [`hash`](Run::hash) of the one before, in each other's waits.
+    /// [`cipher`](Run::cipher) of this turn, interleaved with [`hash`](Run::hash) of the turn before.
     ///
     /// # Safety
     /// As for [`end`](Run::end).
@@ -396,11 +396,11 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
             together(&mut pad, &mut products);
         }
         self.sum = _mm256_xor_si256(reduce(products), sealed[REGISTERS - 1]);
-        // SAFETY: as the caller promises.
+        // SAFETY: both sides have 32 bytes per register, as the caller vouches.
         unsafe { self.end(pad, source, target) }
     }
 
-    /// Ciphers and hashes what is left, less than two blocks.
+    /// Ciphers and hashes the last bytes, less than two blocks.
     ///
     /// # Safety
     /// `source` must be readable, and `target` writable, for `bytes` bytes, 1 to 31.
@@ -421,7 +421,7 @@ impl<const MODE: u8, const ROUNDS: usize, const PAST: bool> Run<'_, MODE, ROUNDS
         let last = _mm256_xor_si256(get(&self.schedule.rounds[ROUNDS]), get(&text));
         let made = _mm256_and_si256(_mm256_aesenclast_epi128(pad[0], last), get(&mask));
         let sealed = if MODE & SEALS != 0 { made } else { get(&text) };
-        // SAFETY: as above; what was plaintext is overwritten.
+        // SAFETY: `text` has 32 bytes, and the target `bytes`, as the caller vouches. The volatile store erases the plaintext.
         unsafe {
             let own = text.0.as_mut_ptr();
             _mm256_store_si256(own.cast(), made);

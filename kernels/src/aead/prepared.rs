@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A key as the own routines want it, and CTR with GHASH over any run of blocks.
+//! A key prepared for our own routines, and CTR with GHASH over any run of blocks.
 //!
 //! - **Flow** `pass`: [`Routines::Fours`] ──▶ [`vaes`](super::vaes), [`Routines::Pairs`] ──▶ [`pairs`](super::pairs): one pass
 //!   in registers
@@ -24,21 +24,21 @@ const CHUNK_BYTES: usize = 1024;
 /// Digits of a block's place: 8 of 4 bits.
 type Positions = [[Element; 16]; 8];
 
-/// Whether a run is sealed or opened.
+/// The direction of a run: to seal or to open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     Seal,
     Open,
 }
 
-/// Whether the target's cache lines are worth keeping.
+/// The way to store the target: through the caches, or past them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Store {
     Cached,
     Streaming,
 }
 
-/// What hashes, and whether it ciphers in the same pass.
+/// Routines for hashing; [`Pairs`](Routines::Pairs) and [`Fours`](Routines::Fours) also cipher in the same pass.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Routines {
     /// [`field`].
@@ -70,7 +70,7 @@ impl Routines {
         Routines::Portable
     }
 
-    /// Those of the process, which `MEMLIFT_ISA` masks.
+    /// The routines of this process, up to the level that `MEMLIFT_ISA` allows.
     pub(super) fn active() -> Routines {
         static ACTIVE: OnceLock<Routines> = OnceLock::new();
         *ACTIVE.get_or_init(|| Routines::up_to(crate::active().isa))
@@ -156,7 +156,7 @@ impl Prepared {
         }
     }
 
-    /// Forgets what belongs to the key before.
+    /// Erases the table that belongs to the previous key.
     fn wipe_positions(&mut self) {
         if let Some(mut positions) = self.positions.take() {
             // SAFETY: plain data of ours.
@@ -164,7 +164,7 @@ impl Prepared {
         }
     }
 
-    /// The bits that go over the hash.
+    /// Encrypts the first counter block: the result is combined with the hash to make the tag.
     pub(super) fn pad(&self, first_counter: u128) -> u128 {
         u128::from_be_bytes(self.block(first_counter.to_be_bytes()))
     }
@@ -312,7 +312,7 @@ impl Prepared {
             }
         }
         let _ = store;
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: `pass_chunks` asks for the same: `bytes` bytes on both sides, equal or disjoint.
         unsafe { self.pass_chunks(direction, counter, hash, source, target, bytes) }
     }
 

@@ -18,8 +18,8 @@ use aws_lc_sys as lc;
 
 /// A message that is sealed or opened by ranges in any order.
 ///
-/// What an opening one has written is not verified before the tag is: use none of it until then. The type
-/// [`Untrusted`](super::Untrusted) sees to that for a target that Rust knows.
+/// An opening message writes plaintext that is not verified before the tag is: use none of it until then. The type
+/// [`Untrusted`](super::Untrusted) enforces that for a target that is a slice.
 pub struct Scatter<'key> {
     prepared: &'key Prepared,
     direction: Direction,
@@ -117,7 +117,7 @@ impl<'key> Scatter<'key> {
         Ok(self.prepared.tag(pad, hash, self.aad_bytes, message_bytes))
     }
 
-    /// [`tag`](Scatter::tag), and the end.
+    /// Consumes the message and returns its [`tag`](Scatter::tag).
     pub fn finish(self, message_bytes: u64) -> Result<[u8; TAG_BYTES], Refused> {
         self.tag(message_bytes)
     }
@@ -133,7 +133,7 @@ pub(super) fn first_counter(nonce: &[u8; NONCE_BYTES]) -> u128 {
 
 impl Drop for Scatter<'_> {
     fn drop(&mut self) {
-        // What both say of H would help to forge tags. SAFETY: plain numbers of ours.
+        // Both numbers depend on H and would help to forge tags. SAFETY: plain numbers of this struct, borrowed mutably.
         unsafe {
             for number in [&mut self.aad_hash, &mut self.sum] {
                 lc::OPENSSL_cleanse(core::ptr::from_mut(number).cast(), size_of::<Element>());

@@ -24,7 +24,7 @@ const CALL_BYTES_MAX: usize = 1 << 30;
 
 /// A message that is sealed or opened piece by piece.
 ///
-/// What an opening stream has written is not verified before the tag is: use none of it until then.
+/// An opening stream writes plaintext that is not verified before the tag is: use none of it until then.
 pub struct Stream {
     routines: Engine,
     seals: bool,
@@ -34,7 +34,7 @@ pub struct Stream {
     stage: Stage,
 }
 
-/// Who ciphers and hashes.
+/// The routines that cipher and hash: ours, or aws-lc's.
 enum Engine {
     Own(Box<Own>),
     Library(Context),
@@ -78,8 +78,8 @@ impl Stream {
         stream
     }
 
-    /// A stream without a [`Key`], for who needs no other: expands `key` (16 or 32 bytes) for one direction. It waits
-    /// for [`restart`](Stream::restart). Allocates.
+    /// A stream without a [`Key`]: expands `key` (16 or 32 bytes) for one direction. It waits for
+    /// [`restart`](Stream::restart). Allocates.
     pub fn new(key: &[u8], seals: bool) -> Result<Stream, KeyLength> {
         if key.len() != 16 && key.len() != 32 {
             return Err(KeyLength { bytes: key.len() });
@@ -185,7 +185,7 @@ impl Stream {
     /// `source` must be readable and `target` writable for `bytes` bytes.
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
-        // SAFETY: the caller's promises are the same.
+        // SAFETY: both sides have `bytes` bytes, as the caller vouches and `try_update` asks.
         if let Err(refused) = unsafe { self.try_update(source, target, bytes) } {
             panic!("update of {bytes} bytes: {refused}");
         }
@@ -287,7 +287,7 @@ impl Context {
         assert!(done, "aws-lc refused a nonce of {} bytes", nonce.len());
     }
 
-    /// Sets the direction, and the nonce unless it is null: else it is as long as the context was told.
+    /// Sets the direction, and the nonce if it is not null; the context already knows the nonce's length.
     fn turn(&mut self, nonce: *const u8, encrypts: bool) -> bool {
         // SAFETY: the context has cipher and key; the nonce is as its owner says.
         let done = unsafe {
@@ -347,8 +347,8 @@ impl Drop for Context {
     }
 }
 
-/// A second stream at the same place in the same message. Allocates. Two that both go on sealing use one nonce twice:
-/// that is the caller's to know.
+/// A second stream at the same place in the same message. Allocates. If both go on sealing, they use one nonce twice: the
+/// caller must prevent that.
 impl Clone for Stream {
     fn clone(&self) -> Stream {
         let routines = match &self.routines {

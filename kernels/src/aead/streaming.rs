@@ -31,7 +31,7 @@ impl Key {
         bytes: usize,
     ) -> Result<[u8; TAG_BYTES], Refused> {
         if !self.streams() {
-            // SAFETY: the caller's promises are the same.
+            // SAFETY: `try_seal` asks for the same memory and a fresh nonce, for which the caller vouches.
             return unsafe { self.try_seal(nonce, aad, source, target, bytes) };
         }
         allowed(source.addr(), target.addr(), bytes, 0)?;
@@ -56,7 +56,7 @@ impl Key {
         bytes: usize,
     ) -> Result<(), WrongTag> {
         if !self.streams() || allowed(source.addr(), target.addr(), bytes, 0).is_err() {
-            // SAFETY: the caller's promises are the same.
+            // SAFETY: `open` asks for `bytes` bytes on both sides, for which the caller vouches.
             return unsafe { self.open(nonce, aad, tag, source, target, bytes) };
         }
         // SAFETY: equal or disjoint, as checked; the rest is the caller's promise.
@@ -82,7 +82,7 @@ impl Prepared {
         let counter = first_counter(nonce);
         let pad = self.pad(counter);
         let hash = self.hash(0, aad);
-        // SAFETY: as the caller promises.
+        // SAFETY: both sides have `bytes` bytes, equal or disjoint, as the caller vouches.
         let hash = unsafe { self.pass(way, counter + 1, hash, source, target, bytes) };
         let tag = self.tag(pad, hash, aad.len() as u64, bytes as u64);
         if way.1 == Store::Streaming {
@@ -106,7 +106,7 @@ impl Prepared {
         target: *mut u8,
         bytes: usize,
     ) -> Result<(), WrongTag> {
-        // SAFETY: as the caller promises.
+        // SAFETY: both sides have `bytes` bytes, equal or disjoint, as the caller vouches.
         let made = unsafe { self.message((Direction::Open, store), nonce, aad, source, target, bytes) };
         if tags_equal(&made, tag) {
             return Ok(());

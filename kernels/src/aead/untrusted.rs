@@ -53,7 +53,7 @@ impl<'key, 'target> Untrusted<'key, 'target> {
 
 impl<'target> Lent<'target> {
     fn release(mut self) -> &'target mut [u8] {
-        // What is left behind is empty, and its drop does nothing.
+        // The slice left behind is empty, and its drop does nothing.
         core::mem::take(&mut self.0)
     }
 }

@@ -16,7 +16,7 @@
 use super::field::{Element, FOLD};
 use core::arch::x86_64::*;
 
-/// What the routines need of a key.
+/// The part of a key that the routines use: round keys and powers of H.
 #[derive(Clone)]
 #[repr(C)]
 pub(super) struct Schedule {
@@ -41,7 +41,7 @@ pub(super) fn available() -> bool {
 }
 
 impl Schedule {
-    /// Nothing yet.
+    /// A schedule that is not filled yet.
     pub(super) const EMPTY: Schedule =
         Schedule { rounds: [[0; 4]; 15], round_count: 10, strides: [0; 4], last: [0; 8] };
 
@@ -169,16 +169,16 @@ fn lane_0(x: u128) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
 #[inline]
 unsafe fn load(at: *const u128) -> __m512i {
-    // SAFETY: as the caller promises.
+    // SAFETY: 64 bytes at `at` are readable, as the caller vouches.
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
 
-/// Mode: the target is what is hashed; otherwise the source is.
+/// Mode: hashes what is written to the target; without it, what is read from the source.
 pub(super) const SEALS: u8 = 1;
-/// Mode: stores past the caches, and asks for the source ahead.
+/// Mode: stores past the caches, and prefetches the source.
 pub(super) const STREAMS: u8 = 2;
 
-/// How far ahead of the loads the source is asked for.
+/// Distance by which the source is prefetched ahead of its loads.
 pub(super) const AHEAD_BYTES: usize = 2048;
 
 /// Ciphers `bytes` bytes from `source` to `target` from the counter block `counter` on (a big-endian number), and
@@ -197,7 +197,7 @@ pub(super) unsafe fn pass<const MODE: u8>(
     target: *mut u8,
     bytes: usize,
 ) -> Element {
-    // SAFETY: the caller's promises are the same.
+    // SAFETY: `pass_rounds` asks for the same CPU and memory, for which the caller vouches.
     unsafe {
         if schedule.round_count == 10 {
             pass_rounds::<MODE, 10>(schedule, counter, hash, source, target, bytes)
@@ -277,7 +277,7 @@ unsafe fn pass_rounds<const MODE: u8, const ROUNDS: usize>(
     hash
 }
 
-/// What goes from turn to turn.
+/// The values that one turn of the loop passes to the next.
 struct Run<const MODE: u8, const ROUNDS: usize> {
     strides: [__m512i; 4],
     /// The next four counter blocks.
@@ -304,7 +304,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
         let mut text = [_mm512_setzero_si512(); REGISTERS];
         let mut pad = [_mm512_setzero_si512(); REGISTERS];
         for i in 0..REGISTERS {
-            // SAFETY: as the caller promises.
+            // SAFETY: the source is readable for 64 bytes per register, as the caller vouches.
             text[i] = unsafe { _mm512_loadu_si512(source.add(64 * i).cast()) };
             pad[i] = _mm512_xor_si512(swap(self.counters), keys[0]);
             self.counters = _mm512_add_epi32(self.counters, step);
@@ -316,7 +316,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
         }
         for i in 0..REGISTERS {
             pad[i] = _mm512_aesenclast_epi128(pad[i], _mm512_xor_si512(keys[ROUNDS], text[i]));
-            // SAFETY: as the caller promises.
+            // SAFETY: the target of `lines` has 64 bytes for this register, too, as the caller vouches.
             unsafe { lines.push(pad[i]) };
         }
         let sealed = if MODE & SEALS != 0 { pad } else { text };
@@ -334,7 +334,7 @@ impl<const MODE: u8, const ROUNDS: usize> Run<MODE, ROUNDS> {
     }
 }
 
-/// Asks for so many lines.
+/// Prefetches `lines` cache lines from `from` on.
 pub(super) fn prefetch(from: *const u8, lines: usize) {
     for line in 0..lines {
         // SAFETY: a prefetch reads nothing; every x86-64 CPU has it.
@@ -342,15 +342,15 @@ pub(super) fn prefetch(from: *const u8, lines: usize) {
     }
 }
 
-/// A run of registers on its way to memory.
+/// Stores a run of registers to the target; with `STREAMS`, as whole cache lines.
 struct Lines<const MODE: u8> {
     target: *mut u8,
-    /// `STREAMS`: how many bytes of the target lie before its first whole cache line.
+    /// `STREAMS`: bytes of the target before its first whole cache line.
     head_bytes: usize,
-    /// `STREAMS`: from these bytes of two registers comes a line.
+    /// `STREAMS`: the byte permutation that makes a line of two neighbouring registers.
     order: __m512i,
     previous: __m512i,
-    /// How many registers were pushed.
+    /// Registers that were pushed so far.
     count: usize,
 }
 
@@ -373,7 +373,7 @@ impl<const MODE: u8> Lines<MODE> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,vaes,vpclmulqdq,aes")]
     #[inline]
     unsafe fn push(&mut self, register: __m512i) {
-        // SAFETY: as the caller promises; a line ends before the register that completes it does.
+        // SAFETY: the target has 64 bytes for this register, as the caller vouches; a line ends before its second register does.
         unsafe {
             if MODE & STREAMS == 0 {
                 _mm512_storeu_si512(self.target.add(64 * self.count).cast(), register);
@@ -404,7 +404,7 @@ impl<const MODE: u8> Lines<MODE> {
     }
 }
 
-/// Makes the stores of `STREAMS` as visible as any before whatever is stored next.
+/// Store fence: makes the stores of `STREAMS` visible before any later store.
 pub(super) fn fence() {
     // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _mm_sfence() };

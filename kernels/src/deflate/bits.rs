@@ -33,13 +33,13 @@ impl<'a> Bits<'a> {
         self.next as usize - self.start as usize
     }
 
-    /// What was stored so far.
+    /// The whole bytes stored so far.
     pub fn written(&self) -> &[u8] {
         // SAFETY: everything from start to next was written, and the target is ours.
         unsafe { core::slice::from_raw_parts(self.start, self.bytes()) }
     }
 
-    /// Takes over what another writer made of the bits in hand: whole bytes, and the new bits in hand.
+    /// Takes over the output of another writer that began with the bits in hand: whole bytes, and the new bits in hand.
     pub fn adopt(&mut self, bytes: &[u8], hold: u64, count: u32) {
         (self.hold, self.count) = (0, 0);
         self.bytes_from(bytes);
@@ -80,7 +80,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// Stores the whole bytes without a look at the room.
+    /// Stores the whole bytes without a check of the room.
     ///
     /// # Safety
     /// At least eight bytes of the target are left.

@@ -45,22 +45,22 @@ impl Counts {
     }
 }
 
-/// What is written for each index and each distance symbol.
+/// The bits to write for each index and each distance symbol.
 #[repr(align(64))]
 pub struct Table {
-    /// How many bits in the low 8 bits, code and extra bits above.
+    /// Per index: the number of bits in the low 8 bits; code and extra bits above.
     index: [u32; INDICES],
     distance: [Distance; 32],
     /// The code of the end of the block, like an index.
     end: u32,
 }
 
-/// What is written for a distance symbol.
+/// The bits to write for a distance symbol.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Distance {
     code: u16,
-    /// The code's length, and that with the extra bits.
+    /// Length of the code in bits; `all` is that with the extra bits.
     bits: u8,
     all: u8,
 }
@@ -122,7 +122,7 @@ impl Table {
         bits.flush();
     }
 
-    /// What the tokens with these counts take in bits, the end of the block included.
+    /// Returns the size in bits of the tokens with these counts, the end of the block included.
     pub fn price(&self, counts: &Counts) -> usize {
         let mut bits = self.end & 63;
         for (count, entry) in counts.index.iter().zip(&self.index) {
@@ -195,7 +195,7 @@ pub static FIXED: Table = {
     table
 };
 
-/// A code for the tokens of one block, and what they take with it.
+/// A code for the tokens of one block, and the block's size with it.
 pub struct Plan {
     pub litlen: [u8; LITLEN_SYMBOLS],
     pub distance: [u8; DISTANCE_SYMBOLS],
@@ -231,10 +231,10 @@ impl Plan {
     }
 }
 
-/// The largest block for which the codes that are known before are considered, in bytes.
+/// The largest block for which the preset and the fixed code are considered, in bytes.
 const KNOWN_CODE_BYTES: usize = 1024;
 
-/// What the writing of blocks keeps between them.
+/// Memory that the writing of blocks keeps between them.
 pub struct Writer {
     own: Table,
     /// True if the CPU has BMI2 and may use it.
@@ -249,8 +249,8 @@ impl Writer {
         Writer { own: Table::new(), fast: has_avx2(isa) }
     }
 
-    /// Writes one block with these tokens, which stand for `source` (at most 65535 bytes), as small as it can. Without the
-    /// source, the tokens are known to be fewer than its bytes by far.
+    /// Writes one block of these tokens, which stand for `source` (at most 65535 bytes), in its smallest form. `source` is `None`
+    /// if the tokens are so few that a stored block cannot be smaller.
     pub fn write(
         &mut self,
         source: Option<&[u8]>,
@@ -263,7 +263,7 @@ impl Writer {
         let Plan { litlen, distance, header, bits: own_bits } = Plan::new(counts);
         let (_, in_hand) = bits.rest();
         let stored_bits = source.map_or(usize::MAX, |source| stored_bits(in_hand, source.len()));
-        // A code that was known before is only worth a thought where the header of another weighs.
+        // Codes known before are only considered where the header of another code is a large part of the block.
         let (mut preset_bits, mut fixed_bits) = (usize::MAX, usize::MAX);
         if source.is_some_and(|source| source.len() <= KNOWN_CODE_BYTES) {
             preset_bits = 3 + preset.header.bits + preset.code.price(counts);
@@ -295,12 +295,12 @@ impl Writer {
     }
 }
 
-/// What a stored block takes in bits, after this many bits in hand.
+/// Returns the size in bits of a stored block that begins after `in_hand` bits.
 pub fn stored_bits(in_hand: u32, bytes: usize) -> usize {
     (in_hand as usize + 3).next_multiple_of(8) - in_hand as usize + 32 + 8 * bytes
 }
 
-/// Writes a stored block: at most 65535 bytes. The room was looked at before.
+/// Writes a stored block of at most 65535 bytes. The caller has checked the room.
 pub fn stored(source: &[u8], last: bool, bits: &mut Bits<'_>) {
     bits.put(u64::from(last), 3);
     bits.align();

@@ -99,7 +99,7 @@ impl Run<'_> {
     /// Eight bytes can be read there.
     #[inline(always)]
     unsafe fn same<const FAR: bool>(&self, at: usize, bytes: u64, from: usize) -> bool {
-        // SAFETY: the caller promises the bytes.
+        // SAFETY: eight bytes at the place are readable, as the caller vouches.
         let other = unsafe { eight(self.base.add(from)) };
         (bytes ^ other) << OTHER_BITS == 0 && !(FAR && at - from > self.window)
     }
@@ -111,7 +111,7 @@ impl Run<'_> {
     #[inline(always)]
     unsafe fn literal(&mut self, byte: u8) {
         let (code, count) = self.code.literal(byte);
-        // SAFETY: handed down.
+        // SAFETY: the output has room for eight bytes, as the caller vouches.
         unsafe { self.put(code, count) };
     }
 
@@ -122,7 +122,7 @@ impl Run<'_> {
     #[inline(always)]
     unsafe fn matched(&mut self, length: usize, distance: usize) {
         let (code, count) = self.code.pair(matched(length, distance));
-        // SAFETY: handed down.
+        // SAFETY: the output has room for eight bytes, as the caller vouches.
         unsafe { self.put(code, count) };
     }
 
@@ -183,7 +183,7 @@ impl Run<'_> {
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
 unsafe fn all_avx2(run: Run<'_>, start: usize) -> Run<'_> {
     use super::same::Avx2;
-    // SAFETY: handed down.
+    // SAFETY: the caller vouches for the run's buffers and for the CPU's features.
     unsafe { if run.end > run.window { run.all::<Avx2, true>(start) } else { run.all::<Avx2, false>(start) } }
 }
 

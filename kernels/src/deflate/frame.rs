@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What stands around a deflate stream: nothing, a zlib frame (RFC 1950), a gzip frame (RFC 1952).
+//! The frame around a deflate stream: none, that of zlib (RFC 1950), or that of gzip (RFC 1952).
 
 use super::bits::Bits;
 use super::pack::Effort;

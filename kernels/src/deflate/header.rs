@@ -12,7 +12,7 @@ const SYMBOLS: usize = 19;
 /// The order in which the lengths of the header's own code are written.
 const ORDER: [usize; SYMBOLS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// What no length is.
+/// A value that is no code length.
 const NONE: u8 = 0xff;
 
 /// A header that was planned: its size is known, and it can be written any number of times.
@@ -37,7 +37,7 @@ impl Header {
     pub fn plan(litlen: &[u8; LITLEN_SYMBOLS], distance: &[u8; DISTANCE_SYMBOLS]) -> Header {
         let to_last = |lengths: &[u8]| lengths.iter().rposition(|&bits| bits != 0).map_or(0, |last| last + 1);
         let (litlen_used, distance_used) = (to_last(litlen).max(257), to_last(distance).max(1));
-        // What is behind the last length is none.
+        // Entries behind the last length differ from every length, so that a run ends there.
         let mut all = [NONE; LITLEN_SYMBOLS + DISTANCE_SYMBOLS + 8];
         all[..litlen_used].copy_from_slice(&litlen[..litlen_used]);
         all[litlen_used..litlen_used + distance_used].copy_from_slice(&distance[..distance_used]);
@@ -60,7 +60,7 @@ impl Header {
         };
         let mut at = 0;
         while at < used {
-            // Eight at once: most runs are short, and a loop over them would end where nobody expects it.
+            // Eight lengths at once: most runs are short, and the end of a loop over them would be mispredicted.
             let bits = all[at];
             let mut run = 0;
             while run == 0 || all[at + run] == bits {

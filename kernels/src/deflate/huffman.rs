@@ -29,8 +29,8 @@ pub fn lengths<const N: usize>(frequencies: &[u32], limit: usize, lengths: &mut 
     sort(&leaves[..used], &mut sorted);
     let leaves = sorted;
 
-    // Two queues: the leaves in order, and the inner nodes, which arise in order. The rarer front is taken; what the
-    // other front is told about its parent meanwhile is overwritten when its turn comes.
+    // Two queues: the leaves in order, and the inner nodes, which arise in order. Each step takes the rarer front. Both fronts
+    // get the parent, without a branch; that of the other one is overwritten when it is taken.
     let mut weight = [u32::MAX; N];
     let mut parent = [0u16; N];
     let mut leaf_parent = [0u16; N];

@@ -22,14 +22,14 @@ pub enum Depth {
     Deep,
 }
 
-/// What a search found.
+/// Result of a search.
 pub struct Found {
     /// Where it ended.
     pub at: usize,
     /// How many tokens.
     pub tokens: usize,
-    /// By how many bytes matches are longer for the older half of eight places; 0 where fewer were looked at. What was
-    /// looked at and not taken counts as well.
+    /// Bytes by which the older half of eight places made matches longer, also matches that were not taken; 0 if fewer places
+    /// were compared.
     pub gain: usize,
 }
 
@@ -145,11 +145,11 @@ impl Matcher {
                     // has the shape that the search has; the CPU was asked.
                     unsafe { super::search::all_avx2(how!(super::same::Avx2), start) }
                 } else {
-                    // SAFETY: as above, for any CPU.
+                    // SAFETY: the assertion checked the room; base and end are a slice's; the table has the search's shape.
                     unsafe { how!(Words).all(start) }
                 }
                 #[cfg(not(target_arch = "x86_64"))]
-                // SAFETY: as above.
+                // SAFETY: the assertion checked the room; base and end are a slice's; the table has the search's shape.
                 unsafe {
                     how!(Words).all(start)
                 }

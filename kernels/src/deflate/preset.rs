@@ -38,7 +38,7 @@ const DISTANCE: [u8; DISTANCE_SYMBOLS] =
 pub struct Preset {
     /// The header, for its size.
     pub header: Header,
-    /// The code.
+    /// The code that the header describes.
     pub code: Table,
     /// The header as it is written, 48 bits each but the last.
     words: [u64; 24],
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The greedy search of `direct`, told naively.
+    /// The greedy search of `direct`, written in the simplest way.
     fn count(page: &[u8], litlen: &mut [u32], distances: &mut [u32]) {
         let mut places = std::collections::HashMap::new();
         let mut at = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Memory that may not be there: for those who serve a program that goes on without it.
+//! Allocations that may fail, for a program that must go on without the memory.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 

@@ -40,7 +40,7 @@ impl Same for Words {
 /// Eight bytes can be read.
 #[inline(always)]
 pub unsafe fn eight(at: *const u8) -> u64 {
-    // SAFETY: the caller promises the bytes.
+    // SAFETY: eight bytes at `at` are readable, as the caller vouches.
     u64::from_le(unsafe { at.cast::<u64>().read_unaligned() })
 }
 

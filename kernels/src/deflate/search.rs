@@ -14,7 +14,7 @@ use super::same::{Same, WIDE_BYTES, eight, extend};
 use super::slot::Slot;
 use core::marker::PhantomData;
 
-/// What is left at the end of a buffer is searched without wide reads, which would go past it.
+/// The last bytes of a buffer, which are searched without wide reads, because those would go past its end.
 const TAIL_BYTES: usize = WIDE_BYTES + 8;
 /// Matches of three and four bytes save less than their distance costs if they are farther than this.
 const NEAR_BYTES: usize = 4096;
@@ -29,13 +29,13 @@ pub struct Search<'a, S, T, const LOOK: usize, const INNER: usize, const SHORTES
     pub hash_shift: u32,
     pub base: *const u8,
     pub end: usize,
-    /// Where the search pauses: it goes past it by one match at most. From `end` on it does not.
+    /// The search pauses here, or one match later. A value of `end` or more means no pause.
     pub pause: usize,
     /// The largest distance.
     pub window: usize,
     /// Where the next token goes.
     pub next: *mut u32,
-    /// By how many bytes the older half of eight places made matches longer.
+    /// Bytes by which the older half of eight places made matches longer.
     pub gain: usize,
     pub counts: *mut Counts,
     pub how: PhantomData<(S, &'a mut Counts)>,
@@ -53,13 +53,13 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     /// The bits of eight bytes that are not hashed.
     const OTHER_BITS: usize = 64 - 8 * SHORTEST;
 
-    /// Whether there is time for the best that can be found. Where a slot has one place, there is no choice.
+    /// True if the search may take the time for the longest match. With one place per slot there is no choice.
     const DEEP: bool = T::WAYS > 1 && INNER > 4;
 
-    /// Whether the older half of the places is weighed: only eight are ever given up again.
+    /// True if the search measures the gain of the older half of the places: a table with eight places may go back to fewer.
     const WEIGHS: bool = LOOK > 4;
 
-    /// Of a long match, one place in so many is learned.
+    /// In a long match, one place in this many is learned.
     const STRIDE: usize = if Self::DEEP { 2 } else { 4 };
 
     /// Adds a token.
@@ -83,7 +83,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     #[inline(always)]
     unsafe fn push_match(&mut self, length: usize, distance: usize) {
         let token = matched(length, distance);
-        // SAFETY: handed down; five bits are less than 32.
+        // SAFETY: there is room for a token, as the caller vouches; five bits are less than 32.
         unsafe {
             self.push(token);
             *(*self.counts).distance.as_mut_ptr().add((token >> 9 & 31) as usize) += 1;
@@ -148,7 +148,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
         if SHORTEST < 5 && length < 5 && at - from > NEAR_BYTES { (0, from) } else { (length, from) }
     }
 
-    /// The longest match at a place of which a slot's place has at least 32 bytes, and where it is.
+    /// The longest match of at least 32 bytes among a slot's places, and where it is: each is compared up to its end.
     ///
     /// # Safety
     /// As for [`longest`](Search::longest).
@@ -214,7 +214,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
                     (length, from, slot) = (longer, place, next);
                 }
                 if length == WIDE_BYTES {
-                    // Where matches are long, the longest of them is worth looking for.
+                    // If matches are long, comparing all of them to the end pays.
                     if Self::DEEP {
                         (length, from) = self.farthest::<FAR>(at, slot);
                     } else {
@@ -292,7 +292,7 @@ impl<S: Same, T: Slot, const LOOK: usize, const INNER: usize, const SHORTEST: us
     #[inline(always)]
     pub unsafe fn all(mut self, start: usize) -> (usize, *mut u32, usize) {
         let mut at = start;
-        // SAFETY: handed down; the first byte of a buffer has nothing before it.
+        // SAFETY: the caller vouches for the tokens' room, the buffer and the table. The first byte has nothing before it.
         unsafe {
             if at == 0 && self.end != 0 {
                 self.push(literal(self.base.read()));
@@ -319,6 +319,6 @@ pub unsafe fn all_avx2<T: Slot, const LOOK: usize, const INNER: usize, const SHO
     search: Search<'_, super::same::Avx2, T, LOOK, INNER, SHORTEST>,
     start: usize,
 ) -> (usize, *mut u32, usize) {
-    // SAFETY: handed down.
+    // SAFETY: the caller vouches for the tokens' room, the buffer, the table and the CPU's features.
     unsafe { search.all(start) }
 }

@@ -3,8 +3,8 @@
 //!
 //! - **Flow** segment ──[`survey`](super::survey): matches of three bytes?──▶ the search's shape ──▶ tokens ──▶ a block; or,
 //!   where the tokens are few, they wait for the next segment's, because a block's code would cost as much as they
-//! - **Order** the shape is chosen by the message's size, if that is known, and deepened where the last bytes took few
-//!   tokens: there is more to choose from, and more time. Where they were next to no matches, it is made shallow.
+//! - **Order** the shape is chosen by the message's size, if known. The search is made deeper where the last bytes took few
+//!   tokens, because there is more to choose from and more time, and shallow where they had next to no matches.
 //! - **Owner** tokens that wait stay here until a call that may not hold them.
 
 use super::bits::Bits;
@@ -26,36 +26,36 @@ pub const SEGMENT_BYTES: usize = 24576;
 /// Messages up to this size remember one place per hash: there is little to choose from, and less to clear.
 const SMALL_BYTES: usize = 6144;
 const SMALL: Shape = Shape { ways: Ways::One, hash_bits: 13, shortest: 5 };
-/// Messages of one segment.
+/// The shape for messages of one segment.
 const MIDDLE: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 5 };
 const LARGE: Shape = Shape { ways: Ways::Four, hash_bits: 13, shortest: 5 };
-/// [`Effort::Fast`]'s, where the preset code does not fit.
+/// The shape of [`Effort::Fast`], for bytes that the preset code does not fit.
 const FAST: Shape = Shape { ways: Ways::Two, hash_bits: 12, shortest: 5 };
-/// Segments that repeat three bytes at a time.
+/// The shape for segments with many matches of three bytes.
 const THREES: Shape = Shape { ways: Ways::Four, hash_bits: 12, shortest: 3 };
 /// Bytes of history that are learned again for another shape.
 const AGAIN_BYTES: usize = 16384;
 
-/// After so many bytes each, the first segment of a message is judged; a quarter of it is too little to tell.
+/// The first segment of a message is judged in pieces of this size; a quarter of it is too little to tell.
 const PIECE_BYTES: usize = 4096;
-/// With fewer tokens than one for so many bytes, a search is made deep: in a message of one segment, which is short of
-/// time, and in others; and wide, which only those of many segments are.
+/// A search is made deep if it gives fewer tokens than one per this many bytes: `DEEP` in messages of many segments,
+/// `DEEP_MIDDLE` in shorter ones, which are short of time. Below one per `WIDE`, long messages use eight places per hash.
 const DEEP_MIDDLE: usize = 9;
 const DEEP: usize = 4;
 const WIDE: usize = 6;
 
-/// Before so many bytes of a message eight places per hash have too little to choose from. Where their older half gains less
-/// than one byte in so many, they are given up, up to here: a longer message has enough of them to come.
+/// Eight places per hash are used from `WIDE_FROM` bytes of a message on; before, there is too little to choose from. If their
+/// older half gains less than one byte in `NARROW`, they are given up until `WIDE_AGAIN` bytes, and tried again after.
 const WIDE_FROM: usize = 16384;
 const NARROW: usize = 32;
 const WIDE_AGAIN: usize = 4 * SEGMENT_BYTES;
 
-/// With less than one byte in so many that its token shares with another, a search is made shallow.
+/// A search is made shallow if fewer than one byte in this many shares its token with another byte.
 const DULL: usize = 64;
 
-/// With fewer tokens than one for so many bytes, a segment's tokens may wait for the next one's.
+/// A segment's tokens may wait for those of the next if there are fewer than one per this many bytes.
 const SPARSE: usize = 16;
-/// Shorter segments do not wait, and fewer tokens than this do.
+/// A segment of at least this many bytes may wait, as long as fewer than `HELD` tokens wait in all.
 const SPARSE_BYTES: usize = 2048;
 const HELD: usize = 2048;
 /// Bytes of a token, at most, and of a block besides its tokens.
@@ -78,7 +78,7 @@ pub struct Segments {
     direct_used: bool,
     /// The shape for most segments of the message.
     shape: Shape,
-    /// What fits the bytes that came last; `None` before the message's first segment.
+    /// The depth that fits the last bytes; `None` before the message's first segment.
     depth: Option<Depth>,
     /// Bytes of the message that were judged, and from how many on a search may be wide.
     judged: usize,
@@ -126,7 +126,7 @@ impl Segments {
         self.forget();
     }
 
-    /// Forgets the history. Nothing waits, or what waits is dropped.
+    /// Forgets the history, and drops tokens that wait.
     pub fn forget(&mut self) {
         if core::mem::take(&mut self.direct_used) {
             self.direct.clear();
@@ -157,8 +157,8 @@ impl Segments {
         self.held != 0
     }
 
-    /// Takes `buffer[start..]`, at most 32 KiB; what is before it is history. All of it is written, as one block after
-    /// what waited, unless it `may_wait`.
+    /// Takes `buffer[start..]`, at most 32 KiB, with the history before it. Writes all of it as one block, after the tokens that
+    /// waited, unless it `may_wait`.
     #[expect(clippy::too_many_arguments, reason = "what a block is made of and where it goes")]
     pub fn one(
         &mut self,
@@ -239,7 +239,7 @@ impl Segments {
         }
     }
 
-    /// Takes note of what the last bytes took.
+    /// Judges the last search: chooses depth and places per hash for the next bytes.
     fn judge(&mut self, found: &Found, bytes: usize) {
         self.judged += bytes;
         if bytes < PIECE_BYTES / 4 {
@@ -278,7 +278,7 @@ impl Segments {
         bits: &mut Bits<'_>,
     ) -> bool {
         let bytes = buffer.len() - start;
-        // Bytes that the code knows as rare will not become smaller by it.
+        // If the sampled bytes have long codes on average, the preset code will not make them smaller.
         let sample = |at: usize| self.preset.code.literal(buffer[start + at * bytes / SAMPLES]).1;
         if bytes == 0 || (0..SAMPLES).map(sample).sum::<u32>() > RARE_BITS * SAMPLES as u32 {
             return false;

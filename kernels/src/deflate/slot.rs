@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the search remembers of earlier bytes: for each hash, the last places that had it.
+//! Memory of the search for earlier bytes: for each hash, the last places that had it.
 //!
 //! - **Layout** one integer per hash, a place in each 16 bits, the latest lowest: [`u16`] has one place, [`u128`] eight. A new
 //!   place moves the others up and the oldest out. 0 also means "none": a wrong candidate is harmless, because bytes
@@ -10,9 +10,9 @@ use super::room::zeroed;
 
 /// The last places with one hash.
 pub trait Slot: Copy {
-    /// How many there are.
+    /// Number of places in a slot.
     const WAYS: usize;
-    /// With one more place, and without the oldest.
+    /// Adds a place, and drops the oldest.
     fn with(self, place: usize) -> Self;
     /// The place that was added `way` places ago.
     fn place(self, way: usize) -> usize;
@@ -123,7 +123,7 @@ impl Table {
         self.shape = shape;
     }
 
-    /// Remembers this many places per hash from here on: of those that are known, the last ones.
+    /// Remembers this many places per hash from here on, and keeps the last of those that are known.
     pub fn set_ways(&mut self, ways: Ways) {
         while self.shape.ways != ways {
             let step = match (self.shape.ways, self.shape.ways < ways) {
@@ -213,7 +213,7 @@ mod tests {
         }
         let before = four(&mut table).to_vec();
         table.set_ways(Ways::Eight);
-        // SAFETY: as above.
+        // SAFETY: `set_ways` made 2^13 slots of 128 bits, and only this slice uses them.
         let eight = unsafe { core::slice::from_raw_parts_mut(table.slots::<u128>(), 1 << 13) };
         assert!(eight.iter().zip(&before).all(|(wide, &slot)| *wide == u128::from(slot)));
         eight[5] |= 77 << 64;

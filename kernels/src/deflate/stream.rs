@@ -15,7 +15,7 @@ use super::segment::{HELD_BYTES, Segments};
 use super::{Effort, Format, checksum, frame};
 use core::mem::MaybeUninit;
 
-/// What a push does after its input was read.
+/// The flush that a push makes after its input was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
     /// Waits for more.
@@ -28,7 +28,7 @@ pub enum Flush {
     Finish,
 }
 
-/// What one push did.
+/// Progress of one push.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pushed {
     /// Bytes of the input that were read.
@@ -66,12 +66,12 @@ pub struct PackStream {
 }
 
 impl PackStream {
-    /// Allocates everything.
+    /// Allocates all memory; ends the process if there is none.
     pub fn new(format: Format, effort: Effort) -> PackStream {
         PackStream::try_new(format, effort).unwrap_or_else(|| no_memory::<PackStream>())
     }
 
-    /// Allocates everything. `None`: there is no memory.
+    /// Allocates all memory. `None`: there is none.
     pub fn try_new(format: Format, effort: Effort) -> Option<PackStream> {
         Some(PackStream {
             segments: Segments::new(crate::active().isa)?,

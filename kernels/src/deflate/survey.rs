@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a look at a few bytes says about a segment: whether matches of three bytes are worth a search.
+//! Looks at a few bytes of a segment to decide if matches of three bytes are worth a search.
 //!
 //! - **Flow** 64 bytes ──mostly text?──▶ no, which is the usual answer and costs next to nothing; else ──1 KiB from the
 //!   middle, its places by their first three bytes──▶ many that repeat for three or four bytes only? ──▶ yes

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use libdeflate_sys as sys;
 use std::alloc::{Layout, handle_alloc_error};
 
-/// What unpacking one message used.
+/// Bytes that unpacking one message read and wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unpacked {
     /// Bytes of the source that belong to the message; others may follow.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which method a page gets: a look at some of its numbers, then one or two tries.
+//! Chooses the method of a page: samples some of its numbers, then tries one or two methods.
 //!
 //! - **Flow** a block of 128 in its middle, as numbers of 4 and 8 bytes, plain and as differences ──half the size or less?──▶
 //!   that frame; decimals where floating-point numbers are decimals; else LZ4 ──little saved, and bytes are alike
@@ -35,7 +35,7 @@ pub(super) fn pack(
     attempt(packer, dense, page, target, most).or(fast)
 }
 
-/// Tries a method into the packer's own room; the target changes only if it is within `most` bytes.
+/// Tries a method in a buffer on the stack; the target changes only if the result has at most `most` bytes.
 fn attempt(
     packer: &mut Packer,
     method: Method,
@@ -82,7 +82,7 @@ fn fast(packer: &mut Packer, page: &[u8; PAGE_BYTES], target: &mut [u8; PAGE_BYT
     best
 }
 
-/// The frame that packs the middle of the page best, and what the page would take that way.
+/// The frame that packs the middle of the page best, and the size of the whole page at that rate, in bytes.
 fn frame(page: &[u8; PAGE_BYTES]) -> (Method, usize) {
     let eights = &page[1024..2048];
     let fours = &page[2048..2560];
@@ -92,7 +92,7 @@ fn frame(page: &[u8; PAGE_BYTES]) -> (Method, usize) {
         (Method::Frame4, 8 * integers::sample::<u32>(fours, false)),
         (Method::FrameDifferences4, 8 * integers::sample::<u32>(fours, true)),
     ];
-    // An earlier one unpacks faster: a later one has to save something.
+    // Earlier frames unpack faster: a later one must be smaller by a sixteenth.
     sizes
         .into_iter()
         .reduce(|best, next| if next.1 + next.1 / 16 < best.1 { next } else { best })

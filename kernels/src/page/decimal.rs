@@ -80,7 +80,7 @@ pub(super) fn pack(
     Some(at + integers::pack::<u64>(scratch, false, &mut target[at..])?)
 }
 
-/// Unpacks a page; none if it is none.
+/// Unpacks a page; `None` if the bytes are not one.
 pub(super) fn unpack(source: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
     let (header, rest) = source.split_first_chunk::<3>()?;
     let power = *POWERS.get(usize::from(header[0]))?;

@@ -15,10 +15,10 @@ use zstd_safe::zstd_sys::{
 
 use super::PAGE_BYTES;
 
-/// Enough for both directions; a test asks the library.
+/// Bytes that are enough for packing and for unpacking; a test asks the library.
 const WORKSPACE_BYTES: usize = 104 << 10;
 
-/// Where a context lies while it is used.
+/// Memory for one context of libzstd.
 #[repr(C, align(64))]
 pub(super) struct Workspace {
     bytes: [u8; WORKSPACE_BYTES],
@@ -36,13 +36,13 @@ impl Workspace {
         Workspace { bytes: [0; WORKSPACE_BYTES], home: 0, holds: NOTHING }
     }
 
-    /// The context's address, and whether it is one for this.
+    /// Returns the context's address, and true if a context of the wanted kind is ready there.
     fn context(&mut self, wanted: u8) -> (*mut std::ffi::c_void, bool) {
         let start = self.bytes.as_mut_ptr().cast::<std::ffi::c_void>();
         (start, self.holds == wanted && self.home == start.addr())
     }
 
-    /// The context of this kind is ready at this address.
+    /// Records that a context of this kind is ready at the present address.
     fn keep(&mut self, kind: u8) {
         (self.home, self.holds) = (self.bytes.as_ptr().addr(), kind);
     }
@@ -86,7 +86,7 @@ pub(super) fn pack(workspace: &mut Workspace, page: &[u8; PAGE_BYTES], target: &
     }
 }
 
-/// Unpacks what must be a page; none if it is none.
+/// Unpacks a page; `None` if the source is not one.
 pub(super) fn unpack(workspace: &mut Workspace, source: &[u8], page: &mut [u8; PAGE_BYTES]) -> Option<()> {
     let (start, ready) = workspace.context(UNPACKS);
     // SAFETY: as in `pack`; the library checks the source and writes no more than the page.

@@ -17,11 +17,11 @@ const BLOCK: usize = 128;
 /// Bit 7 of a block's first byte.
 const ZIGZAG: u8 = 0x80;
 
-/// What numbers of 4 and of 8 bytes have in common.
+/// Numbers of 4 or 8 bytes, as the routines of this file use them.
 pub(super) trait Number: Copy + Default + Eq {
-    /// Bytes.
+    /// Bytes of one number.
     const BYTES: usize;
-    /// Bits.
+    /// Bits of one number.
     const BITS: usize = Self::BYTES * 8;
     fn read(bytes: &[u8]) -> Self;
     fn write(self, bytes: &mut [u8]);
@@ -37,7 +37,7 @@ pub(super) trait Number: Copy + Default + Eq {
     fn less(self, other: Self) -> bool;
     /// Packs the low `bits` of each number.
     fn pack(numbers: &[Self; BLOCK], bits: usize, target: &mut [u8]);
-    /// Undoes it.
+    /// Unpacks numbers that `pack` packed with the same `bits`.
     fn unpack(source: &[u8], bits: usize, numbers: &mut [Self; BLOCK]);
 }
 
@@ -225,7 +225,7 @@ pub(super) fn pack<N: Number>(
     Some(at)
 }
 
-/// Unpacks a page; none if it is none.
+/// Unpacks a page; `None` if the bytes are not one.
 pub(super) fn unpack<N: Number>(
     mut source: &[u8],
     differences: bool,

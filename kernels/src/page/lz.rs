@@ -145,8 +145,8 @@ pub(super) fn pack(page: &[u8; PAGE_BYTES], table: &mut Table, target: &mut [u8]
 /// Room behind a page into which [`unpack`] may write, if the caller has it: copies then need no care near the end.
 pub(super) const SLACK_BYTES: usize = 32;
 
-/// Unpacks a block that must be a page. `target` is the page, and may have up to [`SLACK_BYTES`] behind it. None if it
-/// is none; nothing outside the target is written.
+/// Unpacks one page. `target` is the page, and may have up to [`SLACK_BYTES`] behind it. Returns `None` if the block is not
+/// a page; nothing outside the target is written.
 pub(super) fn unpack(block: &[u8], target: &mut [u8]) -> Option<()> {
     debug_assert!(target.len() >= PAGE_BYTES);
     let room = target.len();

@@ -35,7 +35,7 @@ pub enum Effort {
     Cold,
 }
 
-/// What became of a page.
+/// Result of packing a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packed {
     /// The page is this word, repeated.
@@ -60,7 +60,7 @@ pub enum PageError {
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Method {
-    /// LZ4 block.
+    /// The page as it is, LZ4.
     Lz = 1,
     /// Numbers of 2 bytes in planes, LZ4.
     Planes2 = 2,
@@ -80,7 +80,7 @@ pub enum Method {
     FrameDifferences4 = 9,
     /// Differences of numbers of 8 bytes, frame of reference.
     FrameDifferences8 = 10,
-    /// Zstandard.
+    /// The page as it is, Zstandard.
     Dense = 11,
     /// Numbers of 4 bytes in planes, Zstandard.
     DensePlanes4 = 12,
@@ -225,7 +225,7 @@ impl Packer {
         Some(1 + bytes)
     }
 
-    /// What the method does to the page before it is packed; in `first`.
+    /// Applies the method's filter to the page; the result is in `first`.
     fn filter(&mut self, method: Method, page: &[u8; PAGE_BYTES]) {
         match method {
             Method::Planes2 => shuffle::<2>(page, &mut self.first),

@@ -66,13 +66,13 @@ fn choose() -> Isa {
 #[inline]
 pub unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES));
-    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    // SAFETY: the caller vouches for both buffers; the level is one that this CPU has.
     unsafe { nt_copy_at(level(), target, source, bytes) }
 }
 
 #[inline(always)]
 unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller vouches for both buffers, and the callers in this file for the level.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -100,13 +100,13 @@ unsafe fn nt_copy_at(isa: Isa, target: *mut u8, source: *const u8, bytes: usize)
 #[inline]
 pub unsafe fn append(target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES) && bytes.is_multiple_of(LINE_BYTES) && bytes != 0);
-    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    // SAFETY: the caller vouches for record and target; the level is one that this CPU has.
     unsafe { append_at(level(), target, record, bytes, salt) }
 }
 
 #[inline(always)]
 unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, salt: u32) -> u32 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller vouches for record and target, and the callers in this file for the level.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -133,7 +133,7 @@ unsafe fn append_at(isa: Isa, target: *mut u8, record: *mut u8, bytes: usize, sa
 #[inline]
 pub unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
-    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    // SAFETY: the caller vouches for the named lines of both pages; the level is one that this CPU has.
     unsafe { copy_lines_at(level(), target, source, lines) }
 }
 
@@ -143,7 +143,7 @@ unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines:
         // SAFETY: every line of the page is named.
         return unsafe { nt_copy_at(isa, target, source, PAGE_BYTES) };
     }
-    // SAFETY: the caller's promise is the same; the portable routine copies the lines that are named.
+    // SAFETY: the caller vouches for the named lines of both pages; the portable routine copies no others.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -172,13 +172,13 @@ unsafe fn copy_lines_at(isa: Isa, target: *mut u8, source: *const u8, mut lines:
 #[inline]
 pub unsafe fn copy_lines_crc(target: *mut u8, source: *const u8, lines: u64, seed: u32) -> u32 {
     debug_assert!(target.addr().is_multiple_of(LINE_BYTES));
-    // SAFETY: passed on from the caller; the level is one that this CPU has.
+    // SAFETY: the caller vouches for the named lines of both pages; the level is one that this CPU has.
     unsafe { copy_lines_crc_at(level(), target, source, lines, seed) }
 }
 
 #[inline(always)]
 unsafe fn copy_lines_crc_at(isa: Isa, target: *mut u8, source: *const u8, mut lines: u64, seed: u32) -> u32 {
-    // SAFETY: the caller's promise is the same; the portable routine copies the lines that are named.
+    // SAFETY: the caller vouches for the named lines of both pages; the portable routine copies no others.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

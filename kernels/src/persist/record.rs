@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a log says: whether the record at a place is a good one, and storing its entries to a heap.
+//! Checks the records of a log, and stores the entries of a good record to a heap.
 //!
 //! - **Flow** header (size, kind) ──▶ position ──▶ checksum ──▶ each entry lies in record and heap, zeros behind
 //!   the last ──▶ first store ──▶ … ──▶ write-back, line by line
@@ -24,8 +24,8 @@ const WORD_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The header is none: its size is no multiple of 64 within what is available, or its kind is unknown. So is a place that
-    /// was never written.
+    /// There is no header: its size is not a multiple of 64 within the available bytes, or its kind is unknown. A place that was
+    /// never written reads like that, too.
     #[error("no log record here: the header is blank, torn or spoilt; treat this as the end of the log")]
     Header,
     /// A record of another position: usually of an earlier round of the log.
@@ -60,7 +60,7 @@ pub enum Fault {
     Changed,
 }
 
-/// What [`apply`] did.
+/// Result of [`apply`]: the record that was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Applied {
     /// Bytes of the record: the next one starts as many further.
@@ -81,7 +81,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Where `bytes` at `offset` of the heap are; `None` if they are not all of the heap, or some are of the record.
+    /// Returns the offset again if `bytes` there are inside the heap; `None` if they leave it, or touch the record.
     #[inline(always)]
     fn place(&self, offset: u64, bytes: u64) -> Option<usize> {
         let end = offset.checked_add(bytes)?;
@@ -100,7 +100,7 @@ impl Limits {
 /// Eight bytes at `at` are readable.
 #[inline(always)]
 unsafe fn word(at: *const u8) -> u64 {
-    // SAFETY: passed on from the caller. Volatile, so that it is one load, and not repeated after the value's check.
+    // SAFETY: eight bytes at `at` are readable, as the caller vouches. Volatile: one load, not repeated after the value's check.
     unsafe { u64::from_le(at.cast::<Unaligned>().read_volatile().0) }
 }
 
@@ -124,7 +124,7 @@ pub unsafe fn check(
     salt: u32,
     position: u64,
 ) -> Result<RecordHeader, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `record` is readable for `available` bytes, as the caller vouches; `head` accepts no longer record.
     unsafe {
         let header = head(record, available, salt, position)?;
         walk(record, &header, |_, _, _, _| Ok(()))?;
@@ -154,7 +154,7 @@ pub unsafe fn apply(
     heap_bytes: u64,
     write_back: bool,
 ) -> Result<Applied, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `record` is readable for `available` bytes, as the caller vouches.
     let header = unsafe { head(record, available, salt, position)? };
     if header.kind == RECORD_PAGES {
         return Err(Fault::Kind { kind: header.kind });
@@ -189,7 +189,7 @@ pub unsafe fn apply(
         data_bytes += bytes as u64;
         Ok(())
     };
-    // SAFETY: passed on from the caller; `head` found the record within what is available.
+    // SAFETY: `head` found the whole record within the `available` bytes that the caller vouches for.
     unsafe {
         walk(record, &header, bounds)?;
         walk(record, &header, store).map_err(|_| Fault::Changed)?;
@@ -240,8 +240,8 @@ unsafe fn ends(record: *const u8, kind: u8, at: usize, end: usize) -> bool {
     })
 }
 
-/// Visits each piece of the entries: entry, offset in the heap, bytes, where its data is. Of pages nothing is visited,
-/// only their shape checked.
+/// Calls `visit` for each piece of the entries with its entry, offset in the heap, bytes and data. Entries of pages are only
+/// checked for their shape.
 ///
 /// # Safety
 ///

@@ -96,7 +96,7 @@ fn best() -> WriteBack {
 /// The range is mapped.
 #[inline]
 pub unsafe fn write_back(address: *const u8, bytes: usize) {
-    // SAFETY: passed on from the caller; the instruction is one that this CPU has.
+    // SAFETY: the range is mapped, as the caller vouches; the instruction is one that this CPU has.
     unsafe { write_back_with(instruction(), address, bytes) }
 }
 

@@ -23,7 +23,7 @@ pub fn vector_levels() -> Vec<&'static Kernels> {
         .collect()
 }
 
-/// The oracle.
+/// The table of the scalar level, to which all others are compared.
 pub fn scalar() -> &'static Kernels {
     for_isa(Isa::Scalar).expect("the scalar level is always there")
 }
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// Page-aligned bytes.
+/// Bytes that start at a page boundary.
 pub struct Bytes {
     store: Vec<u8>,
     start: usize,

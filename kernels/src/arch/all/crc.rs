@@ -64,7 +64,7 @@ pub(crate) unsafe fn update(mut state: u32, source: *const u8, bytes: usize) -> 
 
 /// See [`Kernels::crc32c`](crate::Kernels::crc32c).
 pub(crate) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the source is readable for `bytes`, as the caller vouches.
     unsafe { !update(!seed, source, bytes) }
 }
 

@@ -32,19 +32,19 @@ pub(crate) static KERNELS: Kernels = Kernels {
     copy_strided: plain::copy_strided,
     copy_strided_nt: plain::copy_strided,
     shaped: Shaped {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
         copy: |target, source, bytes, _| unsafe { plain::copy(target, source, bytes) },
-        // SAFETY: as for `copy`.
+        // SAFETY: the target is writable for `bytes`, as the caller vouches.
         fill: |target, pattern, bytes, _| unsafe { plain::fill(target, pattern, bytes) },
-        // SAFETY: as for `copy`.
+        // SAFETY: both buffers hold `bytes` bytes and are apart, as the caller vouches.
         copy_crc32c: |target, source, bytes, seed, _| unsafe {
             crc::copy_crc32c(target, source, bytes, seed)
         },
-        // SAFETY: as for `copy`.
+        // SAFETY: all three buffers hold `bytes` bytes, and the targets are apart, as the caller vouches.
         dualcast: |target1, target2, source, bytes, _| unsafe {
             plain::dualcast(target1, target2, source, bytes)
         },
-        // SAFETY: as for `copy`.
+        // SAFETY: every row is readable, and the target holds `rows * row_bytes` bytes, as the caller vouches.
         copy_strided: |target, source, rows, row_bytes, stride, _| unsafe {
             plain::copy_strided(target, source, rows, row_bytes, stride)
         },

@@ -16,7 +16,7 @@ trait Side: Copy {
     unsafe fn byte(self, offset: usize) -> u8;
 }
 
-/// A buffer.
+/// A buffer, as one side of a comparison.
 #[derive(Clone, Copy)]
 struct Buffer(*const u8);
 
@@ -76,7 +76,7 @@ pub(crate) unsafe fn compare_pattern<V: Vector>(
     pattern: u64,
     bytes: usize,
 ) -> Option<usize> {
-    // SAFETY: the caller promises the buffer.
+    // SAFETY: the source is readable for `bytes`, as the caller vouches.
     unsafe { difference::<V, _>(Buffer(source), Pattern(pattern), bytes) }
 }
 

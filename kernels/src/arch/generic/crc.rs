@@ -3,8 +3,8 @@
 //! copied, then checked while it is in the first-level cache.
 //!
 //! - **Flow** head up to an aligned target ──▶ blocks ──▶ tail; each `copy` or streamed, then `Crc::update`
-//! - **Order** what is checked is the source again, from cache. Only ordinary memory is promised the same bytes twice: a
-//!   peer that changes the source meanwhile gets a value that fits neither version, as with any checksum.
+//! - **Order** the checksum reads the source a second time, from cache. If a peer changes the source between the two reads,
+//!   the value fits neither version, as with any checksum.
 
 use super::copy::copy;
 use super::stream::{LANE_BYTES, STREAM_FROM, head_bytes, lines};

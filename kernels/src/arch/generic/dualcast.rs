@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Two copies, one read: every vector is loaded once and stored twice.
 //!
-//! - **Order** what both targets get is the same, even if another process changes the source meanwhile.
+//! - **Order** both targets get the same bytes, even if another process changes the source meanwhile.
 
 use super::copy::{load_row, store_row};
 use super::stream::{LINE_BYTES, Lines, STREAM_FROM, head_bytes, is_narrow, walk_shaped};

@@ -24,7 +24,7 @@ pub(crate) const LINE_BYTES: usize = 64;
 /// Below this, the non-temporal routines store normally, in bytes.
 pub(crate) const STREAM_FROM: usize = 512;
 
-/// What happens to a line.
+/// The work that a walk does on each line.
 pub(crate) trait Lines {
     /// Handles the 64 bytes at `offset`, which belong to this lane of the current block.
     unsafe fn line(&mut self, lane: usize, offset: usize);
@@ -80,7 +80,7 @@ pub(crate) unsafe fn walk<const LANES: usize, L: Lines>(
 /// [`walk`] with as many lanes and as far ahead as a shape says.
 #[inline(always)]
 pub(crate) unsafe fn walk_shaped<L: Lines>(lines: &mut L, bytes: usize, shape: Shape) -> usize {
-    // SAFETY: passed on from the caller. A shape's distance is a multiple of a line and at most a lane.
+    // SAFETY: the caller vouches for the buffers of `walk`. A shape's distance is a multiple of a line and at most a lane.
     unsafe {
         match shape.lanes() {
             4 => walk::<4, L>(lines, bytes, shape.ahead_bytes()),

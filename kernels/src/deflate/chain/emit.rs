@@ -11,7 +11,7 @@ use crate::deflate::bits::Bits;
 use crate::deflate::block::{FIXED, Plan, Table, stored_bits};
 use core::mem::MaybeUninit;
 
-/// What is being written.
+/// The part of a block that is still to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emit {
     Idle,
@@ -29,7 +29,7 @@ pub enum Emit {
     },
 }
 
-/// A block that takes fewer bits by the fixed code is not worth a code of its own: its header alone would take most of that.
+/// Up to this size by the fixed code, in bits, a block gets no code of its own, whose header would take most of it.
 const SMALL_BITS: usize = 256;
 /// The most bytes that a token takes, with the bits in hand before it.
 const TOKEN_BYTES: usize = 7;
@@ -59,7 +59,7 @@ impl Chains {
         (self.hold, self.count) = bits.rest();
     }
 
-    /// Begins to write the tokens, or what is to be stored, as one block. Nothing is being written.
+    /// Begins one block, of the tokens or of bytes to store. The block before was written.
     pub(super) fn begin_block(&mut self, last: bool) {
         let end = self.start - usize::from(self.available);
         let stored = usize::try_from(self.block).ok().filter(|from| end - from <= STORED_BYTES);
@@ -162,7 +162,7 @@ impl Chains {
         unsafe { core::slice::from_raw_parts(self.tokens.as_ptr().add(at), self.used - at) }
     }
 
-    /// Writes what there is to write. `true`: all of it.
+    /// Writes as much as the output has room for. `true`: everything was written.
     pub fn drain(&mut self, io: &mut Io<'_>) -> bool {
         loop {
             let take = (self.pending_end - self.pending_at).min(io.room());

@@ -4,7 +4,7 @@
 /// The way of searching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Nothing is packed.
+    /// Everything is stored; nothing is searched.
     Stored,
     /// The first match that is found is taken.
     Greedy,
@@ -12,18 +12,18 @@ pub enum Kind {
     Lazy,
 }
 
-/// What matches are good for.
+/// The matches that a stream uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Strategy {
-    /// Whatever is smallest.
+    /// All matches and codes: the smallest output.
     Default,
     /// Short matches are not taken.
     Filtered,
-    /// No matches.
+    /// No matches, only codes of literals.
     HuffmanOnly,
     /// Runs of one byte only.
     Runs,
-    /// No codes of a block's own.
+    /// Only the fixed code: no codes of a block's own.
     Fixed,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A stream whose match tables live as long as it does: [`Chains`], for streams that are flushed, and for whatever zlib's interface asks for.
+//! A stream whose match tables live as long as it does: [`Chains`], for streams that are flushed, and behind zlib's interface.
 //!
 //! - **Flow** input ──▶ window ──[`search`]: hash chains, greedy or lazy──▶ tokens ──a block, when they are many or a flush comes──▶
 //!   [`emit`]: the cheapest of stored, fixed and dynamic ──▶ output, as far as there is room; the rest in the next call
@@ -25,7 +25,7 @@ use emit::Emit;
 const AHEAD_BYTES: usize = 258 + 3 + 1;
 /// Bytes that wide reads may go behind the window.
 const BEHIND_BYTES: usize = 16;
-/// What is written besides tokens and stored bytes, at most: the header of a block, or what a flush adds.
+/// The most bytes that are written besides tokens and stored bytes: the header of a block, or the bytes that a flush adds.
 const PENDING_BYTES: usize = 640;
 
 /// Counts and codes of a block.
@@ -35,12 +35,12 @@ struct Codes {
     table: Table,
 }
 
-/// What a call is to do once its input was read.
+/// The point up to which a call writes once its input was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// Keeps what a match may still grow into.
+    /// Holds back bytes whose match may still become longer.
     More,
-    /// Writes everything.
+    /// Writes all that was read.
     Flushed,
     /// Writes everything, and ends the message.
     Finished,
@@ -48,7 +48,7 @@ pub enum Until {
 
 /// The buffers of one call, and what was done with them.
 pub struct Io<'a> {
-    /// What is to be packed.
+    /// Bytes to be packed.
     pub input: &'a [u8],
     /// Where packed bytes go.
     pub output: &'a mut [MaybeUninit<u8>],
@@ -64,7 +64,7 @@ impl Io<'_> {
     }
 }
 
-/// A stream.
+/// A stream, on memory that its owner brings.
 #[derive(Clone)]
 pub struct Chains {
     window: NonNull<u8>,
@@ -76,7 +76,7 @@ pub struct Chains {
     fast: bool,
     window_bytes: usize,
     hash_bits: u32,
-    /// A block ends with so many tokens.
+    /// Number of tokens at which a block ends.
     most: usize,
     level: Level,
     strategy: Strategy,
@@ -178,7 +178,8 @@ impl Chains {
     pub unsafe fn copy(&self, first: NonNull<u8>, second: NonNull<u8>) -> Chains {
         let memory_level = self.hash_bits - 6;
         let window_bits = self.window_bytes.ilog2();
-        // SAFETY: handed down; the parts have the same sizes in both, and everything that is copied was initialized.
+        // SAFETY: the caller vouches for both pieces of memory, as for `new`; all parts have the same sizes in both, and
+        // everything that is copied was initialized.
         unsafe {
             let fresh = Chains::new(first, second, window_bits, memory_level, 0, 0);
             fresh.window.copy_from_nonoverlapping(self.window, 2 * self.window_bytes);
@@ -191,7 +192,7 @@ impl Chains {
         }
     }
 
-    /// How hard is searched from now on. What was read is to be written first where the kind of search changes.
+    /// Sets how searches are made from now on. If the kind changes, the caller first writes all that was read.
     pub fn set_level(&mut self, level: Level, strategy: Strategy) {
         if self.level.kind != level.kind {
             self.hashed = self.start;
@@ -219,7 +220,7 @@ impl Chains {
         self.ended
     }
 
-    /// What the window holds, at most one window.
+    /// The history in the window, at most one window.
     pub fn history(&self) -> &[u8] {
         let bytes = self.filled.min(self.window_bytes);
         // SAFETY: everything below `filled` was written.

@@ -30,7 +30,7 @@ const SHORTEST: usize = 3;
 /// Four bytes can be read.
 #[inline(always)]
 unsafe fn four(at: *const u8) -> u32 {
-    // SAFETY: the caller promises it.
+    // SAFETY: four bytes at `at` are readable, as the caller vouches.
     u32::from_le(unsafe { at.cast::<u32>().read_unaligned() })
 }
 
@@ -159,7 +159,7 @@ impl Chains {
         }
     }
 
-    /// Whether a search goes on at `start`.
+    /// Returns why a search ends at `start`; `None` if it goes on.
     #[inline(always)]
     fn ends(&self, more: bool) -> Option<Ended> {
         let rest = self.filled - self.start;
@@ -295,7 +295,7 @@ impl Chains {
         }
     }
 
-    /// What is left to store of a block; all of it is tokens without being any.
+    /// Advances by as many bytes as one stored block may hold, without making tokens.
     pub(super) fn store(&mut self, more: bool) -> Ended {
         let begin = usize::try_from(self.block).unwrap_or(0);
         self.start = self.filled.min(begin + STORED_BYTES);

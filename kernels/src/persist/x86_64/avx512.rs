@@ -19,14 +19,14 @@ use core::arch::x86_64::{
 /// See [`nt_copy`](super::super::nt_copy).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(in super::super) unsafe fn nt_copy(target: *mut u8, source: *const u8, bytes: usize) {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: both buffers hold `bytes` bytes, a number of lines, and are apart, as the caller vouches.
     unsafe { super::nt_copy::<__m512i>(target, source, bytes) }
 }
 
 /// See [`copy_lines`](super::super::copy_lines).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(in super::super) unsafe fn copy_lines(target: *mut u8, source: *const u8, lines: u64) {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the named lines of both pages are there, and the pages are apart, as the caller vouches.
     unsafe { super::copy_lines::<__m512i>(target, source, lines) }
 }
 

@@ -18,7 +18,7 @@ const SIDE_BY_SIDE_FROM: usize = 3 * LANE_BYTES + LINE_BYTES;
 /// See [`Kernels::crc32c`](crate::Kernels::crc32c).
 #[inline(always)]
 pub(super) unsafe fn crc32c(source: *const u8, bytes: usize, seed: u32) -> u32 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the source is readable for `bytes`, as the caller vouches.
     unsafe { !update(!seed, source, bytes) }
 }
 
