@@ -61,7 +61,7 @@ pub struct NodeArgs {
     serve: Option<Wish>,
 }
 
-/// What is not serving.
+/// Verbs that do not start a node.
 #[derive(Debug, Subcommand)]
 enum NodeVerb {
     /// Check the log of a node that does not run, or save what can be read of a damaged one
@@ -71,7 +71,7 @@ enum NodeVerb {
     },
 }
 
-/// The options.
+/// Options of a node that serves.
 #[derive(Debug, Args)]
 pub struct Wish {
     /// Memory for data: bytes, or with K, M, G; taken at the start
@@ -126,7 +126,7 @@ pub struct Wish {
 pub enum Place {
     /// Rings in shared memory.
     Shm(String),
-    /// UDP.
+    /// UDP socket at this address.
     Udp(SocketAddr),
 }
 

@@ -11,14 +11,14 @@ use memlift::engine::observe::{self, OperationStats, SessionStats, Snapshot};
 /// All processes at one moment.
 #[derive(Debug)]
 pub struct Sample {
-    /// When.
+    /// Time at which the pages were read.
     pub time: Instant,
     /// The snapshot of each page.
     pub processes: Vec<Snapshot>,
 }
 
 impl Sample {
-    /// Looks now.
+    /// Reads the pages of all processes now.
     pub fn take() -> Self {
         let processes = observe::list()
             .into_iter()
@@ -41,7 +41,7 @@ impl Sample {
 pub struct Rate {
     /// Operations, or calls.
     pub operations: f64,
-    /// Bytes.
+    /// Bytes moved per second.
     pub bytes: f64,
 }
 

@@ -38,12 +38,12 @@ pub struct Member {
 pub struct Workspace {
     /// The folder of the root manifest.
     pub root: PathBuf,
-    /// The crates.
+    /// Crates of the workspace.
     pub members: Vec<Member>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Reads the workspace from `cargo metadata`.
     pub fn read() -> Result<Self, Failure> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)

@@ -26,7 +26,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Done.
+    /// The call succeeded.
     OK = 0, c"done";
     /// A packer has more to write.
     MORE = 1, c"there is more to write: call again with new room";

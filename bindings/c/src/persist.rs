@@ -55,7 +55,7 @@ pub struct CField {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CType {
-    /// Its hash.
+    /// Hash of the type's name, size and fields.
     pub id: u64,
     /// Bytes of an object; 0: each has its own length.
     pub bytes: u64,

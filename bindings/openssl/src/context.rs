@@ -197,7 +197,7 @@ impl Context {
         self.stream.as_mut()
     }
 
-    /// Additional data.
+    /// Adds additional data to the message; false if no message is open or the stream refuses.
     #[inline]
     pub fn additional(&mut self, data: &[u8]) -> bool {
         self.under_way().is_some_and(|stream| stream.try_aad(data).is_ok())

@@ -34,7 +34,7 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The address.
+    /// Address of the first byte.
     pub fn start(self) -> *mut u8 {
         self.0
     }
@@ -81,7 +81,7 @@ impl Input {
 
 /// Bytes to write.
 pub enum Output<'py> {
-    /// The caller's.
+    /// Memory that the caller passed in: a writable buffer.
     Borrowed { buffer: PyUntypedBuffer, object: Bound<'py, PyAny> },
     /// A bytes object that nobody else knows yet.
     Fresh(Fresh<'py>),

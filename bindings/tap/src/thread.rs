@@ -39,7 +39,7 @@ pub const COUNTED: [Kind; 9] = [
 /// Calls that were only counted.
 #[repr(C)]
 pub struct Count {
-    /// How many, since the block was made: never set back, so that every so many of them there is a look.
+    /// Number of calls since the block was made; never set back, because every so many calls there is a look.
     pub calls: AtomicU32,
     /// Of these, in the trace.
     pub told: AtomicU32,
@@ -47,16 +47,16 @@ pub struct Count {
     pub bytes: AtomicU64,
 }
 
-/// The block.
+/// Block of one thread: its counts, its chunk of the trace, its marks.
 #[repr(C)]
 pub struct Thread {
     /// By place in [`COUNTED`].
     pub counts: [Count; COUNTED.len()],
     /// Address of the chunk; 0: none.
     pub chunk: AtomicUsize,
-    /// Its bytes.
+    /// Bytes of the chunk.
     pub bytes: AtomicU32,
-    /// Of these, in use.
+    /// Bytes of the chunk that are in use.
     pub used: AtomicU32,
     /// Chunks that this thread has had.
     pub chunks: AtomicU32,

@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// One word.
+    /// Returns the name that tables and JSON show.
     pub fn name(self) -> &'static str {
         match self {
             Kind::System => "system",

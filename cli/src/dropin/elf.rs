@@ -24,11 +24,11 @@ pub struct Object {
     pub interpreter: Option<String>,
     /// True if it has a dynamic section.
     pub dynamic: bool,
-    /// DT_NEEDED.
+    /// Libraries that it names in DT_NEEDED.
     pub needed: Vec<String>,
     /// DT_RUNPATH and DT_RPATH, as written.
     pub paths: Vec<String>,
-    /// DT_SONAME.
+    /// Name in DT_SONAME, if it has one.
     pub name: Option<String>,
     /// Dynamic symbols that it defines.
     pub defines: Vec<String>,

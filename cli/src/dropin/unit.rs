@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// A service.
+/// A systemd service: its settings and the program that it starts.
 #[derive(Debug)]
 pub struct Unit {
     /// With `.service`.

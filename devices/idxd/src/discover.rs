@@ -77,13 +77,13 @@ pub struct WorkQueue {
 pub struct Machine {
     /// True if the bus is there: the driver is loaded.
     pub driver: bool,
-    /// By name.
+    /// All devices, sorted by name.
     pub devices: Vec<Device>,
-    /// By name.
+    /// All work queues, sorted by name.
     pub queues: Vec<WorkQueue>,
 }
 
-/// GENCAP's bits.
+/// Bits of the GENCAP register.
 const OVERLAP: u64 = 1 << 1;
 const CACHE_CONTROL: u64 = 1 << 2;
 

@@ -49,9 +49,9 @@ pub unsafe trait Portal: Send + Sync {
 /// Instructions that may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instructions {
-    /// ENQCMD.
+    /// True if the CPU has ENQCMD (shared queues).
     pub enqcmd: bool,
-    /// MOVDIR64B.
+    /// True if the CPU has MOVDIR64B (dedicated queues).
     pub movdir64b: bool,
 }
 

@@ -21,7 +21,7 @@ use super::load::numbers;
 /// Heads that one scan goes over.
 const SCAN_HEADS: u64 = 512;
 
-/// A key.
+/// Key of a map: a number or a byte string.
 #[derive(FromPyObject)]
 pub enum PyKey {
     Number(u64),
@@ -343,7 +343,7 @@ impl WalkOrdered {
     }
 }
 
-/// A list.
+/// A linked list in the memory of a cluster.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkList {
     client: Py<WalkClient>,

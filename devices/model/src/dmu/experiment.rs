@@ -26,7 +26,7 @@ const BYTES: u64 = PAGE as u64;
 /// Measurements of the first job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its time.
+    /// Time from its first measured visit to the end of its last.
     pub time: Time,
     /// Accesses to its compressed pages.
     pub packed: u64,

@@ -11,10 +11,10 @@ use std::ops::{Add, Mul, Sub};
 pub struct Time(u64);
 
 impl Time {
-    /// The start.
+    /// Start of a run.
     pub const ZERO: Time = Time(0);
 
-    /// So many picoseconds.
+    /// A time of `ps` picoseconds.
     #[must_use]
     pub const fn from_ps(ps: u64) -> Time {
         Time(ps)
@@ -26,7 +26,7 @@ impl Time {
         Time(ns.saturating_mul(1000))
     }
 
-    /// In picoseconds.
+    /// Returns the time in picoseconds.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0

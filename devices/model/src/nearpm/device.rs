@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 /// A packet on the wire.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// A command.
+    /// A command to accept.
     Command(Command),
     /// Bytes for the device's memory; whether their thread waits for them.
     Write(u16, Range, Vec<u8>, bool),
@@ -33,7 +33,7 @@ pub enum Packet {
 pub struct Request {
     /// Its place among everything accepted.
     pub serial: u64,
-    /// The command.
+    /// Command that was accepted.
     pub command: Command,
     /// Bytes of the device that it reads.
     pub reads: Vec<Range>,
@@ -51,7 +51,7 @@ pub struct Access {
     /// Its place among everything accepted.
     pub serial: u64,
     thread: u16,
-    /// Where.
+    /// Bytes of the device that it accesses.
     pub range: Range,
     /// Bytes to write; `None`: a read.
     pub bytes: Option<Vec<u8>>,

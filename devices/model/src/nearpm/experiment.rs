@@ -37,7 +37,7 @@ pub struct Program {
     pub kind: usize,
     /// Updates of a transaction; `None`: as the parameters say.
     pub updates: Option<usize>,
-    /// Threads.
+    /// Threads that run the program.
     pub threads: usize,
     /// True if they share one pool.
     pub shared: bool,

@@ -21,9 +21,9 @@ const COMMAND: u64 = 28;
 /// A transaction that got its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// The number.
+    /// Number of the transaction in the order of all.
     pub sequence: u64,
-    /// Whose.
+    /// Thread that runs it.
     pub thread: usize,
     /// Its place among the thread's.
     pub turn: u64,
@@ -53,7 +53,7 @@ pub struct Report {
 /// State that a device leaves.
 #[derive(Clone, Debug)]
 pub struct Survivor {
-    /// Its memory.
+    /// Contents of the device's memory.
     pub memory: Vec<u8>,
     /// Accepted commands, in their order.
     pub requests: Vec<Request>,

@@ -155,9 +155,9 @@ pub enum Sync {
 /// The parts of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Devices.
+    /// Number of devices.
     pub devices: usize,
-    /// Units of each.
+    /// Units of each device.
     pub units: usize,
     /// How they come to one state.
     pub sync: Sync,

@@ -24,13 +24,13 @@ pub const VIRTUAL: u64 = 0x7000_0000_0000;
 /// How a program survives a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Undo log.
+    /// Undo log: old bytes are logged before a change.
     Undo,
-    /// Redo log.
+    /// Redo log: new bytes are logged and applied after the commit.
     Redo,
     /// Checkpoints of pages.
     Checkpoint,
-    /// Shadow paging.
+    /// Shadow paging: changes go to a second copy of the page.
     Shadow,
 }
 
@@ -61,7 +61,7 @@ impl Transaction {
 /// A thing that a thread does.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Compute.
+    /// The CPU computes for so long.
     Work(Time),
     /// Here begins code for crash consistency.
     Enter,
@@ -94,7 +94,7 @@ pub struct Place<'a> {
     pub timing: &'a Timing,
     /// How devices come to one state.
     pub sync: Sync,
-    /// The thread.
+    /// Index of the thread.
     pub thread: usize,
     /// Its transactions before this one.
     pub turn: u64,

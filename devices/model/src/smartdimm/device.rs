@@ -38,7 +38,7 @@ pub fn result(page: u64) -> u64 {
 enum Mapping {
     /// A source: its message in the configuration memory, and which page of that it is.
     Source { context: u32, part: u64 },
-    /// A destination.
+    /// A destination: its page of the scratchpad.
     Destination { pad: u32 },
 }
 
@@ -47,7 +47,7 @@ enum Mapping {
 pub enum Answer {
     /// Nothing: no column command, or a write.
     None,
-    /// A line.
+    /// The line that a read asked for.
     Data(Line),
     /// ALERT_N: try again.
     Alert,
@@ -89,7 +89,7 @@ impl From<Fault> for String {
 /// The device's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Column commands.
+    /// Number of column commands.
     pub accesses: u64,
     /// Write-backs that recycled a line.
     pub recycled: u64,
@@ -357,7 +357,7 @@ impl Device {
         Ok(())
     }
 
-    /// A registration.
+    /// Registers a source page and its destination page.
     fn begin(&mut self, data: &Line) -> Result<(), Fault> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| data[at + byte]));
         let (source, destination, part) = (word(0), word(8), word(16));

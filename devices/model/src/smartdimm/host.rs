@@ -59,9 +59,9 @@ impl Run {
 pub struct Cas {
     /// When it was asked for.
     pub time: Time,
-    /// The line.
+    /// Address of the line.
     pub address: u64,
-    /// wrCAS, else rdCAS.
+    /// True for wrCAS, false for rdCAS.
     pub write: bool,
 }
 
@@ -70,9 +70,9 @@ pub struct Cas {
 pub struct Outcome {
     /// Scratchpad in use, bytes, mean of the second half.
     pub occupied: f64,
-    /// Most of it in use, bytes, of the device that used most.
+    /// Most of the scratchpad in use, bytes, of the device that used most.
     pub most: u64,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Calls that found too few pages and recycled by force.
     pub forced: u64,
@@ -105,7 +105,7 @@ struct Call {
     message: Rc<Message>,
     source: u64,
     destination: u64,
-    /// Next line.
+    /// Index of the next line.
     line: u64,
 }
 

@@ -49,7 +49,7 @@ impl Scratchpad {
         Scratchpad { pages: vec![None; pages as usize], free: (0..pages).rev().collect(), most: 0 }
     }
 
-    /// Free pages.
+    /// Number of free pages.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.len()

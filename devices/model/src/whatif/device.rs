@@ -24,12 +24,12 @@ use crate::smartdimm::{self, host::Ulp};
 use crate::{dmu, dsa, nearpm, pulse};
 use std::collections::HashMap;
 
-/// A device.
+/// Device that a trace is replayed with.
 #[derive(Clone, Debug)]
 pub enum Device {
     /// None: the CPU does everything.
     Cpu,
-    /// Intel DSA.
+    /// Intel DSA: copies, fills and comparisons.
     Dsa(dsa::Timing),
     /// A buffer device that transforms what is copied through it.
     SmartDimm(smartdimm::Timing),
@@ -131,7 +131,7 @@ impl Device {
 /// The executor of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
-    /// The core.
+    /// The core does all of it.
     Cpu,
     /// The device's queue; the thread waits.
     Queue,

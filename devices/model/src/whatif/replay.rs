@@ -28,7 +28,7 @@ pub struct Outcome {
     pub waiting: Time,
     /// Calls that the device took.
     pub offloaded: u64,
-    /// Their bytes.
+    /// Bytes of those calls.
     pub offloaded_bytes: u64,
     /// Bytes that calls read from memory.
     pub read_bytes: u64,

@@ -30,9 +30,9 @@ pub struct Call {
     pub source: u64,
     /// Address of what was written.
     pub target: u64,
-    /// Bytes read.
+    /// Bytes that it read.
     pub read: u64,
-    /// Bytes written.
+    /// Bytes that it wrote.
     pub written: u64,
     /// Page faults in it, where they were counted.
     pub faults: Option<u64>,
@@ -72,11 +72,11 @@ pub struct Step {
     pub ns: u64,
     /// Of it, on a core.
     pub cpu_ns: u64,
-    /// What.
+    /// Action of the step.
     pub what: What,
 }
 
-/// A thread.
+/// A thread of the trace.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
     /// Its process's number.
@@ -95,9 +95,9 @@ pub struct Thread {
     pub faults: (u64, u64),
     /// True if its end is in the trace.
     pub ended: bool,
-    /// Its actions.
+    /// Actions of the thread, in order.
     pub steps: Vec<Step>,
-    /// Its calls.
+    /// Calls of the thread, in order.
     pub calls: Vec<Call>,
     /// For each call, the number of pages of its target that it may have touched first; `None` without page faults.
     pub fresh: Vec<u32>,
@@ -120,9 +120,9 @@ impl Thread {
 /// Calls that were only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// Their bytes.
+    /// Bytes of these calls.
     pub bytes: u64,
 }
 
@@ -149,11 +149,11 @@ pub struct Trace {
     pub record_ns: f64,
     /// Cost of counting a call, nanoseconds.
     pub count_ns: f64,
-    /// Processes.
+    /// Number of processes.
     pub processes: u32,
-    /// In order of their numbers.
+    /// Threads, in order of their numbers.
     pub threads: Vec<Thread>,
-    /// By kind.
+    /// Calls that were only counted, by kind.
     pub counted: BTreeMap<Kind, Counted>,
 }
 
@@ -337,7 +337,7 @@ impl Trace {
         }
     }
 
-    /// All calls.
+    /// Returns the calls of all threads.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         self.threads.iter().flat_map(|thread| &thread.calls)
     }
