@@ -12,7 +12,7 @@ use memlift::transform::{self, Step, Transform};
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// Whether `bytes` bytes can be at `start`.
+/// Checks that `bytes` bytes can lie at `start`; null is allowed where there are none.
 fn place(start: *const u8, bytes: usize, what: &str) -> Result<*const u8, Fault> {
     if isize::try_from(bytes).is_err() {
         return Err(Fault::argument(&format!("{what} has {bytes} bytes, which is more than there can be")));

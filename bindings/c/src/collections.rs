@@ -74,7 +74,7 @@ fn key<'a>(key: WalkKey) -> Result<Key<'a>, Fault> {
     Ok(Key::Bytes(bytes(key.bytes, key.length, "the key")?))
 }
 
-/// Whether there is one, how long it is, and the value itself.
+/// Writes whether a value was found, its length, and its bytes to the places that the caller gave.
 fn value_out(
     value: Option<Vec<u8>>,
     to: *mut c_void,

@@ -17,13 +17,13 @@ use std::time::Duration;
 /// Most steps of a context; no chain has more that do something.
 const STEPS: usize = 8;
 
-/// What `memlift_context` points to.
+/// Object behind a `memlift_context` pointer.
 #[derive(Default)]
 pub struct Context {
     steps: Vec<Owned>,
     /// 0: a flat chain.
     block_bytes: usize,
-    /// The nonce has sealed a message.
+    /// True if the nonce has sealed a message.
     spent: bool,
     pub(crate) options: Options,
     pub(crate) outcome: COutcome,
@@ -102,7 +102,7 @@ impl Context {
         }
         let options = self.options;
         let result = self.with_op(|op| body(op, &options));
-        // What is refused beforehand has sealed nothing.
+        // A call that is refused before it starts has sealed nothing.
         self.spent = seals
             && !matches!(
                 result,
@@ -142,7 +142,7 @@ impl Context {
         Ok(())
     }
 
-    /// What the whole is counted as.
+    /// Operation that the whole chain is counted as.
     fn opcode(&self) -> Opcode {
         let of = |step: &Owned| match step {
             Owned::Pack { .. } => (2, Opcode::PACK),
@@ -164,7 +164,7 @@ pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Contex
         .ok_or_else(|| Fault::argument("context is NULL: make one by memlift_context_new"))
 }
 
-/// A copy of `bytes` bytes; none of them may be at null.
+/// Borrows `bytes` bytes at `start`, which may be null if there are none.
 ///
 /// # Safety
 ///
@@ -426,7 +426,7 @@ pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usiz
     bound
 }
 
-/// What the last successful call gave; zeros after a failure.
+/// Gives the outcome of the last successful call; zeros after a failure.
 ///
 /// # Safety
 ///

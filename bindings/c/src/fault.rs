@@ -272,13 +272,13 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
     }
 }
 
-/// What a code means.
+/// Returns the meaning of a code as text.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_error(code: c_int) -> *const c_char {
     text(code).as_ptr()
 }
 
-/// What the last failure of this thread was, with its numbers. Valid until the thread's next failure.
+/// Returns the text of this thread's last failure, with its numbers. Valid until the thread's next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `memlift_pool` points to.
+/// Object behind a `memlift_pool` pointer.
 pub struct CPool {
     pub(crate) handle: Handle,
     read_only: bool,
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn memlift_pool_sync(pool: *mut CPool) -> c_int {
     })
 }
 
-/// What committed transactions survive.
+/// Tells which failures committed transactions survive.
 ///
 /// # Safety
 ///

@@ -35,7 +35,7 @@ pub struct Asked {
 /// `memlift_handler`
 pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
 
-/// What a C function wants to be called with.
+/// The pointer that a C function is called with.
 struct User(*mut c_void);
 
 // SAFETY: the header demands a pointer that several threads may use at once.

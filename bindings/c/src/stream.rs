@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What `memlift_packer` points to.
+/// Object behind a `memlift_packer` pointer.
 pub struct Packer(PackStream);
 
 /// A message of GCM in pieces.
@@ -29,7 +29,7 @@ enum Pieces {
     Finished,
 }
 
-/// What `memlift_sealer` points to. Fields drop in this order: the pieces borrow the key.
+/// Object behind a `memlift_sealer` pointer. Fields drop in this order: the pieces borrow the key.
 pub struct Sealer {
     pieces: Pieces,
     seals: bool,
@@ -39,7 +39,7 @@ pub struct Sealer {
     key: Arc<Key>,
 }
 
-/// What `memlift_opener` points to.
+/// Object behind a `memlift_opener` pointer.
 pub struct Opener {
     inner: Sealer,
     target: *mut u8,

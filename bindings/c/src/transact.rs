@@ -59,14 +59,14 @@ impl Drop for Claim {
     }
 }
 
-/// What `memlift_tx` points to.
+/// Object behind a `memlift_tx` pointer.
 pub struct CTx {
     tx: OpenTx,
     doomed: Option<String>,
     claim: Claim,
 }
 
-/// What `memlift_reader` points to.
+/// Object behind a `memlift_reader` pointer.
 pub struct CReader {
     read: OpenRead,
     claim: Claim,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             return Err(Fault::argument("the type has a size: give 0, or that"));
         }
         let bytes = kind.bytes.max(bytes);
-        // What no pool can hold is refused before the transaction is touched.
+        // A size that no pool can hold is refused before the transaction is touched.
         if bytes > 6 << 40 {
             return Err(Fault::argument("an object has 6 TiB at most"));
         }

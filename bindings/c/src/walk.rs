@@ -308,7 +308,7 @@ fn walk_of(
     Ok(Walk { program, start, scratch: Scratch(bytes(scratch, count, "scratch")?.to_vec()) })
 }
 
-/// What the caller gets of an answer: the scratchpad's first bytes, the result, and what it was.
+/// Gives the caller an answer: the scratchpad's first bytes, the result, and how the walk ended.
 fn tell(
     answer: &Answer,
     scratch: (*mut c_void, usize),
@@ -335,7 +335,7 @@ fn tell(
         put(walked, said, "walked")?;
     }
     if scratch.1 > 0 {
-        // What is beyond the answer's end is zero.
+        // Bytes beyond the answer's end are zero.
         let mut pad = answer.body.clone();
         pad.resize(scratch.1, 0);
         copy_out(&pad, scratch.0, scratch.1, "the scratchpad")?;

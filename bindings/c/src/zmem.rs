@@ -199,7 +199,7 @@ pub unsafe extern "C" fn memlift_zmem_unpin(pins: *mut ZmemPins) {
     unsafe { free(pins) }
 }
 
-/// What the pager did and holds.
+/// Gives the pager's counters and memory.
 ///
 /// # Safety
 ///

@@ -127,7 +127,7 @@ impl Session {
         self.watch.flush();
     }
 
-    /// What is answered by now. Raises why the session is over, once everything else was told.
+    /// Takes the answers that have come. Raises the reason why the session is over, once all answers were taken.
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let answered = self.watch.turn(true).map_err(|error| raise(py, error))?;
         self.told(py, answered)

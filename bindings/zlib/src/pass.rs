@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What zlib-rs does as it is: combining checksums; and who we say we are.
+//! Functions that zlib-rs serves unchanged (combining checksums, texts, flags), plain checksums, and the version that we report.
 
 use core::ffi::{c_char, c_int, c_ulong};
 use libz_rs_sys::{Bytef, uInt, z_off_t, z_off64_t};

@@ -188,7 +188,7 @@ pub fn change(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>
     })
 }
 
-/// What [`view`] found.
+/// Contents that [`view`] found.
 enum Found {
     Empty,
     Copy(Vec<u8>),
@@ -202,7 +202,7 @@ pub fn view<'py>(
     py: Python<'py>,
     name: &str,
 ) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
-    // What an open transaction changed may be rolled back under a view: that is copied.
+    // A rollback could change an array that the open transaction made or changed under its view, so such an array is copied.
     let copied = |offset| inner.is_fresh(offset);
     let found = inner.look(py, |looking| {
         let (offset, shape) = match Inner::find(looking, name)? {

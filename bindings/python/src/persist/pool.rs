@@ -49,7 +49,7 @@ impl Trouble {
     }
 }
 
-/// What a name stands for.
+/// Kind of object that a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Dict,
@@ -93,7 +93,7 @@ pub struct Writing<'a, 'p> {
     pub fresh: &'a mut HashSet<u64>,
 }
 
-/// What all objects of a pool share.
+/// State that all objects of a pool share.
 pub struct Inner {
     handle: Handle,
     number: u64,
@@ -238,7 +238,7 @@ impl Inner {
         })
     }
 
-    /// What a name stands for.
+    /// Finds the object of a name; `None` where the pool has no such name.
     pub fn find<V: View>(view: &V, name: &str) -> Result<Option<Named>, Trouble> {
         let names = root(view)?.names;
         if names == 0 {

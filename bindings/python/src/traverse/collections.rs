@@ -73,7 +73,7 @@ type Content = (Option<u64>, Vec<u8>, Vec<u8>);
 /// Keys and values of nodes that were seen, read with many requests under way.
 fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError> {
     let most = open.client.packet_bytes();
-    // What a node says of itself may be anything.
+    // Lengths that a node reports are not trusted.
     let absurd =
         |one: &&Seen| one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX;
     if let Some(one) = seen.iter().find(absurd) {

@@ -22,7 +22,7 @@ use super::collections::PyKey;
 use crate::errors::{new, unsupported};
 use crate::memory::Input;
 
-/// What is made: a hash map of 2^n chains, or an ordered map.
+/// Structure to build: a hash map of 2^n chains, or an ordered map.
 #[derive(Clone, Copy)]
 enum Made {
     Hash(Option<u32>),

@@ -185,7 +185,7 @@ pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: 
         let Some(settings) = state.settings.with(level, strategy) else { return Z_STREAM_ERROR };
         let (before, after) = (state.settings, Level::of(settings.level as usize));
         let same = before.strategy == settings.strategy && state.level().is_like(&after);
-        // What was given so far is packed the old way, as zlib does.
+        // Input given so far is packed with the old settings, as zlib does.
         if !same && state.last_flush != -2 && state.status != Status::Finish {
             if (*strm).next_out.is_null() || ((*strm).avail_in != 0 && (*strm).next_in.is_null()) {
                 return fail(strm, Z_STREAM_ERROR);

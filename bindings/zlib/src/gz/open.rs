@@ -10,7 +10,7 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream,
 };
 
-/// What a mode's letters say.
+/// Settings that the letters of a mode ask for.
 struct Asked {
     mode: Mode,
     flags: c_int,

@@ -14,7 +14,7 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream, zlibVersion,
 };
 
-/// What was noted in the file's error.
+/// An error that is already noted in the file.
 struct Failed;
 
 impl Gz {

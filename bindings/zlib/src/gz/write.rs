@@ -11,7 +11,7 @@ use libz_rs_sys::{
     gzFile, z_stream, zlibVersion,
 };
 
-/// What was noted in the file's error.
+/// An error that is already noted in the file.
 struct Failed;
 
 impl Gz {
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn gzflush(file: gzFile, flush: c_int) -> c_int {
         if !(0..=Z_FINISH).contains(&flush) {
             return Z_STREAM_ERROR;
         }
-        // What fails is noted in the file's error.
+        // A failure is noted in the file, and its code is in `gz.error`.
         let _ = gz.fill_gap().and_then(|()| gz.pack(flush));
         gz.error
     })
