@@ -265,7 +265,7 @@ pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         run(|| {
-            // SAFETY: passed on from the caller.
+            // SAFETY: not null, so `make` or `hand` boxed it, and the caller gives it up.
             drop(unsafe { Box::from_raw(object) });
             Ok(())
         });

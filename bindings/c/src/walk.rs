@@ -175,11 +175,11 @@ pub unsafe extern "C" fn memlift_walks_connect(
         if nodes.is_null() || count == 0 || count > 4096 {
             return Err(Fault::argument("say where the nodes are: 1 to 4096 of them"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: not null, and `count`, at most 4096, pointers to texts lie there, as the caller vouches.
         let places = unsafe { std::slice::from_raw_parts(nodes, count) };
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
         let source = Source::parse(text(map, "map")?).map_err(wrong)?;
         let map = source.connect().and_then(|mut source| source.read()).map_err(wrong)?;
         let client = Client::of_map(&map, config(options)?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }

@@ -28,9 +28,9 @@ pub struct Input {
 #[derive(Clone, Copy)]
 pub struct Span(*mut u8, usize);
 
-// SAFETY: plain numbers; who uses the memory says why that is allowed.
+// SAFETY: an address and a length are plain numbers; each use of the memory says why it is allowed.
 unsafe impl Send for Span {}
-// SAFETY: as above.
+// SAFETY: a shared `Span` only gives copies of its two numbers; each use of the memory says why it is allowed.
 unsafe impl Sync for Span {}
 
 impl Span {

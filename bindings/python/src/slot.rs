@@ -22,7 +22,7 @@ struct Address(*mut u8);
 
 // SAFETY: it points into the item beside it, which any thread may hold; Python code synchronises what it does with buffers.
 unsafe impl Send for Address {}
-// SAFETY: as above.
+// SAFETY: a shared `Address` only gives a copy of the pointer; Python code synchronises its uses of the buffer.
 unsafe impl Sync for Address {}
 
 /// Memory of a pool. Made by the library; use the array on top of it.

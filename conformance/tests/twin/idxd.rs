@@ -91,7 +91,8 @@ unsafe impl Portal for End {
         if open == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller of `offer` vouches for the descriptors' memory as for `Backend::submit`, and the twin gets a part of
+        // them.
         let taken = match unsafe { twin.submit(&descriptors[..open]) } {
             Ok(()) => open,
             Err(busy) => busy.accepted,

@@ -311,7 +311,7 @@ impl Idxd {
     /// The descriptor's memory is lent.
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         self.counters.by_cpu.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on from the caller.
+        // SAFETY: the descriptor's memory is lent for the call, as the caller vouches.
         unsafe { self.cpu.perform(descriptor, in_batch) }
     }
 

@@ -250,9 +250,9 @@ pub struct Pinned {
     _pool: PoolRef,
 }
 
-// SAFETY: memory that nobody writes to while it is pinned; the address may be used from any thread.
+// SAFETY: nobody writes to the memory while it is pinned, and `_pool` keeps it mapped, whatever thread uses the address.
 unsafe impl Send for Pinned {}
-// SAFETY: as above.
+// SAFETY: threads that share it only read the pinned memory, which nobody writes to; the pins are behind a mutex.
 unsafe impl Sync for Pinned {}
 
 impl Drop for Pinned {
