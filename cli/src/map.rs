@@ -192,7 +192,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Until a move is over: how far it is, and how it ended.
+/// Prints the progress of a move until it is over, and how it ended.
 fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> Result<(), Failure> {
     let Some(one) = map.moves().iter().find(|one| one.id == id).copied() else {
         return Err(Failure::Failed(format!("move {id} is not in the map that was to plan it; report this")));

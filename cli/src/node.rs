@@ -320,7 +320,7 @@ fn open(
     Ok((cluster.node().clone(), Some(cluster), replayed))
 }
 
-/// Until it ends: ranges come and go, and what goes wrong with the map is said once.
+/// Moves ranges in and out until `stop`; trouble with the map is reported once.
 fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut trouble = None;
     while !stop.load(Ordering::Relaxed) {
@@ -358,7 +358,7 @@ fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Until it ends: the log does not grow beyond what it may. A log that cannot be made short is said, and still good.
+/// Shortens the log whenever it exceeds its limit, until `stop`. A log that cannot be shortened is reported; it stays valid.
 fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut next = Instant::now();
     let mut is_full = false;

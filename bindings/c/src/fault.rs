@@ -116,7 +116,7 @@ codes! {
     ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
 }
 
-/// Why a function did not do what it was called for.
+/// Failure of an exported function: its code, and its text.
 pub(crate) struct Fault {
     pub code: c_int,
     /// `None`: the code's own text.

@@ -44,7 +44,7 @@ unsafe impl Send for User {}
 unsafe impl Sync for User {}
 
 impl User {
-    /// Of the whole, so that a closure which calls this takes the whole.
+    /// Returns the pointer. A closure that calls this captures all of `User`, which is `Send`, not only the field.
     fn pointer(&self) -> *mut c_void {
         self.0
     }

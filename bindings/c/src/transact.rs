@@ -21,7 +21,7 @@ thread_local! {
     static MINE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// That this thread has one open; gone when it ends.
+/// Record that a thread has a transaction or read lock open; dropping it withdraws the record.
 struct Claim {
     open: Arc<AtomicUsize>,
     thread: ThreadId,

@@ -470,7 +470,7 @@ pub unsafe extern "C" fn memlift_walk_poll(
     if code == OK && more { MORE } else { code }
 }
 
-/// Nobody will ask for this walk.
+/// Drops the answer of a walk that nobody will ask for.
 ///
 /// # Safety
 ///

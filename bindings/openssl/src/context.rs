@@ -21,13 +21,13 @@ pub const NONCE_BYTES_MAX: usize = 128;
 /// State of the nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nonce {
-    /// None yet: the first message that is sealed makes a random one.
+    /// No nonce was given: the first message that is sealed makes a random one.
     Unset,
-    /// Here, and not used.
+    /// A nonce was given and is not used yet.
     Ready,
-    /// Its message is under way.
+    /// The message of this nonce has begun.
     Begun,
-    /// Its message is over: another one must come.
+    /// The message of this nonce is over: the next one needs another.
     Spent,
 }
 
@@ -37,9 +37,9 @@ pub struct Context {
     pub key_bytes: usize,
     pub seals: bool,
     secret: Secret,
-    /// Of whole messages: expanded at the first one.
+    /// Key for whole messages, expanded at the first one.
     key: Option<Arc<Key>>,
-    /// Of messages in pieces: likewise, for one direction.
+    /// Key and state for messages in pieces, in one direction; made at the first one.
     stream: Option<Stream>,
     stream_seals: bool,
     stream_stale: bool,

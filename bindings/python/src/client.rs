@@ -182,7 +182,7 @@ impl Client {
         Ok(dict)
     }
 
-    /// Why calls like this one are made as they are, and what was measured.
+    /// Explains the placement of calls like this one, with the measurements behind it.
     #[pyo3(signature = (operation, bytes, *, mode="sync", device=None, cache=None))]
     fn explain<'py>(
         &self,

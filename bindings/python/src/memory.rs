@@ -15,7 +15,7 @@ use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use std::marker::PhantomData;
 
 unsafe extern "C" {
-    /// Of the stable interface; `bytesobject.h`.
+    /// Part of the stable interface; see `bytesobject.h`.
     fn _PyBytes_Resize(object: *mut *mut ffi::PyObject, bytes: ffi::Py_ssize_t) -> std::ffi::c_int;
 }
 

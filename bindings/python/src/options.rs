@@ -76,7 +76,7 @@ pub fn state(py: Python<'_>, state: JobState) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-/// Why calls are made as they are.
+/// Returns the explanation of a placement as a dict.
 pub fn explanation<'py>(py: Python<'py>, said: &Explanation) -> PyResult<Bound<'py, PyDict>> {
     let candidates = PyList::empty(py);
     for candidate in &said.candidates {

@@ -40,7 +40,7 @@ impl Slot {
         Slot { held: Held::Lent(loan) }
     }
 
-    /// Of a queue: this process's alone, so it may be written.
+    /// Wraps an item taken from a queue: this process alone has it, so it may be written.
     pub fn taken(mut item: Item) -> Result<Slot, Error> {
         let address = Address(item.as_mut_ptr()?);
         Ok(Slot { held: Held::Taken(item, address) })

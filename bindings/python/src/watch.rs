@@ -133,7 +133,7 @@ impl Session {
         self.told(py, answered)
     }
 
-    /// Nobody wants the answer of `id` any more.
+    /// Drops the answer of `id`, which nobody wants any more.
     fn abandon(&self, py: Python<'_>, id: u64) {
         drop(self.out_of(py, id));
         py.detach(|| self.watch.abandon(id));

@@ -41,16 +41,16 @@ pub const COUNTED: [Kind; 9] = [
 pub struct Count {
     /// Number of calls since the block was made; never set back, because every so many calls there is a look.
     pub calls: AtomicU32,
-    /// Of these, in the trace.
+    /// Number of these calls that are in the trace.
     pub told: AtomicU32,
-    /// Their bytes that are not in the trace.
+    /// Bytes of the calls that are not in the trace.
     pub bytes: AtomicU64,
 }
 
 /// Block of one thread: its counts, its chunk of the trace, its marks.
 #[repr(C)]
 pub struct Thread {
-    /// By place in [`COUNTED`].
+    /// Counts of each function, in the order of [`COUNTED`].
     pub counts: [Count; COUNTED.len()],
     /// Address of the chunk; 0: none.
     pub chunk: AtomicUsize,

@@ -34,14 +34,14 @@ pub struct Object {
     pub defines: Vec<String>,
 }
 
-/// Why a file is no such object.
+/// Reason why a file is no ELF object that can be read.
 #[derive(Debug)]
 pub enum Unfit {
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(std::io::Error),
-    /// It is a script; here is what follows `#!`.
+    /// The file is a script, with the text that follows `#!`.
     Script(String),
-    /// It is something else.
+    /// The file is something else.
     Other,
 }
 

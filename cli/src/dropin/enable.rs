@@ -258,7 +258,7 @@ fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
     ))
 }
 
-/// Why a unit might not see a library.
+/// Returns the reason why a unit might not see a library; `None`: no reason is known.
 fn hidden(unit: &Unit, library: &Path) -> Option<String> {
     let at_home = ["/home", "/root", "/run/user"].iter().any(|folder| library.starts_with(folder));
     let confined = unit.confinement.iter().find(|line| at_home || !line.starts_with("ProtectHome"))?;

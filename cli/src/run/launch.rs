@@ -68,7 +68,7 @@ pub struct Outcome {
     pub compressed_accesses: u64,
     /// Counters of the report, in [`super::report`]'s order.
     pub counters: Vec<(&'static str, u64)>,
-    /// Why memlift ended the job.
+    /// Reason why memlift ended the job; `None`: it did not.
     pub refused: Option<String>,
 }
 

@@ -27,7 +27,7 @@ const EVERYTHING: Range<u64> = 0..u64::MAX;
 pub struct Program {
     /// File of the program.
     pub path: PathBuf,
-    /// Why user space cannot cover it.
+    /// Reason why user space cannot page the program's memory; `None`: it can.
     pub uncovered: Option<String>,
 }
 

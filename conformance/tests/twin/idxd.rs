@@ -48,7 +48,7 @@ pub struct Wire {
     twin: Twin,
     /// Batches are refused, as by kernels that let none through.
     barred: bool,
-    /// It works only when it is told to.
+    /// True if the twin works only when it is told to.
     held: AtomicBool,
     took: AtomicU64,
 }
@@ -58,7 +58,7 @@ impl Wire {
         wire_of(Twin::new(depth, fortune))
     }
 
-    /// It takes descriptors and does nothing from now on, until `work`.
+    /// From now on, takes descriptors and does nothing with them until `work`.
     pub fn hold(&self) {
         self.held.store(true, Ordering::Relaxed);
     }

@@ -104,9 +104,9 @@ struct State {
     /// Descriptors that the device has.
     away: usize,
     sequence: u64,
-    /// When the device last said something, or was first given something.
+    /// Time at which the device last answered, or was first given a descriptor.
     heard: Instant,
-    /// The portal takes nothing any more.
+    /// True if the portal takes nothing any more.
     closed: bool,
     offer: Offer,
 }

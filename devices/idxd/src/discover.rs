@@ -31,7 +31,7 @@ pub struct Device {
     pub enabled: bool,
     /// True if it takes a process's own addresses.
     pub pasid: bool,
-    /// Its memory node, where the kernel says one.
+    /// Memory node of the device, where the kernel tells one.
     pub node: Option<u32>,
     /// GENCAP, what the device can do beyond operations.
     pub gen_cap: u64,

@@ -93,9 +93,9 @@ impl ProgramHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum ApplyKind {
-    /// If they are `a`, they become `b`; the outcome is what they were.
+    /// If the eight bytes are `a`, they become `b`; the outcome is their old value.
     CompareSwap = 1,
-    /// `a` is added, wrapping; the outcome is what they were.
+    /// `a` is added to the eight bytes, wrapping; the outcome is their old value.
     FetchAdd = 2,
 }
 

@@ -22,7 +22,7 @@ use pyo3::types::PyBytes;
 use super::pool::{Inner, Kind, Named, Trouble, Writing};
 use crate::memory::Input;
 
-/// Of an array's object.
+/// Type of the object that holds an array.
 pub const TYPE: u64 = hash_name("memlift.Array 1", 0);
 /// Bytes of its payload before the elements.
 const PAD: usize = 48;

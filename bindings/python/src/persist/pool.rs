@@ -24,7 +24,7 @@ use super::dict::PersistDict;
 use super::pins::Pins;
 use crate::errors::{new, persist_error};
 
-/// Why a call was refused.
+/// Reason why a call was refused.
 pub enum Trouble {
     Pool(Error),
     Gone(String),
@@ -60,7 +60,7 @@ pub enum Kind {
 pub struct Named {
     pub kind: Kind,
     pub offset: u64,
-    /// Of an array.
+    /// Shape of an array; `None` for a dict.
     pub shape: Option<Shape>,
 }
 

@@ -228,7 +228,7 @@ impl WalkClient {
         self.with(py, |open| came(open.client.result(Ticket::numbered(ticket))?))
     }
 
-    /// Nobody will ask for this answer.
+    /// Drops the answer of a ticket that nobody will ask for.
     fn abandon(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
         self.with(py, |open| {
             let ticket = Ticket::numbered(ticket);

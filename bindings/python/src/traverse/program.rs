@@ -47,7 +47,7 @@ impl WalkProgram {
         made(py, name, bytecode, scratch_bytes)
     }
 
-    /// Of text, as `listing` gives it.
+    /// Assembles a program from text, as `listing` gives it.
     #[staticmethod]
     #[pyo3(signature = (name, text, scratch_bytes=1024))]
     fn assemble(py: Python<'_>, name: &str, text: &str, scratch_bytes: usize) -> PyResult<WalkProgram> {
@@ -55,7 +55,7 @@ impl WalkProgram {
         made(py, name, &bytecode, scratch_bytes)
     }
 
-    /// Of what `clang -target bpf` made of C.
+    /// Reads a program from an object file of `clang -target bpf`.
     #[staticmethod]
     #[pyo3(signature = (name, object, scratch_bytes=1024, function=None))]
     fn from_object(

@@ -95,7 +95,7 @@ pub struct Decoder {
     pub next: usize,
     pub hold: u64,
     pub bits: u32,
-    /// Of a match or a stored block: bytes to go. Of a frame's field: its length or place.
+    /// Bytes left of a match or a stored block; in a frame's header, the length of a field or the place in it.
     pub length: u32,
     pub offset: u32,
     extra: u32,

@@ -29,7 +29,7 @@ pub struct Job {
     used: Vec<bool>,
     /// Most pages that it may have (its Cgroup).
     limit: Option<usize>,
-    /// For turns of reclaim among all.
+    /// Credit in the turns of reclaim among all jobs.
     credit: i64,
     grace: bool,
     paused: bool,
@@ -49,7 +49,7 @@ pub enum Source {
 /// A page that was reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// It had to be written to storage.
+    /// True if it had to be written to storage.
     pub written: bool,
 }
 

@@ -20,7 +20,7 @@ impl Time {
         Time(ps)
     }
 
-    /// So many nanoseconds.
+    /// A time of `ns` nanoseconds.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Time {
         Time(ns.saturating_mul(1000))
@@ -74,7 +74,7 @@ impl fmt::Display for Time {
 pub struct Rate(u64);
 
 impl Rate {
-    /// So many bytes per second, at least one.
+    /// A rate of `rate` bytes per second, at least one.
     #[must_use]
     pub fn from_bytes_per_second(rate: u64) -> Rate {
         Rate(rate.max(1))

@@ -31,7 +31,7 @@ pub enum Packet {
 /// A command that was accepted.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its place among everything accepted.
+    /// Number among everything that the device accepted.
     pub serial: u64,
     /// Command that was accepted.
     pub command: Command,
@@ -39,7 +39,7 @@ pub struct Request {
     pub reads: Vec<Range>,
     /// Bytes of the device that it writes.
     pub writes: Vec<Range>,
-    /// Where its record goes.
+    /// Range of the log to which its record goes.
     pub place: Range,
     /// True if its own work is done.
     pub local: bool,
@@ -48,7 +48,7 @@ pub struct Request {
 /// A host's access that was accepted and waits.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Its place among everything accepted.
+    /// Number among everything that the device accepted.
     pub serial: u64,
     thread: u16,
     /// Bytes of the device that it accesses.
@@ -93,7 +93,7 @@ pub struct Device {
     layout: Layout,
     timing: Timing,
     sync: Sync,
-    /// Its persistent memory.
+    /// Contents of the device's persistent memory.
     pub memory: Vec<u8>,
     table: AddressTable,
     /// Packets that have arrived and found no room.

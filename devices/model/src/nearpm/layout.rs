@@ -30,7 +30,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// So many bytes from there.
+    /// A range of `bytes` bytes from `at`.
     #[must_use]
     pub const fn new(at: u64, bytes: u64) -> Range {
         Range { at, bytes }

@@ -37,7 +37,7 @@ pub enum Mechanism {
 /// One transaction, or an epoch between two checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Its changes: places and lengths are multiples of 8, no write crosses a page.
+    /// Changes: addresses and lengths are multiples of 8, and no write crosses a page.
     pub writes: Vec<(u64, Vec<u8>)>,
     /// Time of the program's work before each change.
     pub work: Time,
@@ -48,7 +48,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Its pages, each once.
+    /// Returns the pages that it changes, each once.
     #[must_use]
     pub fn pages(&self) -> Vec<u64> {
         let mut pages: Vec<u64> = self.writes.iter().map(|(at, _)| at / PAGE).collect();
@@ -63,9 +63,9 @@ impl Transaction {
 pub enum Step {
     /// The CPU computes for so long.
     Work(Time),
-    /// Here begins code for crash consistency.
+    /// Code for crash consistency begins.
     Enter,
-    /// Here it ends.
+    /// Code for crash consistency ends.
     Leave,
     /// Issue a command.
     Command(Command),
@@ -96,7 +96,7 @@ pub struct Place<'a> {
     pub sync: Sync,
     /// Index of the thread.
     pub thread: usize,
-    /// Its transactions before this one.
+    /// Number of the thread's transactions before this one.
     pub turn: u64,
     /// The transaction's place in the order of all.
     pub sequence: u64,

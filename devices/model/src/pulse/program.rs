@@ -23,7 +23,7 @@ const FUEL: u32 = 1024;
 /// Bytes of the walk that a step may write.
 const WALK_BYTES: usize = 48;
 
-/// Why an encoding is none.
+/// Reason why an encoding is no program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadProgram(String);
 

@@ -55,9 +55,9 @@ pub struct Answer {
     pub result: Vec<u8>,
     /// The object asked for, if the walk was done.
     pub object: Vec<u8>,
-    /// When the client began.
+    /// Time at which the client sent the request.
     pub issued: Time,
-    /// When the client had it.
+    /// Time at which the client had the answer.
     pub done: Time,
     /// Steps that the walk took.
     pub iterations: u64,

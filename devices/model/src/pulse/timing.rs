@@ -144,7 +144,7 @@ impl Shape {
         Shape { style: Style::Disaggregated, logic, memory, over_client: false }
     }
 
-    /// So many cores.
+    /// A machine of `cores` coupled cores.
     #[must_use]
     pub fn coupled(cores: usize) -> Shape {
         Shape { style: Style::Coupled, logic: cores, memory: cores, over_client: false }

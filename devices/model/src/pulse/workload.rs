@@ -173,7 +173,7 @@ pub struct Scans {
     pub values: usize,
     /// Number of memory nodes.
     pub nodes: usize,
-    /// Of a million steps to a next leaf, how many go to another node, where there is one.
+    /// Steps per million to a next leaf that go to another node, where there is one.
     pub elsewhere: u64,
 }
 

@@ -53,7 +53,7 @@ pub enum Answer {
     Alert,
 }
 
-/// Why the device did nothing; all of them are the host's faults.
+/// Reason why the device did nothing; each is the host's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A column command to a closed bank.
@@ -115,12 +115,13 @@ struct Message {
     pads: BTreeMap<u64, u32>,
     /// Pages that have not been recycled.
     pages: u32,
-    /// The host has read what it came to.
+    /// True if the host has read the result.
     asked: bool,
 }
 
 impl Message {
-    /// Nobody needs it any more. A part of a tag stays until it was read: its last page may be recycled before.
+    /// Returns true if nobody needs the message any more. A partial tag stays until the host has read it, even after the last
+    /// page was recycled.
     fn over(&self) -> bool {
         self.pages == 0 && (self.dsa.alone() || self.asked)
     }
@@ -195,13 +196,13 @@ impl Device {
         self.counts
     }
 
-    /// Its scratchpad, to be looked at.
+    /// Returns the scratchpad, to be inspected.
     #[must_use]
     pub fn pad(&self) -> &Scratchpad {
         &self.pad
     }
 
-    /// Its translation table, to be looked at.
+    /// Returns the number of entries in the translation table.
     #[must_use]
     pub fn held(&self) -> usize {
         self.table.held()

@@ -15,16 +15,16 @@ use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_B
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
 
-/// A call that somebody else could have done.
+/// A call that a device could have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The function that was called.
     pub kind: Kind,
     /// For memlift's own operations the opcode, for its services' work what [`Kind`] says.
     pub parameter: u32,
-    /// How long it took, nanoseconds.
+    /// Wall time of the call, nanoseconds.
     pub wall_ns: u64,
-    /// Of it, on a core.
+    /// CPU time within it, nanoseconds.
     pub cpu_ns: u64,
     /// Address of what was read.
     pub source: u64,
@@ -36,7 +36,7 @@ pub struct Call {
     pub written: u64,
     /// Page faults in it, where they were counted.
     pub faults: Option<u64>,
-    /// Of a service's own work: its parts.
+    /// Number of parts, for a service's own work.
     pub parts: u64,
 }
 
@@ -57,20 +57,20 @@ pub enum What {
     Wait,
     /// A call, by its place in [`Thread::calls`].
     Call(usize),
-    /// It has come so far that this thread begins.
+    /// This thread starts at that point.
     Begin(usize),
-    /// It waited for this thread's end.
+    /// The thread waits for this thread's end.
     Join(usize),
 }
 
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When, nanoseconds since the trace's start.
+    /// Start of the step, nanoseconds since the trace's start.
     pub at_ns: u64,
-    /// How long, nanoseconds.
+    /// Length of the step, nanoseconds.
     pub ns: u64,
-    /// Of it, on a core.
+    /// CPU time within it, nanoseconds.
     pub cpu_ns: u64,
     /// Action of the step.
     pub what: What,
@@ -79,15 +79,15 @@ pub struct Step {
 /// A thread of the trace.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
-    /// Its process's number.
+    /// Number of its process in the trace.
     pub process: u32,
-    /// Its process's id.
+    /// Process id, as the kernel had it.
     pub pid: u32,
     /// The thread that it waits for to begin; none: it begins when it began.
     pub parent: Option<usize>,
-    /// When it began, as far as is known: nanoseconds since the trace's start.
+    /// First time that is known of it, nanoseconds since the trace's start.
     pub begin_ns: u64,
-    /// When it was heard of last.
+    /// Last time that is known of it, nanoseconds since the trace's start.
     pub end_ns: u64,
     /// CPU time up to its last mark, nanoseconds.
     pub cpu_ns: u64,
@@ -104,7 +104,7 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// It is what exec has made of a thread that ended then and had this CPU time.
+    /// Takes over from a thread that exec replaced, which ended at `end_ns` after `cpu_ns` of CPU time.
     fn goes_on(&mut self, end_ns: u64, cpu_ns: u64) {
         self.cpu_ns = self.cpu_ns.saturating_sub(cpu_ns);
         let early = end_ns.saturating_sub(self.begin_ns);
