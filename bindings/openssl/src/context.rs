@@ -210,7 +210,7 @@ impl Context {
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> bool {
         let Some(stream) = self.under_way() else { return false };
-        // SAFETY: as the caller promises.
+        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
         let done = unsafe { stream.try_update(source, target, bytes) }.is_ok();
         if done {
             self.message_bytes += bytes as u64;
@@ -258,7 +258,7 @@ impl Context {
         }
         let nonce = self.nonce_now();
         let right = match (<&[u8; NONCE_BYTES]>::try_from(nonce), &self.key) {
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             (Ok(nonce), Some(key)) if self.seals => unsafe {
                 match key.try_seal(nonce, additional, source, target, bytes) {
                     Ok(made) => {
@@ -268,11 +268,11 @@ impl Context {
                     Err(_) => false,
                 }
             },
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             (Ok(nonce), Some(key)) => unsafe {
                 key.open(nonce, additional, tag, source, target, bytes).is_ok()
             },
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             _ => unsafe { self.whole_in_pieces(additional, source, target, bytes, tag) },
         };
         self.tally.count(self.seals, bytes as u64, right);
@@ -297,7 +297,7 @@ impl Context {
         }
         let seals = self.seals;
         let Some(stream) = &mut self.stream else { return false };
-        // SAFETY: as the caller promises.
+        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
         let done =
             stream.try_aad(additional).is_ok() && unsafe { stream.try_update(source, target, bytes) }.is_ok();
         let made = stream.tag();

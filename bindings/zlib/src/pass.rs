@@ -33,7 +33,7 @@ pub unsafe extern "C" fn zlibVersion() -> *const c_char {
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adler32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: as the caller promises.
+    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
     unsafe { adler32_z(sum, buf, len as usize) }
 }
 
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn adler32_z(sum: c_ulong, buf: *const Bytef, len: usize) 
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crc32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: as the caller promises.
+    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
     unsafe { crc32_z(sum, buf, len as usize) }
 }
 
