@@ -12,7 +12,7 @@ pub fn load() -> Result<Config, Failure> {
     Config::load().map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// Prints it.
+/// Prints the configuration in effect and the files that it came from.
 pub fn show(as_json: bool) -> Result<(), Failure> {
     let config = load()?;
     let unknown = config.unknown_variables();

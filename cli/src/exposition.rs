@@ -9,9 +9,9 @@ use std::fmt::Write;
 /// Meaning of a family's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
     /// Cumulative buckets, a sum and a count.
     Histogram,
@@ -77,7 +77,7 @@ impl Exposition {
         self.sample(&format!("{name}_count"), labels, count as f64);
     }
 
-    /// The page.
+    /// Returns the text of the page.
     pub fn finish(self) -> String {
         self.text
     }

@@ -6,10 +6,10 @@
 use std::fmt;
 use std::io;
 
-/// Why a command did not succeed.
+/// Reason why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It ran and failed.
+    /// The command ran and failed.
     Failed(String),
     /// The arguments make no sense together.
     Usage(String),

@@ -19,7 +19,7 @@ pub struct Arguments {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// The verb
+    /// Verb of the command
     #[command(subcommand)]
     pub command: Command,
 }
@@ -142,7 +142,7 @@ pub enum Command {
         #[command(subcommand)]
         verb: pool::Verb,
     },
-    /// The configuration
+    /// Settings in effect, and where each comes from
     Config {
         /// The verb of settings
         #[command(subcommand)]
@@ -150,7 +150,7 @@ pub enum Command {
     },
     /// Print completions for a shell
     Completions {
-        /// The shell
+        /// Shell to print them for
         shell: clap_complete::Shell,
     },
 }
@@ -218,8 +218,8 @@ impl From<TourChapter> for Chapter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheState {
-    /// In the cache
+    /// Bytes are in the CPU's cache
     Hot,
-    /// In memory
+    /// Bytes are in memory, not in the cache
     Cold,
 }

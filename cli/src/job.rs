@@ -38,7 +38,7 @@ pub enum Verb {
     },
 }
 
-/// Runs one.
+/// Runs one verb of `memlift job`.
 pub fn run(verb: &Verb, as_json: bool) -> Result<(), Failure> {
     let registry = Registry::of_user().map_err(|error| Failure::Unavailable(error.to_string()))?;
     match verb {

@@ -25,7 +25,7 @@ use crate::print;
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Where {
-    /// A file
+    /// File that holds the map
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// A coordinator: HOST:PORT or unix:PATH
@@ -59,7 +59,7 @@ pub enum Verb {
     },
     /// Say whether a map file is valid, and if not, which line is wrong
     Check {
-        /// The file
+        /// Map file to check
         file: PathBuf,
     },
     /// Keep a map for nodes that join, until it is stopped
@@ -85,7 +85,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift map move 0x100000000 1G b --coordinator 127.0.0.1:7600\n\nInterrupted, the move goes on: `memlift map show` prints it, `memlift map cancel` ends it."
     )]
     Move {
-        /// First address
+        /// First address of the range
         #[arg(value_parser = number)]
         base: u64,
         /// How many bytes
@@ -108,7 +108,7 @@ pub enum Verb {
     },
     /// A node that is down will not come back: its data is lost
     Forget {
-        /// Its name
+        /// Name of the node
         node: String,
         #[command(flatten)]
         from: From,
@@ -192,7 +192,7 @@ pub fn run(verb: Verb, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Until a move is over: how far it is, and how it ended.
+/// Prints the progress of a move until it is over, and how it ended.
 fn follow(authority: &mut dyn Authority, mut map: Map, id: u64, json: bool) -> Result<(), Failure> {
     let Some(one) = map.moves().iter().find(|one| one.id == id).copied() else {
         return Err(Failure::Failed(format!("move {id} is not in the map that was to plan it; report this")));

@@ -61,7 +61,7 @@ pub struct NodeArgs {
     serve: Option<Wish>,
 }
 
-/// What is not serving.
+/// Verbs that do not start a node.
 #[derive(Debug, Subcommand)]
 enum NodeVerb {
     /// Check the log of a node that does not run, or save what can be read of a damaged one
@@ -71,7 +71,7 @@ enum NodeVerb {
     },
 }
 
-/// The options.
+/// Options of a node that serves.
 #[derive(Debug, Args)]
 pub struct Wish {
     /// Memory for data: bytes, or with K, M, G; taken at the start
@@ -126,7 +126,7 @@ pub struct Wish {
 pub enum Place {
     /// Rings in shared memory.
     Shm(String),
-    /// UDP.
+    /// UDP socket at this address.
     Udp(SocketAddr),
 }
 
@@ -320,7 +320,7 @@ fn open(
     Ok((cluster.node().clone(), Some(cluster), replayed))
 }
 
-/// Until it ends: ranges come and go, and what goes wrong with the map is said once.
+/// Moves ranges in and out until `stop`; trouble with the map is reported once.
 fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut trouble = None;
     while !stop.load(Ordering::Relaxed) {
@@ -358,7 +358,7 @@ fn move_ranges(cluster: &mut Cluster, as_json: bool, stop: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Until it ends: the log does not grow beyond what it may. A log that cannot be made short is said, and still good.
+/// Shortens the log whenever it exceeds its limit, until `stop`. A log that cannot be shortened is reported; it stays valid.
 fn keep_short(node: &Node, limit_bytes: u64, as_json: bool, stop: &AtomicBool) -> Result<(), Failure> {
     let mut next = Instant::now();
     let mut is_full = false;

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::print;
 
-/// What is done with a log.
+/// Verbs that work on a log.
 #[derive(Debug, Subcommand)]
 pub enum LogVerb {
     /// Read a log and say whether it is whole, torn at its end, or damaged

@@ -11,14 +11,14 @@ use memlift::engine::observe::{self, OperationStats, SessionStats, Snapshot};
 /// All processes at one moment.
 #[derive(Debug)]
 pub struct Sample {
-    /// When.
+    /// Time at which the pages were read.
     pub time: Instant,
     /// The snapshot of each page.
     pub processes: Vec<Snapshot>,
 }
 
 impl Sample {
-    /// Looks now.
+    /// Reads the pages of all processes now.
     pub fn take() -> Self {
         let processes = observe::list()
             .into_iter()
@@ -41,11 +41,11 @@ impl Sample {
 pub struct Rate {
     /// Operations, or calls.
     pub operations: f64,
-    /// Bytes.
+    /// Bytes moved per second.
     pub bytes: f64,
 }
 
-/// From one look to the next.
+/// Change from one sample to the next.
 #[derive(Debug)]
 pub struct Change<'a> {
     before: &'a Sample,
@@ -59,7 +59,7 @@ impl<'a> Change<'a> {
         Self { before, seconds }
     }
 
-    /// Of a whole process; `now` is its snapshot in the later sample.
+    /// Returns the rate of a whole process; `now` is its snapshot in the later sample.
     pub fn process(&self, now: &Snapshot) -> Rate {
         let before = self.before.same_process(now).map(|before| &before.process);
         self.rate(
@@ -68,7 +68,7 @@ impl<'a> Change<'a> {
         )
     }
 
-    /// Of one executor and opcode.
+    /// Returns the rate of one executor and opcode.
     pub fn operation(&self, of: &Snapshot, now: &OperationStats) -> Rate {
         let before = self.before.same_process(of).and_then(|before| {
             before.operations.iter().find(|row| row.executor == now.executor && row.opcode == now.opcode)
@@ -79,7 +79,7 @@ impl<'a> Change<'a> {
         )
     }
 
-    /// Of one ipc session: calls, and bytes of both directions.
+    /// Returns the rate of one ipc session: calls, and bytes of both directions.
     pub fn session(&self, of: &Snapshot, now: &SessionStats) -> Rate {
         let before = self.before.same_process(of).and_then(|before| {
             before.sessions.iter().find(|row| {

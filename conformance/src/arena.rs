@@ -14,11 +14,11 @@ pub(crate) const LIST_BYTES: usize = 1100 * 64;
 pub(crate) const OPERANDS: usize = LISTS + LIST_BYTES;
 /// Places of 64 bytes for operand blocks, some of which take two.
 pub(crate) const OPERAND_COUNT: usize = 2200;
-/// Where records start.
+/// Offset of the completion records in the arena.
 pub(crate) const RECORDS: usize = OPERANDS + OPERAND_COUNT * 64;
-/// Records.
+/// Number of completion records.
 pub(crate) const RECORD_COUNT: usize = 1100;
-/// Bytes of everything.
+/// Bytes of the whole arena.
 pub(crate) const ARENA_BYTES: usize = RECORDS + RECORD_COUNT * 32;
 
 #[derive(Clone, Copy)]

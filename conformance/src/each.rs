@@ -48,7 +48,8 @@ unsafe impl Backend for Only<'_> {
     unsafe fn submit(&self, descriptors: &[Descriptor]) -> Result<(), Busy> {
         let seen = descriptors.iter().map(|descriptor| self.count(descriptor)).sum();
         self.seen.fetch_add(seen, Ordering::Relaxed);
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller of `submit` vouches for the descriptors' memory until their completion, and the wrapped backend gets
+        // the same descriptors.
         let taken = unsafe { self.backend.submit(descriptors) };
         if let Err(busy) = taken {
             // They come again.

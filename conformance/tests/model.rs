@@ -162,7 +162,7 @@ fn what_one_seals_the_other_opens() {
             #[expect(unsafe_code, reason = "the kernel takes addresses")]
             let sealed = unsafe { ours.seal(&nonce, &aad, plain.as_ptr(), target.as_mut_ptr(), bytes) };
             assert!(target == cipher && sealed == tag, "{bytes} bytes");
-            // SAFETY: as before.
+            // SAFETY: `cipher` and `target` are vectors of `bytes` each.
             #[expect(unsafe_code, reason = "the kernel takes addresses")]
             let mut open = |tag: &[u8; 16]| unsafe {
                 ours.open(&nonce, &aad, tag, cipher.as_ptr(), target.as_mut_ptr(), bytes).is_ok()

@@ -67,7 +67,7 @@ impl Guarded {
         Guarded(all)
     }
 
-    /// The buffer.
+    /// Returns the buffer between the guards.
     pub fn get(&mut self) -> &mut [u8] {
         let end = self.0.len() - GUARD_BYTES;
         &mut self.0[GUARD_BYTES..end]

@@ -32,7 +32,7 @@ pub fn unsealed(bytes: u64) -> OwnedFd {
     memfd
 }
 
-/// An eventfd.
+/// Makes a non-blocking eventfd.
 pub fn event() -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
         .expect("an eventfd")

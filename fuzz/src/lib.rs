@@ -35,10 +35,10 @@ pub mod walk_packet;
 
 pub use input::{Guarded, Input};
 
-/// One target.
+/// One fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name.
+    /// Name of the target, as the command takes it.
     pub name: &'static str,
     /// Panics when something is wrong.
     pub run: fn(&[u8]),

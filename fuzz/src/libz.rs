@@ -22,7 +22,7 @@ type Strm = *mut z_stream;
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
-        /// A libz.
+        /// Functions of one libz, loaded at run time.
         #[derive(Clone, Copy)]
         #[allow(non_snake_case, reason = "libz's names")]
         struct Libz { $($name: unsafe extern "C" fn($($kind),*) -> $result,)* }

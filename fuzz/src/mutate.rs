@@ -3,7 +3,7 @@
 //!
 //! Source: Steele, Lea, Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
 
-/// SplitMix64.
+/// Seeded random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -22,7 +22,7 @@ impl Random {
         (self.number() % bound.max(1) as u64) as usize
     }
 
-    /// Random bytes.
+    /// Returns `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.number() as u8).collect()
     }

@@ -9,11 +9,11 @@ use std::ffi::CStr;
 pub(crate) struct Inflated {
     /// `Z_STREAM_END`, `Z_BUF_ERROR` (more bytes wanted, or more room), `Z_DATA_ERROR`, …
     pub code: i32,
-    /// The error's text.
+    /// Text of the error.
     pub text: String,
-    /// Bytes used.
+    /// Bytes of the source that it used.
     pub read: usize,
-    /// The output.
+    /// Bytes that it gave.
     pub bytes: Vec<u8>,
 }
 

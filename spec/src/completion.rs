@@ -106,7 +106,7 @@ pub struct Completion {
     pub result: u8,
     /// Kind of the fault, on devices that tell.
     pub fault_info: u8,
-    /// Reserved, 0.
+    /// Reserved, must be 0.
     pub reserved: u8,
     /// Bytes done; for COMPARE the offset of the first difference; for BATCH the members done; for PACK and
     /// UNPACK bytes of the source read (UNPACK stops at the stream's end, which may lie before the source's); for

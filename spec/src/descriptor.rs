@@ -119,7 +119,7 @@ impl Opcode {
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// No flag.
+    /// No flag is set.
     pub const NONE: Flags = Flags(0);
     /// Inside a batch: start only when all earlier members are done; skipped if one of them failed.
     pub const FENCE: Flags = Flags(0x0001);
@@ -190,9 +190,9 @@ pub struct Descriptor {
     pub target: u64,
     /// Bytes to work on; the count of descriptors for BATCH.
     pub size: u32,
-    /// Interrupt handle.
+    /// Interrupt handle of the completion interrupt.
     pub interrupt_handle: u16,
-    /// Reserved, 0.
+    /// Reserved, must be 0.
     pub reserved: u16,
     /// Operation-specific words at offsets 40, 48 and 56.
     pub operation: [u64; 3],
@@ -276,7 +276,7 @@ impl Descriptor {
         Flags(self.flags_opcode & Flags::MASK.0)
     }
 
-    /// Adds flags.
+    /// Sets `flags` in addition to those set already.
     pub const fn add_flags(&mut self, flags: Flags) {
         self.flags_opcode |= flags.0 & Flags::MASK.0;
     }

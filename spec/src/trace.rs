@@ -83,21 +83,21 @@ pub enum Kind {
     /// A call of memcpy or mempcpy; like all calls: start ns · wall ns · source · target · bytes read · bytes written · faults
     /// (minor in the lower half, major in the upper; counted for large calls only, else all ones).
     Copy = 1,
-    /// memmove.
+    /// A call of memmove.
     Move = 2,
-    /// memset.
+    /// A call of memset.
     Fill = 3,
-    /// memcmp or bcmp; both sides as source and target, `bytes read` of each.
+    /// A call of memcmp or bcmp; both sides as source and target, `bytes read` of each.
     Compare = 4,
-    /// deflate, compress, compress2.
+    /// A call of deflate, compress or compress2.
     Deflate = 16,
-    /// inflate, uncompress.
+    /// A call of inflate or uncompress.
     Inflate = 17,
-    /// EVP_EncryptUpdate, EVP_CipherUpdate where it encrypts.
+    /// A call of EVP_EncryptUpdate, or of EVP_CipherUpdate where it encrypts.
     Encrypt = 32,
-    /// EVP_DecryptUpdate.
+    /// A call of EVP_DecryptUpdate.
     Decrypt = 33,
-    /// EVP_DigestUpdate.
+    /// A call of EVP_DigestUpdate.
     Digest = 34,
     /// An operation of memlift's own; the parameter is its opcode.
     Operation = 48,
@@ -194,7 +194,7 @@ impl Kind {
 /// Faults of a call that were not counted.
 pub const FAULTS_UNKNOWN: u64 = u64::MAX;
 
-/// A record.
+/// A record of a chunk, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Kind of the record.
@@ -341,7 +341,7 @@ impl Chunk {
 pub struct Fault {
     /// Bytes from the file's start.
     pub at: u64,
-    /// The field.
+    /// Field that is wrong.
     pub field: &'static str,
     /// The value found.
     pub found: u64,
@@ -442,7 +442,7 @@ impl<'a> File<'a> {
         &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())]
     }
 
-    /// The chunks.
+    /// Returns the chunks of the trace, in order.
     #[must_use]
     pub fn chunks(&self) -> Chunks<'a> {
         let end = self.word(word::CLAIMED).min(self.word(word::LIMIT)).min(self.bytes.len() as u64);

@@ -30,7 +30,7 @@ Usage: cargo xtask CHECK
            user in a new minimal Debian root, from a clone of what is committed.
            Needs root, debootstrap and a network; this machine is left as it was";
 
-/// Why a check did not pass.
+/// Reason why a check did not pass.
 pub enum Failure {
     /// The check ran and does not hold.
     Broken(String),

@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 struct Program {
-    /// Of the package, from the workspace's root.
+    /// Folder of the package, from the workspace's root.
     folder: String,
     /// As cargo calls the target.
     name: String,
@@ -144,7 +144,7 @@ fn build(cargo: &OsString, arguments: &[String]) -> Result<Vec<Program>, Failure
     Ok(programs)
 }
 
-/// Of the workspace that cargo runs this in: a build folder may be shared by several.
+/// Returns the root of the workspace that cargo runs this in: a build folder may be shared by several.
 fn root() -> Result<PathBuf, Failure> {
     let own = std::env::var_os("CARGO_MANIFEST_DIR")
         .ok_or_else(|| Failure::Unavailable("start it as cargo xtask test".into()))?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// Why an edge is there.
+/// Reason for an edge between crates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Part of what is built, or of a build script.
@@ -25,7 +25,7 @@ pub enum Kind {
 pub struct Member {
     /// The crate's name.
     pub name: String,
-    /// Its folder, relative to the root of the workspace.
+    /// Folder of the crate, relative to the root of the workspace.
     pub folder: String,
     /// The roots of its library and its commands.
     pub roots: Vec<PathBuf>,
@@ -38,12 +38,12 @@ pub struct Member {
 pub struct Workspace {
     /// The folder of the root manifest.
     pub root: PathBuf,
-    /// The crates.
+    /// Crates of the workspace.
     pub members: Vec<Member>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Reads the workspace from `cargo metadata`.
     pub fn read() -> Result<Self, Failure> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)

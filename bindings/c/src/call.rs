@@ -12,7 +12,7 @@ use memlift::transform::{self, Step, Transform};
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-/// Whether `bytes` bytes can be at `start`.
+/// Checks that `bytes` bytes can lie at `start`; null is allowed where there are none.
 fn place(start: *const u8, bytes: usize, what: &str) -> Result<*const u8, Fault> {
     if isize::try_from(bytes).is_err() {
         return Err(Fault::argument(&format!("{what} has {bytes} bytes, which is more than there can be")));
@@ -45,7 +45,9 @@ pub unsafe extern "C" fn memlift_compcpy(
         for (start, what) in [(dbuff.cast_const(), "dbuff"), (sbuff, "sbuff")] {
             place(start, size, what)?;
         }
-        // SAFETY: passed on from the caller; not null unless there are no bytes, and then nothing is touched.
+        // SAFETY: the caller vouches for `size` readable bytes at `sbuff`, for `size` rounded up to whole pages at `dbuff`, and
+        // that this thread alone uses `context`. The pointers are not null unless there are no bytes, and then nothing is
+        // touched.
         unsafe {
             let (dbuff, sbuff) = match size {
                 0 if dbuff.is_null() || sbuff.is_null() => {
@@ -84,7 +86,9 @@ pub unsafe extern "C" fn memlift_transform(
         let from = (place(source, source_bytes, "source")?, source_bytes);
         let to = (place(target, target_bytes, "target")?.cast_mut(), target_bytes);
         let global = Transform::global();
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches that `source` is readable for `source_bytes`, `target` writable for `target_bytes`, that
+        // nobody else changes either meanwhile, and that this thread alone uses `context`. `place` has refused null where there
+        // are bytes.
         unsafe {
             if context.is_null() {
                 bytes = global.copy_raw(Step::Copy, from, to, &transform::Options::default())?.written;
@@ -114,7 +118,7 @@ pub unsafe extern "C" fn memlift_crc32c(source: *const u8, bytes: usize, seed: u
     let mut crc = 0;
     run(|| {
         let source = place(source, bytes, "source")?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches that `source` is readable for `bytes` bytes; `place` has refused null where there are bytes.
         crc = unsafe { Transform::global().engine().crc32c_raw(source, bytes, seed) };
         Ok(())
     });

@@ -74,7 +74,7 @@ fn key<'a>(key: WalkKey) -> Result<Key<'a>, Fault> {
     Ok(Key::Bytes(bytes(key.bytes, key.length, "the key")?))
 }
 
-/// Whether there is one, how long it is, and the value itself.
+/// Writes whether a value was found, its length, and its bytes to the places that the caller gave.
 fn value_out(
     value: Option<Vec<u8>>,
     to: *mut c_void,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn memlift_hash_create(
         let log2 = expected.max(1).checked_next_power_of_two().map_or(64, u64::ilog2);
         let made = HashMap::create(&mut *walks.lock()?, log2)?;
         let hash = Hash { handle: made.handle(), map: Mutex::new(made), walks };
-        // SAFETY: the caller's promise.
+        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(map, hash, "map") }
     })
 }
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn memlift_hash_open(
         walks.lock()?.check_memory(handle.heads, handle.memory)?;
         let handle = hash::Handle { heads: handle.heads, log2: handle.log2 as u32 };
         let hash = Hash { walks, map: Mutex::new(HashMap::open(handle)), handle };
-        // SAFETY: the caller's promise.
+        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(map, hash, "map") }
     })
 }
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn memlift_ordered_create(
         let walks = given(walks, "walks")?.clone();
         let made = OrderedMap::create(&mut *walks.lock()?, value_bytes)?;
         let ordered = Ordered { handle: made.handle(), map: Mutex::new(made), walks };
-        // SAFETY: the caller's promise.
+        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(map, ordered, "map") }
     })
 }
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn memlift_ordered_open(
         walks.lock()?.check_memory(handle.cell, handle.memory)?;
         let handle = ordered::Handle { cell: handle.cell, value_bytes: handle.value_bytes as usize };
         let ordered = Ordered { walks, map: Mutex::new(OrderedMap::open(handle)), handle };
-        // SAFETY: the caller's promise.
+        // SAFETY: `map` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(map, ordered, "map") }
     })
 }

@@ -17,13 +17,13 @@ use std::time::Duration;
 /// Most steps of a context; no chain has more that do something.
 const STEPS: usize = 8;
 
-/// What `memlift_context` points to.
+/// Object behind a `memlift_context` pointer.
 #[derive(Default)]
 pub struct Context {
     steps: Vec<Owned>,
     /// 0: a flat chain.
     block_bytes: usize,
-    /// The nonce has sealed a message.
+    /// True if the nonce has sealed a message.
     spent: bool,
     pub(crate) options: Options,
     pub(crate) outcome: COutcome,
@@ -102,7 +102,7 @@ impl Context {
         }
         let options = self.options;
         let result = self.with_op(|op| body(op, &options));
-        // What is refused beforehand has sealed nothing.
+        // A call that is refused before it starts has sealed nothing.
         self.spent = seals
             && !matches!(
                 result,
@@ -142,7 +142,7 @@ impl Context {
         Ok(())
     }
 
-    /// What the whole is counted as.
+    /// Operation that the whole chain is counted as.
     fn opcode(&self) -> Opcode {
         let of = |step: &Owned| match step {
             Owned::Pack { .. } => (2, Opcode::PACK),
@@ -159,12 +159,13 @@ impl Context {
 ///
 /// Null, or what `memlift_context_new` gave and nobody else uses now.
 pub(crate) unsafe fn context<'a>(context: *mut Context) -> Result<&'a mut Context, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_context_new` and not freed; no other thread uses it during the call, as the caller
+    // vouches.
     unsafe { context.as_mut() }
         .ok_or_else(|| Fault::argument("context is NULL: make one by memlift_context_new"))
 }
 
-/// A copy of `bytes` bytes; none of them may be at null.
+/// Borrows `bytes` bytes at `start`, which may be null if there are none.
 ///
 /// # Safety
 ///
@@ -176,7 +177,7 @@ pub(crate) unsafe fn slice<'a>(start: *const u8, bytes: usize, what: &str) -> Re
     if start.is_null() || isize::try_from(bytes).is_err() {
         return Err(Fault::argument(&format!("{what} is NULL, or larger than memory")));
     }
-    // SAFETY: passed on from the caller; neither null nor too large.
+    // SAFETY: the caller vouches for `bytes` readable bytes; they are neither null nor more than `isize::MAX`.
     Ok(unsafe { std::slice::from_raw_parts(start, bytes) })
 }
 
@@ -184,7 +185,7 @@ pub(crate) unsafe fn slice<'a>(start: *const u8, bytes: usize, what: &str) -> Re
 ///
 /// Null, or readable for `N` bytes.
 pub(crate) unsafe fn array<const N: usize>(start: *const u8, what: &str) -> Result<[u8; N], Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `start` is null or readable for `N` bytes, as the caller vouches.
     let bytes = unsafe { slice(start, N, what)? };
     bytes.try_into().map_err(|_| Fault::argument(what))
 }
@@ -221,7 +222,7 @@ pub extern "C" fn memlift_context_new() -> *mut Context {
 /// From `memlift_context_new`, and not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_context_free(context: *mut Context) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_context_new`; the caller gives it up.
     unsafe { free(context) };
 }
 
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn memlift_context_free(context: *mut Context) {
 /// As [`context`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_add_crc32c(context: *mut Context, seed: u32) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
     run(|| unsafe { self::context(context) }?.add(Owned::Crc32c { seed }))
 }
 
@@ -250,7 +251,8 @@ pub unsafe extern "C" fn memlift_add_seal(
     aad: *const u8,
     aad_bytes: usize,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone; `key` and `aad` are readable for their bytes and `nonce`
+    // for 12, as the caller vouches.
     run(|| unsafe {
         let context = self::context(context)?;
         let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
@@ -273,7 +275,8 @@ pub unsafe extern "C" fn memlift_add_open(
     aad_bytes: usize,
     tag: *const u8,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone; `key` and `aad` are readable for their bytes, `nonce` for
+    // 12, and `tag` is null or readable for 16, as the caller vouches.
     run(|| unsafe {
         let context = self::context(context)?;
         let (key, aad) = (self::key(slice(key, key_bytes, "key")?)?, slice(aad, aad_bytes, "aad")?.to_vec());
@@ -291,7 +294,7 @@ pub unsafe extern "C" fn memlift_add_open(
 pub unsafe extern "C" fn memlift_add_pack(context: *mut Context, format: c_int, effort: c_int) -> c_int {
     run(|| {
         let step = Owned::Pack { format: self::format(format)?, packing: packing(effort)? };
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         unsafe { self::context(context) }?.add(step)
     })
 }
@@ -305,7 +308,7 @@ pub unsafe extern "C" fn memlift_add_pack(context: *mut Context, format: c_int, 
 pub unsafe extern "C" fn memlift_add_unpack(context: *mut Context, format: c_int) -> c_int {
     run(|| {
         let format = self::format(format)?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         unsafe { self::context(context) }?.add(Owned::Unpack { format })
     })
 }
@@ -318,7 +321,7 @@ pub unsafe extern "C" fn memlift_add_unpack(context: *mut Context, format: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_frames(context: *mut Context, block_bytes: usize) -> c_int {
     run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         let context = unsafe { self::context(context) }?;
         let before = std::mem::replace(&mut context.block_bytes, block_bytes);
         if let Err(error) = context.with_op(|_| Ok(())) {
@@ -336,7 +339,8 @@ pub unsafe extern "C" fn memlift_set_frames(context: *mut Context, block_bytes: 
 /// As [`context`]; `nonce` readable for 12 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_nonce(context: *mut Context, nonce: *const u8) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone; `nonce` is null or readable for 12 bytes, as the caller
+    // vouches.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, array(nonce, "nonce")?);
         for step in &mut context.steps {
@@ -357,7 +361,7 @@ pub unsafe extern "C" fn memlift_set_nonce(context: *mut Context, nonce: *const 
 /// As [`context`]; `aad` readable for its bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_aad(context: *mut Context, aad: *const u8, aad_bytes: usize) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone; `aad` is readable for `aad_bytes`, as the caller vouches.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, slice(aad, aad_bytes, "aad")?);
         for step in &mut context.steps {
@@ -378,7 +382,8 @@ pub unsafe extern "C" fn memlift_set_aad(context: *mut Context, aad: *const u8, 
 /// As [`context`]; `tag` readable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_tag(context: *mut Context, tag: *const u8) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `context` is null, or ours and used by this thread alone; `tag` is null or readable for 16 bytes, as the caller
+    // vouches.
     run(|| unsafe {
         let (context, new) = (self::context(context)?, array(tag, "tag")?);
         for step in &mut context.steps {
@@ -399,7 +404,7 @@ pub unsafe extern "C" fn memlift_set_tag(context: *mut Context, tag: *const u8) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_set_patience(context: *mut Context, milliseconds: i64) -> c_int {
     run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         unsafe { self::context(context) }?.options.patience = match u64::try_from(milliseconds) {
             Err(_) => Patience::Wait,
             Ok(0) => Patience::None,
@@ -418,7 +423,7 @@ pub unsafe extern "C" fn memlift_set_patience(context: *mut Context, millisecond
 pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usize) -> usize {
     let mut bound = usize::MAX;
     run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         let context = unsafe { self::context(context) }?;
         bound = context.with_op(|op| Ok(op.bound(source_bytes)))?.unwrap_or(usize::MAX);
         Ok(())
@@ -426,7 +431,7 @@ pub unsafe extern "C" fn memlift_bound(context: *mut Context, source_bytes: usiz
     bound
 }
 
-/// What the last successful call gave; zeros after a failure.
+/// Gives the outcome of the last successful call; zeros after a failure.
 ///
 /// # Safety
 ///
@@ -437,7 +442,8 @@ pub unsafe extern "C" fn memlift_result(context: *mut Context, outcome: *mut COu
         if outcome.is_null() {
             return Err(Fault::argument("outcome is NULL"));
         }
-        // SAFETY: passed on from the caller; not null.
+        // SAFETY: `outcome` is not null, so it is writable; `context` is null, or ours and used by this thread alone, as the
+        // caller vouches.
         unsafe { outcome.write(self::context(context)?.outcome) };
         Ok(())
     })
@@ -458,7 +464,7 @@ pub unsafe extern "C" fn memlift_explain(
 ) -> c_int {
     let mut bytes = 0;
     let code = run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `context` is null, or ours and used by this thread alone, as the caller vouches.
         let opcode = unsafe { self::context(context) }?.opcode();
         if text.is_null() && text_bytes > 0 {
             return Err(Fault::argument("text is NULL"));

@@ -26,7 +26,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Done.
+    /// The call succeeded.
     OK = 0, c"done";
     /// A packer has more to write.
     MORE = 1, c"there is more to write: call again with new room";
@@ -116,7 +116,7 @@ codes! {
     ADDRESS_IN_USE = -42, c"another server listens at that address: take another address, or end it";
 }
 
-/// Why a function did not do what it was called for.
+/// Failure of an exported function: its code, and its text.
 pub(crate) struct Fault {
     pub code: c_int,
     /// `None`: the code's own text.
@@ -265,20 +265,20 @@ pub(crate) unsafe fn hand<T>(to: *mut *mut T, object: T, what: &str) -> Result<(
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
         run(|| {
-            // SAFETY: passed on from the caller.
+            // SAFETY: not null, so `make` or `hand` boxed it, and the caller gives it up.
             drop(unsafe { Box::from_raw(object) });
             Ok(())
         });
     }
 }
 
-/// What a code means.
+/// Returns the meaning of a code as text.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_error(code: c_int) -> *const c_char {
     text(code).as_ptr()
 }
 
-/// What the last failure of this thread was, with its numbers. Valid until the thread's next failure.
+/// Returns the text of this thread's last failure, with its numbers. Valid until the thread's next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlift_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

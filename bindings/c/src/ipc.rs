@@ -141,7 +141,7 @@ fn call<'a>(
 ///
 /// Null, or what this library gave and nobody else uses meanwhile.
 unsafe fn changed<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or an object of this library that was not freed and that nobody else uses meanwhile, as the caller vouches.
     unsafe { object.as_mut() }.ok_or_else(|| fault::null(what))
 }
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn memlift_client_connect(address: *const c_char, client: 
 /// Null, or from [`memlift_client_connect`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_client_free(client: *mut Client) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_client_connect`; the caller gives it up.
     unsafe { free(client) }
 }
 
@@ -251,7 +251,7 @@ pub extern "C" fn memlift_job_done(job: *const Job) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_job_wait(job: *mut Job, timeout_s: f64, answer: *mut *mut Payload) -> c_int {
     run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `job` is null, or from `memlift_call_async` and used by this thread alone, as the header demands.
         let payload = unsafe { changed(job, "job") }?.wait(limit(timeout_s)?)?;
         // SAFETY: the caller passes room for a pointer.
         unsafe { hand(answer, payload, "answer") }
@@ -278,7 +278,7 @@ pub extern "C" fn memlift_job_state(job: *const Job, timeout_s: f64, state: *mut
 /// Null, or from [`memlift_call_async`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_job_free(job: *mut Job) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_call_async`; the caller gives it up.
     unsafe { free(job) }
 }
 
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn memlift_pipeline_submit(
 ) -> c_int {
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
         let sent = unsafe { changed(pipeline, "pipeline") }?.submit(operation, data, options)?;
         put(id, sent, "id")
     })
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn memlift_pipeline_submit(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_flush(pipeline: *mut Pipeline) -> c_int {
     run(|| {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
         unsafe { changed(pipeline, "pipeline") }?.flush();
         Ok(())
     })
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn memlift_pipeline_next(
     run(|| {
         put(id, 0, "id")?;
         put(answer, std::ptr::null_mut(), "answer")?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `pipeline` is null, or from `memlift_pipeline_new` and used by this thread alone, as the header demands.
         let next = unsafe { changed(pipeline, "pipeline") }?.next(limit(timeout_s)?)?;
         tell(next, id, answer)
     })
@@ -367,7 +367,7 @@ fn tell(
 /// Null, or from [`memlift_pipeline_new`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pipeline_free(pipeline: *mut Pipeline) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_pipeline_new`; the caller gives it up.
     unsafe { free(pipeline) }
 }
 
@@ -407,7 +407,7 @@ pub unsafe extern "C" fn memlift_watch_submit(
 ) -> c_int {
     run(|| {
         let (operation, data, options) = call(operation, data, count, options)?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `watch` is null, or from `memlift_watch_new` and used by this thread alone, as the header demands.
         let watched = unsafe { changed(watch, "watch") }?;
         let sent = watched.watch.submit(operation, &data, options)?;
         watched.answered.extend(watched.watch.turn(false)?);
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn memlift_watch_next(
     run(|| {
         put(id, 0, "id")?;
         put(answer, std::ptr::null_mut(), "answer")?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `watch` is null, or from `memlift_watch_new` and used by this thread alone, as the header demands.
         let watched = unsafe { changed(watch, "watch") }?;
         if watched.answered.is_empty() {
             watched.answered.extend(watched.watch.turn(true)?);
@@ -451,7 +451,7 @@ pub unsafe extern "C" fn memlift_watch_next(
 /// Null, or from [`memlift_watch_new`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_watch_free(watch: *mut Watched) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_watch_new`; the caller gives it up.
     unsafe { free(watch) }
 }
 
@@ -487,7 +487,7 @@ pub extern "C" fn memlift_loan_data(loan: *const Loan) -> *mut c_void {
 /// Null, or from [`memlift_loan_new`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_loan_free(loan: *mut Loan) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_loan_new`; the caller gives it up.
     unsafe { free(loan) }
 }
 
@@ -520,6 +520,6 @@ pub extern "C" fn memlift_answer_bytes(answer: *const Payload) -> u64 {
 /// Null, or an answer; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_answer_free(answer: *mut Payload) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or an answer that `hand` boxed; the caller gives it up.
     unsafe { free(answer) }
 }

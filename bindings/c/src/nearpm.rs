@@ -39,7 +39,7 @@ pub unsafe extern "C" fn memlift_nearpm_init_device(
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `device_path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
     run(|| unsafe { open_with(device_path, options, pool, Pool::open_or_create) })
 }
 
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn memlift_nearpm_undolog_create(
     size: u64,
     data: *mut *mut u8,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `tx` has not ended and `data` is writable, as the caller vouches; null is refused.
     unsafe { memlift_tx_add_range(tx, kind, old_data, from, size, data) }
 }
 
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn memlift_nearpm_undolog_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const CRedo, size: usize) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if redolog.is_null() && size > 0 {
             return Err(Fault::argument("redolog is NULL"));
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn memlift_nearpm_applylog(tx: *mut CTx, redolog: *const C
 /// As for `memlift_tx_commit`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_nearpm_commit_log(tx: *mut CTx) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
     unsafe { memlift_tx_commit(tx) }
 }
 
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn memlift_nearpm_ckpoint_create(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if data.is_null() {
             return Err(Fault::argument("data is NULL"));
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn memlift_nearpm_ckpoint_create(
             let pages = t.range_raw(old_data, kind.id, first, last - first)?;
             Ok(pages[(from - first) as usize..].as_mut_ptr())
         })?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `data` is not null, so it is writable, as the caller vouches.
         unsafe { data.write(start) };
         Ok(())
     })
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn memlift_nearpm_shadowcpy(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if copy.is_null() {
             return Err(Fault::argument("copy is NULL"));
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn memlift_nearpm_shadowcpy(
             let (made, payload) = t.alloc_raw_lent(kind.id, bytes.len() as u64, &[&bytes])?;
             Ok((made, payload.as_mut_ptr()))
         })?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `copy` is not null, so it is writable; `data` is null or writable, as the caller vouches.
         unsafe {
             copy.write(made);
             if !data.is_null() {

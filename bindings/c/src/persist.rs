@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `memlift_pool` points to.
+/// Object behind a `memlift_pool` pointer.
 pub struct CPool {
     pub(crate) handle: Handle,
     read_only: bool,
@@ -55,7 +55,7 @@ pub struct CField {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CType {
-    /// Its hash.
+    /// Hash of the type's name, size and fields.
     pub id: u64,
     /// Bytes of an object; 0: each has its own length.
     pub bytes: u64,
@@ -77,7 +77,7 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a CStr, Fault> {
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not null, so the text ends with a zero, as the caller vouches, and lives during the call.
     Ok(unsafe { CStr::from_ptr(text) })
 }
 
@@ -124,7 +124,8 @@ pub(crate) unsafe fn open_with(
     if pool.is_null() {
         return Err(null("pool"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `pool` is not null, so it is writable; `path` ends with a zero, and `options` is null or readable, as the caller
+    // vouches.
     let (path, options) = unsafe {
         pool.write(std::ptr::null_mut());
         (text(path, "path")?, options.as_ref())
@@ -133,7 +134,7 @@ pub(crate) unsafe fn open_with(
     let opened = open(PathBuf::from(OsStr::from_bytes(path.to_bytes())), &options)?;
     opened.read(|r| root(r))?; // another program's pool is refused now
     let made = CPool { handle: Handle::new(opened), read_only: options.read_only, open: Arc::default() };
-    // SAFETY: as above.
+    // SAFETY: `pool` is not null, so the caller vouches that it has room for a pointer.
     unsafe { pool.write(Box::into_raw(Box::new(made))) };
     Ok(())
 }
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn memlift_pool_create(
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
     run(|| unsafe { open_with(path, options, pool, Pool::create) })
 }
 
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn memlift_pool_open(
     options: *const COptions,
     pool: *mut *mut CPool,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `path` ends with a zero, `options` is null or readable, `pool` is null or writable, as the caller vouches.
     run(|| unsafe { open_with(path, options, pool, Pool::open) })
 }
 
@@ -176,7 +177,7 @@ pub unsafe extern "C" fn memlift_pool_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_close(pool: *mut CPool) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or a pool that was opened and not closed, as the caller vouches.
         let Some(open) = (unsafe { pool.as_ref() }) else { return Ok(()) };
         if open.open.load(Ordering::Acquire) != 0 {
             return Err(Fault::order("a transaction or read lock of the pool is open: end it first"));
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn memlift_pool_close(pool: *mut CPool) -> c_int {
 ///
 /// `pool` is null, or open.
 pub(crate) unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or a pool that was opened and is not closed during the call, as the caller vouches.
     unsafe { pool.as_ref() }.ok_or_else(|| null("pool"))
 }
 
@@ -206,13 +207,13 @@ pub(crate) unsafe fn pool_of<'a>(pool: *mut CPool) -> Result<&'a CPool, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_pool_sync(pool: *mut CPool) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is open, or null, which is refused.
         let pool = unsafe { pool_of(pool) }?;
         Ok(pool.handle.with(|pool| pool.sync()).ok_or_else(closed)??)
     })
 }
 
-/// What committed transactions survive.
+/// Tells which failures committed transactions survive.
 ///
 /// # Safety
 ///
@@ -225,13 +226,13 @@ pub unsafe extern "C" fn memlift_pool_guarantee(
     text_bytes: usize,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is open, or null, which is refused.
         let pool = unsafe { pool_of(pool) }?;
         let found = pool.handle.with(|pool| pool.guarantee()).ok_or_else(closed)?;
         if !guarantee.is_null() {
             let survives_power_failure = u32::from(found.survives == Survives::PowerFailure);
             let domain = if found.domain == Domain::Lines { 1 } else { 2 };
-            // SAFETY: writable (the caller's promise).
+            // SAFETY: not null, so it is writable, as the caller vouches.
             unsafe { guarantee.write(CGuarantee { survives_power_failure, domain }) };
         }
         if !text.is_null() && text_bytes > 0 {
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn memlift_pool_type(
     kind: *mut CType,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pool` is open and `name` ends with a zero, as the caller vouches; null is refused.
         let (pool, name) = unsafe { (pool_of(pool)?, self::text(name, "name")?) };
         if kind.is_null() || (fields.is_null() && field_count > 0) {
             return Err(null("type, or fields"));
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn memlift_pool_type(
             return Err(Fault::order("describe types before the transaction or read lock begins"));
         }
         pool.handle.with(|open| register(open, &described, id, pool.read_only)).ok_or_else(closed)??;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `kind` is not null, so it is writable, as the caller vouches.
         unsafe { kind.write(CType { id, bytes }) };
         Ok(())
     })

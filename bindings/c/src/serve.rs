@@ -35,16 +35,16 @@ pub struct Asked {
 /// `memlift_handler`
 pub type Handler = unsafe extern "C" fn(request: *mut Asked, user: *mut c_void);
 
-/// What a C function wants to be called with.
+/// The pointer that a C function is called with.
 struct User(*mut c_void);
 
-// SAFETY: the header demands a pointer that several threads may use at once.
+// SAFETY: the header says that several threads may call the handler with `user` at once, so the C program allows that.
 unsafe impl Send for User {}
-// SAFETY: as above.
+// SAFETY: the header says that several threads may call the handler with `user` at once, so the C program allows that.
 unsafe impl Sync for User {}
 
 impl User {
-    /// Of the whole, so that a closure which calls this takes the whole.
+    /// Returns the pointer. A closure that calls this captures all of `User`, which is `Send`, not only the field.
     fn pointer(&self) -> *mut c_void {
         self.0
     }
@@ -134,7 +134,7 @@ pub extern "C" fn memlift_server_stop(server: *const Server) -> c_int {
 /// Null, or from [`memlift_server_bind`]; not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_server_free(server: *mut Server) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_server_bind`; the caller gives it up.
     unsafe { free(server) }
 }
 
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn memlift_request_answer(
             0 => Outgoing::none(),
             _ => Outgoing::from(bytes(data, count, "data")?),
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
         let Asked { request, responder, .. } = unsafe { taken(request) }?;
         // The answer may lie in the request.
         let staged = responder.stage(&data);
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn memlift_request_answer(
 pub unsafe extern "C" fn memlift_request_fail(request: *mut Asked, reason: *const c_char) -> c_int {
     run(|| {
         let reason = text(reason, "reason")?;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `request` is null, or what a handler got and nobody has ended; the caller gives it up.
         let Asked { request, responder, .. } = unsafe { taken(request) }?;
         drop(request);
         responder.fail(reason);

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What `memlift_packer` points to.
+/// Object behind a `memlift_packer` pointer.
 pub struct Packer(PackStream);
 
 /// A message of GCM in pieces.
@@ -29,7 +29,7 @@ enum Pieces {
     Finished,
 }
 
-/// What `memlift_sealer` points to. Fields drop in this order: the pieces borrow the key.
+/// Object behind a `memlift_sealer` pointer. Fields drop in this order: the pieces borrow the key.
 pub struct Sealer {
     pieces: Pieces,
     seals: bool,
@@ -39,7 +39,7 @@ pub struct Sealer {
     key: Arc<Key>,
 }
 
-/// What `memlift_opener` points to.
+/// Object behind a `memlift_opener` pointer.
 pub struct Opener {
     inner: Sealer,
     target: *mut u8,
@@ -65,7 +65,8 @@ impl Sealer {
         nonce: *const u8,
         (aad, aad_bytes): (*const u8, usize),
     ) -> Result<Sealer, Fault> {
-        // SAFETY: passed on from the caller.
+        // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches; null is refused where
+        // there are bytes.
         unsafe {
             Ok(Sealer {
                 pieces: Pieces::None,
@@ -89,7 +90,8 @@ impl Sealer {
             self.pieces = Pieces::Ordered(Box::new(stream));
         }
         let Pieces::Ordered(stream) = &mut self.pieces else { return Err(self.mixed()) };
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; the stream refuses a partial
+        // overlap.
         unsafe { stream.try_update(source, target, bytes)? };
         self.bytes += bytes as u64;
         Ok(())
@@ -108,7 +110,8 @@ impl Sealer {
             self.pieces = Pieces::Scattered(Box::new(begin(key, &self.nonce, &self.aad)));
         }
         let Pieces::Scattered(scatter) = &mut self.pieces else { return Err(self.mixed()) };
-        // SAFETY: passed on from the caller.
+        // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; the scatter refuses a partial
+        // overlap.
         unsafe { scatter.update(at, source, target, bytes)? };
         self.bytes += bytes as u64;
         Ok(())
@@ -169,7 +172,7 @@ impl Drop for Opener {
 ///
 /// Null, or what the `_new` function gave and nobody else uses now.
 unsafe fn object<'a, T>(object: *mut T, what: &str) -> Result<&'a mut T, Fault> {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `make` and not freed; no other thread uses it during the call, as the caller vouches.
     unsafe { object.as_mut() }.ok_or_else(|| null(what))
 }
 
@@ -233,7 +236,8 @@ pub unsafe extern "C" fn memlift_packer_push(
         if from < to.saturating_add(target_bytes) && to < from.saturating_add(source_bytes) {
             return Err(Error::Overlap.into());
         }
-        // SAFETY: passed on from the caller; not null, and found apart.
+        // SAFETY: the caller vouches for `source_bytes` readable and `target_bytes` writable bytes, which were found apart, and
+        // for a packer that this thread alone uses. `read` and `written` are not null, so they are writable.
         unsafe {
             let packer = object(packer, "packer")?;
             let source = slice(source, source_bytes, "source")?;
@@ -258,7 +262,7 @@ pub unsafe extern "C" fn memlift_packer_push(
 /// From `memlift_packer_new`, and not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_packer_free(packer: *mut Packer) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_packer_new`; the caller gives it up.
     unsafe { free(packer) };
 }
 
@@ -275,7 +279,7 @@ pub unsafe extern "C" fn memlift_sealer_new(
     aad: *const u8,
     aad_bytes: usize,
 ) -> *mut Sealer {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches.
     make(|| unsafe { Sealer::new(true, (key, key_bytes), nonce, (aad, aad_bytes)) })
 }
 
@@ -291,7 +295,8 @@ pub unsafe extern "C" fn memlift_sealer_push(
     target: *mut u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; this thread alone uses `sealer`, as
+    // the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         there(target, bytes, "target")?;
@@ -312,7 +317,8 @@ pub unsafe extern "C" fn memlift_sealer_at(
     target: *mut u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `source` is readable and `target` writable for `bytes`, as the caller vouches; this thread alone uses `sealer`, as
+    // the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         there(target, bytes, "target")?;
@@ -327,7 +333,8 @@ pub unsafe extern "C" fn memlift_sealer_at(
 /// `tag` writable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_finish(sealer: *mut Sealer, tag: *mut u8) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `tag` is writable for 16 bytes, as the caller vouches, and not null; this thread alone uses `sealer`, as the header
+    // demands.
     run(|| unsafe {
         there(tag, 16, "tag")?;
         let made = object(sealer, "sealer")?.tag()?;
@@ -343,7 +350,7 @@ pub unsafe extern "C" fn memlift_sealer_finish(sealer: *mut Sealer, tag: *mut u8
 /// From `memlift_sealer_new`, and not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_sealer_free(sealer: *mut Sealer) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_sealer_new`; the caller gives it up.
     unsafe { free(sealer) };
 }
 
@@ -363,7 +370,7 @@ pub unsafe extern "C" fn memlift_opener_new(
     target: *mut u8,
     target_bytes: usize,
 ) -> *mut Opener {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `key` and `aad` are readable for their bytes and `nonce` for 12, as the caller vouches.
     make(|| unsafe {
         there(target, target_bytes, "target")?;
         let target = if target_bytes == 0 { NonNull::dangling().as_ptr() } else { target };
@@ -379,7 +386,8 @@ pub unsafe extern "C" fn memlift_opener_new(
 /// Source readable for `bytes`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_push(opener: *mut Opener, source: *const u8, bytes: usize) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `source` is readable for `bytes`, as the caller vouches, and `place` bounds the piece by the target; this thread
+    // alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         let opener = object(opener, "opener")?;
@@ -400,7 +408,8 @@ pub unsafe extern "C" fn memlift_opener_at(
     source: *const u8,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `source` is readable for `bytes`, as the caller vouches, and `place` bounds the piece by the target; this thread
+    // alone uses `opener`, as the header demands.
     run(|| unsafe {
         there(source, bytes, "source")?;
         let opener = object(opener, "opener")?;
@@ -416,7 +425,8 @@ pub unsafe extern "C" fn memlift_opener_at(
 /// `tag` readable for 16 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_finish(opener: *mut Opener, tag: *const u8) -> c_int {
-    // SAFETY: passed on from the caller.
+    // SAFETY: `tag` is null or readable for 16 bytes, as the caller vouches; this thread alone uses `opener`, as the header
+    // demands.
     run(|| unsafe {
         let tag: [u8; 16] = array(tag, "tag")?;
         let opener = object(opener, "opener")?;
@@ -436,6 +446,6 @@ pub unsafe extern "C" fn memlift_opener_finish(opener: *mut Opener, tag: *const 
 /// From `memlift_opener_new`, and not used after.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_opener_free(opener: *mut Opener) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_opener_new`; the caller gives it up.
     unsafe { free(opener) };
 }

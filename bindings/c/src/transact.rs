@@ -21,7 +21,7 @@ thread_local! {
     static MINE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// That this thread has one open; gone when it ends.
+/// Record that a thread has a transaction or read lock open; dropping it withdraws the record.
 struct Claim {
     open: Arc<AtomicUsize>,
     thread: ThreadId,
@@ -59,14 +59,14 @@ impl Drop for Claim {
     }
 }
 
-/// What `memlift_tx` points to.
+/// Object behind a `memlift_tx` pointer.
 pub struct CTx {
     tx: OpenTx,
     doomed: Option<String>,
     claim: Claim,
 }
 
-/// What `memlift_reader` points to.
+/// Object behind a `memlift_reader` pointer.
 pub struct CReader {
     read: OpenRead,
     claim: Claim,
@@ -84,7 +84,7 @@ impl CTx {
     ///
     /// `tx` is null, or was given by `memlift_tx_begin` and has not ended.
     pub(crate) unsafe fn of<'a>(tx: *mut CTx) -> Result<&'a mut CTx, Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or boxed by `memlift_tx_begin` and not ended, as the caller vouches.
         let tx = unsafe { tx.as_mut() }.ok_or_else(|| null("tx"))?;
         tx.claim.check()?;
         Ok(tx)
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
         if tx.is_null() {
             return Err(null("tx"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is not null, so it is writable; `pool` is null or open, as the caller vouches.
         let pool = unsafe {
             tx.write(std::ptr::null_mut());
             pool_of(pool)?
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
         };
         let claim = Claim::new(pool)?;
         let begun = pool.handle.with(|pool| pool.begin(durability)).ok_or_else(closed)??;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `tx` is not null, so it is writable, as the caller vouches.
         unsafe { tx.write(Box::into_raw(Box::new(CTx { tx: begun, doomed: None, claim }))) };
         Ok(())
     })
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn memlift_tx_begin(pool: *mut CPool, durability: c_int, t
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_commit(tx: *mut CTx) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise; it was boxed by `memlift_tx_begin`.
+        // SAFETY: `tx` is null, which `of` refuses, or boxed by `memlift_tx_begin` and not ended; the caller gives it up.
         let ended = unsafe {
             CTx::of(tx)?;
             Box::from_raw(tx)
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if object.is_null() {
             return Err(null("object"));
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             return Err(Fault::argument("the type has a size: give 0, or that"));
         }
         let bytes = kind.bytes.max(bytes);
-        // What no pool can hold is refused before the transaction is touched.
+        // A size that no pool can hold is refused before the transaction is touched.
         if bytes > 6 << 40 {
             return Err(Fault::argument("an object has 6 TiB at most"));
         }
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
             let (offset, payload) = t.alloc_raw_lent(kind.id, bytes, &[])?;
             Ok((offset, payload.as_mut_ptr()))
         })?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `object` is not null, so it is writable; `data` is null or writable, as the caller vouches.
         unsafe {
             object.write(offset);
             if !data.is_null() {
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn memlift_tx_alloc(
 /// `tx` has not ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_free(tx: *mut CTx, kind: CType, object: u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
     run(|| unsafe { CTx::of(tx) }?.change(|t| t.free_raw(object, kind.id)))
 }
 
@@ -255,13 +255,13 @@ pub unsafe extern "C" fn memlift_tx_add_range(
     data: *mut *mut u8,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if data.is_null() {
             return Err(null("data"));
         }
         let start = tx.change(|t| Ok(t.range_raw(object, kind.id, from, bytes)?.as_mut_ptr()))?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `data` is not null, so it is writable, as the caller vouches.
         unsafe { data.write(start) };
         Ok(())
     })
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn memlift_tx_write(
     bytes: u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if bytes == 0 {
             return Ok(());
@@ -309,7 +309,7 @@ unsafe fn give(found: (*const u8, u64), data: *mut *const u8, bytes: *mut u64) -
     if data.is_null() {
         return Err(null("data"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `data` is not null, so it is writable; `bytes` is null or writable, as the caller vouches.
     unsafe {
         data.write(found.0);
         if !bytes.is_null() {
@@ -338,10 +338,10 @@ pub unsafe extern "C" fn memlift_tx_get(
     bytes: *mut u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         let found = tx.look(|t| self::object(t, object, kind))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `data` and `bytes` are null or writable, as the caller vouches.
         unsafe { give(found, data, bytes) }
     })
 }
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn memlift_tx_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_set_root(tx: *mut CTx, kind: CType, object: u64) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         tx.change(|t| {
             if object != 0 {
@@ -384,13 +384,13 @@ fn root_object<V: View>(view: &V, kind: CType) -> Result<u64, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_tx_root(tx: *mut CTx, kind: CType, object: *mut u64) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tx` is null, or from `memlift_tx_begin` and has not ended, as the caller vouches.
         let tx = unsafe { CTx::of(tx) }?;
         if object.is_null() {
             return Err(null("object"));
         }
         let found = tx.look(|t| root_object(t, kind))?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `object` is not null, so it is writable, as the caller vouches.
         unsafe { object.write(found) };
         Ok(())
     })
@@ -407,14 +407,14 @@ pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut 
         if reader.is_null() {
             return Err(null("reader"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `reader` is not null, so it is writable; `pool` is null or open, as the caller vouches.
         let pool = unsafe {
             reader.write(std::ptr::null_mut());
             pool_of(pool)?
         };
         let claim = Claim::new(pool)?;
         let read = pool.handle.with(|pool| pool.look()).ok_or_else(closed)??;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `reader` is not null, so it is writable, as the caller vouches.
         unsafe { reader.write(Box::into_raw(Box::new(CReader { read, claim }))) };
         Ok(())
     })
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn memlift_read_begin(pool: *mut CPool, reader: *mut *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_read_end(reader: *mut CReader) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
         let Some(open) = (unsafe { reader.as_ref() }) else { return Ok(()) };
         open.claim.check()?;
         // SAFETY: it was boxed by `memlift_read_begin`, and is given up by the caller.
@@ -451,11 +451,11 @@ pub unsafe extern "C" fn memlift_read_get(
     bytes: *mut u64,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
         let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
         reader.claim.check()?;
         let found = self::object(&reader.read, object, kind)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `data` and `bytes` are null or writable, as the caller vouches.
         unsafe { give(found, data, bytes) }
     })
 }
@@ -468,14 +468,14 @@ pub unsafe extern "C" fn memlift_read_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_read_root(reader: *mut CReader, kind: CType, object: *mut u64) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or boxed by `memlift_read_begin` and not ended, as the caller vouches.
         let reader = unsafe { reader.as_ref() }.ok_or_else(|| null("reader"))?;
         reader.claim.check()?;
         if object.is_null() {
             return Err(null("object"));
         }
         let found = root_object(&reader.read, kind)?;
-        // SAFETY: writable (the caller's promise).
+        // SAFETY: `object` is not null, so it is writable, as the caller vouches.
         unsafe { object.write(found) };
         Ok(())
     })

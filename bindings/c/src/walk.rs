@@ -175,11 +175,11 @@ pub unsafe extern "C" fn memlift_walks_connect(
         if nodes.is_null() || count == 0 || count > 4096 {
             return Err(Fault::argument("say where the nodes are: 1 to 4096 of them"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: not null, and `count`, at most 4096, pointers to texts lie there, as the caller vouches.
         let places = unsafe { std::slice::from_raw_parts(nodes, count) };
         let places = places.iter().map(|&place| text(place, "a node")).collect::<Result<Vec<_>, _>>()?;
         let client = Client::reach(&places, config(options)?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn memlift_walks_connect_map(
         let source = Source::parse(text(map, "map")?).map_err(wrong)?;
         let map = source.connect().and_then(|mut source| source.read()).map_err(wrong)?;
         let client = Client::of_map(&map, config(options)?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `walks` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(walks, Walks::new(client), "walks") }
     })
 }
@@ -308,7 +308,7 @@ fn walk_of(
     Ok(Walk { program, start, scratch: Scratch(bytes(scratch, count, "scratch")?.to_vec()) })
 }
 
-/// What the caller gets of an answer: the scratchpad's first bytes, the result, and what it was.
+/// Gives the caller an answer: the scratchpad's first bytes, the result, and how the walk ended.
 fn tell(
     answer: &Answer,
     scratch: (*mut c_void, usize),
@@ -335,7 +335,7 @@ fn tell(
         put(walked, said, "walked")?;
     }
     if scratch.1 > 0 {
-        // What is beyond the answer's end is zero.
+        // Bytes beyond the answer's end are zero.
         let mut pad = answer.body.clone();
         pad.resize(scratch.1, 0);
         copy_out(&pad, scratch.0, scratch.1, "the scratchpad")?;
@@ -470,7 +470,7 @@ pub unsafe extern "C" fn memlift_walk_poll(
     if code == OK && more { MORE } else { code }
 }
 
-/// Nobody will ask for this walk.
+/// Drops the answer of a walk that nobody will ask for.
 ///
 /// # Safety
 ///

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn memlift_zmem_enter(
         if name.is_null() {
             return Err(null("name"));
         }
-        // SAFETY: not null, so the caller's promise is text that ends with a zero byte.
+        // SAFETY: not null, so it is text that ends with a zero byte, as the header demands.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         // SAFETY: null, or options as the header says.
         let options = unsafe { options.as_ref() }.copied();
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn memlift_zmem_alloc(bytes: usize, block: *mut *mut c_voi
             return Err(null("block"));
         }
         let made = blocks::allocate(pager()?, bytes).ok_or_else(|| no_room(bytes))?;
-        // SAFETY: not null, so the caller's promise is room for a pointer.
+        // SAFETY: not null, so it has room for a pointer, as the header demands.
         unsafe { block.write(made.as_ptr().cast()) };
         Ok(())
     })
@@ -138,11 +138,11 @@ pub unsafe extern "C" fn memlift_zmem_resize(block: *mut *mut c_void, bytes: usi
         if block.is_null() {
             return Err(null("block"));
         }
-        // SAFETY: not null, so the caller's promise is a pointer.
+        // SAFETY: not null, so a pointer lies there, as the header demands.
         let old = self::block(unsafe { block.read() })?;
-        // SAFETY: the caller's promise: a block that is not freed, and nobody uses it meanwhile.
+        // SAFETY: `old` is a block that is not freed, and nobody uses it meanwhile, as the header demands.
         let made = unsafe { blocks::resize(pager()?, old, bytes) }.ok_or_else(|| no_room(bytes))?;
-        // SAFETY: as for reading it.
+        // SAFETY: not null, so it has room for a pointer, as the header demands.
         unsafe { block.write(made.as_ptr().cast()) };
         Ok(())
     })
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn memlift_zmem_free(block: *mut c_void) {
     }
     fault::run(|| {
         let block = self::block(block)?;
-        // SAFETY: the caller's promise: a block that is not freed, and nobody uses it any more.
+        // SAFETY: a block that is not freed, and nobody uses it any more, as the header demands.
         unsafe { blocks::release(pager()?, block) };
         Ok(())
     });
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn memlift_zmem_pin(
             let reason = std::io::Error::from_raw_os_error(errno);
             Fault { code: NO_MEMORY, text: Some(format!("{bytes} bytes cannot be kept present: {reason}")) }
         })?;
-        // SAFETY: null, or room for a pointer, as the caller promises.
+        // SAFETY: `pins` is null, which `hand` refuses, or has room for a pointer, as the header demands.
         unsafe { hand(pins, ZmemPins(held), "pins") }
     })
 }
@@ -195,11 +195,11 @@ pub unsafe extern "C" fn memlift_zmem_pin(
 /// As memlift_zmem.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlift_zmem_unpin(pins: *mut ZmemPins) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: null, or boxed by `memlift_zmem_pin`; the caller gives it up.
     unsafe { free(pins) }
 }
 
-/// What the pager did and holds.
+/// Gives the pager's counters and memory.
 ///
 /// # Safety
 ///
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn memlift_zmem_numbers(numbers: *mut ZmemNumbers) -> c_in
             store_bytes: now.store_bytes as u64,
             mapped_bytes: now.mapped_bytes as u64,
         };
-        // SAFETY: not null, so the caller's promise is room for the numbers.
+        // SAFETY: not null, so it has room for the numbers, as the header demands.
         unsafe { numbers.write(value) };
         Ok(())
     })

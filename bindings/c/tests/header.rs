@@ -174,7 +174,7 @@ fn every_way_to_call_does_what_the_header_says() {
     };
     server.register("hold", hold).expect("new");
     server.start().expect("started");
-    // What has run twice, and not for long, is run beside the one handler.
+    // An operation that has run twice, and not for long, runs beside the one handler.
     let client = memlift::ipc::Client::connect(&address, Default::default()).expect("connected");
     for _ in 0..2 {
         client.call("go", b"not yet".as_slice(), None).expect("it ran");

@@ -56,7 +56,7 @@ fn every_acknowledged_transaction_survives_kill_9() {
                     acknowledged = number(&line.expect("a line"));
                 }
                 child.kill().expect("SIGKILL");
-                // What it said before the signal reached it counts, too; a line is one write.
+                // Lines that it printed before the signal reached it count, too; a line is one write.
                 for line in lines {
                     acknowledged = number(&line.expect("a line"));
                 }

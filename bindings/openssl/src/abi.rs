@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 #[derive(Clone, Copy)]
 pub struct Dispatch {
     pub id: c_int,
-    /// Of the type that goes with `id`.
+    /// Address of a function with the signature that goes with `id`.
     pub function: *const c_void,
 }
 
@@ -94,7 +94,7 @@ pub const CIPHER_SETTABLE_CTX_PARAMS: c_int = 14;
 /// `EVP_CIPH_GCM_MODE`.
 pub const MODE_GCM: c_uint = 6;
 
-/// Why a call fails, in the numbers of OpenSSL's own providers, so that its texts go with them.
+/// Reasons of failed calls, in the numbers of OpenSSL's own providers, so that OpenSSL has texts for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Reason {

@@ -47,7 +47,7 @@ impl Held {
 /// `held` must be null or come from `newctx`, and be used by this thread only.
 #[inline]
 unsafe fn with(held: *mut c_void, work: impl FnOnce(&mut Held) -> bool) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: null, or boxed by `newctx` and used by this thread only, as the caller promises.
     let Some(held) = (unsafe { held.cast::<Held>().as_mut() }) else { return 0 };
     if held.broken {
         return 0;
@@ -97,7 +97,8 @@ unsafe fn init(
     (nonce, nonce_bytes): (*const c_uchar, usize),
     params: *mut Param,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: OpenSSL passes a context of `newctx`; `key` and `nonce` are null or as long as said, and `params` is null or a
+    // list.
     unsafe {
         with(held, |held| {
             let key = (!key.is_null()).then(|| slice::from_raw_parts(key, key_bytes));
@@ -157,7 +158,8 @@ unsafe fn process(
     if source.is_null() {
         return context.finish().map(|()| 0);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: `source` is not null, so it is readable for `bytes` bytes; `target` is null or writable for as many, as the caller
+    // promises.
     let done = unsafe {
         if target.is_null() {
             context.additional(slice::from_raw_parts(source, bytes))
@@ -323,7 +325,7 @@ pub unsafe extern "C" fn set_ctx_params(held: *mut c_void, params: *mut Param) -
 /// `params` must be null or OpenSSL's list.
 #[inline]
 unsafe fn set_all(held: &mut Held, params: *mut Param) -> bool {
-    // SAFETY: as the caller promises.
+    // SAFETY: `params` is null or OpenSSL's list, as the caller promises.
     unsafe { each(params, |name, param| set_one(held, name, param)) }
 }
 

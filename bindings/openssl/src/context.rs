@@ -21,13 +21,13 @@ pub const NONCE_BYTES_MAX: usize = 128;
 /// State of the nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nonce {
-    /// None yet: the first message that is sealed makes a random one.
+    /// No nonce was given: the first message that is sealed makes a random one.
     Unset,
-    /// Here, and not used.
+    /// A nonce was given and is not used yet.
     Ready,
-    /// Its message is under way.
+    /// The message of this nonce has begun.
     Begun,
-    /// Its message is over: another one must come.
+    /// The message of this nonce is over: the next one needs another.
     Spent,
 }
 
@@ -37,9 +37,9 @@ pub struct Context {
     pub key_bytes: usize,
     pub seals: bool,
     secret: Secret,
-    /// Of whole messages: expanded at the first one.
+    /// Key for whole messages, expanded at the first one.
     key: Option<Arc<Key>>,
-    /// Of messages in pieces: likewise, for one direction.
+    /// Key and state for messages in pieces, in one direction; made at the first one.
     stream: Option<Stream>,
     stream_seals: bool,
     stream_stale: bool,
@@ -197,7 +197,7 @@ impl Context {
         self.stream.as_mut()
     }
 
-    /// Additional data.
+    /// Adds additional data to the message; false if no message is open or the stream refuses.
     #[inline]
     pub fn additional(&mut self, data: &[u8]) -> bool {
         self.under_way().is_some_and(|stream| stream.try_aad(data).is_ok())
@@ -210,7 +210,7 @@ impl Context {
     #[inline]
     pub unsafe fn update(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> bool {
         let Some(stream) = self.under_way() else { return false };
-        // SAFETY: as the caller promises.
+        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
         let done = unsafe { stream.try_update(source, target, bytes) }.is_ok();
         if done {
             self.message_bytes += bytes as u64;
@@ -258,7 +258,7 @@ impl Context {
         }
         let nonce = self.nonce_now();
         let right = match (<&[u8; NONCE_BYTES]>::try_from(nonce), &self.key) {
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             (Ok(nonce), Some(key)) if self.seals => unsafe {
                 match key.try_seal(nonce, additional, source, target, bytes) {
                     Ok(made) => {
@@ -268,11 +268,11 @@ impl Context {
                     Err(_) => false,
                 }
             },
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             (Ok(nonce), Some(key)) => unsafe {
                 key.open(nonce, additional, tag, source, target, bytes).is_ok()
             },
-            // SAFETY: as the caller promises.
+            // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
             _ => unsafe { self.whole_in_pieces(additional, source, target, bytes, tag) },
         };
         self.tally.count(self.seals, bytes as u64, right);
@@ -297,7 +297,7 @@ impl Context {
         }
         let seals = self.seals;
         let Some(stream) = &mut self.stream else { return false };
-        // SAFETY: as the caller promises.
+        // SAFETY: `source` is readable and `target` writable for `bytes` bytes, as the caller promises.
         let done =
             stream.try_aad(additional).is_ok() && unsafe { stream.try_update(source, target, bytes) }.is_ok();
         let made = stream.tag();

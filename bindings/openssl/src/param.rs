@@ -33,7 +33,7 @@ impl Param {
         Param::describe(Some(name), INTEGER, 4)
     }
 
-    /// Bytes.
+    /// Describes a parameter that is a string of bytes.
     pub const fn octets(name: &'static CStr) -> Param {
         Param::describe(Some(name), OCTET_STRING, 0)
     }

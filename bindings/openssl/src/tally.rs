@@ -34,7 +34,7 @@ impl Clone for Tally {
 }
 
 impl Tally {
-    /// One message.
+    /// Counts one message of `bytes` bytes; `right` is false if it failed.
     #[inline]
     pub fn count(&mut self, seals: bool, bytes: u64, right: bool) {
         self.count += 1;
@@ -46,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// Tells everything.
+    /// Adds the counts to the process's counters and sets them to 0.
     pub fn flush(&mut self, seals: bool) {
         if self.count == 0 {
             return;

@@ -182,7 +182,7 @@ impl Client {
         Ok(dict)
     }
 
-    /// Why calls like this one are made as they are, and what was measured.
+    /// Explains the placement of calls like this one, with the measurements behind it.
     #[pyo3(signature = (operation, bytes, *, mode="sync", device=None, cache=None))]
     fn explain<'py>(
         &self,
@@ -198,7 +198,7 @@ impl Client {
         explanation(py, &self.client.explain(operation, bytes, mode, options))
     }
 
-    /// What the session has done so far.
+    /// Counters of the session so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.client.stats();
         let dict = PyDict::new(py);
@@ -333,8 +333,8 @@ impl Future {
         self.id
     }
 
-    /// What has become of the call, as the server says: {"state": "queued", "ahead": n}, {"state": "taken", "done": d, "total": t}
-    /// or {"state": "answered"}.
+    /// State of the call, as the server says: {"state": "queued", "ahead": n}, {"state": "taken", "done": d, "total": t} or
+    /// {"state": "answered"}.
     #[pyo3(signature = (timeout=None))]
     fn state<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyDict>> {
         let ask = |slice| match &*self.lock() {

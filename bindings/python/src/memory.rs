@@ -15,7 +15,7 @@ use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use std::marker::PhantomData;
 
 unsafe extern "C" {
-    /// Of the stable interface; `bytesobject.h`.
+    /// Part of the stable interface; see `bytesobject.h`.
     fn _PyBytes_Resize(object: *mut *mut ffi::PyObject, bytes: ffi::Py_ssize_t) -> std::ffi::c_int;
 }
 
@@ -28,13 +28,13 @@ pub struct Input {
 #[derive(Clone, Copy)]
 pub struct Span(*mut u8, usize);
 
-// SAFETY: plain numbers; who uses the memory says why that is allowed.
+// SAFETY: an address and a length are plain numbers; each use of the memory says why it is allowed.
 unsafe impl Send for Span {}
-// SAFETY: as above.
+// SAFETY: a shared `Span` only gives copies of its two numbers; each use of the memory says why it is allowed.
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The address.
+    /// Address of the first byte.
     pub fn start(self) -> *mut u8 {
         self.0
     }
@@ -81,7 +81,7 @@ impl Input {
 
 /// Bytes to write.
 pub enum Output<'py> {
-    /// The caller's.
+    /// Memory that the caller passed in: a writable buffer.
     Borrowed { buffer: PyUntypedBuffer, object: Bound<'py, PyAny> },
     /// A bytes object that nobody else knows yet.
     Fresh(Fresh<'py>),

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What a caller gave.
+/// Arguments that a caller gave.
 #[derive(Default)]
 pub struct Wish<'a> {
     pub timeout: Option<f64>,
@@ -58,7 +58,7 @@ fn named<T: FromStr<Err = String> + Default>(what: &str, name: Option<&str>) -> 
     name.map_or_else(|| Ok(T::default()), |name| name.parse().map_err(wrong))
 }
 
-/// What has become of a call.
+/// Returns the state of a call as a dict.
 pub fn state(py: Python<'_>, state: JobState) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     match state {
@@ -76,7 +76,7 @@ pub fn state(py: Python<'_>, state: JobState) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-/// Why calls are made as they are.
+/// Returns the explanation of a placement as a dict.
 pub fn explanation<'py>(py: Python<'py>, said: &Explanation) -> PyResult<Bound<'py, PyDict>> {
     let candidates = PyList::empty(py);
     for candidate in &said.candidates {

@@ -104,7 +104,7 @@ fn said(py: Python<'_>, name: &'static str) -> PyErr {
     }
 }
 
-/// When to give up: now, at some time, or never.
+/// Returns the time at which to give up: now, later, or `None` for never.
 fn limit(block: bool, timeout: Option<f64>) -> PyResult<Option<Instant>> {
     if !block {
         return Ok(Some(Instant::now()));

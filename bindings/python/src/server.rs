@@ -104,7 +104,7 @@ impl Server {
         self.server.address().to_string()
     }
 
-    /// What the server has done so far.
+    /// Counters of the server so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.server.stats();
         let dict = PyDict::new(py);
@@ -163,7 +163,7 @@ fn answer(function: &Py<PyAny>, request: Request, responder: Responder, allow: A
     }
 }
 
-/// What Python would print for an exception.
+/// Returns the text that Python would print for an exception.
 fn traceback(py: Python<'_>, error: &PyErr) -> String {
     let lines = py
         .import("traceback")

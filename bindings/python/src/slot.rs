@@ -22,7 +22,7 @@ struct Address(*mut u8);
 
 // SAFETY: it points into the item beside it, which any thread may hold; Python code synchronises what it does with buffers.
 unsafe impl Send for Address {}
-// SAFETY: as above.
+// SAFETY: a shared `Address` only gives a copy of the pointer; Python code synchronises its uses of the buffer.
 unsafe impl Sync for Address {}
 
 /// Memory of a pool. Made by the library; use the array on top of it.
@@ -40,7 +40,7 @@ impl Slot {
         Slot { held: Held::Lent(loan) }
     }
 
-    /// Of a queue: this process's alone, so it may be written.
+    /// Wraps an item taken from a queue: this process alone has it, so it may be written.
     pub fn taken(mut item: Item) -> Result<Slot, Error> {
         let address = Address(item.as_mut_ptr()?);
         Ok(Slot { held: Held::Taken(item, address) })

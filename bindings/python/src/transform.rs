@@ -251,7 +251,7 @@ fn chain_of<'py>(op: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyChain>> {
     Bound::new(op.py(), PyChain::new(op.py(), steps, None)?)
 }
 
-/// What a transform gave.
+/// Result of a transform.
 #[pyclass(module = "memlift.transform", frozen, get_all)]
 pub struct Outcome {
     data: Py<PyAny>,

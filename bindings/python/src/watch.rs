@@ -127,13 +127,13 @@ impl Session {
         self.watch.flush();
     }
 
-    /// What is answered by now. Raises why the session is over, once everything else was told.
+    /// Takes the answers that have come. Raises the reason why the session is over, once all answers were taken.
     fn turn<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let answered = self.watch.turn(true).map_err(|error| raise(py, error))?;
         self.told(py, answered)
     }
 
-    /// Nobody wants the answer of `id` any more.
+    /// Drops the answer of `id`, which nobody wants any more.
     fn abandon(&self, py: Python<'_>, id: u64) {
         drop(self.out_of(py, id));
         py.detach(|| self.watch.abandon(id));

@@ -162,7 +162,7 @@ fn zmem_handler(py: Python<'_>) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// What the pager did and holds.
+/// Returns the pager's counters and memory; `None` where there is no pager.
 #[pyfunction]
 fn zmem_numbers(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(pager) = Pager::get() else { return Ok(None) };

@@ -297,9 +297,9 @@ pub struct Touched {
     pub source: usize,
     /// Address of what it wrote.
     pub target: usize,
-    /// Bytes read.
+    /// Bytes that it read.
     pub read: usize,
-    /// Bytes written.
+    /// Bytes that it wrote.
     pub written: usize,
 }
 

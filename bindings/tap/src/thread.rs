@@ -39,24 +39,24 @@ pub const COUNTED: [Kind; 9] = [
 /// Calls that were only counted.
 #[repr(C)]
 pub struct Count {
-    /// How many, since the block was made: never set back, so that every so many of them there is a look.
+    /// Number of calls since the block was made; never set back, because every so many calls there is a look.
     pub calls: AtomicU32,
-    /// Of these, in the trace.
+    /// Number of these calls that are in the trace.
     pub told: AtomicU32,
-    /// Their bytes that are not in the trace.
+    /// Bytes of the calls that are not in the trace.
     pub bytes: AtomicU64,
 }
 
-/// The block.
+/// Block of one thread: its counts, its chunk of the trace, its marks.
 #[repr(C)]
 pub struct Thread {
-    /// By place in [`COUNTED`].
+    /// Counts of each function, in the order of [`COUNTED`].
     pub counts: [Count; COUNTED.len()],
     /// Address of the chunk; 0: none.
     pub chunk: AtomicUsize,
-    /// Its bytes.
+    /// Bytes of the chunk.
     pub bytes: AtomicU32,
-    /// Of these, in use.
+    /// Bytes of the chunk that are in use.
     pub used: AtomicU32,
     /// Chunks that this thread has had.
     pub chunks: AtomicU32,

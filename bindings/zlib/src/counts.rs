@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What was done, for `memlift dropin status`: one message, one row of the counters page.
+//! Counts the messages of this process for `memlift dropin status`: one message, one row of the counters page.
 //!
 //! - **Flow** loader ──[`AT_LOAD`]──▶ rows get their names, and the page is shared if `MEMLIFT_STATS` is 1
 //!   the end of a message ──▶ [`add`] ──▶ `memlift_kernels::counters`
@@ -25,7 +25,7 @@ pub enum Row {
 
 const NAMES: [&str; 4] = ["pack whole", "pack stream", "pack chained", "unpack"];
 
-/// What the loader calls once libc is ready, before the program begins.
+/// The loader calls this once libc is ready, before the program begins.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {

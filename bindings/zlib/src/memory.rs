@@ -44,7 +44,7 @@ pub unsafe fn fill_in(strm: *mut z_stream) {
 }
 
 impl Memory {
-    /// That of a stream whose functions were filled in.
+    /// Returns the allocator of a stream; malloc and free stand in for functions that are missing.
     ///
     /// # Safety
     /// `strm` is valid.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What zlib-rs does as it is: combining checksums; and who we say we are.
+//! Functions that zlib-rs serves unchanged (combining checksums, texts, flags), plain checksums, and the version that we report.
 
 use core::ffi::{c_char, c_int, c_ulong};
 use libz_rs_sys::{Bytef, uInt, z_off_t, z_off64_t};
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn zlibVersion() -> *const c_char {
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn adler32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: as the caller promises.
+    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
     unsafe { adler32_z(sum, buf, len as usize) }
 }
 
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn adler32_z(sum: c_ulong, buf: *const Bytef, len: usize) 
 /// `buf` is null or readable for `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn crc32(sum: c_ulong, buf: *const Bytef, len: uInt) -> c_ulong {
-    // SAFETY: as the caller promises.
+    // SAFETY: `buf` is null or readable for `len` bytes, as the caller promises.
     unsafe { crc32_z(sum, buf, len as usize) }
 }
 

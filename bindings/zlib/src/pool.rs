@@ -22,7 +22,7 @@ pub struct Pool<T: 'static> {
     make: fn() -> Option<T>,
 }
 
-/// What packs whole messages, with room for a packed one.
+/// A packer of whole messages, with room for a packed one.
 pub struct Whole {
     pub packer: Packer,
     pub scratch: Vec<u8>,

@@ -56,7 +56,7 @@ pub unsafe fn begin(strm: *mut z_stream) {
     }
 }
 
-/// What the program offers to read.
+/// Returns the input that the program offers.
 ///
 /// # Safety
 /// `strm` is valid, and so are `next_in` and `avail_in`; the bytes do not change while the slice lives.
@@ -70,7 +70,7 @@ pub unsafe fn input<'a>(strm: *const z_stream) -> &'a [u8] {
     }
 }
 
-/// What the program offers to write to.
+/// Returns the room that the program offers for output.
 ///
 /// # Safety
 /// `strm` is valid, and so are `next_out` and `avail_out`; nobody else uses the bytes while the slice lives.

@@ -41,7 +41,8 @@ pub unsafe extern "C" fn compress(
     source: *const Bytef,
     bytes: uLong,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `source` is readable for `bytes` bytes, `target_bytes` is readable and writable, and `target` is writable for that
+    // many bytes and apart from it, as zlib.h demands.
     unsafe { compress2(target, target_bytes, source, bytes, Z_DEFAULT_COMPRESSION) }
 }
 
@@ -135,7 +136,8 @@ pub unsafe extern "C" fn uncompress(
     bytes: uLong,
 ) -> c_int {
     let mut bytes = bytes;
-    // SAFETY: as the caller promises.
+    // SAFETY: `source` is readable for `bytes` bytes, `target_bytes` is readable and writable, and `target` is writable for that
+    // many bytes and apart from it, as zlib.h demands.
     unsafe { uncompress2(target, target_bytes, source, &mut bytes) }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a stream answers after it was inflated in one call, or while what was inflated ahead is being delivered: as the system's
-//! libz does, call by call. And streams that only a lax inflate takes.
+//! Streams answer as the system's libz does, call by call, after they were inflated in one call, and while output that was
+//! inflated ahead is being delivered. Also tests streams that only a lax inflate takes.
 
 mod both;
 
@@ -60,7 +60,7 @@ struct Run {
     header: Box<gz_header>,
 }
 
-/// What one call did: its answer, what came out, `total_out`, and the checksum at the end.
+/// Result of one call: its code, its output, `total_out`, and the checksum at the end.
 type Done = (i64, Vec<u8>, c_ulong, c_ulong);
 
 impl Run {
@@ -183,7 +183,8 @@ proptest! {
             }
             prop_assert!(ours == theirs, "{step:?}: {:?} {:?}", (ours.0, ours.1.len(), ours.2, ours.3), (theirs.0, theirs.1.len(), theirs.2, theirs.3));
             let left = runs.each_ref().map(|run| run.strm.avail_in);
-            // What is delivered from memory is read with its last byte, and zlib-rs holds other bits: until then the places differ.
+            // Output from memory is delivered when its last input byte is read, and zlib-rs holds other bits: until then the
+            // positions differ.
             if matches!(step, Step::Sync) || ours.0 == i64::from(Z_STREAM_END) {
                 prop_assert_eq!(left[0], left[1], "{:?}", step);
             }
@@ -234,7 +235,7 @@ impl Bits {
     }
 }
 
-/// What inflating all in one call says, and what comes out if that is good.
+/// Inflates all in one call; returns the code, and the output if the code is good.
 fn at_once(libz: &Libz, bits: i32, packed: &[u8], room: usize) -> (i32, Vec<u8>) {
     let mut run = Run::new(*libz, bits);
     run.give(packed);

@@ -45,7 +45,7 @@ fn is_a_child() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|path| Path::new(&path) == our_path())
 }
 
-/// What the child has to say, up to its mark.
+/// Reads the child's output up to its mark; returns the process id that it prints.
 fn wait_until_ready(child: &mut Child) -> u32 {
     let mut said = String::new();
     let output = child.stdout.as_mut().expect("piped");

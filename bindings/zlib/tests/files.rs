@@ -72,7 +72,7 @@ fn write(libz: &Libz, path: &Path, random: &mut Random) -> Vec<u8> {
     wrote
 }
 
-/// What the calls on a file gave, one after the other.
+/// Reads a file by random calls; returns the result of each, and the bytes read.
 fn read(libz: &Libz, path: &Path, seed: u64) -> (Vec<String>, Vec<u8>) {
     let mut random = Random(seed);
     let (mut said, mut all) = (Vec::new(), Vec::new());

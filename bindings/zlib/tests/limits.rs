@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What must hold whatever a program does: bounds, symbol versions, streams that are not ours, arenas of a fixed size.
+//! Rules that hold whatever a program does: bounds, symbol versions, streams that are not ours, arenas of a fixed size.
 
 mod both;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Programs that were never recompiled: Python, git, curl and nginx, preloaded and by a folder with our `libz.so.1`.
 //!
-//! What is not installed, or does not use the system's libz, is not run; one line says so.
+//! A program that is not installed, or does not use the system's libz, is not run; one line says so.
 
 mod both;
 

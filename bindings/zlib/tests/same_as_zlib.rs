@@ -338,7 +338,7 @@ fn case(number: u64, zlib: &Libz, memlift: &Libz) {
     }
 }
 
-/// What the functions of `inflateBack` work on.
+/// State of the callbacks of `inflateBack`.
 struct Pipe {
     input: Vec<u8>,
     at: usize,

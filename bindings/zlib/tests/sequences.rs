@@ -54,7 +54,7 @@ struct Run {
     strm: Box<z_stream>,
     packed: Vec<u8>,
     bits: i32,
-    /// What a raw reader has to know.
+    /// Dictionary that a raw reader needs.
     dictionary: Vec<u8>,
     /// Bytes of the dictionary in `total_in`.
     counted: usize,

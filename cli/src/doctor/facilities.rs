@@ -5,7 +5,7 @@ use memlift::engine::facility::{self, Availability, Facility};
 
 use super::Check;
 
-/// Those that cpuid tells; they stand in the section `cpu`.
+/// Facilities that cpuid tells; the section `cpu` shows them.
 pub(super) const OF_THE_CPU: [Facility; 4] =
     [Facility::Waitpkg, Facility::Mwaitx, Facility::Movdir64b, Facility::Enqcmd];
 

@@ -26,11 +26,11 @@ use crate::{calibrate, print};
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is there and memlift uses it.
+    /// Present, and memlift uses it.
     Usable,
-    /// It is not there, or it is masked; a fallback is used.
+    /// Missing or masked; a fallback is used.
     Absent,
-    /// memlift needs it, and it is not there.
+    /// Missing, and memlift needs it.
     Broken,
 }
 
@@ -44,17 +44,17 @@ pub struct Check {
 }
 
 impl Check {
-    /// It is there.
+    /// A check that found its subject.
     pub fn usable(what: &str, found: impl Into<String>) -> Self {
         Self { state: State::Usable, what: what.to_owned(), found: found.into(), advice: None }
     }
 
-    /// It is not there, and that is no fault.
+    /// A check that did not find its subject, which is no fault.
     pub fn absent(what: &str, found: impl Into<String>) -> Self {
         Self { state: State::Absent, ..Self::usable(what, found) }
     }
 
-    /// It is not there, and memlift needs it.
+    /// A check that did not find something that memlift needs.
     pub fn broken(what: &str, found: impl Into<String>) -> Self {
         Self { state: State::Broken, ..Self::usable(what, found) }
     }

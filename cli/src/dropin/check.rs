@@ -19,10 +19,10 @@ use super::unit::Place;
 use crate::failure::Failure;
 use crate::print;
 
-/// From this ratio on it is called a help.
+/// Least speed-up over the original that is called a help.
 pub const HELPS: f64 = 1.05;
 
-/// Prints it.
+/// Prints which copies of a library the subject uses and, with `measures`, how the drop-in compares.
 pub fn check(subject: &str, place: &Place, measures: bool, as_json: bool) -> Result<(), Failure> {
     let subject = Subject::find(subject, place)?;
     let mut found = look(&subject)?;

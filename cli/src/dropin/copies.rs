@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// One word.
+    /// Returns the name that tables and JSON show.
     pub fn name(self) -> &'static str {
         match self {
             Kind::System => "system",
@@ -47,7 +47,7 @@ impl Kind {
 pub struct Copy {
     /// The drop-in that replaces it.
     pub dropin: Dropin,
-    /// How it came here.
+    /// Way in which it came into the program.
     pub kind: Kind,
     /// The file that holds it.
     pub path: PathBuf,
@@ -55,7 +55,7 @@ pub struct Copy {
     pub version: String,
     /// True if the drop-in reaches it.
     pub reached: bool,
-    /// Why, or what to do.
+    /// Reason for `reached`, or a step that the user can take.
     pub remark: String,
 }
 

@@ -24,24 +24,24 @@ pub struct Object {
     pub interpreter: Option<String>,
     /// True if it has a dynamic section.
     pub dynamic: bool,
-    /// DT_NEEDED.
+    /// Libraries that it names in DT_NEEDED.
     pub needed: Vec<String>,
     /// DT_RUNPATH and DT_RPATH, as written.
     pub paths: Vec<String>,
-    /// DT_SONAME.
+    /// Name in DT_SONAME, if it has one.
     pub name: Option<String>,
     /// Dynamic symbols that it defines.
     pub defines: Vec<String>,
 }
 
-/// Why a file is no such object.
+/// Reason why a file is no ELF object that can be read.
 #[derive(Debug)]
 pub enum Unfit {
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(std::io::Error),
-    /// It is a script; here is what follows `#!`.
+    /// The file is a script, with the text that follows `#!`.
     Script(String),
-    /// It is something else.
+    /// The file is something else.
     Other,
 }
 

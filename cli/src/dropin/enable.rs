@@ -69,7 +69,7 @@ struct Plan {
     remarks: Vec<String>,
 }
 
-/// Attaches.
+/// Writes the files that attach a drop-in to the subject; with `dry_run`, only prints them.
 pub fn enable(wish: &Wish, as_json: bool) -> Result<(), Failure> {
     let subject = Subject::find(&wish.subject, &wish.place)?;
     let plan = plan(&subject, wish)?;
@@ -258,7 +258,7 @@ fn upgrade(program: &Path, environment: &[(String, String)]) -> Option<String> {
     ))
 }
 
-/// Why a unit might not see a library.
+/// Returns the reason why a unit might not see a library; `None`: no reason is known.
 fn hidden(unit: &Unit, library: &Path) -> Option<String> {
     let at_home = ["/home", "/root", "/run/user"].iter().any(|folder| library.starts_with(folder));
     let confined = unit.confinement.iter().find(|line| at_home || !line.starts_with("ProtectHome"))?;
@@ -288,7 +288,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// FNV-1a.
+/// Returns the FNV-1a hash, by which a file that enable wrote is known to be unchanged.
 fn sum(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

@@ -44,7 +44,7 @@ struct Process {
     pages: Vec<Page>,
 }
 
-/// Prints it.
+/// Prints which processes of the subject have a drop-in, with its counters.
 pub fn status(subject: &str, place: &Place, as_json: bool) -> Result<(), Failure> {
     let (subject, pids) = running(subject, place)?;
     if pids.is_empty() {

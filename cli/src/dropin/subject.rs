@@ -24,7 +24,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Finds it.
+    /// Finds the process, service or command that `name` names.
     pub fn find(name: &str, place: &Place) -> Result<Subject, Failure> {
         if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
             let pid = name.parse::<u32>().ok().filter(|pid| Path::new(&format!("/proc/{pid}")).is_dir());

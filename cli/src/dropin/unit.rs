@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// A service.
+/// A systemd service: its settings and the program that it starts.
 #[derive(Debug)]
 pub struct Unit {
     /// With `.service`.
@@ -146,7 +146,7 @@ impl Unit {
         self.environment.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Its processes, by their control group.
+    /// Returns the processes of the unit, found by their control group.
     pub fn processes(&self) -> Vec<u32> {
         let (inside, exact) = (format!("/{}/", self.name), format!("/{}", self.name));
         let of_unit = |pid: &u32| {

@@ -12,7 +12,7 @@ use super::failure;
 use crate::failure::Failure;
 use crate::print;
 
-/// Prints it.
+/// Prints what a pool's header says.
 pub fn info(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     let (report, path) = (summary(files).map_err(failure(&files[0]))?, &*files[0]);
     if as_json {
@@ -25,7 +25,7 @@ fn mechanism(header: &Header) -> &'static str {
     Mechanism::ALL.into_iter().find(|one| *one as u8 == header.mechanism).map_or("unknown", Mechanism::name)
 }
 
-/// A header's fields.
+/// Returns a pool header's fields as JSON.
 pub fn header(header: &Header) -> Value {
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     json!({
@@ -36,7 +36,7 @@ pub fn header(header: &Header) -> Value {
     })
 }
 
-/// A promise.
+/// Returns a durability guarantee as JSON.
 pub fn guarantee(guarantee: &Guarantee) -> Value {
     json!({
         "survives_power_failure": guarantee.survives == Survives::PowerFailure, "by": guarantee.by,

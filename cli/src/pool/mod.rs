@@ -54,7 +54,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool info words.pool\n  memlift pool info words.pool --json"
     )]
     Info {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         #[command(flatten)]
         with: With,
@@ -64,7 +64,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool check words.pool && cp words.pool backup/\n\nExit code 1 says that there is damage. Notes are none."
     )]
     Check {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         #[command(flatten)]
         with: With,
@@ -74,7 +74,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool repair words.pool words.good\n  memlift pool repair words.pool --in-place\n  memlift pool repair --accept-loss words.pool"
     )]
     Repair {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         /// The new file for the repaired copy
         #[arg(required_unless_present_any = ["in_place", "accept_loss"], conflicts_with = "in_place")]
@@ -93,7 +93,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool dump words.pool --type Node --limit 10\n  memlift pool dump words.pool --offset 0x14080\n  memlift pool dump words.pool --json | jq .type     (one document per line)"
     )]
     Dump {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         /// Only objects of this type; an array's name is in brackets: [u8]
         #[arg(long = "type", value_name = "TYPE")]
@@ -112,7 +112,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool convert words.pool words2.pool --mechanism undo\n  memlift pool convert words.pool words2.pool --size 10G --sections 64\n\nObjects keep their places, so pointers stay good. There is one version of the format so far."
     )]
     Convert {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         /// The new file
         target: PathBuf,
@@ -126,7 +126,7 @@ pub enum Verb {
         after_help = "Examples:\n  memlift pool serve words.pool\n  memlift pool serve words.pool --listen 127.0.0.1:7000 --durability sync\n  redis-benchmark -p 6379 -t set,get\n\nEnd it with a signal: what was acknowledged is durable."
     )]
     Serve {
-        /// The pool
+        /// File of the pool
         path: PathBuf,
         /// Address to listen on; port 0: any
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]

@@ -89,7 +89,7 @@ fn parameters(out: &mut String, all: &[Parameters], wanted: impl Fn(Kind) -> boo
     out.push_str("</table>\n");
 }
 
-/// The page.
+/// Returns the HTML page with all figures and their inputs.
 pub fn page(figures: &[Figure], inputs: &[Parameters]) -> String {
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Papers beside models</title><style>{STYLE}</style></head>\n\

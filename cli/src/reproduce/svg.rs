@@ -18,7 +18,7 @@ const PAPER: &str = "#444444";
 const MODEL: &str = "#0b6fb8";
 const RANGE: &str = "#bbbbbb";
 
-/// The document.
+/// Returns the SVG document of one figure.
 pub fn draw(figure: &Figure) -> String {
     let mut body = String::new();
     label(&mut body, 16.0, 26.0, "start", 16, figure.title);

@@ -16,19 +16,19 @@ use super::{Backend, kernel};
 use crate::doctor::Check;
 use crate::failure::Failure;
 
-/// The decision.
+/// Backend that a run uses.
 #[derive(Debug)]
 pub enum Choice {
     /// By the library that is loaded into every process.
     User {
-        /// Its file.
+        /// File of the library that is preloaded.
         library: PathBuf,
     },
     /// By a cgroup v2.
     Kernel(Group),
 }
 
-/// Decides.
+/// Chooses the backend of a run: the asked one; `Auto` takes user space where it works, else a cgroup.
 pub fn choose(asked: Backend, program: &Program) -> Result<Choice, Failure> {
     let user = user(program);
     match (asked, user) {

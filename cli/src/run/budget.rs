@@ -15,9 +15,9 @@ const LEAST_BYTES: u64 = 8 << 20;
 /// A budget and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Bytes.
+    /// Memory that the job may use, bytes.
     pub bytes: u64,
-    /// In words.
+    /// Source of the number, in words.
     pub origin: String,
 }
 

@@ -104,7 +104,7 @@ impl Drop for Made {
     }
 }
 
-/// Runs it.
+/// Runs the program in a new cgroup with the budget as its limit.
 pub fn run(wish: &Wish, program: &Program, budget: &Budget, group: Group) -> Result<Outcome, Failure> {
     let folder = group.folder.join(format!("memlift-{}", std::process::id()));
     fs::create_dir(&folder)

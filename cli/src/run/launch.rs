@@ -36,15 +36,15 @@ const FEW_LOOKS: u32 = 10;
 /// How a run went.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Of the program, or 75.
+    /// Exit code of the program, or 75.
     pub exit_code: u8,
-    /// The signal that came meanwhile and ends programs.
+    /// Signal that came during the run and ends programs.
     pub told: Option<i32>,
-    /// The keeper of the budget.
+    /// Backend that held the job to its budget.
     pub backend: &'static str,
-    /// Bytes.
+    /// Memory that the job may use, bytes.
     pub budget: u64,
-    /// In words.
+    /// Source of the budget, in words.
     pub origin: String,
     /// Source of the peak: the cgroup's folder, or `resident sizes`.
     pub source: String,
@@ -62,13 +62,13 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// Processes that were members.
     pub processes: u32,
-    /// Compressed-memory faults.
+    /// Number of compressed-memory faults.
     pub events: u64,
     /// Accesses to compressed pages.
     pub compressed_accesses: u64,
     /// Counters of the report, in [`super::report`]'s order.
     pub counters: Vec<(&'static str, u64)>,
-    /// Why memlift ended the job.
+    /// Reason why memlift ended the job; `None`: it did not.
     pub refused: Option<String>,
 }
 
@@ -101,7 +101,7 @@ struct Peaks {
     looks: AtomicU32,
 }
 
-/// Runs it.
+/// Runs the program with the library preloaded and watches its memory.
 pub fn run(wish: &Wish, program: &Program, budget: &Budget, library: &Path) -> Result<Outcome, Failure> {
     let unavailable = |error: memlift::zmem::Error| Failure::Unavailable(error.to_string());
     let folder = Registry::folder();

@@ -29,7 +29,7 @@ pub fn terminal(first: &Outcome, points: &[Point]) -> String {
     text
 }
 
-/// A drawing.
+/// Draws slow-down over memory of a profile as SVG.
 pub fn svg(first: &Outcome, points: &[Point], best: Option<&Point>, accepted: f64) -> String {
     let (width, height, margin) = (640.0, 400.0, 60.0);
     let most = points.iter().map(|point| slow_down(first, point)).fold(accepted.max(1.0), f64::max) * 1.1;

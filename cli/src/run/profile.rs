@@ -17,12 +17,12 @@ use super::{Wish, once, plot};
 use crate::failure::Failure;
 use crate::{output, print};
 
-/// One run.
+/// One run of a profile.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Of what the job needs, %.
+    /// Memory given, in percent of what the job needs.
     pub percent: f64,
-    /// How it went.
+    /// Outcome of the run.
     pub outcome: Outcome,
 }
 

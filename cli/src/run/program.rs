@@ -22,16 +22,16 @@ const PIECE_BYTES: usize = 64 << 10;
 /// All of a file.
 const EVERYTHING: Range<u64> = 0..u64::MAX;
 
-/// A program.
+/// A program on the PATH, and whether memory of its processes can be paged in user space.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its file.
+    /// File of the program.
     pub path: PathBuf,
-    /// Why user space cannot cover it.
+    /// Reason why user space cannot page the program's memory; `None`: it can.
     pub uncovered: Option<String>,
 }
 
-/// Finds it.
+/// Finds the program of a name or a path.
 pub fn find(name: &OsStr) -> Result<Program, Failure> {
     let path = look_up(name).ok_or_else(|| {
         let there = name.as_encoded_bytes().contains(&b'/') && Path::new(name).exists();

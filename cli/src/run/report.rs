@@ -39,7 +39,7 @@ impl Outcome {
         if self.peak_counted == 0 { 0.0 } else { self.covered as f64 / self.peak_counted as f64 }
     }
 
-    /// As JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> Value {
         let mut value = json!({
             "exit_code": self.exit_code,

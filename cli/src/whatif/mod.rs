@@ -65,7 +65,7 @@ pub struct Wish {
     force: bool,
 }
 
-/// The devices.
+/// Devices that the run can be replayed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Which {
     /// None: the run as the model of this CPU has it, beside the recorded one
@@ -116,7 +116,7 @@ fn sweep(text: &str) -> Result<Sweep, String> {
     Ok(Sweep { name: name.trim().to_owned(), from, to: last, unit })
 }
 
-/// Answers.
+/// Replays the trace with the device and prints the answer.
 pub fn run(wish: &Wish, json: bool) -> Result<(), Failure> {
     let trace = read(&wish.trace)?;
     if let Some(file) = &wish.export {

@@ -48,7 +48,7 @@ pub struct Wire {
     twin: Twin,
     /// Batches are refused, as by kernels that let none through.
     barred: bool,
-    /// It works only when it is told to.
+    /// True if the twin works only when it is told to.
     held: AtomicBool,
     took: AtomicU64,
 }
@@ -58,7 +58,7 @@ impl Wire {
         wire_of(Twin::new(depth, fortune))
     }
 
-    /// It takes descriptors and does nothing from now on, until `work`.
+    /// From now on, takes descriptors and does nothing with them until `work`.
     pub fn hold(&self) {
         self.held.store(true, Ordering::Relaxed);
     }
@@ -91,7 +91,8 @@ unsafe impl Portal for End {
         if open == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller of `offer` vouches for the descriptors' memory as for `Backend::submit`, and the twin gets a part of
+        // them.
         let taken = match unsafe { twin.submit(&descriptors[..open]) } {
             Ok(()) => open,
             Err(busy) => busy.accepted,

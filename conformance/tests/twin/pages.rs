@@ -111,11 +111,11 @@ fn pages_that_are_really_gone_are_paged_in_and_the_bytes_are_right() {
         let mut record = Completion::PENDING;
         let done = fly(&device, wish(Opcode::MEMMOVE, at(from), at(to), size, &raw mut record));
         assert_eq!((done.status(), done.bytes_completed as usize), (Status::SUCCESS, size));
-        // SAFETY: as above.
+        // SAFETY: the stretch has `all` bytes, and its pages are accessible, or the handler makes them so.
         assert!(unsafe { std::slice::from_raw_parts(base, all) } == expected, "round {round}");
     }
     for opcode in [Opcode::CRC, Opcode::FILL, Opcode::COMPARE, Opcode::DELTA_CREATE, Opcode::DELTA_APPLY] {
-        // SAFETY: as above.
+        // SAFETY: the stretch has `all` bytes, and its pages are accessible, or the handler makes them so.
         unsafe { base.copy_from_nonoverlapping(plain.as_ptr(), all) };
         let mut image = plain.clone();
         let base_of_image = at(0);
@@ -132,7 +132,7 @@ fn pages_that_are_really_gone_are_paged_in_and_the_bytes_are_right() {
             Opcode::DELTA_APPLY => {
                 let entry = [7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 4, 9, 9, 9, 9, 9, 9, 9, 9];
                 image[..20].copy_from_slice(&entry);
-                // SAFETY: as above.
+                // SAFETY: the stretch has more than 20 bytes, and its pages are accessible, or the handler makes them so.
                 unsafe { base.copy_from_nonoverlapping(entry.as_ptr(), 20) };
                 descriptor.operation[0] = 20;
             }
@@ -143,7 +143,7 @@ fn pages_that_are_really_gone_are_paged_in_and_the_bytes_are_right() {
         let expected = memlift_model::perform(&mut model, &descriptor, false);
         let done = fly(&device, descriptor);
         assert_eq!(done, expected, "{}", opcode.name());
-        // SAFETY: as above.
+        // SAFETY: the stretch has `all` bytes, and its pages are accessible, or the handler makes them so.
         assert!(unsafe { std::slice::from_raw_parts(base, all) } == image, "{}", opcode.name());
     }
     let stats = device.stats();

@@ -104,9 +104,9 @@ struct State {
     /// Descriptors that the device has.
     away: usize,
     sequence: u64,
-    /// When the device last said something, or was first given something.
+    /// Time at which the device last answered, or was first given a descriptor.
     heard: Instant,
-    /// The portal takes nothing any more.
+    /// True if the portal takes nothing any more.
     closed: bool,
     offer: Offer,
 }
@@ -311,7 +311,7 @@ impl Idxd {
     /// The descriptor's memory is lent.
     unsafe fn perform(&self, descriptor: &Descriptor, in_batch: bool) -> Completion {
         self.counters.by_cpu.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: passed on from the caller.
+        // SAFETY: the descriptor's memory is lent for the call, as the caller vouches.
         unsafe { self.cpu.perform(descriptor, in_batch) }
     }
 

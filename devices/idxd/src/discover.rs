@@ -31,7 +31,7 @@ pub struct Device {
     pub enabled: bool,
     /// True if it takes a process's own addresses.
     pub pasid: bool,
-    /// Its memory node, where the kernel says one.
+    /// Memory node of the device, where the kernel tells one.
     pub node: Option<u32>,
     /// GENCAP, what the device can do beyond operations.
     pub gen_cap: u64,
@@ -77,13 +77,13 @@ pub struct WorkQueue {
 pub struct Machine {
     /// True if the bus is there: the driver is loaded.
     pub driver: bool,
-    /// By name.
+    /// All devices, sorted by name.
     pub devices: Vec<Device>,
-    /// By name.
+    /// All work queues, sorted by name.
     pub queues: Vec<WorkQueue>,
 }
 
-/// GENCAP's bits.
+/// Bits of the GENCAP register.
 const OVERLAP: u64 = 1 << 1;
 const CACHE_CONTROL: u64 = 1 << 2;
 

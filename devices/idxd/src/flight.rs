@@ -39,7 +39,7 @@ pub(crate) struct Flight {
     from: usize,
     /// Descriptors that the device has.
     pub away: usize,
-    /// Its place in the order of submission.
+    /// Number in the order of submission.
     pub sequence: u64,
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Stage {
     Away,
     /// The CPU is next.
     Cpu,
-    /// It has ended.
+    /// The operation has ended.
     Done(Completion),
 }
 
@@ -88,7 +88,7 @@ impl Member {
         self.stage = Stage::Cpu;
     }
 
-    /// It did not run, or nobody knows how far it came.
+    /// Handles an operation that did not run, or whose progress is unknown.
     fn failed(&mut self, status: Status) {
         let refused = matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e);
         self.cpu_only = true;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 ///
 /// 32 bytes there are writable, and nobody else touches them until the status is seen.
 unsafe fn store(record: *mut Completion, done: &Completion) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for 32 writable bytes at an aligned address, which nobody else touches until the status is seen.
     unsafe {
         (&raw mut (*record).result).write(done.result);
         (&raw mut (*record).fault_info).write(done.fault_info);
@@ -46,7 +46,8 @@ pub(crate) const fn has_record(d: &Descriptor) -> bool {
 pub(crate) unsafe fn deliver(wish: &Descriptor, done: &Completion) {
     let wanted = wish.flags().has(Flags::REQUEST_COMPLETION) || done.status != Status::SUCCESS.0;
     if has_record(wish) && wanted {
-        // SAFETY: passed on from the caller; the alignment was checked.
+        // SAFETY: the submitter's memory is lent, as the caller vouches, so 32 bytes are writable; `has_record` checked the
+        // alignment.
         unsafe { store(ptr::with_exposed_provenance_mut(wish.completion_address as usize), done) };
     }
 }
@@ -58,7 +59,7 @@ pub(crate) unsafe fn deliver(wish: &Descriptor, done: &Completion) {
 /// The list is aligned and lent, and has `size` descriptors.
 pub(crate) unsafe fn members(batch: &Descriptor) -> Vec<Descriptor> {
     let list = ptr::with_exposed_provenance::<Descriptor>(batch.source as usize);
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches that the list is aligned and lent and has `size` descriptors; `index` is less.
     (0..batch.size as usize).map(|index| unsafe { list.add(index).read() }).collect()
 }
 
@@ -104,7 +105,7 @@ pub(crate) struct Home(NonNull<AtomicU8>);
 
 // SAFETY: the page is only read after `new`, and atomically.
 unsafe impl Send for Home {}
-// SAFETY: as above.
+// SAFETY: shared uses are atomic loads of a page that stays mapped until drop.
 unsafe impl Sync for Home {}
 
 impl Home {

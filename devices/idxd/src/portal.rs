@@ -49,9 +49,9 @@ pub unsafe trait Portal: Send + Sync {
 /// Instructions that may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instructions {
-    /// ENQCMD.
+    /// True if the CPU has ENQCMD (shared queues).
     pub enqcmd: bool,
-    /// MOVDIR64B.
+    /// True if the CPU has MOVDIR64B (dedicated queues).
     pub movdir64b: bool,
 }
 
@@ -132,7 +132,7 @@ struct Mapped {
 
 // SAFETY: the page is a device's: stores of 64 bytes from any thread are whole.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: `next` is atomic, and the device takes stores of 64 bytes from several threads whole.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
@@ -255,10 +255,10 @@ mod tests {
             assert_eq!(bytes[16..24], (index as u64).to_le_bytes());
         }
         let many = noops(64);
-        // SAFETY: as above.
+        // SAFETY: NOOPs touch no memory.
         while unsafe { portal.offer(&many) }.unwrap() > 0 {}
         drop(reader);
-        // SAFETY: as above.
+        // SAFETY: NOOPs touch no memory.
         assert!(unsafe { portal.offer(&many) }.is_err(), "nobody is at the other end");
     }
 

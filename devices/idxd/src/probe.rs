@@ -10,22 +10,22 @@ use memlift_spec::{Descriptor, Flags, Opcode, Status};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Why a queue that could be opened is not used.
+/// Reason why a queue that could be opened is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Untrusted {
     /// The portal did not take a NOOP.
     #[error("the queue takes nothing: {0}; see `memlift doctor`")]
     Refused(io::Error),
-    /// It is full, and stays so.
+    /// The queue is full, and stays so.
     #[error(
         "the queue is full of others' work: give this program a queue of its own, or raise the queue's size"
     )]
     Full,
-    /// It took a NOOP and did not answer.
+    /// The device took a NOOP and did not answer.
     #[error("the device took a NOOP and did not answer: disable and enable it with accel-config")]
     Silent,
-    /// It answered with something else than success.
+    /// The device answered with something other than success.
     #[error("the device answered a NOOP with: {0}")]
     Failed(Status),
     /// No memory for the page that tells parents from children.

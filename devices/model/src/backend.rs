@@ -23,7 +23,7 @@ impl Memory for Process {
     }
 
     fn set(&mut self, address: u64, byte: u8) {
-        // SAFETY: as above.
+        // SAFETY: only addresses of submitted descriptors get here, and their submitter vouched for writable bytes.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(address as usize).write_volatile(byte) }
     }
 

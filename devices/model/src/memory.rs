@@ -66,7 +66,7 @@ pub trait Memory {
 pub struct Image<'a> {
     /// Address of the first byte.
     pub base: u64,
-    /// The bytes.
+    /// Contents from `base` on.
     pub bytes: &'a mut [u8],
 }
 

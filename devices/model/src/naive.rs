@@ -30,7 +30,7 @@ use memlift_spec::{Format, Status};
 /// A message and how much of the source its stream took.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inflated {
-    /// The message.
+    /// Bytes of the unpacked message.
     pub bytes: Vec<u8>,
     /// Bytes of the source that belong to the stream.
     pub read: usize,

@@ -82,13 +82,13 @@ impl Kind {
 /// One field of a schema.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field in the file.
     pub name: &'static str,
-    /// The quantity.
+    /// Quantity that its value is of.
     pub quantity: Quantity,
-    /// Least, in picoseconds, bytes, bytes per second or things.
+    /// Least value, in picoseconds, bytes, bytes per second or things.
     pub least: u64,
-    /// Most, likewise.
+    /// Largest value, in the same unit.
     pub most: u64,
 }
 
@@ -100,9 +100,9 @@ pub(crate) const fn field(name: &'static str, quantity: Quantity, least: u64, mo
 /// Fields that a device's file must hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Schema {
-    /// The device.
+    /// Name of the device.
     pub device: &'static str,
-    /// Its fields.
+    /// Fields that its file must hold.
     pub fields: &'static [Field],
 }
 
@@ -247,13 +247,13 @@ impl Parameters {
         self.values.get(name).unwrap_or_else(|| panic!("the schema has no field {name}")).value
     }
 
-    /// A time.
+    /// Returns the value of a time field.
     #[must_use]
     pub fn time(&self, name: &str) -> Time {
         Time::from_ps(self.value(name))
     }
 
-    /// A rate.
+    /// Returns the value of a rate field.
     #[must_use]
     pub fn rate(&self, name: &str) -> Rate {
         Rate::from_bytes_per_second(self.value(name))

@@ -31,9 +31,9 @@ use std::sync::{Mutex, PoisonError};
 /// Kinds of faults, and how often each happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Fortune {
-    /// Of everything that chance decides.
+    /// Seed of the random numbers for faults and order.
     pub seed: u64,
-    /// Of a million descriptors that could fault, how many do.
+    /// Faults per million descriptors that could fault.
     pub faults: u64,
     /// True if the order is changed where it may be.
     pub reorder: bool,
@@ -48,7 +48,7 @@ struct Queue {
 /// The source of an access's fault.
 enum Faults<'a> {
     None,
-    /// Of a million descriptors that could fault, that many do.
+    /// Faults per million descriptors that could fault.
     Chance(u64),
     /// Pages that are not there.
     Access(&'a (dyn Fn(u64, bool) -> bool + Send + Sync)),

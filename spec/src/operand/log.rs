@@ -54,7 +54,7 @@ pub struct RecordHeader {
     pub bytes: u32,
     /// Where the record starts in the endless stream of its lane, in bytes.
     pub position: u64,
-    /// Its place in the order of all records of the pool.
+    /// Number in the order of all records of the pool.
     pub sequence: u64,
     /// [`RECORD_RANGES`], [`RECORD_LINES`], [`RECORD_PAGES`] or [`RECORD_UNDO`].
     pub kind: u8,
@@ -122,7 +122,7 @@ impl RangeWord {
         (self.0 & ((1 << RangeWord::OFFSET_BITS) - 1)) * 8
     }
 
-    /// Its bytes; 0 is no valid length.
+    /// Length of the range, in bytes; 0 is not valid.
     pub const fn length(self) -> u64 {
         (self.0 >> RangeWord::OFFSET_BITS) * 8
     }

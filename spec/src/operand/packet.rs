@@ -17,7 +17,7 @@
 
 /// The first four bytes.
 pub const PACKET_MAGIC: [u8; 4] = *b"MLPK";
-/// Of the layout.
+/// Version of the packet layout.
 pub const PACKET_VERSION: u8 = 2;
 /// Bytes before the body.
 pub const PACKET_HEADER_BYTES: usize = 160;

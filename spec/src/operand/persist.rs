@@ -31,11 +31,11 @@ macro_rules! block {
         pub struct $name {
             #[doc = concat!("[`Opcode::", stringify!($opcode), "`].")]
             pub opcode: u8,
-            /// 1.
+            /// Version of the layout: 1.
             pub version: u8,
             #[doc = concat!(stringify!($bytes), ".")]
             pub block_bytes: u16,
-            /// 0.
+            /// Reserved, must be 0.
             pub reserved: u32,
             /// The pool's: what its checksums start from. 0 where there is no checksum.
             pub salt: u32,
@@ -75,7 +75,7 @@ macro_rules! block {
 block! {
     /// LOG_APPEND: which salt, and whether to fence.
     AppendBlock, 64, LOG_APPEND;
-    /// 0.
+    /// Reserved, must be 0.
     reserved2: [u64; 6] = 16,
 }
 
@@ -86,7 +86,7 @@ block! {
     position: u64 = 16,
     /// Bytes of the heap at the descriptor's target: nothing is stored behind them.
     heap_bytes: u64 = 24,
-    /// 0.
+    /// Reserved, must be 0.
     reserved2: [u64; 4] = 32,
 }
 
@@ -95,14 +95,14 @@ block! {
     PageCopyBlock, 64, PAGE_COPY;
     /// Bit i: bytes 64 i to 64 i + 63.
     lines: u64 = 16,
-    /// 0.
+    /// Reserved, must be 0.
     reserved2: [u64; 5] = 24,
 }
 
 block! {
     /// LOG_RESET: what the head of a lane becomes.
     ResetBlock, 128, LOG_RESET;
-    /// 0.
+    /// Reserved, must be 0.
     reserved2: [u64; 6] = 16,
     /// Stored at the descriptor's target.
     head: [u8; CACHE_LINE_BYTES] = 64,

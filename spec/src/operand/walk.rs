@@ -37,7 +37,7 @@ pub struct ProgramHeader {
     pub magic: [u8; 4],
     /// [`PROGRAM_VERSION`].
     pub version: u16,
-    /// 0.
+    /// Reserved, must be 0.
     pub reserved: u16,
     /// Bytes of the scratchpad that the program asks for, a multiple of 8.
     pub scratch_bytes: u32,
@@ -93,9 +93,9 @@ impl ProgramHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum ApplyKind {
-    /// If they are `a`, they become `b`; the outcome is what they were.
+    /// If the eight bytes are `a`, they become `b`; the outcome is their old value.
     CompareSwap = 1,
-    /// `a` is added, wrapping; the outcome is what they were.
+    /// `a` is added to the eight bytes, wrapping; the outcome is their old value.
     FetchAdd = 2,
 }
 
@@ -192,23 +192,23 @@ pub const JSLT: u8 = 0xc0;
 /// Jump code: less or equal, signed.
 pub const JSLE: u8 = 0xd0;
 
-/// Bits of loads and stores that say how many bytes.
+/// Bits of loads and stores that hold the access size.
 pub const SIZE_MASK: u8 = 0x18;
-/// Four bytes.
+/// Access size: four bytes.
 pub const SIZE_W: u8 = 0x00;
-/// Two bytes.
+/// Access size: two bytes.
 pub const SIZE_H: u8 = 0x08;
-/// One byte.
+/// Access size: one byte.
 pub const SIZE_B: u8 = 0x10;
-/// Eight bytes.
+/// Access size: eight bytes.
 pub const SIZE_DW: u8 = 0x18;
-/// Bits of loads and stores that say how.
+/// Bits of loads and stores that hold the addressing mode.
 pub const MODE_MASK: u8 = 0xe0;
 /// Mode: a 64-bit immediate.
 pub const MODE_IMM: u8 = 0x00;
-/// Mode: memory.
+/// Mode: memory at a register plus an offset.
 pub const MODE_MEM: u8 = 0x60;
-/// Mode: memory, sign-extended.
+/// Mode: memory at a register plus an offset, sign-extended.
 pub const MODE_MEMSX: u8 = 0x80;
 /// The opcode of two instructions that load 64 bits.
 pub const LOAD_IMMEDIATE: u8 = CLASS_LD | SIZE_DW | MODE_IMM;

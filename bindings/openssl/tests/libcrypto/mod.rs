@@ -89,7 +89,7 @@ pub struct Crypto {
 
 // SAFETY: libcrypto's functions and providers may be used from any thread.
 unsafe impl Send for Crypto {}
-// SAFETY: as above.
+// SAFETY: `f` and `provider` never change after loading, and libcrypto allows calls from several threads at once.
 unsafe impl Sync for Crypto {}
 
 /// The library under test: cargo builds it beside the tests.

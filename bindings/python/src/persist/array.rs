@@ -22,7 +22,7 @@ use pyo3::types::PyBytes;
 use super::pool::{Inner, Kind, Named, Trouble, Writing};
 use crate::memory::Input;
 
-/// Of an array's object.
+/// Type of the object that holds an array.
 pub const TYPE: u64 = hash_name("memlift.Array 1", 0);
 /// Bytes of its payload before the elements.
 const PAD: usize = 48;
@@ -188,7 +188,7 @@ pub fn change(inner: &Inner, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>
     })
 }
 
-/// What [`view`] found.
+/// Contents that [`view`] found.
 enum Found {
     Empty,
     Copy(Vec<u8>),
@@ -202,7 +202,7 @@ pub fn view<'py>(
     py: Python<'py>,
     name: &str,
 ) -> PyResult<Option<(Bound<'py, PyAny>, String, Vec<u64>)>> {
-    // What an open transaction changed may be rolled back under a view: that is copied.
+    // A rollback could change an array that the open transaction made or changed under its view, so such an array is copied.
     let copied = |offset| inner.is_fresh(offset);
     let found = inner.look(py, |looking| {
         let (offset, shape) = match Inner::find(looking, name)? {
@@ -250,9 +250,9 @@ pub struct Pinned {
     _pool: PoolRef,
 }
 
-// SAFETY: memory that nobody writes to while it is pinned; the address may be used from any thread.
+// SAFETY: nobody writes to the memory while it is pinned, and `_pool` keeps it mapped, whatever thread uses the address.
 unsafe impl Send for Pinned {}
-// SAFETY: as above.
+// SAFETY: threads that share it only read the pinned memory, which nobody writes to; the pins are behind a mutex.
 unsafe impl Sync for Pinned {}
 
 impl Drop for Pinned {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which arrays somebody looks at, so that nobody changes or frees them meanwhile.
+//! Arrays that have views now, so that nobody changes or frees them meanwhile.
 //!
 //! - **Flow** a view is made: [`Pins::add`] ── an array is replaced: pinned? then it goes to the pool's limbo, else it is freed ──
 //!   the last view is gone: [`Pins::remove`] ─▶ [`Pins::waiting`] ─▶ freed before the next transaction

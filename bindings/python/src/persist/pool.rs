@@ -24,7 +24,7 @@ use super::dict::PersistDict;
 use super::pins::Pins;
 use crate::errors::{new, persist_error};
 
-/// Why a call was refused.
+/// Reason why a call was refused.
 pub enum Trouble {
     Pool(Error),
     Gone(String),
@@ -49,7 +49,7 @@ impl Trouble {
     }
 }
 
-/// What a name stands for.
+/// Kind of object that a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Dict,
@@ -60,7 +60,7 @@ pub enum Kind {
 pub struct Named {
     pub kind: Kind,
     pub offset: u64,
-    /// Of an array.
+    /// Shape of an array; `None` for a dict.
     pub shape: Option<Shape>,
 }
 
@@ -93,7 +93,7 @@ pub struct Writing<'a, 'p> {
     pub fresh: &'a mut HashSet<u64>,
 }
 
-/// What all objects of a pool share.
+/// State that all objects of a pool share.
 pub struct Inner {
     handle: Handle,
     number: u64,
@@ -238,7 +238,7 @@ impl Inner {
         })
     }
 
-    /// What a name stands for.
+    /// Finds the object of a name; `None` where the pool has no such name.
     pub fn find<V: View>(view: &V, name: &str) -> Result<Option<Named>, Trouble> {
         let names = root(view)?.names;
         if names == 0 {

@@ -146,7 +146,7 @@ fn put(into: &mut Vec<u8>, object: &Bound<'_, PyAny>, pickle: bool, depth: usize
     Ok(())
 }
 
-/// What is left to read.
+/// Bytes that are still to be read.
 struct Source<'a> {
     left: &'a [u8],
 }

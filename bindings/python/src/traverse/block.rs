@@ -17,7 +17,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Of these bytes.
+    /// Wraps bytes that it then owns.
     pub fn new(bytes: Vec<u8>) -> Block {
         Block { bytes }
     }

@@ -33,13 +33,13 @@ mod memlift_kind {
     }
 }
 
-/// What a walk came back with: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
+/// Result of a walk: status (0 done, 1 missing, 2 applied, 3 differs), value, scratchpad, result, iterations, visits.
 pub type Came = (u8, u64, Block, Block, u32, u32);
 
 /// A walk as Python gives it: program, address, scratchpad.
 pub type Wanted<'py> = (PyRef<'py, WalkProgram>, u64, Vec<u8>);
 
-/// What is locked.
+/// State behind the client's lock.
 pub struct Open {
     pub client: Client,
     /// Tickets that an event loop waits for.
@@ -50,7 +50,7 @@ pub struct Open {
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkClient {
     open: Mutex<Option<Open>>,
-    /// What a signal handler raised while somebody waited.
+    /// Exception that a signal handler raised while a call waited.
     raised: Arc<Mutex<Option<PyErr>>>,
     process: u64,
     nodes: Vec<String>,
@@ -218,7 +218,7 @@ impl WalkClient {
         })
     }
 
-    /// Whether `submit` would not wait.
+    /// Returns true if `submit` would not wait.
     fn has_room(&self, py: Python<'_>) -> PyResult<bool> {
         self.with(py, |open| Ok(open.client.has_room()))
     }
@@ -228,7 +228,7 @@ impl WalkClient {
         self.with(py, |open| came(open.client.result(Ticket::numbered(ticket))?))
     }
 
-    /// Nobody will ask for this answer.
+    /// Drops the answer of a ticket that nobody will ask for.
     fn abandon(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
         self.with(py, |open| {
             let ticket = Ticket::numbered(ticket);
@@ -311,7 +311,7 @@ impl WalkClient {
         })
     }
 
-    /// Which memory an address is of; 0: not known.
+    /// Returns the memory that an address belongs to; 0: not known.
     fn memory_of(&self, py: Python<'_>, address: u64) -> PyResult<u64> {
         self.with(py, |open| Ok(open.client.memory_of(address)))
     }
@@ -321,7 +321,7 @@ impl WalkClient {
         self.with(py, |open| open.client.check_memory(address, memory))
     }
 
-    /// What was there before.
+    /// Adds `addend` to the number at `address`; returns the number before.
     fn fetch_add(&self, py: Python<'_>, address: u64, addend: u64) -> PyResult<u64> {
         self.with(py, |open| Ok(open.client.call(Request::apply(apply(false), address, addend, 0))?.value))
     }

@@ -21,7 +21,7 @@ use super::load::numbers;
 /// Heads that one scan goes over.
 const SCAN_HEADS: u64 = 512;
 
-/// A key.
+/// Key of a map: a number or a byte string.
 #[derive(FromPyObject)]
 pub enum PyKey {
     Number(u64),
@@ -73,7 +73,7 @@ type Content = (Option<u64>, Vec<u8>, Vec<u8>);
 /// Keys and values of nodes that were seen, read with many requests under way.
 fn contents(open: &mut Open, seen: &[Seen]) -> Result<Vec<Content>, ClientError> {
     let most = open.client.packet_bytes();
-    // What a node says of itself may be anything.
+    // Lengths that a node reports are not trusted.
     let absurd =
         |one: &&Seen| one.key_bytes as usize > KEY_BYTES_MAX || one.value_bytes as usize > VALUE_BYTES_MAX;
     if let Some(one) = seen.iter().find(absurd) {
@@ -343,7 +343,7 @@ impl WalkOrdered {
     }
 }
 
-/// A list.
+/// A linked list in the memory of a cluster.
 #[pyclass(module = "memlift._native", frozen)]
 pub struct WalkList {
     client: Py<WalkClient>,

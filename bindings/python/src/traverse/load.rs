@@ -22,7 +22,7 @@ use super::collections::PyKey;
 use crate::errors::{new, unsupported};
 use crate::memory::Input;
 
-/// What is made: a hash map of 2^n chains, or an ordered map.
+/// Structure to build: a hash map of 2^n chains, or an ordered map.
 #[derive(Clone, Copy)]
 enum Made {
     Hash(Option<u32>),
@@ -146,7 +146,7 @@ pub fn numbers(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     Ok(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect())
 }
 
-/// Of an object with `__arrow_c_stream__`: a table, a frame, a reader of batches.
+/// Builds a map from an object with `__arrow_c_stream__`: a table, a frame, a reader of batches.
 #[pyfunction]
 #[pyo3(signature = (client, kind, source, key, values, log2, progress))]
 #[expect(clippy::too_many_arguments, reason = "called by the Python half only")]
@@ -195,7 +195,7 @@ pub fn walk_load_arrow(
     Ok((handle, contents))
 }
 
-/// Of a file of comma-separated values, columns by number.
+/// Builds a map from a file of comma-separated values; columns are given by number.
 #[pyfunction]
 #[pyo3(signature = (client, kind, path, key, value, scale, as_float, log2, progress))]
 #[expect(clippy::too_many_arguments, reason = "called by the Python half only")]
@@ -223,7 +223,7 @@ pub fn walk_load_csv(
     run(py, client, made, pairs, 8, progress)
 }
 
-/// Of an array of u64 and one of as many values of `value_bytes` bytes.
+/// Builds a map from an array of u64 keys and one of as many values of `value_bytes` bytes.
 #[pyfunction]
 #[pyo3(signature = (client, kind, keys, values, value_bytes, log2, progress))]
 #[expect(clippy::too_many_arguments, reason = "called by the Python half only")]
@@ -255,7 +255,7 @@ pub fn walk_load_arrays(
     run(py, client, made, keys.zip(values.chunks_exact(value_bytes)).map(Ok), value_bytes, progress)
 }
 
-/// Of pairs of keys and bytes.
+/// Builds a map from pairs of keys and bytes.
 #[pyfunction]
 #[pyo3(signature = (client, kind, pairs, value_bytes, log2, progress))]
 pub fn walk_load_pairs(

@@ -47,7 +47,7 @@ impl WalkProgram {
         made(py, name, bytecode, scratch_bytes)
     }
 
-    /// Of text, as `listing` gives it.
+    /// Assembles a program from text, as `listing` gives it.
     #[staticmethod]
     #[pyo3(signature = (name, text, scratch_bytes=1024))]
     fn assemble(py: Python<'_>, name: &str, text: &str, scratch_bytes: usize) -> PyResult<WalkProgram> {
@@ -55,7 +55,7 @@ impl WalkProgram {
         made(py, name, &bytecode, scratch_bytes)
     }
 
-    /// Of what `clang -target bpf` made of C.
+    /// Reads a program from an object file of `clang -target bpf`.
     #[staticmethod]
     #[pyo3(signature = (name, object, scratch_bytes=1024, function=None))]
     fn from_object(
@@ -98,19 +98,19 @@ impl WalkProgram {
         self.program.scratch_bytes()
     }
 
-    /// What it reads of a node: the first byte, from the node's address, and how many.
+    /// Bytes of a node that it reads: the first, from the node's address, and how many.
     #[getter]
     fn window(&self) -> (i16, u16) {
         (self.program.window().first, self.program.window().bytes)
     }
 
-    /// BLAKE3 of its encoding: what nodes know it by.
+    /// BLAKE3 of its encoding, by which nodes know it.
     #[getter]
     fn hash<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.program.hash())
     }
 
-    /// What a step costs a core, estimated.
+    /// Estimated cost of a step on a core, nanoseconds.
     #[getter]
     fn cost_ns(&self) -> f64 {
         self.program.cost().nanoseconds()

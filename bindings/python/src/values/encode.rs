@@ -23,7 +23,7 @@ struct Piece {
     at: u64,
     address: *const u8,
     bytes: u64,
-    /// Of an array with gaps: its elements, and bytes from one to the next along each dimension.
+    /// For an array with gaps: its elements, and the stride of each dimension in bytes.
     gaps: Option<(Tensor, Vec<i64>)>,
 }
 

@@ -26,11 +26,11 @@ use pyo3::types::PyBytes;
 pub const MAGIC: u32 = u32::from_le_bytes(*b"mlv\x01");
 /// Bytes before the description.
 pub const HEAD_BYTES: usize = 8;
-/// Where pieces start, a multiple of this.
+/// Alignment of pieces, bytes.
 pub const ALIGN: u64 = 64;
-/// Deepest nesting.
+/// Deepest nesting of containers that is encoded or decoded.
 pub const DEPTH_MAX: u32 = 100;
-/// Longest description.
+/// Longest description, bytes.
 pub const DESCRIPTION_MAX: usize = 256 << 20;
 /// Bytes objects from here on are pieces.
 pub const PIECE_MIN: usize = 4096;
@@ -40,22 +40,22 @@ pub mod tag {
     pub const NONE: u8 = 0;
     pub const FALSE: u8 = 1;
     pub const TRUE: u8 = 2;
-    /// i64.
+    /// Followed by an i64.
     pub const INT: u8 = 3;
-    /// u32 bytes, two's complement, little endian.
+    /// Followed by a u32 byte count and the number in two's complement, little endian.
     pub const LONG: u8 = 4;
     pub const FLOAT: u8 = 5;
     pub const COMPLEX: u8 = 6;
-    /// u32 bytes of UTF-8.
+    /// Followed by a u32 byte count and UTF-8.
     pub const STR: u8 = 7;
-    /// u32 bytes.
+    /// Followed by a u32 byte count and the bytes.
     pub const BYTES: u8 = 8;
-    /// Where: u64 offset from the first piece, u64 bytes.
+    /// Followed by the place of a piece: u64 offset from the first piece, u64 bytes.
     pub const BYTES_PIECE: u8 = 9;
-    /// u32 values.
+    /// Followed by a u32 count and the values.
     pub const LIST: u8 = 10;
     pub const TUPLE: u8 = 11;
-    /// u32 pairs.
+    /// Followed by a u32 count and the pairs.
     pub const DICT: u8 = 12;
     pub const SET: u8 = 13;
     pub const FROZENSET: u8 = 14;

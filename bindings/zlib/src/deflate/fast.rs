@@ -95,7 +95,7 @@ pub unsafe fn deflate(state: &mut Deflate, strm: *mut z_stream, flush: c_int) ->
     }
 }
 
-/// What `deflate` returns when the work is done.
+/// Returns the result of `deflate` when the work is done.
 unsafe fn end_of_call(state: &mut Deflate, strm: *mut z_stream, flush: c_int) -> c_int {
     // SAFETY: the stream is valid.
     let full = unsafe { (*strm).avail_out == 0 };

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn deflateInit_(
     version: *const c_char,
     stream_size: c_int,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null or a valid stream, and `version` is null or readable, as zlib.h demands.
     unsafe { deflateInit2_(strm, level, Z_DEFLATED, 15, 8, Z_DEFAULT_STRATEGY, version, stream_size) }
 }
 
@@ -133,7 +133,8 @@ unsafe fn pack(state: &mut Deflate, strm: z_streamp, flush: c_int) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let busy = state.status == Status::Busy;
@@ -151,7 +152,8 @@ pub unsafe extern "C" fn deflateEnd(strm: z_streamp) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         state.restart();
@@ -169,7 +171,8 @@ pub unsafe extern "C" fn deflateReset(strm: z_streamp) -> c_int {
 #[inline(never)]
 pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
     versioned!(deflateResetKeep, "1.2.5.2");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe { deflateReset(strm) }
 }
 
@@ -179,13 +182,14 @@ pub unsafe extern "C" fn deflateResetKeep(strm: z_streamp) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deflateParams(strm: z_streamp, level: c_int, strategy: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose buffers are as long as it says, and no other thread uses it, as zlib.h
+    // demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let Some(settings) = state.settings.with(level, strategy) else { return Z_STREAM_ERROR };
         let (before, after) = (state.settings, Level::of(settings.level as usize));
         let same = before.strategy == settings.strategy && state.level().is_like(&after);
-        // What was given so far is packed the old way, as zlib does.
+        // Input given so far is packed with the old settings, as zlib does.
         if !same && state.last_flush != -2 && state.status != Status::Finish {
             if (*strm).next_out.is_null() || ((*strm).avail_in != 0 && (*strm).next_in.is_null()) {
                 return fail(strm, Z_STREAM_ERROR);
@@ -219,7 +223,8 @@ pub unsafe extern "C" fn deflateSetDictionary(
     dictionary: *const Bytef,
     bytes: uInt,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream that no other thread uses; `dictionary` is null or readable for `bytes` bytes, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let wrap = state.settings.wrap;
@@ -288,7 +293,7 @@ pub unsafe extern "C" fn deflateGetDictionary(
 #[inline(never)]
 pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> c_int {
     versioned!(deflateSetHeader, "1.2.2");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream that no other thread uses, as zlib.h demands; `head` is only stored.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         if state.settings.wrap != Wrap::Gzip {
@@ -307,7 +312,8 @@ pub unsafe extern "C" fn deflateSetHeader(strm: z_streamp, head: gz_headerp) -> 
 #[inline(never)]
 pub unsafe extern "C" fn deflatePrime(strm: z_streamp, bits: c_int, value: c_int) -> c_int {
     versioned!(deflatePrime, "1.2.0.8");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         if !(0..=16).contains(&bits) {
@@ -379,7 +385,8 @@ pub unsafe extern "C" fn deflateTune(
     max_chain: c_int,
 ) -> c_int {
     versioned!(deflateTune, "1.2.2.3");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Deflate::of(strm) else { return Z_STREAM_ERROR };
         let limit = |value: c_int| value.clamp(0, 65535) as u32;
@@ -401,7 +408,8 @@ pub unsafe extern "C" fn deflateTune(
 #[inline(never)]
 pub unsafe extern "C" fn deflateBound(strm: z_streamp, bytes: c_ulong) -> c_ulong {
     versioned!(deflateBound, "1.2.0");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(c_ulong::MAX, || unsafe {
         let Some(state) = Deflate::of(strm) else { return settings::any_bound(bytes) };
         let kept = (state.pending.bytes().len() + state.window.bytes().len()) as c_ulong;

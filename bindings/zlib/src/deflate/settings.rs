@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a program asks of deflate, and what becomes of it.
+//! Maps the arguments of `deflateInit2_` and `deflateParams` to the settings of a stream.
 //!
 //! - **Layout** on the fast path, level 1 is `Effort::Fast`, levels 2–6 are `Effort::Default` (the output may be up to 1.09 times that of zlib's
 //!   level 6). Level 0 (stored) and 7–9 (small above all) are chained, and so are all strategies but the default, windows below 8 KiB, and memory
@@ -11,7 +11,7 @@ use libz_rs_sys::{
 };
 use memlift_kernels::deflate::{Effort, Format, Strategy, memory_bytes};
 
-/// What stands around the deflate stream.
+/// Framing around the deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wrap {
     Raw,
@@ -41,7 +41,7 @@ impl Wrap {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     pub level: c_int,
-    /// 9–15.
+    /// log2 of the window's bytes, 9–15.
     pub window_bits: u32,
     pub wrap: Wrap,
     pub mem_level: c_int,
@@ -173,7 +173,7 @@ pub const fn compress_bound(bytes: c_ulong) -> c_ulong {
     bytes.saturating_add(extra)
 }
 
-/// What nothing exceeds, whatever the settings.
+/// Upper bound of the packed size of `bytes` bytes under any settings.
 pub const fn any_bound(bytes: c_ulong) -> c_ulong {
     let extra = (bytes >> 3) + (bytes >> 6) + 32;
     bytes.saturating_add(extra)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `z_stream.state` of a deflate stream points to.
+//! State of a deflate stream, to which `z_stream.state` points.
 //!
 //! - **Layout** two pieces of memory, got at init, of the size that zlib takes. Of a fast stream, the first is `window`: `..at` is history (what the reader
 //!   has as well, at most one window), `at..` waits to be packed; the second is `pending`: packed, waits for room. Of a chained stream both
@@ -17,10 +17,10 @@ use memlift_kernels::deflate::{self, Chains, Level};
 
 const MARK: u64 = u64::from_le_bytes(*b"ml-defl8");
 
-/// Who works on the stream.
+/// Implementation that packs the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// Not decided.
+    /// Not decided yet: nothing was packed.
     Open,
     Fast,
     Chained,
@@ -51,7 +51,7 @@ pub struct Deflate {
     /// The stream's memory.
     pub first: NonNull<u8>,
     pub second: NonNull<u8>,
-    /// What a chained stream has in it.
+    /// Packer state of a chained stream.
     pub chains: Option<Chains>,
     /// True if the back of the frame was written.
     pub ended: bool,
@@ -66,7 +66,7 @@ pub struct Deflate {
     pub late: (u32, u32),
     /// Adler-32 or CRC-32 of what was read.
     pub sum: u32,
-    /// Bytes read.
+    /// Bytes read from the program so far.
     pub total: u64,
     pub window: Buffer,
     pub pending: Buffer,

@@ -27,7 +27,7 @@ enum Mode {
     Write,
 }
 
-/// What a file that is read contains here.
+/// Contents of a file at the place where it is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// To be found out.

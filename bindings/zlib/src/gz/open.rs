@@ -10,7 +10,7 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream,
 };
 
-/// What a mode's letters say.
+/// Settings that the letters of a mode ask for.
 struct Asked {
     mode: Mode,
     flags: c_int,
@@ -111,7 +111,7 @@ unsafe fn open(path: *const c_char, fd: c_int, mode: *const c_char) -> gzFile {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzopen(path: *const c_char, mode: *const c_char) -> gzFile {
-    // SAFETY: as the caller promises.
+    // SAFETY: `path` and `mode` are null or end with a zero byte, as zlib.h demands.
     fenced(ptr::null_mut(), || unsafe { open(path, -1, mode) })
 }
 
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn gzopen(path: *const c_char, mode: *const c_char) -> gzF
 #[inline(never)]
 pub unsafe extern "C" fn gzopen64(path: *const c_char, mode: *const c_char) -> gzFile {
     versioned!(gzopen64, "1.2.3.3");
-    // SAFETY: as the caller promises.
+    // SAFETY: `path` and `mode` are null or end with a zero byte, as zlib.h demands.
     unsafe { gzopen(path, mode) }
 }
 
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn gzdopen(fd: c_int, mode: *const c_char) -> gzFile {
 #[inline(never)]
 pub unsafe extern "C" fn gzbuffer(file: gzFile, size: c_uint) -> c_int {
     versioned!(gzbuffer, "1.2.3.5");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     let Some(gz) = (unsafe { Gz::of(file) }) else { return -1 };
     if gz.size != 0 || size > c_uint::MAX >> 1 {
         return -1;
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn gzbuffer(file: gzFile, size: c_uint) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzclose(file: gzFile) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
     unsafe {
         match Gz::of(file).map(|gz| gz.mode) {
             None => Z_STREAM_ERROR,

@@ -28,7 +28,7 @@ unsafe fn rewind(gz: &mut Gz) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzrewind(file: gzFile) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(-1, || unsafe { Gz::of(file).map_or(-1, |gz| rewind(gz)) })
 }
 
@@ -80,7 +80,7 @@ unsafe fn seek(gz: &mut Gz, mut offset: i64, whence: c_int) -> i64 {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzseek(file: gzFile, offset: z_off_t, whence: c_int) -> z_off_t {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(-1, || unsafe { Gz::of(file).map_or(-1, |gz| seek(gz, offset, whence)) })
 }
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn gzseek(file: gzFile, offset: z_off_t, whence: c_int) ->
 #[inline(never)]
 pub unsafe extern "C" fn gzseek64(file: gzFile, offset: z_off64_t, whence: c_int) -> z_off64_t {
     versioned!(gzseek64, "1.2.3.3");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { gzseek(file, offset, whence) }
 }
 
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn gzseek64(file: gzFile, offset: z_off64_t, whence: c_int
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gztell(file: gzFile) -> z_off_t {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { Gz::of(file) }.map_or(-1, |gz| gz.at + if gz.seek { gz.skip } else { 0 })
 }
 
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn gztell(file: gzFile) -> z_off_t {
 #[inline(never)]
 pub unsafe extern "C" fn gztell64(file: gzFile) -> z_off64_t {
     versioned!(gztell64, "1.2.3.3");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { gztell(file) }
 }
 
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn gztell64(file: gzFile) -> z_off64_t {
 #[inline(never)]
 pub unsafe extern "C" fn gzoffset(file: gzFile) -> z_off_t {
     versioned!(gzoffset, "1.2.3.5");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe {
         let Some(gz) = Gz::of(file) else { return -1 };
         let at = libc::lseek64(gz.fd, 0, libc::SEEK_CUR);
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn gzoffset(file: gzFile) -> z_off_t {
 #[inline(never)]
 pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
     versioned!(gzoffset64, "1.2.3.5");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { gzoffset(file) }
 }
 
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn gzoffset64(file: gzFile) -> z_off64_t {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzeof(file: gzFile) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { Gz::of(file) }.map_or(0, |gz| (gz.mode == Mode::Read && gz.past).into())
 }
 
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn gzerror(file: gzFile, code: *mut c_int) -> *const c_cha
 #[inline(never)]
 pub unsafe extern "C" fn gzclearerr(file: gzFile) {
     versioned!(gzclearerr, "1.2.0.2");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     if let Some(gz) = unsafe { Gz::of(file) } {
         if gz.mode == Mode::Read {
             (gz.eof, gz.past) = (false, false);

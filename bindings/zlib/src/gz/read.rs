@@ -14,7 +14,7 @@ use libz_rs_sys::{
     Z_STREAM_ERROR, gzFile, z_stream, zlibVersion,
 };
 
-/// What was noted in the file's error.
+/// An error that is already noted in the file.
 struct Failed;
 
 impl Gz {
@@ -248,7 +248,8 @@ impl Gz {
 
 /// The file of a handle that is read and may go on.
 unsafe fn readable<'a>(file: gzFile) -> Option<&'a mut Gz> {
-    // SAFETY: as the caller of the exported function promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as the exported function's
+    // caller promises.
     unsafe { Gz::of(file) }.filter(|gz| gz.mode == Mode::Read && gz.may_go_on())
 }
 
@@ -258,7 +259,7 @@ unsafe fn readable<'a>(file: gzFile) -> Option<&'a mut Gz> {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzread(file: gzFile, buf: *mut c_void, len: c_uint) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null or open, no other thread uses it, and `buf` is writable for `len` bytes, as zlib.h demands.
     fenced(-1, || unsafe {
         let Some(gz) = readable(file) else { return -1 };
         if c_int::try_from(len).is_err() {
@@ -278,7 +279,8 @@ pub unsafe extern "C" fn gzread(file: gzFile, buf: *mut c_void, len: c_uint) -> 
 #[inline(never)]
 pub unsafe extern "C" fn gzfread(buf: *mut c_void, size: usize, nitems: usize, file: gzFile) -> usize {
     versioned!(gzfread, "1.2.9");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null or open, no other thread uses it, and `buf` is writable for `size * nitems` bytes, as zlib.h
+    // demands.
     fenced(0, || unsafe {
         let Some(gz) = readable(file) else { return 0 };
         let Some(bytes) = size.checked_mul(nitems) else {
@@ -295,7 +297,7 @@ pub unsafe extern "C" fn gzfread(buf: *mut c_void, size: usize, nitems: usize, f
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzgetc(file: gzFile) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(-1, || unsafe {
         let Some(gz) = readable(file) else { return -1 };
         let mut byte = 0u8;
@@ -311,7 +313,7 @@ pub unsafe extern "C" fn gzgetc(file: gzFile) -> c_int {
 #[inline(never)]
 pub unsafe extern "C" fn gzgetc_(file: gzFile) -> c_int {
     versioned!(gzgetc_, "1.2.5.2");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     unsafe { gzgetc(file) }
 }
 
@@ -399,7 +401,7 @@ pub unsafe extern "C" fn gzgets(file: gzFile, buf: *mut c_char, len: c_int) -> *
 #[inline(never)]
 pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
     versioned!(gzdirect, "1.2.2.3");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(0, || unsafe {
         let Some(gz) = Gz::of(file) else { return 0 };
         if gz.mode == Mode::Read && gz.how == How::Look && gz.have == 0 {
@@ -417,7 +419,7 @@ pub unsafe extern "C" fn gzdirect(file: gzFile) -> c_int {
 #[inline(never)]
 pub unsafe extern "C" fn gzclose_r(file: gzFile) -> c_int {
     versioned!(gzclose_r, "1.2.3.5");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = Gz::of(file).filter(|gz| gz.mode == Mode::Read) else { return Z_STREAM_ERROR };
         if gz.size != 0 {

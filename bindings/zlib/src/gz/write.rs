@@ -11,7 +11,7 @@ use libz_rs_sys::{
     gzFile, z_stream, zlibVersion,
 };
 
-/// What was noted in the file's error.
+/// An error that is already noted in the file.
 struct Failed;
 
 impl Gz {
@@ -183,7 +183,8 @@ impl Gz {
 
 /// The file of a handle that is written and has no error.
 unsafe fn writable<'a>(file: gzFile) -> Option<&'a mut Gz> {
-    // SAFETY: as the caller of the exported function promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as the exported function's
+    // caller promises.
     unsafe { Gz::of(file) }.filter(|gz| gz.mode == Mode::Write && gz.error == Z_OK)
 }
 
@@ -193,7 +194,7 @@ unsafe fn writable<'a>(file: gzFile) -> Option<&'a mut Gz> {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzwrite(file: gzFile, buf: *const c_void, len: c_uint) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null or open, no other thread uses it, and `buf` is readable for `len` bytes, as zlib.h demands.
     fenced(0, || unsafe {
         let Some(gz) = writable(file) else { return 0 };
         if c_int::try_from(len).is_err() {
@@ -212,7 +213,8 @@ pub unsafe extern "C" fn gzwrite(file: gzFile, buf: *const c_void, len: c_uint) 
 #[inline(never)]
 pub unsafe extern "C" fn gzfwrite(buf: *const c_void, size: usize, nitems: usize, file: gzFile) -> usize {
     versioned!(gzfwrite, "1.2.9");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null or open, no other thread uses it, and `buf` is readable for `size * nitems` bytes, as zlib.h
+    // demands.
     fenced(0, || unsafe {
         let Some(gz) = writable(file) else { return 0 };
         let Some(bytes) = size.checked_mul(nitems) else {
@@ -229,7 +231,7 @@ pub unsafe extern "C" fn gzfwrite(buf: *const c_void, size: usize, nitems: usize
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzputc(file: gzFile, byte: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(-1, || unsafe {
         let Some(gz) = writable(file) else { return -1 };
         let byte = byte as u8;
@@ -261,13 +263,13 @@ pub unsafe extern "C" fn gzputs(file: gzFile, text: *const c_char) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzflush(file: gzFile, flush: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = writable(file) else { return Z_STREAM_ERROR };
         if !(0..=Z_FINISH).contains(&flush) {
             return Z_STREAM_ERROR;
         }
-        // What fails is noted in the file's error.
+        // A failure is noted in the file, and its code is in `gz.error`.
         let _ = gz.fill_gap().and_then(|()| gz.pack(flush));
         gz.error
     })
@@ -279,7 +281,7 @@ pub unsafe extern "C" fn gzflush(file: gzFile, flush: c_int) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gzsetparams(file: gzFile, level: c_int, strategy: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed, and no other thread uses it, as zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = writable(file).filter(|gz| !gz.direct) else { return Z_STREAM_ERROR };
         if (level, strategy) == (gz.level, gz.strategy) {
@@ -307,7 +309,7 @@ pub unsafe extern "C" fn gzsetparams(file: gzFile, level: c_int, strategy: c_int
 #[inline(never)]
 pub unsafe extern "C" fn gzclose_w(file: gzFile) -> c_int {
     versioned!(gzclose_w, "1.2.3.5");
-    // SAFETY: as the caller promises.
+    // SAFETY: `file` is null, or from gzopen or gzdopen and not closed; the caller gives it up.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(gz) = Gz::of(file).filter(|gz| gz.mode == Mode::Write) else { return Z_STREAM_ERROR };
         let mut code = Z_OK;

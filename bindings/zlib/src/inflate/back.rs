@@ -52,7 +52,7 @@ pub unsafe extern "C" fn inflateBackInit_(
     stream_size: c_int,
 ) -> c_int {
     versioned!(inflateBackInit_, "1.2.0");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null or a valid stream, `version` is null or readable, and `window` is only stored, as zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         if !version_fits(version, stream_size) {
             return Z_VERSION_ERROR;
@@ -152,7 +152,8 @@ pub unsafe extern "C" fn inflateBack(
 #[inline(never)]
 pub unsafe extern "C" fn inflateBackEnd(strm: z_streamp) -> c_int {
     versioned!(inflateBackEnd, "1.2.0");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = back(strm) else { return Z_STREAM_ERROR };
         let memory = state.memory;

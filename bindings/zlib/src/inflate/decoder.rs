@@ -59,7 +59,7 @@ pub enum Mode {
     Sync,
 }
 
-/// Which table `inflateCodesUsed` counts.
+/// Tables that `inflateCodesUsed` counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Used {
     None,
@@ -83,7 +83,7 @@ pub struct Decoder {
     /// A gzip frame's flags, 0 for a zlib frame, −1 before a frame.
     pub flags: c_int,
     pub check: u32,
-    /// Bytes delivered.
+    /// Bytes delivered to the program so far.
     pub total: u64,
     pub head: *mut gz_header,
     /// The window's size in bits; 0: the frame says it.
@@ -95,11 +95,11 @@ pub struct Decoder {
     pub next: usize,
     pub hold: u64,
     pub bits: u32,
-    /// Of a match or a stored block: bytes to go. Of a frame's field: its length or place.
+    /// Bytes left of a match or a stored block; in a frame's header, the length of a field or the place in it.
     pub length: u32,
     pub offset: u32,
     extra: u32,
-    /// What `inflateMark` tells: the length that a match began with, and the bits since the last symbol.
+    /// Result of `inflateMark`: the length that a match began with (`was`), and the bits since the last symbol (`back`).
     was: u32,
     back: i32,
     fixed: bool,
@@ -224,7 +224,7 @@ impl Decoder {
                 most_distance: usize::MAX,
                 message: None,
             };
-            // What the checksum at the end covers is counted before it is compared.
+            // Bytes that the checksum at the end covers are counted before it is compared.
             let mut counted = 0;
             let mut code = self.run(&mut io, strm, flush, &mut counted);
             if let Some(text) = io.message {
@@ -803,7 +803,7 @@ impl Decoder {
         self.bits -= count;
     }
 
-    /// What `inflateMark` tells.
+    /// Returns the value of `inflateMark`.
     pub fn mark(&self) -> c_long {
         let rest = match self.mode {
             Mode::Copy => self.length,
@@ -813,7 +813,7 @@ impl Decoder {
         ((c_long::from(self.back) as c_ulong) << 16) as c_long + c_long::from(rest)
     }
 
-    /// What `inflateCodesUsed` tells.
+    /// Returns the value of `inflateCodesUsed`.
     pub fn codes_used(&self) -> c_ulong {
         let entries = match self.used {
             Used::None => 0,

@@ -14,7 +14,7 @@ pub const INPUT_BYTES: usize = 16;
 /// Bytes that one turn may write: three literals, or two and a match.
 pub const ROOM_BYTES: usize = 260;
 
-/// Why the loop ended.
+/// Reason why the loop ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// Input or room is short.

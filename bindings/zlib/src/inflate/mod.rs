@@ -36,7 +36,7 @@ use state::{Inflate, bits_are_valid};
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateInit_(strm: z_streamp, version: *const c_char, stream_size: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null or a valid stream, and `version` is null or readable, as zlib.h demands.
     unsafe { inflateInit2_(strm, 15, version, stream_size) }
 }
 
@@ -117,7 +117,8 @@ pub unsafe extern "C" fn inflate(strm: z_streamp, flush: c_int) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateEnd(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     fenced(Z_STREAM_ERROR, || unsafe {
         let Some(state) = Inflate::of(strm) else { return Z_STREAM_ERROR };
         let memory = state.memory;
@@ -154,7 +155,8 @@ unsafe fn reset(strm: z_streamp, state: &mut Inflate, keep: bool) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateReset(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe { on(strm, |state| reset(strm, state, false)) }
 }
 
@@ -166,7 +168,8 @@ pub unsafe extern "C" fn inflateReset(strm: z_streamp) -> c_int {
 #[inline(never)]
 pub unsafe extern "C" fn inflateReset2(strm: z_streamp, window_bits: c_int) -> c_int {
     versioned!(inflateReset2, "1.2.3.4");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe {
         on(strm, |state| {
             if !bits_are_valid(window_bits) {
@@ -190,7 +193,8 @@ pub unsafe extern "C" fn inflateReset2(strm: z_streamp, window_bits: c_int) -> c
 #[inline(never)]
 pub unsafe extern "C" fn inflateResetKeep(strm: z_streamp) -> c_int {
     versioned!(inflateResetKeep, "1.2.5.2");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe { on(strm, |state| reset(strm, state, true)) }
 }
 
@@ -223,7 +227,8 @@ pub unsafe extern "C" fn inflateCopy(target: z_streamp, source: z_streamp) -> c_
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateSync(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose buffers are as long as it says, and no other thread uses it, as zlib.h
+    // demands.
     unsafe { on(strm, |state| sync::sync(strm, state)) }
 }
 
@@ -233,7 +238,8 @@ pub unsafe extern "C" fn inflateSync(strm: z_streamp) -> c_int {
 /// As in zlib.h.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn inflateSyncPoint(strm: z_streamp) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe { on(strm, |state| (state.core.mode == Mode::Stored && state.core.bits == 0).into()) }
 }
 
@@ -328,7 +334,8 @@ pub unsafe extern "C" fn inflateGetHeader(strm: z_streamp, head: gz_headerp) -> 
 #[inline(never)]
 pub unsafe extern "C" fn inflatePrime(strm: z_streamp, bits: c_int, value: c_int) -> c_int {
     versioned!(inflatePrime, "1.2.2.4");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe {
         on(strm, |state| {
             let core = &mut state.core;
@@ -366,7 +373,8 @@ pub unsafe extern "C" fn inflateUndermine(strm: z_streamp, _subvert: c_int) -> c
 #[inline(never)]
 pub unsafe extern "C" fn inflateValidate(strm: z_streamp, check: c_int) -> c_int {
     versioned!(inflateValidate, "1.2.9");
-    // SAFETY: as the caller promises.
+    // SAFETY: `strm` is null, or a valid stream whose `state` is null or came from an init, and no other thread uses it, as
+    // zlib.h demands.
     unsafe {
         on(strm, |state| {
             let core = &mut state.core;

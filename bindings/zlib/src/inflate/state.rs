@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What `z_stream.state` of an inflate stream points to.
+//! State of an inflate stream, to which `z_stream.state` points.
 
 use super::decoder::Decoder;
 use crate::memory::Memory;

@@ -47,7 +47,7 @@ pub fn value(entry: u32) -> u32 {
     entry >> 16 & 0x7fff
 }
 
-/// Which alphabet a table decodes.
+/// Alphabet that a table decodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Alphabet {
     CodeLengths,

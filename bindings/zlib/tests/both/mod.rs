@@ -13,7 +13,7 @@ pub type OutFunc = unsafe extern "C" fn(*mut c_void, *mut u8, c_uint) -> c_int;
 
 macro_rules! functions {
     ($($name:ident($($kind:ty),*) -> $result:ty;)*) => {
-        /// A libz.
+        /// Functions of one libz, loaded at run time.
         #[derive(Clone, Copy)]
         #[allow(non_snake_case, reason = "libz's names")]
         pub struct Libz { $(pub $name: unsafe extern "C" fn($($kind),*) -> $result,)* }
@@ -103,7 +103,7 @@ pub fn our_path() -> PathBuf {
     if near.exists() { near } else { folder.with_file_name("libmemlift_z.so") }
 }
 
-/// Ours.
+/// Loads the libmemlift_z.so that was built with the tests.
 pub fn ours() -> Libz {
     Libz::load(&our_path()).expect("libmemlift_z.so is built with the tests and has all functions")
 }
@@ -115,7 +115,7 @@ pub fn system_path() -> Option<PathBuf> {
     folders.iter().map(|folder| Path::new(folder).join("libz.so.1")).find(|path| path.exists())
 }
 
-/// The system's.
+/// Loads the system's libz.so.1; `None` where there is none.
 pub fn system() -> Option<Libz> {
     let libz = system_path().and_then(|path| Libz::load(&path));
     if libz.is_none() {

@@ -39,7 +39,7 @@ impl fmt::Display for Exhausted {
     }
 }
 
-/// Why a store of the OS did nothing.
+/// Reason why a store of the OS did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The OS may not store there, or nothing is there.
@@ -121,7 +121,7 @@ impl Controller {
     /// Stores a value of the OS at an offset of reserved memory.
     ///
     /// # Errors
-    /// Why nothing was stored.
+    /// The reason why nothing was stored.
     pub fn store(&mut self, at: u64, value: u64) -> Result<(), Refusal> {
         match Field::named(at, self.reserved.pages()).ok_or(Refusal::Place)? {
             Field::Total(block) => self.allocate(block, value)?,
@@ -196,7 +196,7 @@ impl Controller {
         }
     }
 
-    /// So many requests to a page, which is plain afterwards.
+    /// Serves `requests` requests to a page, which is plain afterwards.
     ///
     /// # Errors
     /// If there is no machine page for it.

@@ -26,11 +26,11 @@ const BYTES: u64 = PAGE as u64;
 /// Measurements of the first job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its time.
+    /// Time from its first measured visit to the end of its last.
     pub time: Time,
-    /// Accesses to its compressed pages.
+    /// Accesses to compressed pages of the job.
     pub packed: u64,
-    /// Its visits that found a page in storage.
+    /// Visits of the job that found a page in storage.
     pub stored: u64,
     /// Compressed memory faults, or interrupts without DMU, of both jobs and from the beginning.
     pub faults: u64,
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub fault_at: Option<u64>,
     /// Events that happened.
     pub events: u64,
-    /// Of them, visits.
+    /// Events that were visits.
     pub visits: u64,
     /// Requests to memory that visits made.
     pub requests: u64,

@@ -52,7 +52,7 @@ fn pages(size: usize) -> usize {
 }
 
 impl Frames {
-    /// So many machine pages, all free.
+    /// `frames` machine pages, all free.
     #[must_use]
     pub fn new(frames: u32) -> Frames {
         Frames {

@@ -22,14 +22,14 @@ pub struct Job {
     file: bool,
     /// One more than the physical page of each of its pages; 0 where there is none.
     table: Vec<u32>,
-    /// Spilled pages.
+    /// Spilled pages by page number; `None`: not spilled.
     swap: Vec<Option<Box<[u8; PAGE]>>>,
     /// Its pages, next to be reclaimed first.
     list: VecDeque<u32>,
     used: Vec<bool>,
     /// Most pages that it may have (its Cgroup).
     limit: Option<usize>,
-    /// For turns of reclaim among all.
+    /// Credit in the turns of reclaim among all jobs.
     credit: i64,
     grace: bool,
     paused: bool,
@@ -38,9 +38,9 @@ pub struct Job {
 /// Where a page comes from that had no memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nowhere: zeros.
+    /// No earlier contents: zeros.
     Fresh,
-    /// A file.
+    /// A file that holds it.
     File,
     /// Where it had been spilled to.
     Swap(Box<[u8; PAGE]>),
@@ -49,7 +49,7 @@ pub enum Source {
 /// A page that was reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// It had to be written to storage.
+    /// True if it had to be written to storage.
     pub written: bool,
 }
 

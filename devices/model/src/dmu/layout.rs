@@ -32,7 +32,7 @@ pub enum State {
     Plain,
     /// As it is and off the blade, since packing gained too little.
     Stubborn,
-    /// Packed.
+    /// Packed, to a size that is a multiple of 64 bytes.
     Packed,
 }
 
@@ -128,7 +128,7 @@ impl Reserved {
         Reserved { bytes: vec![0; bytes as usize], pages }
     }
 
-    /// Physical pages.
+    /// Number of physical pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages

@@ -58,9 +58,9 @@ pub const PARAMETERS: &str = include_str!("../../parameters/dmu.toml");
 /// A job of the first kind: what it has, what it gets, what it uses most of the time. Bytes are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Resident bytes.
+    /// Resident bytes of the job.
     pub bytes: u64,
-    /// Machine-physical bytes.
+    /// Machine-physical bytes that it gets.
     pub allocation: u64,
     /// Bytes that most visits go to.
     pub hot: u64,

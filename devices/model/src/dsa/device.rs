@@ -13,7 +13,7 @@ use crate::run;
 use memlift_spec::{Completion, Descriptor, Opcode, Status};
 use std::collections::VecDeque;
 
-/// One submission.
+/// One submission: a descriptor, or a batch and its members.
 #[derive(Clone, Debug)]
 struct Job {
     descriptor: Descriptor,

@@ -36,7 +36,7 @@ pub struct Load {
     pub mode: Mode,
     /// True if the device writes into the cache.
     pub inject: bool,
-    /// Threads.
+    /// Threads that handle requests.
     pub threads: usize,
     /// Bytes of a request, in lines.
     pub bytes: u64,

@@ -11,22 +11,22 @@ use std::ops::{Add, Mul, Sub};
 pub struct Time(u64);
 
 impl Time {
-    /// The start.
+    /// Start of a run.
     pub const ZERO: Time = Time(0);
 
-    /// So many picoseconds.
+    /// A time of `ps` picoseconds.
     #[must_use]
     pub const fn from_ps(ps: u64) -> Time {
         Time(ps)
     }
 
-    /// So many nanoseconds.
+    /// A time of `ns` nanoseconds.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Time {
         Time(ns.saturating_mul(1000))
     }
 
-    /// In picoseconds.
+    /// Returns the time in picoseconds.
     #[must_use]
     pub const fn as_ps(self) -> u64 {
         self.0
@@ -74,7 +74,7 @@ impl fmt::Display for Time {
 pub struct Rate(u64);
 
 impl Rate {
-    /// So many bytes per second, at least one.
+    /// A rate of `rate` bytes per second, at least one.
     #[must_use]
     pub fn from_bytes_per_second(rate: u64) -> Rate {
         Rate(rate.max(1))

@@ -96,7 +96,7 @@ impl<E> Calendar<E> {
         self.at(self.now + delay, event);
     }
 
-    /// When the earliest event is due.
+    /// Returns the time of the earliest event.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         self.heap.peek().map(|entry| Time::from_ps((entry.key >> 64) as u64))

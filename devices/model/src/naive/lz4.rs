@@ -11,7 +11,7 @@ use memlift_spec::Status;
 
 const CORRUPT: Status = Status::CORRUPT_STREAM;
 
-/// Literals only.
+/// Packs `message` as one block that has literals only.
 pub(super) fn pack(message: &[u8]) -> Vec<u8> {
     let mut block = vec![(message.len().min(15) as u8) << 4];
     if let Some(more) = message.len().checked_sub(15) {

@@ -36,17 +36,17 @@ pub enum Primitive {
 /// One command. Addresses are virtual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The operation.
+    /// Operation of the command.
     pub primitive: Primitive,
-    /// In which pool.
+    /// Pool that it works in.
     pub pool: u16,
-    /// For which thread.
+    /// Thread that issued it.
     pub thread: u16,
-    /// In which transaction.
+    /// Transaction that it belongs to.
     pub sequence: u64,
     /// Number of this command among the thread's.
     pub turn: u64,
-    /// With what.
+    /// Operands: ranges of virtual addresses.
     pub ranges: Vec<Range>,
     /// Devices that got it, bit by bit.
     pub participants: u8,

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 /// A packet on the wire.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// A command.
+    /// A command to accept.
     Command(Command),
     /// Bytes for the device's memory; whether their thread waits for them.
     Write(u16, Range, Vec<u8>, bool),
@@ -31,15 +31,15 @@ pub enum Packet {
 /// A command that was accepted.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its place among everything accepted.
+    /// Number among everything that the device accepted.
     pub serial: u64,
-    /// The command.
+    /// Command that was accepted.
     pub command: Command,
     /// Bytes of the device that it reads.
     pub reads: Vec<Range>,
     /// Bytes of the device that it writes.
     pub writes: Vec<Range>,
-    /// Where its record goes.
+    /// Range of the log to which its record goes.
     pub place: Range,
     /// True if its own work is done.
     pub local: bool,
@@ -48,10 +48,10 @@ pub struct Request {
 /// A host's access that was accepted and waits.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Its place among everything accepted.
+    /// Number among everything that the device accepted.
     pub serial: u64,
     thread: u16,
-    /// Where.
+    /// Bytes of the device that it accesses.
     pub range: Range,
     /// Bytes to write; `None`: a read.
     pub bytes: Option<Vec<u8>>,
@@ -93,7 +93,7 @@ pub struct Device {
     layout: Layout,
     timing: Timing,
     sync: Sync,
-    /// Its persistent memory.
+    /// Contents of the device's persistent memory.
     pub memory: Vec<u8>,
     table: AddressTable,
     /// Packets that have arrived and found no room.

@@ -16,7 +16,7 @@ use super::timing::{Shape, Sync, Timing};
 use super::transaction::{Mechanism, POOL, Transaction, VIRTUAL};
 use crate::event::{Calendar, Random, Time};
 
-/// Of all experiments.
+/// Seed of all experiments.
 pub const SEED: u64 = 0x0ea2;
 /// Pages of a thread's pool.
 const PAGES: u64 = 64;
@@ -37,7 +37,7 @@ pub struct Program {
     pub kind: usize,
     /// Updates of a transaction; `None`: as the parameters say.
     pub updates: Option<usize>,
-    /// Threads.
+    /// Threads that run the program.
     pub threads: usize,
     /// True if they share one pool.
     pub shared: bool,
@@ -134,14 +134,14 @@ pub fn run(timing: &Timing, program: Program, shape: Option<Shape>) -> Result<Re
     Ok(report)
 }
 
-/// How much faster a program and its code for crash consistency are, and the share of the time in which CPU and devices work.
+/// Speed-up of a program and of its code for crash consistency, and the share of time in which CPU and devices both work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gain {
-    /// The whole program.
+    /// Speed-up of the whole program.
     pub program: f64,
-    /// Its code for crash consistency.
+    /// Speed-up of its code for crash consistency.
     pub region: f64,
-    /// Of the time with NearPM.
+    /// Share of the time with NearPM in which CPU and devices both work.
     pub overlap: f64,
 }
 

@@ -23,14 +23,14 @@ const REGISTER: u64 = 128;
 /// Bytes from an address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// First.
+    /// Address of the first byte.
     pub at: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 impl Range {
-    /// So many bytes from there.
+    /// A range of `bytes` bytes from `at`.
     #[must_use]
     pub const fn new(at: u64, bytes: u64) -> Range {
         Range { at, bytes }
@@ -52,18 +52,18 @@ impl Range {
 /// A part of a range that lies on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which.
+    /// Index of the device.
     pub device: usize,
-    /// Where there.
+    /// Range on that device.
     pub local: Range,
-    /// Where in the range.
+    /// Offset of the piece in the whole range, bytes.
     pub offset: u64,
 }
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Devices.
+    /// Number of devices.
     pub devices: usize,
     /// Bytes of a stripe.
     pub interleave: u64,
@@ -71,7 +71,7 @@ pub struct Layout {
     pub heap: u64,
     /// True if pages have two copies.
     pub copies: bool,
-    /// Threads.
+    /// Number of threads; each has a log of its own.
     pub lanes: usize,
     /// Bytes of half a log.
     pub half: u64,

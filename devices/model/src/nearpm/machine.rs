@@ -21,13 +21,13 @@ const COMMAND: u64 = 28;
 /// A transaction that got its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// The number.
+    /// Number of the transaction in the order of all.
     pub sequence: u64,
-    /// Whose.
+    /// Thread that runs it.
     pub thread: usize,
-    /// Its place among the thread's.
+    /// Number of the transaction among its thread's.
     pub turn: u64,
-    /// When it was durable, as far as it is known to be.
+    /// Time at which it was durable; `None`: not known to be.
     pub acknowledged: Option<Time>,
     /// Devices that have still to accept its end.
     waiting: u32,
@@ -36,15 +36,15 @@ pub struct Begun {
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// When the last thread ended.
+    /// Time at which the last thread ended.
     pub end: Time,
-    /// Spent by all threads in code for crash consistency.
+    /// Time that all threads spent in code for crash consistency.
     pub region: Time,
-    /// While a unit and a thread were at work.
+    /// Time in which both a unit and a thread were at work.
     pub overlap: Time,
     /// Transactions, in their order.
     pub begun: Vec<Begun>,
-    /// When something happened: each event, in order.
+    /// Time of each event, in order.
     pub times: Vec<Time>,
     /// The heap as programs see it.
     pub heap: Vec<u8>,
@@ -53,7 +53,7 @@ pub struct Report {
 /// State that a device leaves.
 #[derive(Clone, Debug)]
 pub struct Survivor {
-    /// Its memory.
+    /// Contents of the device's memory.
     pub memory: Vec<u8>,
     /// Accepted commands, in their order.
     pub requests: Vec<Request>,
@@ -70,7 +70,7 @@ pub struct Wreck {
     pub mechanism: Mechanism,
     /// How devices came to one state.
     pub sync: Sync,
-    /// Of each device.
+    /// State that each device leaves.
     pub devices: Vec<Survivor>,
     /// Knowledge of the world outside.
     pub begun: Vec<Begun>,
@@ -222,7 +222,7 @@ impl Machine {
         self
     }
 
-    /// Until all threads have ended.
+    /// Runs until all threads have ended.
     ///
     /// # Errors
     /// If a device refused a command: the program is wrong.
@@ -241,7 +241,7 @@ impl Machine {
         Ok(Report { end, region: self.region, overlap: self.overlap, begun: self.begun, times, heap })
     }
 
-    /// Until the power fails, at that picosecond: events of the same one have not happened.
+    /// Runs until the power fails at `time`; events of the same picosecond have not happened.
     #[must_use]
     pub fn fail_at(mut self, time: Time) -> Wreck {
         while self.calendar.next().is_some_and(|next| next < time) {

@@ -61,7 +61,8 @@ pub struct Timing {
     pub command: Time,
     pub cpu_line: Time,
     pub memory_latency: Time,
-    /// Of a thousandth: logging, checkpointing, shadow paging; share of a program's time, and the part of it that moves data.
+    /// In thousandths, for logging, checkpointing and shadow paging: the share of a program's time, and the part of it that moves
+    /// data.
     pub share: [(u64, u64); 3],
     pub logged_bytes: u64,
     pub logs_per_transaction: usize,
@@ -148,16 +149,16 @@ impl Timing {
 pub enum Sync {
     /// The CPU polls them.
     Software,
-    /// They tell each other, and logs are deleted when all are done (§5.3.2).
+    /// Devices tell each other, and logs are deleted when all are done (§5.3.2).
     Delayed,
 }
 
 /// The parts of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Devices.
+    /// Number of devices.
     pub devices: usize,
-    /// Units of each.
+    /// Units of each device.
     pub units: usize,
     /// How they come to one state.
     pub sync: Sync,

@@ -24,20 +24,20 @@ pub const VIRTUAL: u64 = 0x7000_0000_0000;
 /// How a program survives a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Undo log.
+    /// Undo log: old bytes are logged before a change.
     Undo,
-    /// Redo log.
+    /// Redo log: new bytes are logged and applied after the commit.
     Redo,
     /// Checkpoints of pages.
     Checkpoint,
-    /// Shadow paging.
+    /// Shadow paging: changes go to a second copy of the page.
     Shadow,
 }
 
 /// One transaction, or an epoch between two checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Its changes: places and lengths are multiples of 8, no write crosses a page.
+    /// Changes: addresses and lengths are multiples of 8, and no write crosses a page.
     pub writes: Vec<(u64, Vec<u8>)>,
     /// Time of the program's work before each change.
     pub work: Time,
@@ -48,7 +48,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Its pages, each once.
+    /// Returns the pages that it changes, each once.
     #[must_use]
     pub fn pages(&self) -> Vec<u64> {
         let mut pages: Vec<u64> = self.writes.iter().map(|(at, _)| at / PAGE).collect();
@@ -61,11 +61,11 @@ impl Transaction {
 /// A thing that a thread does.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Compute.
+    /// The CPU computes for so long.
     Work(Time),
-    /// Here begins code for crash consistency.
+    /// Code for crash consistency begins.
     Enter,
-    /// Here it ends.
+    /// Code for crash consistency ends.
     Leave,
     /// Issue a command.
     Command(Command),
@@ -94,9 +94,9 @@ pub struct Place<'a> {
     pub timing: &'a Timing,
     /// How devices come to one state.
     pub sync: Sync,
-    /// The thread.
+    /// Index of the thread.
     pub thread: usize,
-    /// Its transactions before this one.
+    /// Number of the thread's transactions before this one.
     pub turn: u64,
     /// The transaction's place in the order of all.
     pub sequence: u64,

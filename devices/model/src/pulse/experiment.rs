@@ -9,7 +9,7 @@ use super::request::{Outcome, Report};
 use super::timing::{Shape, Timing};
 use super::workload::{self, Scans};
 
-/// Of all experiments.
+/// Seed of all experiments.
 pub const SEED: u64 = 0x5eed;
 /// The web service's table: chains, nodes in each (§6, table 3), bytes of an object (§6).
 pub const TABLE: (usize, usize, usize) = (64, 48, 8192);

@@ -11,13 +11,13 @@ use std::fmt;
 pub enum Permission {
     /// Walks may read it.
     Read,
-    /// And change it.
+    /// Walks may read and change it.
     ReadWrite,
-    /// It is mapped, and nobody may use it.
+    /// Mapped, but walks may neither read nor change it.
     None,
 }
 
-/// Why an access did not happen.
+/// Reason why an access did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     /// The address is in no entry: another node may have it.
@@ -26,7 +26,7 @@ pub enum Miss {
     Forbidden,
 }
 
-/// Why an entry was refused.
+/// Reason why an entry was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadEntry(String);
 

@@ -23,7 +23,7 @@ const FUEL: u32 = 1024;
 /// Bytes of the walk that a step may write.
 const WALK_BYTES: usize = 48;
 
-/// Why an encoding is none.
+/// Reason why an encoding is no program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadProgram(String);
 
@@ -46,7 +46,7 @@ pub enum Verdict {
     Emit,
     /// Change eight bytes at their owner.
     Apply,
-    /// Start again.
+    /// Start the walk again.
     Retry,
     /// Done, nothing found.
     Missing,
@@ -331,7 +331,7 @@ fn verdict(number: u32) -> Verdict {
     }
 }
 
-/// 64-bit arithmetic.
+/// Computes one 64-bit arithmetic instruction; `None` if it is none.
 fn wide(opcode: u8, offset: i64, immediate: i32, a: u64, b: u64) -> Option<u64> {
     let signed = offset == 1;
     Some(match opcode & CODE_MASK {

@@ -295,7 +295,7 @@ impl Run<'_> {
         }
     }
 
-    /// When the last byte of the walk's packet has left the node.
+    /// Returns the time at which the last byte of the walk's packet has left the node.
     fn sent(&mut self, place: u32, at: usize) -> Time {
         let wire = self.rack.timing.port_rate.time_of(self.packet_bytes(place));
         let stack = self.rack.timing.network_stack;

@@ -8,12 +8,12 @@ use super::program::{Program, Verdict};
 use crate::event::Time;
 use std::sync::Arc;
 
-/// One request.
+/// One request of a client.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The program.
+    /// Program that each step runs.
     pub program: Arc<Program>,
-    /// Where to start.
+    /// Address of the first node.
     pub start: u64,
     /// The first bytes of the scratchpad; the rest is 0.
     pub scratch: Vec<u8>,
@@ -49,17 +49,17 @@ pub enum Outcome {
 pub struct Answer {
     /// How it ended.
     pub outcome: Outcome,
-    /// The scratchpad.
+    /// Contents of the scratchpad at the end.
     pub scratch: Vec<u8>,
     /// The emitted bytes.
     pub result: Vec<u8>,
     /// The object asked for, if the walk was done.
     pub object: Vec<u8>,
-    /// When the client began.
+    /// Time at which the client sent the request.
     pub issued: Time,
-    /// When the client had it.
+    /// Time at which the client had the answer.
     pub done: Time,
-    /// Steps.
+    /// Steps that the walk took.
     pub iterations: u64,
     /// Times it went from one node to another.
     pub crossings: u64,

@@ -129,9 +129,9 @@ pub enum Style {
 pub struct Shape {
     /// How pipelines belong together.
     pub style: Style,
-    /// Logic pipelines.
+    /// Logic pipelines of a node.
     pub logic: usize,
-    /// Memory pipelines.
+    /// Memory pipelines of a node.
     pub memory: usize,
     /// True if a walk that leaves its node goes over its client (PULSE-ACC), not from switch to node.
     pub over_client: bool,
@@ -144,7 +144,7 @@ impl Shape {
         Shape { style: Style::Disaggregated, logic, memory, over_client: false }
     }
 
-    /// So many cores.
+    /// A machine of `cores` coupled cores.
     #[must_use]
     pub fn coupled(cores: usize) -> Shape {
         Shape { style: Style::Coupled, logic: cores, memory: cores, over_client: false }

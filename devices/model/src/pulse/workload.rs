@@ -171,9 +171,9 @@ pub struct Scans {
     pub length: usize,
     /// Values of a leaf, at most 30.
     pub values: usize,
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub nodes: usize,
-    /// Of a million steps to a next leaf, how many go to another node, where there is one.
+    /// Steps per million to a next leaf that go to another node, where there is one.
     pub elsewhere: u64,
 }
 

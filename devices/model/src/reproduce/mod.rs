@@ -22,9 +22,9 @@ use crate::{dmu as compressed, dsa, nearpm as near, pulse, smartdimm as buffer};
 /// The paper's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
-    /// A number.
+    /// The paper prints one number.
     Value(f64),
-    /// Between two numbers.
+    /// The paper prints a range.
     Between(f64, f64),
 }
 
@@ -53,7 +53,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In words.
+    /// Returns the role in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,16 +64,16 @@ impl Role {
     }
 }
 
-/// One number.
+/// One number of a figure: the paper's beside the model's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The machine or workload.
     pub label: String,
     /// The quantity, with its unit.
     pub quantity: &'static str,
-    /// The paper's; `None` where it prints none.
+    /// Value in the paper; `None` where it prints none.
     pub paper: Option<Paper>,
-    /// The model's.
+    /// Value that the model gives.
     pub model: f64,
     /// See [`Role`].
     pub role: Role,
@@ -82,9 +82,9 @@ pub struct Row {
 /// How a figure did in one of its quantities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The question.
+    /// Question that the verdict answers.
     pub question: String,
-    /// The answer with its numbers.
+    /// Answer, with its numbers.
     pub answer: String,
     /// True if the answer is as it should be; `None` where nothing was promised.
     pub holds: Option<bool>,
@@ -99,7 +99,7 @@ pub struct Figure {
     pub title: &'static str,
     /// Paper, section, table.
     pub source: &'static str,
-    /// Its numbers.
+    /// Numbers of the figure.
     pub rows: Vec<Row>,
     /// Conclusions from the rows.
     pub verdicts: Vec<Verdict>,
@@ -110,15 +110,15 @@ pub struct Figure {
 /// Inputs of the machines.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// PULSE's.
+    /// Timing of PULSE.
     pub pulse: pulse::Timing,
-    /// NearPM's.
+    /// Timing of NearPM.
     pub nearpm: near::Timing,
-    /// DSA's.
+    /// Timing of DSA.
     pub dsa: dsa::Timing,
-    /// DMU's.
+    /// Timing of DMU.
     pub dmu: compressed::Timing,
-    /// SmartDIMM's.
+    /// Timing of SmartDIMM.
     pub smartdimm: buffer::Timing,
     /// All of them, with their sources.
     pub parameters: Vec<Parameters>,

@@ -20,7 +20,7 @@ fn tag(address: u64) -> u64 {
 /// Effect of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// It was there.
+    /// True if the line was in the cache.
     pub hit: bool,
     /// Address of a dirty line that had to leave.
     pub written: Option<u64>,
@@ -35,7 +35,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// So many ways of so many bytes.
+    /// A cache of `ways` ways of `way_bytes` bytes each.
     #[must_use]
     pub fn new(ways: usize, way_bytes: u64) -> Cache {
         let sets = (way_bytes / LINE).max(1);

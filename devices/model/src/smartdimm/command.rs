@@ -44,9 +44,9 @@ pub(super) fn register(
 /// Time of one CompCpy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// From its begin until the result is in memory: the core's.
+    /// Time on the core, from the begin until the result is in memory.
     pub core: Time,
-    /// Of it, the memory bus's.
+    /// Part of it on the memory bus.
     pub bus: Time,
 }
 

@@ -21,7 +21,7 @@ pub struct Controller {
     pub device: Device,
     queue: VecDeque<(u64, Line)>,
     now: Time,
-    /// Of it, what the bus was used or held.
+    /// Time for which the bus was used or held.
     busy: Time,
     writing: bool,
     /// Commands that went over the bus.
@@ -54,7 +54,7 @@ impl Controller {
         }
     }
 
-    /// When the bus is free again.
+    /// Returns the time at which the bus is free again.
     #[must_use]
     pub fn now(&self) -> Time {
         self.now

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-/// Hash functions.
+/// Number of hash functions, each with a table of its own.
 const WAYS: usize = 3;
 /// More displacements than this are a failure.
 const MOST: usize = 64;

@@ -17,9 +17,9 @@ const COLUMN_BITS: u32 = 7;
 /// Where a line lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Bank, its group in the upper two bits.
+    /// Bank; its group is in the upper two bits.
     pub bank: u8,
-    /// Row.
+    /// Row of the bank.
     pub row: u32,
     /// Line of the row.
     pub column: u8,
@@ -48,26 +48,26 @@ pub fn address(place: Place) -> u64 {
 pub enum Command {
     /// Opens a row (RAS).
     Activate {
-        /// Its bank.
+        /// Bank that has the row.
         bank: u8,
-        /// The row.
+        /// Row to open.
         row: u32,
     },
     /// Closes a bank's row.
     Precharge {
-        /// The bank.
+        /// Bank whose row is closed.
         bank: u8,
     },
     /// Reads a line of the open row (rdCAS).
     Read {
-        /// The bank.
+        /// Bank that has the open row.
         bank: u8,
         /// The line of the row.
         column: u8,
     },
     /// Writes a line of the open row (wrCAS).
     Write {
-        /// The bank.
+        /// Bank that has the open row.
         bank: u8,
         /// The line of the row.
         column: u8,

@@ -38,7 +38,7 @@ pub fn result(page: u64) -> u64 {
 enum Mapping {
     /// A source: its message in the configuration memory, and which page of that it is.
     Source { context: u32, part: u64 },
-    /// A destination.
+    /// A destination: its page of the scratchpad.
     Destination { pad: u32 },
 }
 
@@ -47,13 +47,13 @@ enum Mapping {
 pub enum Answer {
     /// Nothing: no column command, or a write.
     None,
-    /// A line.
+    /// The line that a read asked for.
     Data(Line),
     /// ALERT_N: try again.
     Alert,
 }
 
-/// Why the device did nothing; all of them are the host's faults.
+/// Reason why the device did nothing; each is the host's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A column command to a closed bank.
@@ -89,7 +89,7 @@ impl From<Fault> for String {
 /// The device's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Column commands.
+    /// Number of column commands.
     pub accesses: u64,
     /// Write-backs that recycled a line.
     pub recycled: u64,
@@ -115,12 +115,13 @@ struct Message {
     pads: BTreeMap<u64, u32>,
     /// Pages that have not been recycled.
     pages: u32,
-    /// The host has read what it came to.
+    /// True if the host has read the result.
     asked: bool,
 }
 
 impl Message {
-    /// Nobody needs it any more. A part of a tag stays until it was read: its last page may be recycled before.
+    /// Returns true if nobody needs the message any more. A partial tag stays until the host has read it, even after the last
+    /// page was recycled.
     fn over(&self) -> bool {
         self.pages == 0 && (self.dsa.alone() || self.asked)
     }
@@ -195,13 +196,13 @@ impl Device {
         self.counts
     }
 
-    /// Its scratchpad, to be looked at.
+    /// Returns the scratchpad, to be inspected.
     #[must_use]
     pub fn pad(&self) -> &Scratchpad {
         &self.pad
     }
 
-    /// Its translation table, to be looked at.
+    /// Returns the number of entries in the translation table.
     #[must_use]
     pub fn held(&self) -> usize {
         self.table.held()
@@ -357,7 +358,7 @@ impl Device {
         Ok(())
     }
 
-    /// A registration.
+    /// Registers a source page and its destination page.
     fn begin(&mut self, data: &Line) -> Result<(), Fault> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| data[at + byte]));
         let (source, destination, part) = (word(0), word(8), word(16));

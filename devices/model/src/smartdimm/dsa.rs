@@ -57,9 +57,9 @@ impl Context {
 /// A message on its way.
 #[derive(Clone, Debug)]
 pub enum Dsa {
-    /// A record.
+    /// Encrypts a TLS record.
     Tls(Box<tls::Record>),
-    /// A page.
+    /// Compresses a page.
     Deflate(Box<deflate::Page>),
 }
 

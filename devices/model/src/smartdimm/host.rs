@@ -38,7 +38,7 @@ pub struct Run {
     pub ways: usize,
     /// Calls of all cores.
     pub calls: u64,
-    /// Of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The transform that the cores ask for.
     pub ulp: Ulp,
@@ -57,11 +57,11 @@ impl Run {
 /// One command on a bus, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cas {
-    /// When it was asked for.
+    /// Time at which the command was asked for.
     pub time: Time,
-    /// The line.
+    /// Address of the line.
     pub address: u64,
-    /// wrCAS, else rdCAS.
+    /// True for wrCAS, false for rdCAS.
     pub write: bool,
 }
 
@@ -70,9 +70,9 @@ pub struct Cas {
 pub struct Outcome {
     /// Scratchpad in use, bytes, mean of the second half.
     pub occupied: f64,
-    /// Most of it in use, bytes, of the device that used most.
+    /// Most of the scratchpad in use, bytes, of the device that used most.
     pub most: u64,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Calls that found too few pages and recycled by force.
     pub forced: u64,
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub accesses: u64,
     /// Commands on the buses.
     pub commands: u64,
-    /// When the last line was copied.
+    /// Time at which the last line was copied.
     pub time: Time,
     /// Pages that were compared after they had been recycled.
     pub compared: u64,
@@ -105,7 +105,7 @@ struct Call {
     message: Rc<Message>,
     source: u64,
     destination: u64,
-    /// Next line.
+    /// Index of the next line.
     line: u64,
 }
 
@@ -132,7 +132,7 @@ struct Host<'a> {
     pending: BTreeMap<u64, Pending>,
     outcome: Outcome,
     slack: Option<Time>,
-    /// When the source of each line of a pending destination was read.
+    /// Time at which the source of each line of a pending destination was read.
     read_at: BTreeMap<u64, Time>,
 }
 

@@ -23,7 +23,7 @@ pub enum Ulp {
 #[derive(Debug)]
 pub(super) struct Message {
     plain: Vec<u8>,
-    /// Of a record; pages for Deflate are unpacked and compared.
+    /// Expected bytes of a record; empty for Deflate, whose pages are unpacked and compared.
     wanted: Vec<u8>,
     /// The context that its device gets.
     pub context: Context,
@@ -64,7 +64,7 @@ impl Message {
         self.plain.as_chunks().0[line as usize]
     }
 
-    /// Its tag; nothing for Deflate.
+    /// Returns the tag; nothing for Deflate.
     pub fn tag(&self) -> &[u8] {
         match &self.context {
             Context::Tls(keys) => &self.wanted[keys.length as usize..],

@@ -26,7 +26,7 @@ struct Page {
 /// State of a line of a pending page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Here, from this time on.
+    /// In the scratchpad, from this time on.
     Here(Line, Time),
     /// Not computed: its source has not been read.
     Missing,
@@ -43,13 +43,13 @@ pub struct Scratchpad {
 }
 
 impl Scratchpad {
-    /// So many pages, all free.
+    /// `pages` pages, all free.
     #[must_use]
     pub fn new(pages: u32) -> Scratchpad {
         Scratchpad { pages: vec![None; pages as usize], free: (0..pages).rev().collect(), most: 0 }
     }
 
-    /// Free pages.
+    /// Number of free pages.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.len()

@@ -22,26 +22,26 @@ use crate::dsa::cache::{BLOCK, Cache};
 /// A line of a curve: nanoseconds = `ns_per_byte` · bytes + `base_ns`, from `from_bytes` on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Line {
-    /// Least size it is for, bytes.
+    /// Smallest size that the line is for, bytes.
     pub from_bytes: u64,
-    /// Slope.
+    /// Slope: nanoseconds per byte.
     pub ns_per_byte: f64,
-    /// Intercept.
+    /// Intercept: nanoseconds for no bytes.
     pub base_ns: f64,
 }
 
 /// Cost of one kind of call in one cache state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The kind.
+    /// Kind of the calls.
     pub kind: Kind,
     /// True if its bytes are in the cache.
     pub hot: bool,
-    /// By size.
+    /// Lines of the curve, by size.
     pub lines: Vec<Line>,
 }
 
-/// The CPU.
+/// Cost model of the recorded CPU.
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     curves: Vec<Curve>,

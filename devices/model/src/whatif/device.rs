@@ -24,12 +24,12 @@ use crate::smartdimm::{self, host::Ulp};
 use crate::{dmu, dsa, nearpm, pulse};
 use std::collections::HashMap;
 
-/// A device.
+/// Device that a trace is replayed with.
 #[derive(Clone, Debug)]
 pub enum Device {
     /// None: the CPU does everything.
     Cpu,
-    /// Intel DSA.
+    /// Intel DSA: copies, fills and comparisons.
     Dsa(dsa::Timing),
     /// A buffer device that transforms what is copied through it.
     SmartDimm(smartdimm::Timing),
@@ -131,7 +131,7 @@ impl Device {
 /// The executor of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Placed {
-    /// The core.
+    /// The core does all of it.
     Cpu,
     /// The device's queue; the thread waits.
     Queue,
@@ -148,7 +148,7 @@ pub(super) struct Engine {
     state: Option<dsa::device::Device>,
     /// Time of CompCpys of so many bytes, their text cached or not.
     took: HashMap<(Ulp, u64, bool), Took>,
-    /// When the channel is free, or the unpacker.
+    /// Time at which the memory channel, or DMU's unpacker, is free.
     channel: Time,
 }
 
@@ -167,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// When a service's work that begins now is over, and how long it has the core.
+    /// Returns the end of a service's work that begins now, and its time on the core.
     pub(super) fn work(&mut self, call: &Call, now: Time) -> (Time, Time) {
         match &self.device {
             Device::Service(service) => service.begin(call, now, &mut self.channel),
@@ -193,7 +193,7 @@ impl Engine {
         Took { core: whole.core * times + rest.core, bus: whole.bus * times + rest.bus }
     }
 
-    /// When a call that begins now is over: others' calls may have the channel.
+    /// Returns the end of a call that begins now; other calls may have the channel.
     pub(super) fn copy(&mut self, call: &Call, hot: bool, now: Time) -> Time {
         let took = self.near(call, hot);
         self.channel = now.max(self.channel) + took.bus;

@@ -18,17 +18,17 @@ const NEAR_NS: u64 = 2_000_000;
 /// Time and traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// From start to end.
+    /// Wall time from start to end.
     pub wall: Time,
     /// CPU time spent computing and in calls.
     pub cpu: Time,
-    /// Of it, in calls.
+    /// CPU time spent in calls.
     pub calls: Time,
     /// CPU time that threads waited for the device, in UMWAIT or spinning: nobody else had the core.
     pub waiting: Time,
     /// Calls that the device took.
     pub offloaded: u64,
-    /// Their bytes.
+    /// Bytes of those calls.
     pub offloaded_bytes: u64,
     /// Bytes that calls read from memory.
     pub read_bytes: u64,
@@ -118,11 +118,11 @@ pub fn replay(trace: &Trace, cpu: &Cpu, timing: Timing, device: &Device, from_by
 struct Held {
     /// Index of the step.
     step: usize,
-    /// How long after the join began it ended.
+    /// Time from the begin of the join to the end of the wait.
     after: Time,
-    /// Its thread is in it.
+    /// True while its thread is in the wait.
     waits: bool,
-    /// When it may end.
+    /// Earliest end of the wait, once known.
     end: Option<Time>,
 }
 
@@ -146,7 +146,7 @@ fn busy(thread: &Thread) -> usize {
     thread.steps.len() - idle
 }
 
-/// When a thread has done its last work, in the recording.
+/// Returns the time of a thread's last work in the recording, nanoseconds since the trace's start.
 fn working_until(thread: &Thread) -> u64 {
     thread.steps.get(busy(thread)).map_or(thread.end_ns, |wait| wait.at_ns)
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Bytes that were used before together, and their working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Again {
-    /// How many.
+    /// Number of bytes that were used before.
     pub bytes: u64,
     /// Bytes used since, and bytes used with them now.
     pub set: u64,

@@ -106,7 +106,7 @@ impl Service {
         }
     }
 
-    /// When work that begins now is over, and how long it has the core; DMU's one unpacker is free at `unpacker`.
+    /// Returns the end of work that begins now, and its time on the core; DMU's one unpacker is free at `unpacker`.
     pub(super) fn begin(&self, call: &Call, now: Time, unpacker: &mut Time) -> (Time, Time) {
         let (wall, core) = self.alone(call);
         match self.hardware {

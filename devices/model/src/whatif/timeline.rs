@@ -15,28 +15,28 @@ use memlift_spec::trace::{COMMAND_AT, CPU_AT, Chunk, Fault, File, Kind, RECORD_B
 /// A wait that ends this close to another thread's end was for it, nanoseconds: marks are a millisecond apart.
 const JOIN_NS: u64 = 2_000_000;
 
-/// A call that somebody else could have done.
+/// A call that a device could have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The function that was called.
     pub kind: Kind,
     /// For memlift's own operations the opcode, for its services' work what [`Kind`] says.
     pub parameter: u32,
-    /// How long it took, nanoseconds.
+    /// Wall time of the call, nanoseconds.
     pub wall_ns: u64,
-    /// Of it, on a core.
+    /// CPU time within it, nanoseconds.
     pub cpu_ns: u64,
     /// Address of what was read.
     pub source: u64,
     /// Address of what was written.
     pub target: u64,
-    /// Bytes read.
+    /// Bytes that it read.
     pub read: u64,
-    /// Bytes written.
+    /// Bytes that it wrote.
     pub written: u64,
     /// Page faults in it, where they were counted.
     pub faults: Option<u64>,
-    /// Of a service's own work: its parts.
+    /// Number of parts, for a service's own work.
     pub parts: u64,
 }
 
@@ -57,37 +57,37 @@ pub enum What {
     Wait,
     /// A call, by its place in [`Thread::calls`].
     Call(usize),
-    /// It has come so far that this thread begins.
+    /// This thread starts at that point.
     Begin(usize),
-    /// It waited for this thread's end.
+    /// The thread waits for this thread's end.
     Join(usize),
 }
 
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When, nanoseconds since the trace's start.
+    /// Start of the step, nanoseconds since the trace's start.
     pub at_ns: u64,
-    /// How long, nanoseconds.
+    /// Length of the step, nanoseconds.
     pub ns: u64,
-    /// Of it, on a core.
+    /// CPU time within it, nanoseconds.
     pub cpu_ns: u64,
-    /// What.
+    /// Action of the step.
     pub what: What,
 }
 
-/// A thread.
+/// A thread of the trace.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
-    /// Its process's number.
+    /// Number of its process in the trace.
     pub process: u32,
-    /// Its process's id.
+    /// Process id, as the kernel had it.
     pub pid: u32,
     /// The thread that it waits for to begin; none: it begins when it began.
     pub parent: Option<usize>,
-    /// When it began, as far as is known: nanoseconds since the trace's start.
+    /// First time that is known of it, nanoseconds since the trace's start.
     pub begin_ns: u64,
-    /// When it was heard of last.
+    /// Last time that is known of it, nanoseconds since the trace's start.
     pub end_ns: u64,
     /// CPU time up to its last mark, nanoseconds.
     pub cpu_ns: u64,
@@ -95,16 +95,16 @@ pub struct Thread {
     pub faults: (u64, u64),
     /// True if its end is in the trace.
     pub ended: bool,
-    /// Its actions.
+    /// Actions of the thread, in order.
     pub steps: Vec<Step>,
-    /// Its calls.
+    /// Calls of the thread, in order.
     pub calls: Vec<Call>,
     /// For each call, the number of pages of its target that it may have touched first; `None` without page faults.
     pub fresh: Vec<u32>,
 }
 
 impl Thread {
-    /// It is what exec has made of a thread that ended then and had this CPU time.
+    /// Takes over from a thread that exec replaced, which ended at `end_ns` after `cpu_ns` of CPU time.
     fn goes_on(&mut self, end_ns: u64, cpu_ns: u64) {
         self.cpu_ns = self.cpu_ns.saturating_sub(cpu_ns);
         let early = end_ns.saturating_sub(self.begin_ns);
@@ -120,9 +120,9 @@ impl Thread {
 /// Calls that were only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// Their bytes.
+    /// Bytes of these calls.
     pub bytes: u64,
 }
 
@@ -149,11 +149,11 @@ pub struct Trace {
     pub record_ns: f64,
     /// Cost of counting a call, nanoseconds.
     pub count_ns: f64,
-    /// Processes.
+    /// Number of processes.
     pub processes: u32,
-    /// In order of their numbers.
+    /// Threads, in order of their numbers.
     pub threads: Vec<Thread>,
-    /// By kind.
+    /// Calls that were only counted, by kind.
     pub counted: BTreeMap<Kind, Counted>,
 }
 
@@ -337,7 +337,7 @@ impl Trace {
         }
     }
 
-    /// All calls.
+    /// Returns the calls of all threads.
     pub fn calls(&self) -> impl Iterator<Item = &Call> {
         self.threads.iter().flat_map(|thread| &thread.calls)
     }

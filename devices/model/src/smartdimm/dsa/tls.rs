@@ -22,7 +22,7 @@ const LENGTH_MAX: u64 = 1 << 20;
 pub struct Keys {
     /// 16 or 32 bytes.
     pub key: Vec<u8>,
-    /// Of this record.
+    /// Nonce of this record.
     pub nonce: [u8; 12],
     /// Additional data, at most one block: TLS has 13 bytes or 5.
     pub aad: Vec<u8>,
