@@ -82,7 +82,7 @@ impl Watch {
         })
     }
 
-    /// The session.
+    /// The session whose answers the loop collects.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -238,7 +238,7 @@ impl Watch {
             let mut socket = [PollFd::new(&inner.socket, PollFlags::empty())];
             let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
             let hung_up = poll(&mut socket, Some(&now)).is_ok_and(|ready| ready > 0);
-            // What it wrote before its end counts.
+            // Answers that it wrote before its end still count.
             if hung_up && !collector.consumer.is_ready() {
                 return Err(Error::PeerDied { peer: "server", doing: Some("waiting for its answer") });
             }

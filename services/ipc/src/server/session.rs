@@ -79,7 +79,7 @@ struct Roomless {
     views: Arc<Views>,
 }
 
-/// Whether a request's bytes are still viewed, and whether its reply is out. Both are changed under the reply lock.
+/// State of a request: its view dropped, its reply sent (both changed under the reply lock), and its handler's progress.
 #[derive(Default, Debug)]
 pub(super) struct Views {
     dropped: AtomicBool,
