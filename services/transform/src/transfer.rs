@@ -206,7 +206,7 @@ impl<'a> Transfer<'a> {
         {
             return Err(Error::Order("this progress is not of this chain and source: begin anew"));
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller vouches for a readable source and a writable target of these lengths; writable pages are readable, too.
         let decision = unsafe { transform.decide(&plan, options, (source, source_bytes, target, capacity)) };
         Ok(Transfer {
             engine,
@@ -225,7 +225,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// How far it is.
+    /// Returns how far the transfer is.
     pub fn progress(&self) -> Progress {
         self.progress
     }
@@ -257,7 +257,7 @@ impl<'a> Transfer<'a> {
         Ok(self.is_finished())
     }
 
-    /// What came of it, once all blocks are done.
+    /// Returns the result, once all blocks are done.
     ///
     /// # Errors
     ///

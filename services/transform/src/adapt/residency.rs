@@ -68,7 +68,7 @@ impl Residency {
         let limit = self.limit(engine);
         let fits = message.bytes.saturating_mul(4) <= knee_bytes;
         let turn = self.turn.fetch_add(0x9e37_79b9, Ordering::Relaxed) >> 8;
-        // SAFETY: passed on from the caller.
+        // SAFETY: `buffer` is the message's source or target, and `bytes` its length, for which the caller vouches.
         let hot = |buffer, bytes| unsafe { hot_lines(buffer, bytes, turn, limit) };
         let cached = if limit == BLIND {
             fits
