@@ -117,7 +117,7 @@ impl OpenStream {
         Ok(Untrusted(target))
     }
 
-    /// The bytes, if the tag is right.
+    /// Returns the bytes, if the tag is right.
     ///
     /// # Errors
     ///
