@@ -48,7 +48,7 @@ pub(crate) fn pack(data: &Outgoing<'_>, crc: bool) -> Option<Packed> {
     }
     let mut gathered = Vec::new();
     let source = if data.is_contiguous() {
-        // SAFETY: whoever made it vouches for so many readable bytes, which nobody writes while it lives.
+        // SAFETY: the maker of `data` vouches for `bytes` readable bytes, which nobody writes while it lives.
         unsafe { std::slice::from_raw_parts(data.source(), bytes) }
     } else {
         gathered.resize(bytes, 0);

@@ -4,7 +4,7 @@
 //! - **Flow** `Outgoing` ──range, rows or parts──▶ target; the CRC on the way, where the data is one range, else from the target
 //! - **Order** a range may be cut in two, so that the receiver is woken while its last part is copied
 //! - **Lost** a device that stops answering may write to its target later: the caller then never reuses that target
-//! - **Not here** whose memory the target is, and who is told.
+//! - **Not here** choosing the target, and telling the other process
 #![expect(unsafe_code, reason = "copies between this process's arrays and memory shared with a peer")]
 
 use crate::message::{Shape, Tensor};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Collecting: take answers out of the response ring, match them with their calls, wait for those still to come.
 //!
-//! - **Flow** ring ─▶ `accept` ─▶ `Jobs` ─▶ whoever waits for the job
+//! - **Flow** ring ─▶ `accept` ─▶ `Jobs` ─▶ the thread that waits for the job
 //! - **Order** one thread at a time collects for all (it holds `collecting`); the others sleep on the condition variable and
 //!   one of them takes over when it leaves. It waits for answers only: what the server has no room for is owed
 //! - **Owner** an abandoned job keeps its request slot until the server has answered: the server may still be reading

@@ -86,7 +86,7 @@ pub(crate) struct RequestSlot {
     _region: Arc<Region>,
 }
 
-// SAFETY: the pointer lies in `_region`, which is Send + Sync; who may write is settled by the protocol, not by it.
+// SAFETY: the pointer lies in `_region`, which is Send + Sync; the protocol settles which side may write.
 unsafe impl Send for RequestSlot {}
 // SAFETY: shared references only read the pointer's value; `_region`, which keeps the memory mapped, is Sync.
 unsafe impl Sync for RequestSlot {}

@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Long enough for any machine; who is told by a hang-up never waits for it.
+/// Long enough for any machine; a peer that sees a hang-up never waits for it.
 pub const LONG: Duration = Duration::from_secs(30);
 
 const ROLE: &str = "MEMLIFT_TEST_ROLE";
