@@ -12,8 +12,8 @@
 //!   - 4096 request ring: 256 messages of 128 bytes
 //!   - 36864 response ring: 256 messages of 128 bytes · 69632 end
 //! - **Order** each counter has a cache line of its own; tails are published with Release, read with Acquire.
-//! - **Owner** each field has exactly one writer, but for the park words and the blocked word: one side sets them, the other clears
-//!   them. Heads and tails run freely and are taken modulo the entries.
+//! - **Owner** each field has exactly one writer, but for the park words and the blocked word: one side sets them, the other
+//!   clears them. Heads and tails run freely and are taken modulo the entries.
 
 use crate::message::MESSAGE_BYTES;
 

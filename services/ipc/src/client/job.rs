@@ -113,8 +113,8 @@ impl Job {
         answer.ok_or(Error::DeadlineExceeded { limit: timeout.unwrap_or_default() })
     }
 
-    /// As [`wait`](Job::wait), for callers with other work in between; `None`: `patience` has passed, and the job can be waited for
-    /// again.
+    /// As [`wait`](Job::wait), for callers with other work in between; `None`: `patience` has passed, and the job can be waited
+    /// for again.
     ///
     /// # Errors
     ///

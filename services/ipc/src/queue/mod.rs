@@ -5,8 +5,8 @@
 //!   get: `take` the oldest (lock) ─▶ its block is the getter's alone, in place ─▶ dropped: free again, wake putters
 //! - **Layout** `layout`; sparse, so that a queue takes the memory of what lies in it, within its budget
 //! - **Order** items are taken in the order in which they were published. A short one travels in its slot and takes one lock
-//! - **Owner** nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. The next
-//!   putter without room frees what a dead member was writing or reading; the next in line notices a death inside the lock
+//! - **Owner** nobody hosts it: no broker, no thread, no file. It lives as long as some process has it. The next putter without
+//!   room frees what a dead member was writing or reading; the next in line notices a death inside the lock
 //! - **Not here** peers that lie: members are processes that were given the descriptor on purpose (`Client` and `Server` are for
 //!   others). What they write into the books is checked all the same, so that it fails a call and not a process
 
